@@ -21,8 +21,7 @@ from millstream.node.coordination.core.state_machine import CoordinatorRecord, F
 from millstream.node.coordination.replay import SLICE_RECORDS, replay_batches
 from millstream.node.groups.core.records import CommittedOffset, RecordType, group_record, offset_record
 from millstream.node.groups.core.shard import GroupShard
-from millstream.node.queues.core import state as record_codec
-from millstream.node.queues.core.state import ShareKey, ShareStateShard
+from millstream.node.queues.core.state import SHARE_RECORDS, SNAPSHOT, ShareKey, ShareStateShard
 from millstream.node.transactions.core.shard import TransactionSettings, TransactionShard, encode
 from millstream.node.transactions.core.transaction import Transaction, TransactionState
 from tests.coordinator.replaying import finished
@@ -61,7 +60,7 @@ def _transaction(name: str, state: TransactionState = TransactionState.ONGOING) 
 def _share(name: str) -> CoordinatorRecord:
     batch = {"first_offset": 3, "last_offset": 9, "delivery_state": 2, "delivery_count": 1}
     value = {"state_epoch": 1, "leader_epoch": 1, "start_offset": 3, "state_batches": [batch]}
-    return record_codec.encode("share_snapshot", {"group_id": name, "topic_id": TOPIC_ID, "partition": 0}, value)
+    return SHARE_RECORDS.encode(SNAPSHOT, {"group_id": name, "topic_id": TOPIC_ID, "partition": 0}, value)
 
 
 def _offset(name: str) -> CoordinatorRecord:

@@ -1,4 +1,4 @@
-"""The shell around a state machine: what clients hear and when, on a log that is replicated; where it goes wrong."""
+"""The runtime around a state machine: what clients hear and when, on a log that is replicated; where it goes wrong."""
 
 import asyncio
 import random
@@ -14,6 +14,8 @@ from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.topic_creation import InternalTopics
 from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome, Reply, Timers
 from millstream.node.coordination.runtime import CoordinatorShell
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, DeferredResponse, Outcome, Timers
+from millstream.node.coordination.runtime import CoordinatorRuntime
 from millstream.node.environment import Environment
 from millstream.node.groups.coordinator import GROUP_TOPIC, GroupCoordinator
 from millstream.node.metadata.image import MetadataDelta
@@ -68,7 +70,7 @@ class Log:
 
 
 class Replicated:
-    """A partition as far as the shell needs it: what is appended is committed when the test says so."""
+    """A partition as far as the runtime needs it: what is appended is committed when the test says so."""
 
     topic_partition = "t-0"
     is_leader = True
@@ -116,9 +118,9 @@ def partition(kept: Replicated) -> Partition:
     return cast(Partition, kept)
 
 
-def shell_on(kept: Replicated, **options: Any) -> tuple[CoordinatorShell, Keys]:
+def shell_on(kept: Replicated, **options: Any) -> tuple[CoordinatorRuntime, Keys]:
     state = Keys()
-    return CoordinatorShell(partition(kept), state, environment(), **options), state
+    return CoordinatorRuntime(partition(kept), state, environment(), **options), state
 
 
 def put(key: bytes) -> Callable[[int], Outcome[bytes]]:
@@ -146,20 +148,20 @@ async def code_of(work: "asyncio.Future[Any] | Coroutine[Any, Any, Any]") -> Err
 
 def test_who_waits_is_told_when_the_shell_is_closed() -> None:
     async def main() -> None:
-        shell, _ = shell_on(Replicated())
-        answered, unanswered = Reply[int](), Reply[int]()
+        runtime, _ = shell_on(Replicated())
+        answered, unanswered = DeferredResponse[int](), DeferredResponse[int]()
 
-        def outcome(reply: Reply[int]) -> Outcome[int]:
+        def outcome(reply: DeferredResponse[int]) -> Outcome[int]:
             return Outcome(reply)
 
-        waiting = asyncio.ensure_future(shell.run(lambda now_ms: outcome(unanswered)))
-        other = asyncio.ensure_future(shell.run(lambda now_ms: outcome(answered)))
+        waiting = asyncio.ensure_future(runtime.run(lambda now_ms: outcome(unanswered)))
+        other = asyncio.ensure_future(runtime.run(lambda now_ms: outcome(answered)))
         await turns()
         answered.resolve(5)
         await turns()
-        shell.close()
+        runtime.close()
         assert await other == 5
-        for late in (waiting, shell.run(lambda now_ms: outcome(answered))):
+        for late in (waiting, runtime.run(lambda now_ms: outcome(answered))):
             assert await code_of(late) == ErrorCode.NOT_COORDINATOR
 
     story(main)
@@ -167,10 +169,10 @@ def test_who_waits_is_told_when_the_shell_is_closed() -> None:
 
 def test_with_one_replica_nothing_waits() -> None:
     async def main() -> None:
-        shell, state = shell_on(Replicated())
-        await shell.load()
-        assert shell.run_now(put(b"k")) == b"k"
-        assert shell.is_settled and state.keys == [b"k"]
+        runtime, state = shell_on(Replicated())
+        await runtime.load()
+        assert runtime.run_now(put(b"k")) == b"k"
+        assert runtime.is_settled and state.keys == [b"k"]
 
     story(main)
 
@@ -178,22 +180,22 @@ def test_with_one_replica_nothing_waits() -> None:
 def test_answers_wait_until_what_they_were_built_on_is_committed() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
-        shell, state = shell_on(kept)
-        write = asyncio.ensure_future(shell.run(put(b"k")))
+        runtime, state = shell_on(kept)
+        write = asyncio.ensure_future(runtime.run(put(b"k")))
         await turns()
-        read = asyncio.ensure_future(shell.run(look(state)))
+        read = asyncio.ensure_future(runtime.run(look(state)))
 
         def refuse(now_ms: int) -> Outcome[None]:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "it was removed")
 
-        refused = asyncio.ensure_future(shell.run(refuse))
+        refused = asyncio.ensure_future(runtime.run(refuse))
         await turns()
         assert state.keys == [b"k"]  # the state is ahead, but nobody knows
-        assert not write.done() and not read.done() and not refused.done() and not shell.is_settled
+        assert not write.done() and not read.done() and not refused.done() and not runtime.is_settled
         kept.commit()
         assert (await write, await read) == (b"k", [b"k"])
         assert await code_of(refused) == ErrorCode.UNKNOWN_MEMBER_ID
-        assert shell.is_settled
+        assert runtime.is_settled
 
     story(main)
 
@@ -203,7 +205,7 @@ def test_who_may_not_coordinate_any_more_refuses_nothing_for_good() -> None:
 
     async def main() -> None:
         kept = Replicated(replicas=3)
-        shell, _ = shell_on(kept)
+        runtime, _ = shell_on(kept)
 
         def refuse(code: ErrorCode) -> Callable[[int], Outcome[None]]:
             def operation(now_ms: int) -> Outcome[None]:
@@ -212,10 +214,10 @@ def test_who_may_not_coordinate_any_more_refuses_nothing_for_good() -> None:
             return operation
 
         fenced, busy = ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS
-        assert await code_of(asyncio.ensure_future(shell.run(refuse(fenced)))) == fenced
+        assert await code_of(asyncio.ensure_future(runtime.run(refuse(fenced)))) == fenced
         kept.is_in_doubt = True
-        assert await code_of(asyncio.ensure_future(shell.run(refuse(fenced)))) == ErrorCode.NOT_COORDINATOR
-        assert await code_of(asyncio.ensure_future(shell.run(refuse(busy)))) == busy
+        assert await code_of(asyncio.ensure_future(runtime.run(refuse(fenced)))) == ErrorCode.NOT_COORDINATOR
+        assert await code_of(asyncio.ensure_future(runtime.run(refuse(busy)))) == busy
 
     story(main)
 
@@ -223,16 +225,16 @@ def test_who_may_not_coordinate_any_more_refuses_nothing_for_good() -> None:
 def test_an_answer_that_another_operation_gives_waits_for_that_ones_records() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
-        shell, _ = shell_on(kept)
-        reply = Reply[int]()
-        waiting = asyncio.ensure_future(shell.run(lambda now_ms: Outcome[int](reply)))
+        runtime, _ = shell_on(kept)
+        reply = DeferredResponse[int]()
+        waiting = asyncio.ensure_future(runtime.run(lambda now_ms: Outcome[int](reply)))
         await turns()
 
         def resolve(now_ms: int) -> Outcome[None]:
             reply.resolve(5)  # before its records are written, as operations do
             return Outcome(None, [CoordinatorRecord(b"k", b"")])
 
-        other = asyncio.ensure_future(shell.run(resolve))
+        other = asyncio.ensure_future(runtime.run(resolve))
         await turns()
         assert not waiting.done() and not other.done()
         kept.commit()
@@ -244,19 +246,19 @@ def test_an_answer_that_another_operation_gives_waits_for_that_ones_records() ->
 def test_what_cannot_be_committed_closes_the_shell_and_everyone_hears_of_it() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
-        shell, state = shell_on(kept)
+        runtime, state = shell_on(kept)
         lost: list[str] = []
         outside: list[str] = []
-        shell.on_lost = lambda: lost.append("lost")
-        write = asyncio.ensure_future(shell.run(put(b"k")))
+        runtime.on_lost = lambda: lost.append("lost")
+        write = asyncio.ensure_future(runtime.run(put(b"k")))
         await turns()
-        shell.when_settled(lambda: outside.append("seen"))
-        read = asyncio.ensure_future(shell.run(look(state)))
+        runtime.when_settled(lambda: outside.append("seen"))
+        read = asyncio.ensure_future(runtime.run(look(state)))
         await turns()
         kept.lose()
-        for each in (write, read, shell.run(look(state))):
+        for each in (write, read, runtime.run(look(state))):
             assert await code_of(each) == ErrorCode.NOT_COORDINATOR
-        assert lost == ["lost"] and not shell.is_current and outside == []
+        assert lost == ["lost"] and not runtime.is_current and outside == []
 
     story(main)
 
@@ -264,10 +266,10 @@ def test_what_cannot_be_committed_closes_the_shell_and_everyone_hears_of_it() ->
 def test_a_write_of_an_epoch_that_is_over_is_not_made() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
-        shell, state = shell_on(kept)
-        await shell.load()
+        runtime, state = shell_on(kept)
+        await runtime.load()
         kept.leader_epoch += 1  # it led, another did, and it leads again
-        assert await code_of(shell.run(put(b"k"))) == ErrorCode.NOT_COORDINATOR
+        assert await code_of(runtime.run(put(b"k"))) == ErrorCode.NOT_COORDINATOR
         assert kept.log.log_end_offset == 0 and state.keys == []
 
     story(main)
@@ -276,12 +278,12 @@ def test_a_write_of_an_epoch_that_is_over_is_not_made() -> None:
 def test_too_few_replicas_refuse_the_write_and_leave_the_state() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
-        shell, state = shell_on(kept)
+        runtime, state = shell_on(kept)
         kept.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "one of two")
-        assert await code_of(shell.run(put(b"k"))) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert await shell.run(look(state)) == []
+        assert await code_of(runtime.run(put(b"k"))) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await runtime.run(look(state)) == []
         kept.refusal = None
-        write = asyncio.ensure_future(shell.run(put(b"k")))
+        write = asyncio.ensure_future(runtime.run(put(b"k")))
         await turns()
         kept.commit()
         assert await write == b"k"
@@ -292,10 +294,10 @@ def test_too_few_replicas_refuse_the_write_and_leave_the_state() -> None:
 def test_an_answer_that_takes_too_long_is_given_up_and_the_state_is_kept() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
-        shell, state = shell_on(kept, commit_timeout_ms=lambda: 10)
-        assert await code_of(shell.run(put(b"k"))) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        runtime, state = shell_on(kept, commit_timeout_ms=lambda: 10)
+        assert await code_of(runtime.run(put(b"k"))) == ErrorCode.COORDINATOR_NOT_AVAILABLE
         kept.commit()
-        assert await shell.run(look(state)) == [b"k"]
+        assert await runtime.run(look(state)) == [b"k"]
 
     story(main)
 
@@ -303,11 +305,11 @@ def test_an_answer_that_takes_too_long_is_given_up_and_the_state_is_kept() -> No
 def test_loading_waits_until_all_that_is_in_the_log_is_committed() -> None:
     async def main() -> None:
         kept = Replicated(Log(end=7), replicas=3, committed=4)
-        shell, _ = shell_on(kept)
-        loading = asyncio.ensure_future(shell.load())
+        runtime, _ = shell_on(kept)
+        loading = asyncio.ensure_future(runtime.load())
         await turns()
         assert not loading.done()
-        shell.close()
+        runtime.close()
         assert await code_of(loading) == ErrorCode.NOT_COORDINATOR
 
     story(main)

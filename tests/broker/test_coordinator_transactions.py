@@ -1,4 +1,4 @@
-"""The shell and transactions: records in a producer's name, markers in the order of the log, what is told when."""
+"""The runtime and transactions: records in a producer's name, markers in the order of the log, what is told when."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome, Timers
 from millstream.node.coordination.replay import replay_batches
-from millstream.node.coordination.runtime import CoordinatorShell
+from millstream.node.coordination.runtime import CoordinatorRuntime
 from millstream.node.groups.coordinator import GROUP_TOPIC
 from tests.broker.test_coordinator_shell import Groups, Replicated, code_of, environment, partition, story, turns
 from tests.coordinator.replaying import finished
@@ -61,9 +61,9 @@ class Transactional(Replicated):
         self.appended.append(marker)
 
 
-def shell_on(kept: Transactional, **options: Any) -> tuple[CoordinatorShell, Pending]:
+def shell_on(kept: Transactional, **options: Any) -> tuple[CoordinatorRuntime, Pending]:
     state = Pending()
-    return CoordinatorShell(partition(kept), state, environment(), participant=state, **options), state
+    return CoordinatorRuntime(partition(kept), state, environment(), participant=state, **options), state
 
 
 def put(key: bytes) -> Callable[[int], Outcome[bytes]]:
@@ -73,9 +73,9 @@ def put(key: bytes) -> Callable[[int], Outcome[bytes]]:
 def test_records_are_written_in_the_name_of_the_producer() -> None:
     async def main() -> None:
         kept = Transactional()
-        shell, state = shell_on(kept, needs_guard=lambda: True)
+        runtime, state = shell_on(kept, needs_guard=lambda: True)
         guard = VerificationGuard()
-        assert await shell.run(put(b"k"), guard) == b"k"
+        assert await runtime.run(put(b"k"), guard) == b"k"
         (header, options) = kept.appended[0]
         assert isinstance(header, BatchHeader) and header.is_transactional and not header.is_control
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, NO_SEQUENCE)
@@ -88,13 +88,13 @@ def test_records_are_written_in_the_name_of_the_producer() -> None:
 def test_a_marker_is_applied_where_it_stands_and_told_when_it_is_committed() -> None:
     async def main() -> None:
         kept = Transactional(replicas=3)
-        shell, state = shell_on(kept)
-        write = asyncio.ensure_future(shell.run(put(b"k")))
+        runtime, state = shell_on(kept)
+        write = asyncio.ensure_future(runtime.run(put(b"k")))
         await turns()
-        end = asyncio.ensure_future(shell.end_transaction(COMMIT))
+        end = asyncio.ensure_future(runtime.end_transaction(COMMIT))
         await turns()
         assert state.heard == [(7, 3, b"k"), (7, True)] and kept.appended[1] is COMMIT
-        assert not write.done() and not end.done() and not shell.is_settled
+        assert not write.done() and not end.done() and not runtime.is_settled
         kept.commit()
         await end
         assert await write == b"k"
@@ -105,12 +105,12 @@ def test_a_marker_is_applied_where_it_stands_and_told_when_it_is_committed() -> 
 def test_a_marker_that_cannot_be_committed_closes_the_shell() -> None:
     async def main() -> None:
         kept = Transactional(replicas=3)
-        shell, _ = shell_on(kept)
-        end = asyncio.ensure_future(shell.end_transaction(COMMIT))
+        runtime, _ = shell_on(kept)
+        end = asyncio.ensure_future(runtime.end_transaction(COMMIT))
         await turns()
         kept.lose()
         assert await code_of(end) == ErrorCode.NOT_COORDINATOR
-        assert await code_of(shell.end_transaction(COMMIT)) == ErrorCode.NOT_COORDINATOR
+        assert await code_of(runtime.end_transaction(COMMIT)) == ErrorCode.NOT_COORDINATOR
 
     story(main)
 
@@ -119,10 +119,10 @@ def test_a_marker_that_cannot_be_committed_closes_the_shell() -> None:
 def test_who_is_fenced_hears_just_that_and_nothing_is_applied(code: ErrorCode) -> None:
     async def main() -> None:
         kept = Transactional()
-        shell, state = shell_on(kept)
+        runtime, state = shell_on(kept)
         kept.marker_refusal = KafkaError(code, "fenced")
-        assert await code_of(shell.end_transaction(COMMIT)) == code
-        assert state.heard == [] and not shell.is_closed
+        assert await code_of(runtime.end_transaction(COMMIT)) == code
+        assert state.heard == [] and not runtime.is_closed
 
     story(main)
 

@@ -17,7 +17,7 @@ from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.batch import seal
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.coordination.runtime import CoordinatorShell
+from millstream.node.coordination.runtime import CoordinatorRuntime
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import ConfigResource, MetadataDelta, PartitionState, ResourceType
 from millstream.node.queues import coordinator as share_coordinator
@@ -27,7 +27,7 @@ from millstream.node.queues.core.runs import Acknowledgement, DeadLetter, Record
 from millstream.node.queues.core.state import UNINITIALIZED, ShareKey
 from millstream.node.queues.dead_letters import DeadLetters
 from millstream.node.queues.fetch import ShareFetchHandlers
-from millstream.node.queues.leader import LedSharePartition
+from millstream.node.queues.leader import SharePartitionLeader
 from millstream.node.queues.partitions import SharePartitions
 from millstream.node.queues.persister import SharePersister
 from millstream.node.replicas.partition import Partition
@@ -123,7 +123,7 @@ def run(story: Coroutine[Any, Any, None]) -> None:
     asyncio.run(story)
 
 
-async def offsets(led: LedSharePartition, member: str = "a") -> list[tuple[int, int]]:
+async def offsets(led: SharePartitionLeader, member: str = "a") -> list[tuple[int, int]]:
     taken = await led.take(member, 1 << 20, 100, strict=False, at_least_one=True)
     return [] if taken is None else [(each.first, each.last) for each in taken.acquired]
 
@@ -249,7 +249,7 @@ def test_a_state_that_could_not_be_loaded_is_loaded_when_it_is_asked_for_again(
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is away")
 
         with monkeypatch.context() as broken:
-            broken.setattr(CoordinatorShell, "_load", fail)
+            broken.setattr(CoordinatorRuntime, "_load", fail)
             with pytest.raises(KafkaError) as refused:
                 await world.coordinator.summary(KEY)
             assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE

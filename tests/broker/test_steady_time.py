@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from millstream.node.coordination.core.state_machine import Outcome, Timers
-from millstream.node.coordination.runtime import CoordinatorShell, SteadyTime
+from millstream.node.coordination.runtime import CoordinatorRuntime, MonotonicWallClock
 from millstream.node.environment import Environment
 from millstream.node.replicas.partition import Partition
 from tests.waiting import PATIENCE_S
@@ -32,7 +32,7 @@ def test_it_follows_the_clock_forward_and_does_not_go_back() -> None:
     now = [5.0]
     loop = cast(asyncio.AbstractEventLoop, SimpleNamespace(time=lambda: now[0]))
     clock, environment = surroundings(loop)
-    time = SteadyTime(environment)
+    time = MonotonicWallClock(environment)
     begun = time.now_ms()
     assert begun == clock.now_ms()
     now[0] += 2
@@ -68,11 +68,11 @@ def test_a_session_ends_although_the_clock_is_set_back_meanwhile() -> None:
         log = SimpleNamespace(log_start_offset=0, log_end_offset=0, recovery_point=0)
         partition = SimpleNamespace(leader_epoch=1, is_leader=True, log=log, high_watermark=0, topic_partition="t-0")
         state = Sleeper()
-        shell = CoordinatorShell(cast(Partition, partition), state, environment)
-        await shell.load()
+        runtime = CoordinatorRuntime(cast(Partition, partition), state, environment)
+        await runtime.load()
         clock.set_by_ms -= HOUR_MS
         async with asyncio.timeout(PATIENCE_S):
             await state.rang.wait()
-        shell.close()
+        runtime.close()
 
     asyncio.run(main())

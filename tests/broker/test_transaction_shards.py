@@ -61,7 +61,9 @@ class World:
         image = SimpleNamespace(features={"transaction.version": 2})
         view: Any = SimpleNamespace(image=image, config=load_broker_config(), node_id=1)
         shards = TransactionShards(view, table, environment)
-        shards.on_decided = lambda shell, decided: self.decided.append((shell.leader_epoch, decided.transactional_id))
+        shards.on_decided = lambda runtime, decided: self.decided.append(
+            (runtime.leader_epoch, decided.transactional_id)
+        )
         return shards
 
     def _open(self) -> Any:
@@ -83,12 +85,12 @@ def run(story: Coroutine[Any, Any, None]) -> None:
 
 
 async def decide(shards: TransactionShards, name: str) -> None:
-    shell = await shards.loaded(0)
-    shard = shard_of(shell)
+    runtime = await shards.loaded(0)
+    shard = shard_of(runtime)
     start = ProducerStart(transactional_id=name, timeout_ms=1000, new_producer_id=CLIENT.producer_id)
-    await shell.run(lambda now_ms: shard.start_producer(start, now_ms))
-    await shell.run(lambda now_ms: shard.add_partitions(name, CLIENT, [partition("t")], 2, now_ms))
-    await shell.run(lambda now_ms: shard.end(name, CLIENT, True, 2, now_ms))
+    await runtime.run(lambda now_ms: shard.start_producer(start, now_ms))
+    await runtime.run(lambda now_ms: shard.add_partitions(name, CLIENT, [partition("t")], 2, now_ms))
+    await runtime.run(lambda now_ms: shard.end(name, CLIENT, True, 2, now_ms))
 
 
 async def until(check: Callable[[], bool]) -> None:
@@ -133,7 +135,7 @@ def test_what_is_decided_is_found_after_a_start_without_a_request(world: World) 
 
 
 def test_a_shard_that_cannot_be_loaded_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_shards, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(coordinator_shards, "_LOAD_RETRY_S", 0.01)
 
     async def story() -> None:
         shards = world.begin()

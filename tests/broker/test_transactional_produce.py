@@ -347,7 +347,7 @@ def test_without_verification_old_clients_are_not_asked_about_and_new_ones_are_a
 
 
 def test_what_waits_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactional_produce, "MOST_WAITING_BYTES", 1000)
+    monkeypatch.setattr(transactional_produce, "MAX_WAITING_BYTES", 1000)
 
     async def story() -> None:
         world.begin()

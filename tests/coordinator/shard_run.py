@@ -1,4 +1,4 @@
-"""A group shard that runs without a broker: its log is a list, its clock a number, and its shell is this module."""
+"""A group shard that runs without a broker: its log is a list, its clock a number, and its runtime is this module."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -9,7 +9,7 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message, Structure, request_schema
-from millstream.node.coordination.core.state_machine import CoordinatorRecord, FixedTopics, Outcome, Reply
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, DeferredResponse, FixedTopics, Outcome
 from millstream.node.groups.core.classic.group import Client
 from millstream.node.groups.core.shard import GroupShard
 
@@ -68,11 +68,11 @@ class ShardRun:
         self.log = [record for at, record in enumerate(self.log) if last[record.key] == at]
 
     def run(self, operation: Callable[[GroupShard, int], Outcome[Any]]) -> Any:
-        """The answer, or the Reply if it has to wait; KafkaError as the operation raises it."""
+        """The answer, or the DeferredResponse if it has to wait; KafkaError as the operation raises it."""
         outcome = operation(self.shard, self.now_ms)
         self._write(outcome)
         answer = outcome.answer
-        return answer.value if isinstance(answer, Reply) and answer.resolved else answer
+        return answer.value if isinstance(answer, DeferredResponse) and answer.resolved else answer
 
     def _write(self, outcome: Outcome[Any]) -> None:
         if outcome.records:

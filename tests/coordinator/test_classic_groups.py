@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.coordination.core.state_machine import Reply
+from millstream.node.coordination.core.state_machine import DeferredResponse
 from millstream.node.groups.core.classic.group import ClassicGroup, GroupState
 from tests.coordinator.shard_run import ShardRun
 
@@ -15,7 +15,7 @@ SUBSCRIBED_TO_T = b"\x00\x00\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00"
 
 def value(reply: Any) -> dict[str, Any]:
     """What a waiting answer was resolved with."""
-    assert isinstance(reply, Reply) and reply.resolved and reply.value is not None
+    assert isinstance(reply, DeferredResponse) and reply.resolved and reply.value is not None
     answer: dict[str, Any] = reply.value
     return answer
 
@@ -417,7 +417,7 @@ def test_a_returning_static_member_with_another_protocol_rebalances() -> None:
     run = ShardRun()
     one, _ = static_group(run, protocols=[("a", b""), ("b", b"")])
     reply = run.join(instance="two", protocols=[("b", b"")])
-    assert isinstance(reply, Reply) and group_of(run).state is GroupState.PREPARING_REBALANCE
+    assert isinstance(reply, DeferredResponse) and group_of(run).state is GroupState.PREPARING_REBALANCE
     run.join(member=one, instance="one", protocols=[("a", b""), ("b", b"")])
     assert value(reply)["protocol_name"] == "b"
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.coordination.core.state_machine import Reply
+from millstream.node.coordination.core.state_machine import DeferredResponse
 from millstream.node.groups.core.classic.group import ClassicGroup, GroupState
 from tests.coordinator.shard_run import ShardRun
 
@@ -119,7 +119,7 @@ class Consumer:
 
 
 def _settled(answer: Any) -> dict[str, Any] | None:
-    if isinstance(answer, Reply):
+    if isinstance(answer, DeferredResponse):
         return answer.value
     settled: dict[str, Any] = answer
     return settled

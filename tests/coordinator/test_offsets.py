@@ -264,7 +264,7 @@ def test_many_offsets_expire_in_several_batches(run: ShardRun) -> None:
     run.commit({("t", 0): 1}, group="other")
     run.now_ms += 2 * MINUTE_MS
     written = len(run.log)
-    run.run(lambda shard, now: shard.offsets.forgetting.expire(now))
+    run.run(lambda shard, now: shard.offsets.expiry.expire(now))
     assert 0 < batch_bytes(run, written) < LARGEST_BATCH
     assert run.committed() and "g" in run.shard.groups
     run.advance(10)

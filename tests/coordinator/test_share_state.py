@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome, record_type
 from millstream.node.queues.core.runs import RecordState, RunList, StateBatch
-from millstream.node.queues.core.state import UNINITIALIZED, ShareKey, ShareStateShard, decode
+from millstream.node.queues.core.state import SNAPSHOT, UNINITIALIZED, ShareKey, ShareStateShard
 
 KEY = ShareKey("group", UUID(int=1), 3)
 ACKED = RecordState.ACKNOWLEDGED
@@ -41,8 +41,7 @@ class Kept:
         )
 
     def names(self) -> list[str]:
-        decoded = [decode(*record) for record in self.log]
-        return [each[0] for each in decoded if each is not None]
+        return ["share_snapshot" if record_type(key) == SNAPSHOT else "share_update" for key, _ in self.log]
 
     def again(self) -> ShareStateShard:
         shard = ShareStateShard()

@@ -1,4 +1,4 @@
-"""A transaction shard without a broker: its log is a list, its clock a number, and its shell is this module."""
+"""A transaction shard without a broker: its log is a list, its clock a number, and its runtime is this module."""
 
 from collections.abc import Callable
 from itertools import count
@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity, TopicName, TopicPartition
-from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome, Reply
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, DeferredResponse, Outcome
 from millstream.node.transactions.core.decisions import ProducerIdNeeded, ProducerStart, StartedProducer
 from millstream.node.transactions.core.shard import TransactionSettings, TransactionShard
 from millstream.node.transactions.core.transaction import NO_TIMEOUT_MS, Transaction
@@ -48,7 +48,7 @@ class TransactionRun:
         """The coordinator dies, and another loads the log."""
         self.shard = self._load()
 
-    # The shell
+    # The runtime
 
     def run(self, operation: "Callable[[int | None], Outcome[R]]") -> R:
         try:
@@ -56,7 +56,7 @@ class TransactionRun:
         except ProducerIdNeeded:
             outcome = operation(next(self.ids))
         self._write(outcome)
-        answer: Any = outcome.answer.value if isinstance(outcome.answer, Reply) else outcome.answer
+        answer: Any = outcome.answer.value if isinstance(outcome.answer, DeferredResponse) else outcome.answer
         if isinstance(answer, KafkaError):
             raise answer
         given: R = answer

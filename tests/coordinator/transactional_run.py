@@ -1,4 +1,4 @@
-"""A group shard whose log has transactions: real batches, read back as the shell does, and what a cleaner leaves."""
+"""A group shard whose log has transactions: real batches, read back as the runtime does, and what a cleaner leaves."""
 
 from dataclasses import dataclass, field
 from typing import Any

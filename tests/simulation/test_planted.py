@@ -156,7 +156,7 @@ def _everything_is_stable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _send_markers_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TransactionMarkers, "_later", lambda self, work: None)
+    monkeypatch.setattr(TransactionMarkers, "_retry_later", lambda self, work: None)
 
 
 def _wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

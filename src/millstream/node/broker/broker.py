@@ -24,14 +24,8 @@ from millstream.node.data.offsets import OffsetHandlers
 from millstream.node.data.produce import ProduceHandler
 from millstream.node.data.schema_validation import RegisteredSchemas, SchemaGuard
 from millstream.node.environment import Environment
-from millstream.node.groups.coordinator import GroupCoordinator
-from millstream.node.groups.handlers import (
-    ClassicGroupHandlers,
-    ConsumerGroupHandlers,
-    GroupAdminHandlers,
-    OffsetCommitHandlers,
-    TransactionalOffsets,
-)
+from millstream.node.groups.coordinator import ClassicGroupHandlers, ConsumerGroupHandlers, GroupCoordinator
+from millstream.node.groups.handlers import GroupAdminHandlers, OffsetCommitHandlers, TransactionalOffsets
 from millstream.node.groups.lag import GroupLag
 from millstream.node.hot_keys.hot_keys import HotKeys
 from millstream.node.metadata.image import MetadataDelta

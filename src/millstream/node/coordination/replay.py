@@ -23,7 +23,7 @@ _MARKER_KEY = struct.Struct(">hh")
 _ABORT, _COMMIT = 0, 1
 SLICE_RECORDS = 32
 """Records that are replayed before others may have the interpreter."""
-_MOST_REPORTED = 5
+_MAX_REPORTED = 5
 """Records of one batch that are reported one by one."""
 DEFAULT_LIMITS = OpeningLimits(max_bytes=128 << 20, max_records=1_000_000)
 
@@ -32,7 +32,7 @@ Slices = Generator[None, None, int]
 
 
 class StateMachine(Protocol):
-    """What the shell needs of a coordinator's state."""
+    """What the runtime needs of a coordinator's state."""
 
     timers: Timers
 
@@ -114,10 +114,10 @@ def _replay_batch(
             replay(key, value)
         except Exception as error:
             failed += 1
-            if failed <= _MOST_REPORTED:
+            if failed <= _MAX_REPORTED:
                 # Compaction may have removed records before this one, so the offset is the lowest that it can have.
                 _report(str(header.base_offset + place - 1), error)
-    if failed > _MOST_REPORTED:
+    if failed > _MAX_REPORTED:
         _log.warning(
             "coordinator_records_passed_over offset=%d-%d count=%d", header.base_offset, header.last_offset, failed
         )

@@ -1,16 +1,16 @@
 """Where a pure coordinator meets the log: one partition of an internal topic, and the state machine that lives in it.
 
-The shell lives as long as this broker leads the partition in one leader epoch. It replays the partition into the state,
+The runtime lives as long as this broker leads the partition in one leader epoch. It replays the partition into the state,
 appends what operations decide, replays that at once, and wakes the state machine's timers. All state is in the log; the
-shell has none.
+runtime has none.
 
 The state runs ahead of what is safe, but no client sees that: a response, to a read as well, leaves only when all
 records that the state was built on by then may be acknowledged (`acknowledgement`): committed and, where the topic asks
 for that, on disk. So the next leader, or this one after a power cut, has in its log what a client was told. Where
-records were appended and cannot be committed here any more, the shell is given up together with its state.
+records were appended and cannot be committed here any more, the runtime is given up together with its state.
 
 Records of a transaction are appended in the name of its producer, and are pending until the marker comes, which the
-shell writes as well, so that the state follows the order of the log.
+runtime writes as well, so that the state follows the order of the log.
 
 The shards of a coordinator: one for each partition of its topic that this broker leads.
 
@@ -33,7 +33,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, Origin, TopicName, VerificationGuard
 from millstream.formats.records.opening import OpeningLimits
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.coordination.core.state_machine import Outcome, Reply
+from millstream.node.coordination.core.state_machine import CoordinatorResult, DeferredResponse
 from millstream.node.coordination.replay import (
     DEFAULT_LIMITS,
     Slices,
@@ -49,7 +49,7 @@ from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.storage.log.log_reader import Slice
 
 
-class SteadyTime:
+class MonotonicWallClock:
     __slots__ = ("_ahead_ms", "_clock", "_loop")
 
     def __init__(self, environment: Environment) -> None:
@@ -68,24 +68,24 @@ class SteadyTime:
         return self._clock.now_ms() - int(self._loop.time() * 1000)
 
 
-_LONGEST_WAIT_S = 5.0
+_MAX_TIMER_WAIT_S = 5.0
 """After so long it is looked again what is due: the time of day may have jumped."""
 
 _log = logging.getLogger("millstream.coordinator")
 _READ_BYTES = 4 << 20
-_SLICES_AT_ONCE = 1000
+_SLICES_PER_TURN = 1000
 """Of a replay, in one go: then the thread is free for others."""
 DEFAULT_COMMIT_TIMEOUT_MS = 5000
 _TOO_LARGE = frozenset((ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE))
 _NO_LONGER_LEADER = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
-_OF_TRANSACTIONS = frozenset(
+_TRANSACTION_ERRORS = frozenset(
     (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 )
 """What the log refuses a producer or a coordinator, who must hear just that."""
 R = TypeVar("R")
 
 
-class CoordinatorShell:
+class CoordinatorRuntime:
     def __init__(
         self,
         partition: Partition,
@@ -110,19 +110,19 @@ class CoordinatorShell:
         self._needs_guard = needs_guard
         self._limits = limits
         self.on_lost: Callable[[], None] = lambda: None
-        """Called when the shell has closed by itself, because what it appended cannot be committed here."""
+        """Called when the runtime has closed by itself, because what it appended cannot be committed here."""
         self._environment = environment
-        self._time = SteadyTime(environment)
+        self._time = MonotonicWallClock(environment)
         self._on_replayed = on_replayed
         self._commit_timeout_ms = commit_timeout_ms
         self._loading: asyncio.Task[None] | None = None
         self.is_loaded = False
-        self._alarm: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.is_closed = False
         self._commit: asyncio.Future[KafkaError | None] | None = None
         """Of the last write that had to wait: done when all that was written up to it may be acknowledged."""
         self._waiting: dict[asyncio.Future[Any], None] = {}
-        state.timers.on_earlier = self._set_alarm
+        state.timers.on_earlier = self._set_timer
 
     # Loading
 
@@ -142,7 +142,7 @@ class CoordinatorShell:
         # All that is in the log must count before it is read. A leader that is new does not know yet how far earlier
         # leaders committed, and what it finds behind that may have been promised to a client, or may still be lost. The
         # same is true of what a killed process had not flushed: a response that tells of it must survive a power cut.
-        await self._safe_up_to(end)
+        await self._wait_until_safe(end)
         while position < end and not self.is_closed:
             piece = log.read(position, _READ_BYTES, up_to=end, at_least_one=True)
             reached = await self._replay(piece, position)
@@ -152,12 +152,12 @@ class CoordinatorShell:
         if self._on_replayed is not None and end > log.log_start_offset:
             await self._environment.offload(self._on_replayed)
         if self.is_closed:
-            raise _gone()
+            raise _not_coordinator()
         self.state.loaded(self._time.now_ms())
         self.is_loaded = True
-        self._set_alarm()
+        self._set_timer()
 
-    async def _safe_up_to(self, end: int) -> None:
+    async def _wait_until_safe(self, end: int) -> None:
         if may_acknowledge(self.partition, end):
             return
         safe: asyncio.Future[KafkaError | None] = self._environment.loop.create_future()
@@ -168,13 +168,13 @@ class CoordinatorShell:
         finally:
             self._waiting.pop(safe, None)
         if error is not None:
-            raise _gone()
+            raise _not_coordinator()
 
     async def _replay(self, piece: Slice, position: int) -> int:
         """Replays whole batches; returns the offset behind the last of them. A thread does it, slice by slice."""
         slices = self._slices(piece, position)
         while not self.is_closed:
-            reached = await self._environment.offload(partial(self._go_on, slices))
+            reached = await self._environment.offload(partial(self._advance, slices))
             if reached is not None:
                 return reached
         return position
@@ -183,11 +183,11 @@ class CoordinatorShell:
         piece.prepare()
         return (yield from replay_batches(piece.read(), position, self.state, self._participant, self._limits()))
 
-    def _go_on(self, slices: Slices) -> int | None:
+    def _advance(self, slices: Slices) -> int | None:
         """What the replay returns, if it is over."""
         breathe = self._environment.breathe
         try:
-            for _ in range(_SLICES_AT_ONCE):
+            for _ in range(_SLICES_PER_TURN):
                 next(slices)
                 breathe()
         except StopIteration as end:
@@ -197,7 +197,9 @@ class CoordinatorShell:
 
     # Operations
 
-    async def run(self, operation: "Callable[[int], Outcome[R]]", guard: VerificationGuard | None = None) -> R:
+    async def run(
+        self, operation: "Callable[[int], CoordinatorResult[R]]", guard: VerificationGuard | None = None
+    ) -> R:
         """Runs an operation at the present time and returns its answer; KafkaError if it could not be written.
 
         `guard` is what the first records of a transaction may need, see `Partition.begin_verification`.
@@ -208,33 +210,33 @@ class CoordinatorShell:
         except KafkaError:
             await self.settled()  # a refusal tells of the state, too
             raise
-        return await self.awaited(answer)
+        return await self.resolved(answer)
 
     def run_now(
-        self, operation: "Callable[[int], Outcome[R]]", guard: VerificationGuard | None = None
-    ) -> "R | Reply[R]":
+        self, operation: "Callable[[int], CoordinatorResult[R]]", guard: VerificationGuard | None = None
+    ) -> "R | DeferredResponse[R]":
         """The same for a state that is loaded, without waiting.
 
-        Unless `is_settled`, nobody may be told of the answer before it went through `awaited`, nor of a refusal before
+        Unless `is_settled`, nobody may be told of the answer before it went through `resolved`, nor of a refusal before
         `settled`.
         """
         assert self.is_loaded
         if self.is_closed:
-            raise _gone()
+            raise _not_coordinator()
         try:
-            outcome = operation(self._time.now_ms())
+            result = operation(self._time.now_ms())
         except KafkaError as error:
             if not error.code.retriable and self.partition.is_in_doubt:
-                raise _gone() from error  # another coordinator may know better
+                raise _not_coordinator() from error  # another coordinator may know better
             raise
-        self._write(outcome, guard)
-        return outcome.answer
+        self._write(result, guard)
+        return result.answer
 
     async def end_transaction(self, marker: Marker) -> None:
         """Writes the end of a transaction and applies it; returns when that may be acknowledged."""
         await self.load()
         if self.is_closed:
-            raise _gone()
+            raise _not_coordinator()
         try:
             self._append(lambda now_ms: self.partition.append_marker(marker, now_ms))
         except KafkaError:
@@ -246,7 +248,7 @@ class CoordinatorShell:
 
     @property
     def is_current(self) -> bool:
-        """Whether this broker still leads the partition in the epoch that the shell belongs to."""
+        """Whether this broker still leads the partition in the epoch that the runtime belongs to."""
         partition = self.partition
         return partition.leader_epoch == self.leader_epoch and partition.is_leader and not self.is_closed
 
@@ -255,14 +257,14 @@ class CoordinatorShell:
         """Whether everything that the state was built on may be acknowledged."""
         return not self.is_closed and (self._commit is None or self._commit.done())
 
-    async def awaited(self, answer: "R | Reply[R]") -> R:
-        """The answer when it is there and may be told; KafkaError (NOT_COORDINATOR) if the shell is closed before."""
-        given: R = await self._resolved(answer) if isinstance(answer, Reply) else answer
+    async def resolved(self, answer: "R | DeferredResponse[R]") -> R:
+        """The answer when it is there and may be told; KafkaError (NOT_COORDINATOR) if the runtime is closed before."""
+        given: R = await self._resolve_deferred(answer) if isinstance(answer, DeferredResponse) else answer
         # Whoever gave the answer has written by now what belongs to it: this goes on only after their turn.
         await self.settled()
         return given
 
-    async def _resolved(self, answer: "Reply[R]") -> R:
+    async def _resolve_deferred(self, answer: "DeferredResponse[R]") -> R:
         waiting: asyncio.Future[R | KafkaError] = self._environment.loop.create_future()
         answer.when_resolved(lambda value: _resolve(waiting, value))
         self._waiting[waiting] = None
@@ -283,7 +285,7 @@ class CoordinatorShell:
         if self.is_settled:
             return
         if self.is_closed or self._commit is None:
-            raise _gone()
+            raise _not_coordinator()
         timeout_ms = self._commit_timeout_ms()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -294,36 +296,36 @@ class CoordinatorShell:
                 f"{self.partition.topic_partition}: not replicated, or not on disk, within {timeout_ms} ms",
             ) from None
         if error is not None:
-            raise _gone()
+            raise _not_coordinator()
 
     def when_settled(self, action: Callable[[], None]) -> None:
-        """Does something that is seen outside once all that led to it is safe; never, if it is not."""
+        """Does something that is seen outside once all that led_partitions to it is safe; never, if it is not."""
         if self.is_settled:
             action()
         elif self._commit is not None:
             self._commit.add_done_callback(lambda done: None if done.result() is not None else action())
 
-    def _write(self, outcome: "Outcome[Any]", guard: VerificationGuard | None = None) -> None:
-        if outcome.records:
+    def _write(self, result: "CoordinatorResult[Any]", guard: VerificationGuard | None = None) -> None:
+        if result.records:
             try:
-                self._append(lambda now_ms: self._append_records(outcome, guard, now_ms))
+                self._append(lambda now_ms: self._append_records(result, guard, now_ms))
             except KafkaError as error:
-                if outcome.on_written is not None:
-                    outcome.on_written(error)
+                if result.on_written is not None:
+                    result.on_written(error)
                 raise
-            producer = outcome.producer
+            producer = result.producer
             if producer is None:
-                for key, value in outcome.records:
+                for key, value in result.records:
                     self.state.replay(key, value)
             elif self._participant is not None:
-                for key, value in outcome.records:
+                for key, value in result.records:
                     self._participant.replay_pending(producer.producer_id, producer.epoch, key, value)
-        if outcome.on_written is not None:
-            outcome.on_written(None)
+        if result.on_written is not None:
+            result.on_written(None)
 
-    def _append_records(self, outcome: "Outcome[Any]", guard: VerificationGuard | None, now_ms: int) -> None:
-        rows = [Record(key=key, value=value, timestamp=now_ms) for key, value in outcome.records]
-        producer = outcome.producer
+    def _append_records(self, result: "CoordinatorResult[Any]", guard: VerificationGuard | None, now_ms: int) -> None:
+        rows = [Record(key=key, value=value, timestamp=now_ms) for key, value in result.records]
+        producer = result.producer
         if producer is None:
             self.partition.append(memoryview(build_batch(rows)), now_ms)
             return
@@ -336,18 +338,18 @@ class CoordinatorShell:
     def _append(self, append: Callable[[int], object]) -> None:
         partition = self.partition
         if partition.leader_epoch != self.leader_epoch:
-            self._lose()
-            raise _gone()
+            self._close_lost()
+            raise _not_coordinator()
         try:
             partition.check_enough_in_sync()
             append(self._environment.clock.now_ms())
         except KafkaError as error:
-            if error.code in _OF_TRANSACTIONS:
+            if error.code in _TRANSACTION_ERRORS:
                 raise
             _log.error("append_failed partition=%s error=%s", partition.topic_partition, error)
             if error.code in _NO_LONGER_LEADER:
-                self._lose()
-                raise _gone() from error
+                self._close_lost()
+                raise _not_coordinator() from error
             # To a client, a coordinator that cannot write is one that is not there for the moment.
             code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code in _TOO_LARGE else ErrorCode.COORDINATOR_NOT_AVAILABLE
             raise KafkaError(code, error.message) from error
@@ -363,39 +365,39 @@ class CoordinatorShell:
         _resolve(commit, error)
         if error is not None:
             _log.warning("not_committed partition=%s error=%s", self.partition.topic_partition, error)
-            self._lose()
+            self._close_lost()
 
     # Time
 
-    def _set_alarm(self) -> None:
+    def _set_timer(self) -> None:
         if not self.is_loaded or self.is_closed:
             return
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         deadline_ms = self.state.timers.next_deadline_ms
         if deadline_ms is not None:
             # A clock that is set forward makes deadlines due at once, and new ones come behind them.
-            delay = min(max(0, deadline_ms - self._time.now_ms()) / 1000, _LONGEST_WAIT_S)
-            self._alarm = self._environment.loop.call_later(delay, self._ring)
+            delay = min(max(0, deadline_ms - self._time.now_ms()) / 1000, _MAX_TIMER_WAIT_S)
+            self._timer = self._environment.loop.call_later(delay, self._run_due_timers)
 
-    def _ring(self) -> None:
-        self._alarm = None
+    def _run_due_timers(self) -> None:
+        self._timer = None
         now_ms = self._time.now_ms()
         while not self.is_closed and (action := self.state.timers.take_due(now_ms)) is not None:
             try:
-                outcome = action(now_ms)
-                if outcome is not None:
-                    self._write(outcome)
+                result = action(now_ms)
+                if result is not None:
+                    self._write(result)
             except KafkaError:
                 pass  # logged where it happened; the state machine sets its timer again or lets it be
             except Exception:
                 _log.exception("timer_failed partition=%s", self.partition.topic_partition)
-        self._set_alarm()
+        self._set_timer()
 
     # The end
 
-    def _lose(self) -> None:
+    def _close_lost(self) -> None:
         if not self.is_closed:
             self.close()
             self.on_lost()
@@ -403,11 +405,11 @@ class CoordinatorShell:
     def close(self) -> None:
         """The partition is no longer ours: nothing happens any more, and whoever waits is told to look elsewhere."""
         self.is_closed = True
-        if self._alarm is not None:
-            self._alarm.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         waiting, self._waiting = self._waiting, {}
         for each in waiting:
-            _resolve(each, _gone())
+            _resolve(each, _not_coordinator())
 
 
 def _resolve(future: "asyncio.Future[Any]", value: object) -> None:
@@ -415,14 +417,14 @@ def _resolve(future: "asyncio.Future[Any]", value: object) -> None:
         future.set_result(value)
 
 
-def _gone() -> KafkaError:
+def _not_coordinator() -> KafkaError:
     return KafkaError(ErrorCode.NOT_COORDINATOR, "this broker coordinates the group no longer")
 
 
-_LOAD_PATIENCE_SECONDS = 5.0
+_LOAD_TIMEOUT_SECONDS = 5.0
 """How long a request waits for its shard to load before the client is told to come again."""
-_LOADS_AT_ONCE = 4
-_AGAIN_S = 2.0
+_MAX_CONCURRENT_LOADS = 4
+_LOAD_RETRY_S = 2.0
 
 
 class CoordinatorShards:
@@ -431,81 +433,81 @@ class CoordinatorShards:
         topic: TopicName,
         partitions: PartitionTable,
         environment: Environment,
-        new_shell: Callable[[Partition], CoordinatorShell],
+        new_runtime: Callable[[Partition], CoordinatorRuntime],
         log: logging.Logger,
     ) -> None:
         self._topic = topic
         self._partitions = partitions
         self._environment = environment
-        self._new_shell = new_shell
+        self._new_runtime = new_runtime
         self._log = log
-        self.shells: dict[int, CoordinatorShell] = {}
+        self.runtimes: dict[int, CoordinatorRuntime] = {}
         """By partition: those that were not given up, loaded or not."""
-        self.on_given_up: Callable[[CoordinatorShell], None] = lambda shell: None
+        self.on_closed: Callable[[CoordinatorRuntime], None] = lambda runtime: None
         self._background: set[asyncio.Future[None]] = set()
-        self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
+        self._loads = asyncio.Semaphore(_MAX_CONCURRENT_LOADS)
         self._is_closed = False
 
-    def led(self) -> list[int]:
+    def led_partitions(self) -> list[int]:
         """The partitions of the topic that this broker leads."""
         partitions = self._partitions.by_name.get(self._topic.encode(), {})
         return [index for index, partition in partitions.items() if partition.is_leader]
 
-    def all_loaded(self) -> list[CoordinatorShell]:
+    def all_loaded(self) -> list[CoordinatorRuntime]:
         """Those that are loaded and ours."""
-        return [shell for shell in self.shells.values() if shell.is_loaded and shell.is_current]
+        return [runtime for runtime in self.runtimes.values() if runtime.is_loaded and runtime.is_current]
 
-    async def loaded(self, index: int) -> CoordinatorShell:
+    async def loaded(self, index: int) -> CoordinatorRuntime:
         """The shard of a partition, ready; KafkaError if it is not, or is somebody else's."""
-        shell = self._shell(index)
-        if shell.is_loaded:
-            return shell
+        runtime = self._runtime(index)
+        if runtime.is_loaded:
+            return runtime
         try:
-            async with asyncio.timeout(_LOAD_PATIENCE_SECONDS):
-                await shell.load()
+            async with asyncio.timeout(_LOAD_TIMEOUT_SECONDS):
+                await runtime.load()
         except TimeoutError:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self._topic}-{index} is loading") from None
         except Exception as error:
-            self._give_up(index, shell)  # the next request begins anew
+            self._close(index, runtime)  # the next request begins anew
             if isinstance(error, KafkaError) and error.code == ErrorCode.NOT_COORDINATOR:
                 raise
             self._log.error("shard_not_loaded partition=%s-%d error=%r", self._topic, index, error)
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self._topic}-{index}: {error}") from None
-        return shell
+        return runtime
 
-    def _shell(self, index: int) -> CoordinatorShell:
-        shell = self.shells.get(index)
-        if shell is not None and shell.is_current:
-            return shell
-        if shell is not None:
-            self._give_up(index, shell)
+    def _runtime(self, index: int) -> CoordinatorRuntime:
+        runtime = self.runtimes.get(index)
+        if runtime is not None and runtime.is_current:
+            return runtime
+        if runtime is not None:
+            self._close(index, runtime)
         partition = self._partitions.by_name.get(self._topic.encode(), {}).get(index)
         if partition is None or not partition.is_leader:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"another broker leads {self._topic}-{index}")
-        fresh = self.shells[index] = self._new_shell(partition)
-        fresh.on_lost = lambda: self._lost(index, fresh)
-        return fresh
+        created = self.runtimes[index] = self._new_runtime(partition)
+        created.on_lost = lambda: self._on_lost(index, created)
+        return created
 
-    def _give_up(self, index: int, shell: CoordinatorShell) -> None:
-        if self.shells.get(index) is shell:
-            del self.shells[index]
-        shell.close()
-        self.on_given_up(shell)
+    def _close(self, index: int, runtime: CoordinatorRuntime) -> None:
+        if self.runtimes.get(index) is runtime:
+            del self.runtimes[index]
+        runtime.close()
+        self.on_closed(runtime)
 
-    def _lost(self, index: int, shell: CoordinatorShell) -> None:
-        self._give_up(index, shell)
+    def _on_lost(self, index: int, runtime: CoordinatorRuntime) -> None:
+        self._close(index, runtime)
         self.in_background(self._load(index))
 
     # Life
 
     def start(self) -> None:
         """Takes over what this broker leads: each shard is loaded in the background."""
-        for index, shell in tuple(self.shells.items()):
-            if not shell.is_current:
-                self._give_up(index, shell)
-        for index in self.led():
-            if index not in self.shells:
-                self._shell(index)
+        for index, runtime in tuple(self.runtimes.items()):
+            if not runtime.is_current:
+                self._close(index, runtime)
+        for index in self.led_partitions():
+            if index not in self.runtimes:
+                self._runtime(index)
                 self.in_background(self._load(index))
 
     async def _load(self, index: int) -> None:
@@ -518,12 +520,12 @@ class CoordinatorShards:
             except KafkaError as error:
                 if error.code == ErrorCode.NOT_COORDINATOR:
                     return
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_LOAD_RETRY_S)
 
     def follow(self, delta: MetadataDelta) -> None:
         """The topic came, went, or has other leaders."""
         if any(topic.name == self._topic for topic in delta.deleted.values()):
-            self._give_up_all()
+            self._close_all()
         if self._topic in delta.created or self._topic in delta.changed:
             self.start()
 
@@ -532,11 +534,11 @@ class CoordinatorShards:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    def _give_up_all(self) -> None:
-        for index, shell in tuple(self.shells.items()):
-            self._give_up(index, shell)
+    def _close_all(self) -> None:
+        for index, runtime in tuple(self.runtimes.items()):
+            self._close(index, runtime)
 
     def close(self) -> None:
         """Gives all shards up; whoever waits is told to look elsewhere."""
         self._is_closed = True
-        self._give_up_all()
+        self._close_all()

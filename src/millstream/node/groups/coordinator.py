@@ -20,9 +20,11 @@ from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.topic_creation import InternalTopics
 from millstream.node.coordination.core.state_machine import ImageTopics, Outcome, Reply
 from millstream.node.coordination.runtime import CoordinatorShards, CoordinatorShell
+from millstream.node.coordination.core.state_machine import CoordinatorResult, DeferredResponse, ImageTopics
+from millstream.node.coordination.runtime import CoordinatorRuntime, CoordinatorShards
 from millstream.node.environment import Environment
 from millstream.node.groups.core.classic.group import Client
-from millstream.node.groups.core.group import ALL_GROUP_OPERATIONS, LONGEST_TEXT
+from millstream.node.groups.core.group import ALL_GROUP_OPERATIONS, MAX_TEXT_LENGTH
 from millstream.node.groups.core.shard import GroupShard
 from millstream.node.groups.core.share_groups import Partitions
 from millstream.node.metadata.image import ConfigResource, MetadataDelta, ResourceType
@@ -32,7 +34,7 @@ from millstream.node.server.request import Context, Response
 from millstream.node.storage.opening_limits import replay_limits
 
 GROUP_TOPIC = TopicName("__consumer_offsets")
-_TO_MARKER_SENDERS = {
+_MARKER_ERRORS = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -54,8 +56,8 @@ class GroupCoordinator:
         self._internal_topics = internal_topics
         self._environment = environment
         self.topics = ImageTopics(lambda: view.image)
-        self._shards = CoordinatorShards(GROUP_TOPIC, partitions, environment, self._new_shell, _log)
-        self._shards.on_given_up = lambda shell: self.on_shard_closed(_shard(shell))
+        self._shards = CoordinatorShards(GROUP_TOPIC, partitions, environment, self._new_runtime, _log)
+        self._shards.on_closed = lambda runtime: self.on_shard_closed(_shard(runtime))
         self.on_share_state: OnShareState = lambda shard, group_id, begun, gone: None
         """Told of partitions that a share group begins to have state of, or has no longer, once that is committed."""
         self.on_shard_closed: Callable[[GroupShard], None] = lambda shard: None
@@ -83,14 +85,14 @@ class GroupCoordinator:
         topic = self._view.image.topics.get(GROUP_TOPIC)
         if topic is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_TOPIC} does not exist yet")
-        if len(group_id) > LONGEST_TEXT:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, f"the group id is longer than {LONGEST_TEXT} characters")
+        if len(group_id) > MAX_TEXT_LENGTH:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, f"the group id is longer than {MAX_TEXT_LENGTH} characters")
         return java_hash(group_id) % len(topic.partitions)
 
-    def _new_shell(self, partition: Partition) -> CoordinatorShell:
+    def _new_runtime(self, partition: Partition) -> CoordinatorRuntime:
         view = self._view
         shard = GroupShard(lambda: view.config, self.topics, self._environment.randomness, self._settings_of_group)
-        shell = CoordinatorShell(
+        runtime = CoordinatorRuntime(
             partition,
             shard,
             self._environment,
@@ -102,10 +104,10 @@ class GroupCoordinator:
         )
 
         def share_state(group_id: str, begun: Partitions, gone: Partitions) -> None:
-            shell.when_settled(lambda: self.on_share_state(shard, group_id, begun, gone))
+            runtime.when_settled(lambda: self.on_share_state(shard, group_id, begun, gone))
 
         shard.share.on_state = share_state
-        return shell
+        return runtime
 
     def _settings_of_group(self, group_id: str) -> Mapping[str, str]:
         return self._view.image.configs.get(ConfigResource(ResourceType.GROUP, group_id), {})
@@ -115,34 +117,34 @@ class GroupCoordinator:
     def respond(
         self,
         group_id: str,
-        operation: "Callable[[GroupShard, int], Outcome[R]]",
+        operation: "Callable[[GroupShard, int], CoordinatorResult[R]]",
         refuse: "Callable[[KafkaError], R]",
     ) -> "R | Awaitable[R]":
         """As `run`, but answers on the spot if it can; `refuse` makes the answer out of a refusal."""
-        shell = self._shell_at_hand(group_id)
-        if shell is None:
+        runtime = self._loaded_runtime(group_id)
+        if runtime is None:
             return self._respond_later(group_id, operation, refuse)
-        shard = _shard(shell)
-        answer: R | Reply[R]
+        shard = _shard(runtime)
+        answer: R | DeferredResponse[R]
         try:
-            answer = shell.run_now(lambda now_ms: operation(shard, now_ms))
+            answer = runtime.run_now(lambda now_ms: operation(shard, now_ms))
         except KafkaError as error:
             answer = refuse(error)
-        if isinstance(answer, Reply) or not shell.is_settled:
-            return _awaited(shell, answer, refuse)
+        if isinstance(answer, DeferredResponse) or not runtime.is_settled:
+            return _resolved_or_refused(runtime, answer, refuse)
         return answer
 
-    def _shell_at_hand(self, group_id: str) -> CoordinatorShell | None:
+    def _loaded_runtime(self, group_id: str) -> CoordinatorRuntime | None:
         topic = self._view.image.topics.get(GROUP_TOPIC)
-        if topic is None or len(group_id) > LONGEST_TEXT:
+        if topic is None or len(group_id) > MAX_TEXT_LENGTH:
             return None
-        shell = self._shards.shells.get(java_hash(group_id) % len(topic.partitions))
-        return shell if shell is not None and shell.is_loaded and shell.is_current else None
+        runtime = self._shards.runtimes.get(java_hash(group_id) % len(topic.partitions))
+        return runtime if runtime is not None and runtime.is_loaded and runtime.is_current else None
 
     async def _respond_later(
         self,
         group_id: str,
-        operation: "Callable[[GroupShard, int], Outcome[R]]",
+        operation: "Callable[[GroupShard, int], CoordinatorResult[R]]",
         refuse: "Callable[[KafkaError], R]",
     ) -> R:
         try:
@@ -150,25 +152,25 @@ class GroupCoordinator:
         except KafkaError as error:
             return refuse(error)
 
-    async def run(self, group_id: str, operation: "Callable[[GroupShard, int], Outcome[R]]") -> R:
+    async def run(self, group_id: str, operation: "Callable[[GroupShard, int], CoordinatorResult[R]]") -> R:
         """Runs an operation on the shard of a group; waits for its answer. KafkaError if it is refused."""
-        return await self.run_in(await self.shell_of(group_id), operation)
+        return await self.run_in(await self.runtime_of(group_id), operation)
 
     async def run_in(
         self,
-        shell: CoordinatorShell,
-        operation: "Callable[[GroupShard, int], Outcome[R]]",
+        runtime: CoordinatorRuntime,
+        operation: "Callable[[GroupShard, int], CoordinatorResult[R]]",
         guard: VerificationGuard | None = None,
     ) -> R:
-        shard = _shard(shell)
-        return await shell.run(lambda now_ms: operation(shard, now_ms), guard)
+        shard = _shard(runtime)
+        return await runtime.run(lambda now_ms: operation(shard, now_ms), guard)
 
-    async def read(self, group_id: str, question: "Callable[[GroupShard], R]") -> R:
+    async def read(self, group_id: str, read_state: "Callable[[GroupShard], R]") -> R:
         """Asks the shard of a group something that changes nothing."""
-        return await self.run(group_id, lambda shard, now_ms: Outcome(question(shard)))
+        return await self.run(group_id, lambda shard, now_ms: CoordinatorResult(read_state(shard)))
 
-    async def shell_of(self, group_id: str) -> CoordinatorShell:
-        """The shell of a group's partition, loaded; KafkaError if this broker does not coordinate the group."""
+    async def runtime_of(self, group_id: str) -> CoordinatorRuntime:
+        """The runtime of a group's partition, loaded; KafkaError if this broker does not coordinate the group."""
         await self.ensure_topic()
         return await self._shards.loaded(self.partition_of(group_id))
 
@@ -179,43 +181,43 @@ class GroupCoordinator:
         coordinator, who tries again, speaks with.
         """
         try:
-            shell = await self._shards.loaded(index)
-            await shell.end_transaction(marker)
+            runtime = await self._shards.loaded(index)
+            await runtime.end_transaction(marker)
         except KafkaError as error:
-            raise KafkaError(_TO_MARKER_SENDERS.get(error.code, error.code), error.message) from error
+            raise KafkaError(_MARKER_ERRORS.get(error.code, error.code), error.message) from error
 
     async def learn_pattern(self, group_id: str, text: str) -> None:
         """Matches the topics with an expression in a thread, so that a heartbeat finds them matched already."""
-        if len(text) > LONGEST_TEXT:
+        if len(text) > MAX_TEXT_LENGTH:
             return
-        shard = _shard(await self.shell_of(group_id))
+        shard = _shard(await self.runtime_of(group_id))
         pattern = shard.consumer.patterns.get(text)
         names = pattern.unknown(self.topics)
         if names:
             await self._environment.offload(partial(pattern.learn, names))
 
-    async def read_all(self, question: "Callable[[GroupShard], R]") -> list[R]:
+    async def read_all(self, read_state: "Callable[[GroupShard], R]") -> list[R]:
         """Asks all shards of this broker, loaded; none if there has never been a group."""
         answers = []
-        for index in self._shards.led():
+        for index in self._shards.led_partitions():
             try:
-                shell = await self._shards.loaded(index)
-                answers.append(await shell.awaited(question(_shard(shell))))
+                runtime = await self._shards.loaded(index)
+                answers.append(await runtime.resolved(read_state(_shard(runtime))))
                 await asyncio.sleep(0)  # others have their turn
             except KafkaError as error:
                 if error.code != ErrorCode.NOT_COORDINATOR:
                     raise  # else it went to another broker meanwhile, who is asked as well
         return answers
 
-    def shards_at_hand(self) -> list[GroupShard]:
+    def loaded_shards(self) -> list[GroupShard]:
         """The shards that are loaded now, to be looked at without a change."""
-        return [_shard(shell) for shell in self._shards.all_loaded()]
+        return [_shard(runtime) for runtime in self._shards.all_loaded()]
 
-    async def run_on(self, shard: GroupShard, operation: "Callable[[int], Outcome[R]]") -> R:
+    async def run_on(self, shard: GroupShard, operation: "Callable[[int], CoordinatorResult[R]]") -> R:
         """Runs an operation on this very shard; NOT_COORDINATOR if it was given up."""
-        for shell in self._shards.shells.values():
-            if shell.state is shard:
-                return await shell.run(operation)
+        for runtime in self._shards.runtimes.values():
+            if runtime.state is shard:
+                return await runtime.run(operation)
         raise KafkaError(ErrorCode.NOT_COORDINATOR, "the shard was given up")
 
     # Life
@@ -230,33 +232,35 @@ class GroupCoordinator:
         if not (delta.deleted or delta.created or delta.changed):
             return
         deleted = frozenset(topic.name for topic in delta.deleted.values())
-        for shell in self._shards.shells.values():
-            self._shards.in_background(self._topics_changed(shell, deleted))
+        for runtime in self._shards.runtimes.values():
+            self._shards.in_background(self._topics_changed(runtime, deleted))
 
-    async def _topics_changed(self, shell: CoordinatorShell, deleted: frozenset[TopicName]) -> None:
+    async def _topics_changed(self, runtime: CoordinatorRuntime, deleted: frozenset[TopicName]) -> None:
         try:
-            await shell.run(lambda now_ms: _shard(shell).topics_changed(deleted, now_ms))
+            await runtime.run(lambda now_ms: _shard(runtime).topics_changed(deleted, now_ms))
         except KafkaError as error:
             if error.code != ErrorCode.NOT_COORDINATOR:
-                _log.error("topics_not_followed partition=%s error=%s", shell.partition.topic_partition, error)
+                _log.error("topics_not_followed partition=%s error=%s", runtime.partition.topic_partition, error)
         except Exception as error:  # it was not loaded yet, and cannot be
-            _log.error("topics_not_followed partition=%s error=%r", shell.partition.topic_partition, error)
+            _log.error("topics_not_followed partition=%s error=%r", runtime.partition.topic_partition, error)
 
     def close(self) -> None:
         """Gives all shards up; whoever waits is told to look elsewhere."""
         self._shards.close()
 
 
-async def _awaited(shell: CoordinatorShell, answer: "R | Reply[R]", refuse: "Callable[[KafkaError], R]") -> R:
+async def _resolved_or_refused(
+    runtime: CoordinatorRuntime, answer: "R | DeferredResponse[R]", refuse: "Callable[[KafkaError], R]"
+) -> R:
     try:
-        return await shell.awaited(answer)
+        return await runtime.resolved(answer)
     except KafkaError as error:
         return refuse(error)
 
 
-def _shard(shell: CoordinatorShell) -> GroupShard:
-    assert isinstance(shell.state, GroupShard)
-    return shell.state
+def _shard(runtime: CoordinatorRuntime) -> GroupShard:
+    assert isinstance(runtime.state, GroupShard)
+    return runtime.state
 
 
 @lru_cache(maxsize=10_000)
@@ -274,7 +278,7 @@ def java_hash(text: str) -> int:
 _FIRST_LEAVE_WITH_MEMBERS = 3
 _FIRST_SYNC_WITH_PROTOCOL = 5
 
-Operation = Callable[[GroupShard, int], Outcome[dict[str, Any]]]
+Operation = Callable[[GroupShard, int], CoordinatorResult[dict[str, Any]]]
 
 
 class ClassicGroupHandlers:
@@ -351,7 +355,7 @@ class ConsumerGroupHandlers:
             return {"error_code": error.code, "error_message": error.message}
 
     async def consumer_group_describe(self, request: Message, context: Context) -> Response:
-        # A group that is named twice is shown once: the answer is far longer than the question.
+        # A group that is named twice is shown once: the answer is far longer than the read_state.
         rows = []
         for group_id in dict.fromkeys(request.group_ids):
             row = await self._described(group_id)

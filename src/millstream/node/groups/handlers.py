@@ -20,7 +20,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicPartition, VerificationGuard
 from millstream.formats.protocol.schema import Message
 from millstream.formats.records.batch import NO_SEQUENCE
-from millstream.node.coordination.runtime import CoordinatorShell
+from millstream.node.coordination.runtime import CoordinatorRuntime
 from millstream.node.groups.coordinator import GroupCoordinator, check_group_id
 from millstream.node.groups.core.group import ALL_GROUP_OPERATIONS
 from millstream.node.server.request import Context, Response
@@ -109,17 +109,17 @@ class TransactionalOffsets:
         check_group_id(request)
         if request.producer_id < 0 or request.producer_epoch < 0:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "a transaction has a producer")
-        shell = await self._groups.shell_of(request.group_id)
-        guard = await self._verified(shell, request, version)
+        runtime = await self._groups.runtime_of(request.group_id)
+        guard = await self._verified(runtime, request, version)
         return await self._groups.run_in(
-            shell, lambda shard, now_ms: shard.offsets.commit_in_transaction(request, now_ms), guard
+            runtime, lambda shard, now_ms: shard.offsets.commit_in_transaction(request, now_ms), guard
         )
 
-    async def _verified(self, shell: CoordinatorShell, request: Message, version: int) -> VerificationGuard | None:
+    async def _verified(self, runtime: CoordinatorRuntime, request: Message, version: int) -> VerificationGuard | None:
         adds = version >= FIRST_THAT_ADDS
         if not adds and not self._is_verification_enabled():
             return None
-        partition = shell.partition
+        partition = runtime.partition
         producer_id, epoch = request.producer_id, request.producer_epoch
         try:
             guard = partition.begin_verification(producer_id, epoch, NO_SEQUENCE, bumps_epoch=adds)

@@ -18,14 +18,14 @@ from millstream.node.groups.core.records import CommittedOffset
 from millstream.node.metadata.image import TopicImage
 from millstream.node.replicas.partition_table import PartitionTable
 
-AGAIN_SECONDS = 5.0
+REFRESH_SECONDS = 5.0
 """Answers of other brokers count for so long."""
-_PATIENCE_SECONDS = 2.0
-_MOST_AT_ONCE = 2000
-_PER_TURN = 100
+_TIMEOUT_SECONDS = 2.0
+_MAX_PARTITIONS_PER_REQUEST = 2000
+_ROWS_PER_TURN = 100
 _CONSUMER = -1
 _LATEST = -1
-At = tuple[str, int]
+PartitionKey = tuple[str, int]
 
 
 class Lag(NamedTuple):
@@ -55,20 +55,20 @@ class GroupLag:
         self._peers = peers
         self._groups = groups
         self._now = environment.loop.time
-        self._elsewhere: dict[At, int] = {}
-        self._asked_at = -AGAIN_SECONDS
+        self._remote_ends: dict[PartitionKey, int] = {}
+        self._refreshed_at = -REFRESH_SECONDS
 
     async def refresh(self, pause: Callable[[], Awaitable[None]]) -> None:
         """Learns what has to be asked for, unless that was done a moment ago; `pause` lets others have a turn."""
-        wanted: dict[At, None] = {}
+        wanted: dict[PartitionKey, None] = {}
         for count, (_, topic, index, _) in enumerate(self._committed()):
             wanted[topic.name, index] = None
-            if count % _PER_TURN == 0:
+            if count % _ROWS_PER_TURN == 0:
                 await pause()
         unknown: dict[int, dict[str, list[int]]] = {}
-        is_due = self._now() - self._asked_at >= AGAIN_SECONDS
+        is_due = self._now() - self._refreshed_at >= REFRESH_SECONDS
         for count, (name, index) in enumerate(wanted):
-            if count % _PER_TURN == 0:
+            if count % _ROWS_PER_TURN == 0:
                 await pause()
             partition = self._partitions.by_name.get(name.encode(), {}).get(index)
             if partition is not None:
@@ -81,9 +81,9 @@ class GroupLag:
                 if state is not None and state.has_leader:
                     unknown.setdefault(state.leader, {}).setdefault(name, []).append(index)
         if is_due:
-            self._asked_at = self._now()
-            found = await asyncio.gather(*(self._ask(leader, topics) for leader, topics in unknown.items()))
-            self._elsewhere = {at: end for ends in found for at, end in ends.items()}
+            self._refreshed_at = self._now()
+            found = await asyncio.gather(*(self._request_ends(leader, topics) for leader, topics in unknown.items()))
+            self._remote_ends = {at: end for ends in found for at, end in ends.items()}
 
     def rows(self) -> Iterator[Lag]:
         """Of all groups that this broker coordinates; `refresh` first."""
@@ -92,7 +92,7 @@ class GroupLag:
 
     def _committed(self) -> Iterator[tuple[str, TopicImage, int, CommittedOffset]]:
         topics = self._view.image.topics
-        for shard in self._groups.shards_at_hand():
+        for shard in self._groups.loaded_shards():
             for group_id, by_topic in list(shard.offsets.by_group.items()):
                 for name, partitions in list(by_topic.items()):
                     topic = topics.get(TopicName(name))
@@ -106,16 +106,16 @@ class GroupLag:
     def _end(self, topic: str, index: int) -> int | None:
         partition = self._partitions.by_name.get(topic.encode(), {}).get(index)
         if partition is None:
-            return self._elsewhere.get((topic, index))
+            return self._remote_ends.get((topic, index))
         return partition.high_watermark if partition.opened_log is not None else None
 
-    async def _ask(self, leader: int, topics: dict[str, list[int]]) -> dict[At, int]:
+    async def _request_ends(self, leader: int, topics: dict[str, list[int]]) -> dict[PartitionKey, int]:
         """The ends that a leader tells of; none if it does not answer in time."""
         every = [(topic, index) for topic, indexes in topics.items() for index in indexes]
-        ends: dict[At, int] = {}
-        for first in range(0, len(every), _MOST_AT_ONCE):
+        ends: dict[PartitionKey, int] = {}
+        for first in range(0, len(every), _MAX_PARTITIONS_PER_REQUEST):
             wanted: dict[str, list[dict[str, int]]] = {}
-            for topic, index in every[first : first + _MOST_AT_ONCE]:
+            for topic, index in every[first : first + _MAX_PARTITIONS_PER_REQUEST]:
                 wanted.setdefault(topic, []).append({"partition_index": index, "timestamp": _LATEST})
             fields = {
                 "replica_id": _CONSUMER,
@@ -123,9 +123,13 @@ class GroupLag:
                 "topics": [{"name": topic, "partitions": rows} for topic, rows in wanted.items()],
             }
             try:
-                answer = await self._peers.request(leader, "list_offsets", fields, timeout_s=_PATIENCE_SECONDS)
+                answer = await self._peers.request(leader, "list_offsets", fields, timeout_s=_TIMEOUT_SECONDS)
             except (OSError, KafkaError):
                 break
-            for told in answer.topics:
-                ends |= {(told.name, row.partition_index): row.offset for row in told.partitions if not row.error_code}
+            for topic_row in answer.topics:
+                ends |= {
+                    (topic_row.name, row.partition_index): row.offset
+                    for row in topic_row.partitions
+                    if not row.error_code
+                }
         return ends

@@ -48,7 +48,7 @@ async def collect(node: ObservedNode, page: Page, turns: Turns) -> None:
     if broker is None:
         return
     states: Counter[tuple[str, str]] = Counter()
-    for shard in broker.groups.shards_at_hand():
+    for shard in broker.groups.loaded_shards():
         for group in list(shard.groups.values()):
             states[group.type, group.state_name] += 1
             page.add(MEMBERS, len(group.members), group.group_id, group.type)
@@ -75,7 +75,7 @@ async def _lags(node: ObservedNode, page: Page, turns: Turns) -> None:
 
 def _share_groups(node: ObservedNode, page: Page) -> None:
     assert node.broker is not None
-    for led in node.broker.shared.led():
+    for led in node.broker.shared.leaders():
         name, index = led.partition.topic_partition
         machine = led.machine
         backlog = led.partition.high_watermark - machine.start - machine.complete_count

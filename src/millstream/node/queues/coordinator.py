@@ -18,6 +18,8 @@ from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.topic_creation import InternalTopics
 from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome
 from millstream.node.coordination.runtime import CoordinatorShell
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, CoordinatorResult
+from millstream.node.coordination.runtime import CoordinatorRuntime
 from millstream.node.environment import Environment
 from millstream.node.groups.coordinator import java_hash
 from millstream.node.metadata.image import MetadataDelta
@@ -28,10 +30,10 @@ from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.storage.opening_limits import replay_limits
 
 STATE_TOPIC = TopicName(SHARE_GROUP_STATE_TOPIC)
-_LOAD_PATIENCE_SECONDS = 5.0
+_LOAD_TIMEOUT_SECONDS = 5.0
 _CHECKPOINT_RECORDS = 20_000
 _CHECKPOINT_BATCH_BYTES = 256 << 10
-_LARGEST_STATE_BYTES = 16 << 20
+_MAX_STATE_BYTES = 16 << 20
 
 _log = logging.getLogger("millstream.share")
 R = TypeVar("R")
@@ -59,7 +61,7 @@ class ShareCoordinator:
         self._partitions = partitions
         self._internal_topics = internal_topics
         self._environment = environment
-        self._shells: dict[int, CoordinatorShell] = {}
+        self._runtimes: dict[int, CoordinatorRuntime] = {}
 
     # Where state lives
 
@@ -77,7 +79,7 @@ class ShareCoordinator:
                 "retention.ms": "-1",
                 "retention.bytes": "-1",
                 "compression.type": "producer",
-                "max.message.bytes": str(_LARGEST_STATE_BYTES),
+                "max.message.bytes": str(_MAX_STATE_BYTES),
                 "segment.bytes": str(config[share.SHARE_COORDINATOR_STATE_TOPIC_SEGMENT_BYTES]),
             },
         )
@@ -98,57 +100,57 @@ class ShareCoordinator:
         index = self.partition_of(key)
         return self._view.image.topics[STATE_TOPIC].partitions[index].leader
 
-    def _shell(self, key: ShareKey) -> CoordinatorShell:
+    def _runtime(self, key: ShareKey) -> CoordinatorRuntime:
         index = self.partition_of(key)
-        shell = self._shells.get(index)
-        if shell is not None and shell.is_current:
-            return shell
-        if shell is not None:
-            self._give_up(index, shell)
+        runtime = self._runtimes.get(index)
+        if runtime is not None and runtime.is_current:
+            return runtime
+        if runtime is not None:
+            self._close(index, runtime)
         partition = self._partitions.by_name.get(STATE_TOPIC.encode(), {}).get(index)
         if partition is None or not partition.is_leader:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker keeps this state")
         config = self._view.config
-        fresh = CoordinatorShell(
+        created = CoordinatorRuntime(
             partition,
             ShareStateShard(config[share.SHARE_COORDINATOR_SNAPSHOT_UPDATE_RECORDS_PER_SNAPSHOT]),
             self._environment,
             commit_timeout_ms=lambda: self._view.config[share.SHARE_COORDINATOR_WRITE_TIMEOUT_MS],
             limits=lambda: replay_limits(self._view.config),
         )
-        fresh.on_lost = lambda: self._give_up(index, fresh)
-        self._shells[index] = fresh
-        return fresh
+        created.on_lost = lambda: self._close(index, created)
+        self._runtimes[index] = created
+        return created
 
-    def _give_up(self, index: int, shell: CoordinatorShell) -> None:
-        if self._shells.get(index) is shell:
-            del self._shells[index]
-        shell.close()
+    def _close(self, index: int, runtime: CoordinatorRuntime) -> None:
+        if self._runtimes.get(index) is runtime:
+            del self._runtimes[index]
+        runtime.close()
 
     # Operations
 
-    async def _run(self, key: ShareKey, operation: "Callable[[ShareStateShard, int], Outcome[R]]") -> R:
+    async def _run(self, key: ShareKey, operation: "Callable[[ShareStateShard, int], CoordinatorResult[R]]") -> R:
         if STATE_TOPIC not in self._view.image.topics:
             await self.ensure_topic()
-        shell = self._shell(key)
-        await self._load(shell)
-        shard = _shard(shell)
-        answer = await shell.run(lambda now_ms: operation(shard, now_ms))
+        runtime = self._runtime(key)
+        await self._load(runtime)
+        shard = _shard(runtime)
+        answer = await runtime.run(lambda now_ms: operation(shard, now_ms))
         if shard.records_since_checkpoint > max(_CHECKPOINT_RECORDS, 4 * len(shard.states)):
-            await self._checkpoint(shell)
+            await self._checkpoint(runtime)
         return answer
 
-    async def _load(self, shell: CoordinatorShell) -> None:
-        if shell.is_loaded:
+    async def _load(self, runtime: CoordinatorRuntime) -> None:
+        if runtime.is_loaded:
             return
-        at = shell.partition.topic_partition
+        at = runtime.partition.topic_partition
         try:
-            async with asyncio.timeout(_LOAD_PATIENCE_SECONDS):
-                await shell.load()
+            async with asyncio.timeout(_LOAD_TIMEOUT_SECONDS):
+                await runtime.load()
         except TimeoutError:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{at} is loading") from None
         except Exception as error:
-            self._give_up(at.partition, shell)  # the next request begins anew
+            self._close(at.partition, runtime)  # the next request begins anew
             if not isinstance(error, KafkaError) or error.code == ErrorCode.NOT_COORDINATOR:
                 raise
             _log.error("share_state_not_loaded partition=%s error=%s", at, error)
@@ -160,10 +162,10 @@ class ShareCoordinator:
     async def read(self, key: ShareKey, leader_epoch: int) -> StoredState:
         """The state as its leader needs it; INVALID_REQUEST if there is none."""
 
-        def read(shard: ShareStateShard, now_ms: int) -> Outcome[StoredState]:
+        def read(shard: ShareStateShard, now_ms: int) -> CoordinatorResult[StoredState]:
             outcome = shard.read(key, leader_epoch, now_ms)
             assert isinstance(outcome.answer, ShareState)
-            return Outcome(_stored(outcome.answer), outcome.records)
+            return CoordinatorResult(_stored(outcome.answer), outcome.records)
 
         return await self._run(key, read)
 
@@ -194,48 +196,48 @@ class ShareCoordinator:
         await self._run(key, lambda shard, now_ms: shard.delete(key))
 
     async def summary(self, key: ShareKey) -> StoredState | None:
-        def summary(shard: ShareStateShard, now_ms: int) -> Outcome[StoredState | None]:
+        def summary(shard: ShareStateShard, now_ms: int) -> CoordinatorResult[StoredState | None]:
             state = shard.summary(key)
-            return Outcome(None if state is None else _stored(state))
+            return CoordinatorResult(None if state is None else _stored(state))
 
         return await self._run(key, summary)
 
-    async def _checkpoint(self, shell: CoordinatorShell) -> None:
-        shard, log = _shard(shell), shell.partition.log
+    async def _checkpoint(self, runtime: CoordinatorRuntime) -> None:
+        shard, log = _shard(runtime), runtime.partition.log
         begin = log.log_end_offset
         now_ms = self._environment.clock.now_ms()
         try:
             # Without a pause: an update in between would belong to a snapshot that is no longer the last.
             for records in _in_batches(shard.checkpoint(now_ms).records):
-                shell.run_now(lambda now_ms, records=records: Outcome(None, records))  # type: ignore[misc]
+                runtime.run_now(lambda now_ms, records=records: CoordinatorResult(None, records))  # type: ignore[misc]
             shard.records_since_checkpoint = 0
             end = log.log_end_offset
-            await shell.settled()
+            await runtime.settled()
         except KafkaError:
             return  # logged where it happened; the next write tries again
 
         def flushed(error: KafkaError | None) -> None:
             # Until the snapshots are on disk, what they replace must stay: a power cut may take them.
-            if error is not None or not shell.is_current:
+            if error is not None or not runtime.is_current:
                 return
             log.delete_records_before(begin)
             _log.info(
-                "share_state_checkpoint partition=%s states=%d", shell.partition.topic_partition, len(shard.states)
+                "share_state_checkpoint partition=%s states=%d", runtime.partition.topic_partition, len(shard.states)
             )
 
-        shell.partition.when_flushed(end, flushed)
+        runtime.partition.when_flushed(end, flushed)
 
     # Life
 
     def follow(self, delta: MetadataDelta) -> None:
         """What this broker leads no longer is given up; what it leads now is loaded when it is first asked for."""
-        for index, shell in tuple(self._shells.items()):
-            if not shell.is_current:
-                self._give_up(index, shell)
+        for index, runtime in tuple(self._runtimes.items()):
+            if not runtime.is_current:
+                self._close(index, runtime)
 
     def close(self) -> None:
-        for index, shell in tuple(self._shells.items()):
-            self._give_up(index, shell)
+        for index, runtime in tuple(self._runtimes.items()):
+            self._close(index, runtime)
 
 
 def _stored(state: ShareState) -> StoredState:
@@ -250,9 +252,9 @@ def coordinator_key(key: ShareKey) -> str:
     return f"{key.group_id}:{topic_id}:{key.partition}"
 
 
-def _shard(shell: CoordinatorShell) -> ShareStateShard:
-    assert isinstance(shell.state, ShareStateShard)
-    return shell.state
+def _shard(runtime: CoordinatorRuntime) -> ShareStateShard:
+    assert isinstance(runtime.state, ShareStateShard)
+    return runtime.state
 
 
 def _in_batches(records: Sequence[CoordinatorRecord]) -> list[list[CoordinatorRecord]]:

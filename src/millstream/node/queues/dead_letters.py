@@ -38,7 +38,7 @@ _READ_BYTES = 1 << 20
 _RECORDS_PER_BATCH = 100
 _RETRY_SECONDS = (0.1, 0.5, 2.0, 5.0, 15.0)
 _LAST_RETRY_SECONDS = 60.0
-_NEVER = frozenset(
+_PERMANENT_ERRORS = frozenset(
     (
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         ErrorCode.INVALID_PARTITIONS,
@@ -62,7 +62,7 @@ class Sender(Protocol):
     @property
     def dropped(self) -> bool: ...
 
-    async def buried(self, letter: DeadLetter) -> None: ...
+    async def dead_letter_written(self, letter: DeadLetter) -> None: ...
 
 
 class DeadLetters:
@@ -92,7 +92,7 @@ class DeadLetters:
             try:
                 while topic and position <= letter.last:
                     position = await self._send_part(sender, topic, copy, letter, position)
-                await sender.buried(letter)
+                await sender.dead_letter_written(letter)
                 return
             except KafkaError as error:
                 _log.error(
@@ -196,7 +196,7 @@ class DeadLetters:
                 )
             )
         except KafkaError as error:
-            if error.code not in _NEVER:
+            if error.code not in _PERMANENT_ERRORS:
                 raise
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG, f"dead-letter topic {topic} cannot be made: {error.message}"

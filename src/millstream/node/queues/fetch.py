@@ -22,11 +22,11 @@ from millstream.formats.protocol.fetch import ShareFetchResponse, SharePartition
 from millstream.formats.protocol.primitives import Locate
 from millstream.formats.protocol.schema import Message
 from millstream.node.environment import Environment
-from millstream.node.groups.core.group import LONGEST_TEXT
+from millstream.node.groups.core.group import MAX_TEXT_LENGTH
 from millstream.node.queues.core.partition import AckRange
 from millstream.node.queues.core.runs import Acknowledgement
 from millstream.node.queues.core.state import ShareKey
-from millstream.node.queues.leader import LedSharePartition
+from millstream.node.queues.leader import SharePartitionLeader
 from millstream.node.queues.partitions import SharePartitions
 from millstream.node.server.request import Context, Response
 from millstream.node.server.service import Peer
@@ -187,10 +187,10 @@ class ShareFetchHandlers:
         if request.share_session_epoch == FINAL_EPOCH:
             await self._release(session)
         elif not request.is_renew_ack:
-            waiting = _ShareWait(self, request, session, context)
+            waiting = _PendingShareFetch(self, request, session, context)
             self.waiting += 1
             try:
-                await waiting.run(rows, patient=not acknowledged and request.min_bytes > 0)
+                await waiting.run(rows, waits=not acknowledged and request.min_bytes > 0)
             finally:
                 self.waiting -= 1
                 waiting.leave()
@@ -227,8 +227,11 @@ class ShareFetchHandlers:
             try:
                 self._shared.find(ShareKey(request.group_id, *at))
                 known.append(at)
-                if epoch == FIRST_EPOCH and (led := self._shared.loaded(ShareKey(request.group_id, *at))) is not None:
-                    led.distrust()
+                if (
+                    epoch == FIRST_EPOCH
+                    and (leader := self._shared.loaded(ShareKey(request.group_id, *at))) is not None
+                ):
+                    leader.recheck_state()
             except KafkaError as error:
                 rows[at] = SharePartitionResult(at[1], error.code, error.message)
         self.sessions.follow(
@@ -240,20 +243,20 @@ class ShareFetchHandlers:
 
     async def collect(
         self, session: ShareSession, request: Message, rows: dict[PartitionId, SharePartitionResult]
-    ) -> list[LedSharePartition]:
+    ) -> list[SharePartitionLeader]:
         """Acquires what is free, once around; returns the partitions that were looked at."""
         left_bytes = min(request.max_bytes, self._max_bytes)
         left_records = request.max_records
         strict = request.share_acquire_mode == _RECORD_LIMIT
-        looked_at = []
+        visited = []
         served: list[PartitionId] = []
         for at in list(session.partitions):
             try:
-                led = await self._shared.get(ShareKey(session.group_id, *at))
-                looked_at.append(led)
+                leader = await self._shared.get(ShareKey(session.group_id, *at))
+                visited.append(leader)
                 if left_records <= 0 or (left_bytes <= 0 and served):
                     continue
-                taken = await led.take(
+                taken = await leader.acquire(
                     session.member_id, max(left_bytes, 0), left_records, strict=strict, at_least_one=not served
                 )
             except KafkaError as error:
@@ -267,16 +270,16 @@ class ShareFetchHandlers:
             left_records -= taken.total
             rows[at] = SharePartitionResult(
                 at[1],
-                leader_epoch=led.partition.leader_epoch,
+                leader_epoch=leader.partition.leader_epoch,
                 records=taken.records,
                 acquired=taken.acquired,  # type: ignore[arg-type]
             )
         session.served(served)
-        return looked_at
+        return visited
 
-    def loaded(self, session: ShareSession) -> list[LedSharePartition]:
+    def loaded(self, session: ShareSession) -> list[SharePartitionLeader]:
         found = (self._shared.loaded(ShareKey(session.group_id, *at)) for at in session.partitions)
-        return [led for led in found if led is not None]
+        return [leader for leader in found if leader is not None]
 
     # ShareAcknowledge
 
@@ -325,8 +328,8 @@ class ShareFetchHandlers:
                 ranges = acknowledged_ranges(partition.acknowledgement_batches, request.is_renew_ack)
                 if not may_renew and any(kind == Acknowledgement.RENEW for _, _, kind in ranges):
                     raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "members of this group may not renew")
-                led = await self._shared.get(ShareKey(session.group_id, *at))
-                await led.acknowledge(session.member_id, ranges)
+                leader = await self._shared.get(ShareKey(session.group_id, *at))
+                await leader.acknowledge(session.member_id, ranges)
                 results[at] = None
             except KafkaError as error:
                 results[at] = error
@@ -339,9 +342,9 @@ class ShareFetchHandlers:
 
     async def _release(self, session: ShareSession) -> None:
         for at in tuple(session.touched):
-            led = self._shared.loaded(ShareKey(session.group_id, *at))
-            if led is not None:
-                await led.release(session.member_id)
+            leader = self._shared.loaded(ShareKey(session.group_id, *at))
+            if leader is not None:
+                await leader.release(session.member_id)
 
     async def give_back(self, session: ShareSession, rows: dict[PartitionId, SharePartitionResult]) -> None:
         """Frees what was acquired for an answer that nobody will get."""
@@ -349,62 +352,62 @@ class ShareFetchHandlers:
             if not row.acquired:
                 continue
             del rows[at]
-            led = self._shared.loaded(ShareKey(session.group_id, *at))
-            if led is not None:
+            leader = self._shared.loaded(ShareKey(session.group_id, *at))
+            if leader is not None:
                 ranges = [(first, last, int(Acknowledgement.RELEASE)) for first, last, _ in row.acquired]
                 with suppress(KafkaError):  # it is free already, with everything else that the member had
-                    await led.acknowledge(session.member_id, ranges)
+                    await leader.acknowledge(session.member_id, ranges)
 
     def _lost(self, session: ShareSession) -> None:
         self._shared.in_background(self._release(session))
 
 
-class _ShareWait:
-    """One ShareFetch from the look for records to the answer."""
+class _PendingShareFetch:
+    """One ShareFetch from the inspect_records for records to the answer."""
 
     def __init__(self, handlers: ShareFetchHandlers, request: Message, session: ShareSession, context: Context) -> None:
         self._handlers = handlers
         self._request = request
         self._session = session
         self._peer = context.peer
-        self._news = asyncio.Event()
-        self._watched: OrderedSet[LedSharePartition] = OrderedSet()
+        self._wakeup = asyncio.Event()
+        self._watched: OrderedSet[SharePartitionLeader] = OrderedSet()
         self._peer.on_close.add(self.wake)
 
     def wake(self) -> None:
-        self._news.set()
+        self._wakeup.set()
 
-    async def run(self, rows: dict[PartitionId, SharePartitionResult], patient: bool) -> None:
+    async def run(self, rows: dict[PartitionId, SharePartitionResult], waits: bool) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._request.max_wait_ms / 1000
         self._watch(self._handlers.loaded(self._session))
         while not (self._peer.closed or self._session.closed):
-            self._news.clear()
+            self._wakeup.clear()
             self._watch(await self._handlers.collect(self._session, self._request, rows))
             if self._peer.closed or self._session.closed:
                 await self._handlers.give_back(self._session, rows)
                 return
             left = until - loop.time()
-            if rows or not patient or left <= 0:
+            if rows or not waits or left <= 0:
                 return
             try:
                 async with asyncio.timeout(left):
-                    await self._news.wait()
+                    await self._wakeup.wait()
             except TimeoutError:
                 return
 
-    def _watch(self, partitions: list[LedSharePartition]) -> None:
-        """From before the first look, so that nothing that happens during it is missed."""
-        for led in partitions:
-            led.waiters.add(self)
-            led.partition.waiters.add(self)
+    def _watch(self, partitions: list[SharePartitionLeader]) -> None:
+        """From before the first inspect_records, so that nothing that happens during it is missed."""
+        for leader in partitions:
+            leader.waiters.add(self)
+            leader.partition.waiters.add(self)
         self._watched.update(dict.fromkeys(partitions))
 
     def leave(self) -> None:
         self._peer.on_close.discard(self.wake)
-        for led in self._watched:
-            led.waiters.discard(self)
-            led.partition.waiters.discard(self)
+        for leader in self._watched:
+            leader.waiters.discard(self)
+            leader.partition.waiters.discard(self)
 
 
 def _partitions(request: Message) -> Iterable[tuple[PartitionId, Message]]:
@@ -418,8 +421,8 @@ def _check_request(request: Message) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the group id is missing")
     if not request.member_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the member id is missing")
-    if max(len(request.group_id), len(request.member_id)) > LONGEST_TEXT:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"an id is longer than {LONGEST_TEXT} characters")
+    if max(len(request.group_id), len(request.member_id)) > MAX_TEXT_LENGTH:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"an id is longer than {MAX_TEXT_LENGTH} characters")
     if request.share_session_epoch < FINAL_EPOCH:
         raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "the epoch is negative")
 

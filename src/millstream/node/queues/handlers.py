@@ -15,7 +15,7 @@ from millstream.formats.protocol.schema import Message
 from millstream.node.coordination.core.state_machine import KnownEpochs
 from millstream.node.data.internal_client import OffsetLookup
 from millstream.node.groups.coordinator import GroupCoordinator
-from millstream.node.groups.core.group import LONGEST_TEXT
+from millstream.node.groups.core.group import MAX_TEXT_LENGTH
 from millstream.node.groups.core.share_group import ShareGroup
 from millstream.node.queues.coordinator import ShareCoordinator
 from millstream.node.queues.core.runs import RecordState, StateBatch
@@ -87,7 +87,7 @@ class ShareGroupHandlers:
                 group = await self._find(asked.group_id)
                 named: list[tuple[str, UUID | None, list[int]]]
                 if asked.topics is None:
-                    named = [(each.name, at, sorted(each.partitions)) for at, each in group.kept.items()]
+                    named = [(each.name, at, sorted(each.partitions)) for at, each in group.state_topics.items()]
                 else:
                     named = [(each.topic_name, self._id_of(each.topic_name), each.partitions) for each in asked.topics]
                 for name, topic_id, indexes in named:
@@ -144,7 +144,9 @@ class ShareGroupHandlers:
                     refused[topic.topic_name, partition.partition_index] = error
         if kept:
             try:  # before there is state, so that there is never any that no group knows of
-                await self._groups.run(request.group_id, lambda shard, now_ms: shard.share.keep(request.group_id, kept))
+                await self._groups.run(
+                    request.group_id, lambda shard, now_ms: shard.share.add_state(request.group_id, kept)
+                )
                 await self._states.ready(request.group_id)
             except KafkaError as error:
                 return {"error_code": error.code, "error_message": error.message}
@@ -186,13 +188,13 @@ class ShareGroupHandlers:
                     "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     "error_message": f"topic {topic.topic_name!r} does not exist",
                 }
-            elif topic_id in group.kept:
+            elif topic_id in group.state_topics:
                 forgotten.add(topic_id)
             responses.append(row)
         if forgotten:
             try:  # the state itself goes when the group has noted this: see ShareGroupStates
                 await self._groups.run(
-                    request.group_id, lambda shard, now_ms: shard.share.forget(request.group_id, forgotten)
+                    request.group_id, lambda shard, now_ms: shard.share.remove_state(request.group_id, forgotten)
                 )
             except KafkaError as error:
                 return {"error_code": error.code, "error_message": error.message}
@@ -221,7 +223,7 @@ def _unknown(name: str, index: int) -> KafkaError:
 
 
 Operation = Callable[[ShareKey, Message], Awaitable[dict[str, Any]]]
-_MOST_BATCHES = 10_000
+_MAX_BATCHES = 10_000
 """As many as records can be in flight (`group.share.partition.max.record.locks`)."""
 _STATES = frozenset(RecordState) - {RecordState.ACQUIRED}
 
@@ -263,9 +265,9 @@ class ShareStateHandlers:
 
     async def _write(self, key: ShareKey, row: Message) -> dict[str, Any]:
         self._epochs.check_share_leader(key.topic_id, key.partition, row.leader_epoch)
-        if len(row.state_batches) > _MOST_BATCHES:
+        if len(row.state_batches) > _MAX_BATCHES:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"{len(row.state_batches)} batches of states; the limit is {_MOST_BATCHES}"
+                ErrorCode.INVALID_REQUEST, f"{len(row.state_batches)} batches of states; the limit is {_MAX_BATCHES}"
             )
         batches = [
             StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
@@ -313,7 +315,7 @@ async def _each(request: Message, operation: Operation) -> Response:
         for row in topic.partitions:
             answer: dict[str, Any] = {"partition": row.partition}
             try:
-                if not 0 < len(request.group_id or "") <= LONGEST_TEXT or row.partition < 0:
+                if not 0 < len(request.group_id or "") <= MAX_TEXT_LENGTH or row.partition < 0:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "there is no such group id or partition")
                 answer |= await operation(ShareKey(request.group_id, topic.topic_id, row.partition), row)
             except KafkaError as error:

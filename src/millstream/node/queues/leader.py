@@ -16,7 +16,7 @@ from millstream.formats.records.batch import iterate_headers
 from millstream.formats.records.opening import OpeningLimits, records_between
 from millstream.formats.records.record import Record
 from millstream.node.coordination.aborted_batches import AbortedBatches
-from millstream.node.coordination.runtime import SteadyTime
+from millstream.node.coordination.runtime import MonotonicWallClock
 from millstream.node.environment import Environment
 from millstream.node.queues.core.in_flight import ReadRecord
 from millstream.node.queues.core.partition import AckRange, SharePartition, Transition
@@ -31,8 +31,8 @@ from millstream.node.storage.log.log_reader import BatchPlace, Slice, walk_batch
 
 DELIVER_AT = "millstream-deliver-at"
 """The header with the time before which share groups do not hand the record out: milliseconds since 1970, as text."""
-_LONGEST_NUMBER = 19
-MOST_INSPECTED = 2000
+_MAX_DIGITS = 19
+MAX_INSPECTED_OFFSETS = 2000
 """Offsets that are looked at in one go: what becomes of each is worked out on the event loop."""
 
 _log = logging.getLogger("millstream.share")
@@ -62,7 +62,7 @@ def due_ms(record: Record, delay_ms: int) -> int:
     for name, value in record.headers:
         if name == DELIVER_AT and value is not None:
             text = value.strip()
-            if text.isdigit() and len(text) <= _LONGEST_NUMBER:
+            if text.isdigit() and len(text) <= _MAX_DIGITS:
                 return int(text)
     return record.timestamp + delay_ms if delay_ms and record.timestamp >= 0 else 0
 
@@ -70,10 +70,10 @@ def due_ms(record: Record, delay_ms: int) -> int:
 _SUPERSEDED = frozenset((ErrorCode.INVALID_REQUEST, ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH))
 """Refusals of a write that say that the state is no longer the one that was loaded."""
 
-_TRUST_MS = 5000
+_STATE_CHECK_INTERVAL_MS = 5000
 """How long a state that nothing is written to is taken for the one that is kept."""
 _READ_BYTES = 4 << 20
-_MOST_LOOKED_INSIDE = 1024
+_MAX_CHECKED = 1024
 _INSPECTED_BYTES = 256 << 10
 """How much is read at once where records are looked at: the loop has others to serve."""
 
@@ -86,14 +86,14 @@ class Owner(Protocol):
 
     def opening_limits(self) -> OpeningLimits: ...
 
-    def bury(self, led: "LedSharePartition", letters: Sequence[DeadLetter]) -> None: ...
+    def write_dead_letters(self, leader: "SharePartitionLeader", letters: Sequence[DeadLetter]) -> None: ...
 
-    def forget(self, led: "LedSharePartition") -> None: ...
+    def forget(self, leader: "SharePartitionLeader") -> None: ...
 
     def in_background(self, work: "Coroutine[Any, Any, None]") -> None: ...
 
 
-class Taken(NamedTuple):
+class AcquiredRecords(NamedTuple):
     """What a member gets: bytes of the log, and which of the records in them are for it."""
 
     records: Slice
@@ -101,7 +101,7 @@ class Taken(NamedTuple):
     total: int
 
 
-class LedSharePartition:
+class SharePartitionLeader:
     def __init__(
         self,
         key: ShareKey,
@@ -126,15 +126,15 @@ class LedSharePartition:
         self._owner = owner
         self._environment = owner.environment
         self._reading = False
-        self._missed = False
-        self._looked_inside: set[tuple[str, int]] = set()
-        self._time = SteadyTime(owner.environment)
-        self._trusted_until_ms = self._time.now_ms() + _TRUST_MS
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_ms = 0
+        self._was_busy = False
+        self._checked: set[tuple[str, int]] = set()
+        self._time = MonotonicWallClock(owner.environment)
+        self._state_valid_until_ms = self._time.now_ms() + _STATE_CHECK_INTERVAL_MS
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
         dead = machine.archiving()
         if dead:
-            owner.bury(self, dead)
+            owner.write_dead_letters(self, dead)
 
     @property
     def is_current(self) -> bool:
@@ -143,25 +143,25 @@ class LedSharePartition:
 
     # Handing out
 
-    async def take(
+    async def acquire(
         self, member: str, max_bytes: int, max_records: int, *, strict: bool, at_least_one: bool
-    ) -> Taken | None:
+    ) -> AcquiredRecords | None:
         """Acquires records for a member; None if there are none for it now. KafkaError if the log cannot be read."""
         if self._reading or self.dropped:
-            self._missed = True
+            self._was_busy = True
             return None
         try:
             self._reading = True  # a second reader would find the same records free while the first waits for the disk
-            return await self._take(member, max_bytes, max_records, strict, at_least_one)
+            return await self._acquire(member, max_bytes, max_records, strict, at_least_one)
         finally:
             self._reading = False
-            if self._missed:
-                self._missed = False
+            if self._was_busy:
+                self._was_busy = False
                 self.wake_all()
 
-    async def _take(
+    async def _acquire(
         self, member: str, max_bytes: int, max_records: int, strict: bool, at_least_one: bool
-    ) -> Taken | None:
+    ) -> AcquiredRecords | None:
         machine, log, clock = self.machine, self.partition.log, self._time
         max_bytes = min(max_bytes, _INSPECTED_BYTES if machine.inspected else _READ_BYTES)
         while not self.dropped:
@@ -171,8 +171,8 @@ class LedSharePartition:
             end = self.partition.last_stable_offset if self.only_committed else self.partition.high_watermark
             if offset is None or offset >= end:
                 return None
-            if now_ms >= self._trusted_until_ms:
-                await self._look_at_state()
+            if now_ms >= self._state_valid_until_ms:
+                await self._check_state()
                 continue
             records = log.read(offset, max_bytes, up_to=end, at_least_one=at_least_one)
             aborted = AbortedBatches(aborted_among(log, records, offset, end) if self.only_committed else ())
@@ -181,44 +181,44 @@ class LedSharePartition:
                 now_ms = clock.now_ms()
             if not records.length:
                 return None
-            if machine.was_given(offset):
-                await self._look_inside(records)
-            data = await self._look(records, offset, max_records, now_ms, aborted)
+            if machine.was_delivered(offset):
+                await self._check_readable(records)
+            data = await self._scan(records, offset, max_records, now_ms, aborted)
             if self.dropped:
                 return None
             now_ms = clock.now_ms()
             acquired = machine.acquire(
                 member, [(place.first, place.last) for place in data], max_records, now_ms, strict=strict
             )
-            self._set_alarm()
+            self._set_timer()
             if acquired:
-                taken = Taken(_trimmed(records, data, acquired), acquired, _count(acquired))
+                taken = AcquiredRecords(_trimmed(records, data, acquired), acquired, _count(acquired))
                 self.partition.traffic.sent_bytes += taken.records.length
                 self.partition.traffic.sent_records += taken.total
                 return taken
             if machine.next_offset(now_ms) == offset:
                 return None
-            await asyncio.sleep(0)  # what was read was not for anyone yet: look further, after the others
+            await asyncio.sleep(0)  # what was read was not for anyone yet: inspect_records further, after the others
         return None
 
-    async def _look_inside(self, records: Slice) -> None:
+    async def _check_readable(self, records: Slice) -> None:
         """What comes back may be a batch that no member can read, and with it the good ones behind it (ADR 25)."""
         place = records.file.path, records.position
-        if place in self._looked_inside:
+        if place in self._checked:
             return
-        if len(self._looked_inside) >= _MOST_LOOKED_INSIDE:
-            self._looked_inside.clear()
-        self._looked_inside.add(place)
+        if len(self._checked) >= _MAX_CHECKED:
+            self._checked.clear()
+        self._checked.add(place)
         limits = self._owner.opening_limits()
         found = await self._environment.offload(lambda: unreadable_in(records, limits))
         if self.is_current:
             note_unreadable(self.partition, found)
 
-    def distrust(self) -> None:
+    def recheck_state(self) -> None:
         """Somebody new reads: perhaps it is a new group of the same name."""
-        self._trusted_until_ms = 0
+        self._state_valid_until_ms = 0
 
-    async def _look_at_state(self) -> None:
+    async def _check_state(self) -> None:
         """Finds out whether the state is still the one that was loaded: the share coordinator may be elsewhere."""
         try:
             state = await self._owner.persister.summary(self.key)
@@ -228,9 +228,9 @@ class LedSharePartition:
         else:
             if state is None or state.state_epoch != self._state_epoch:
                 self._owner.forget(self)
-        self._trusted_until_ms = self._time.now_ms() + _TRUST_MS
+        self._state_valid_until_ms = self._time.now_ms() + _STATE_CHECK_INTERVAL_MS
 
-    async def _look(
+    async def _scan(
         self, records: Slice, offset: int, max_records: int, now_ms: int, aborted: AbortedBatches
     ) -> list[BatchPlace]:
         """Tells the machine what lies in a slice, as far as it is needed; returns the batches with records to give."""
@@ -258,10 +258,10 @@ class LedSharePartition:
         if machine.inspected and data and data[0].first <= unread <= data[-1].last:
             # In a thread: batches may be large once they are opened. No other request reads here meanwhile. A few at a
             # time: the next request, or the next turn, goes on behind them.
-            last = min(data[-1].last, unread + MOST_INSPECTED - 1)
+            last = min(data[-1].last, unread + MAX_INSPECTED_OFFSETS - 1)
             limits = self._owner.opening_limits()
 
-            def look() -> list[ReadRecord]:
+            def inspect_records() -> list[ReadRecord]:
                 return [
                     row
                     for place in data
@@ -271,7 +271,7 @@ class LedSharePartition:
                     )
                 ]
 
-            machine.admit(unread, last, await self._environment.open_in_turn(look), self._time.now_ms())
+            machine.admit(unread, last, await self._environment.open_in_turn(inspect_records), self._time.now_ms())
         return data
 
     def differs(self, key_order: bool, delay_ms: int) -> bool:
@@ -286,7 +286,7 @@ class LedSharePartition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the share-partition was loaded anew")
         now_ms = self._time.now_ms()
         transition = self.machine.acknowledge(member, ranges, now_ms)
-        self._set_alarm()
+        self._set_timer()
         await self._persist(transition)
 
     async def release(self, member: str) -> None:
@@ -304,7 +304,7 @@ class LedSharePartition:
                 self._owner.forget(self)
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the state is another by now: {error}") from error
             self.machine.roll_back(transition)
-            self._set_alarm()
+            self._set_timer()
             raise
         self._commit(transition)
 
@@ -330,16 +330,16 @@ class LedSharePartition:
             complete_count=transition.complete_count,
             batches=transition.batches,
         )
-        self._trusted_until_ms = self._time.now_ms() + _TRUST_MS
+        self._state_valid_until_ms = self._time.now_ms() + _STATE_CHECK_INTERVAL_MS
 
     def _commit(self, transition: Transition) -> None:
         self.machine.commit(transition, self._time.now_ms())
         if transition.dead and not self.dropped:
-            self._owner.bury(self, transition.dead)
-        self._set_alarm()
+            self._owner.write_dead_letters(self, transition.dead)
+        self._set_timer()
         self.wake_all()
 
-    async def buried(self, letter: DeadLetter) -> None:
+    async def dead_letter_written(self, letter: DeadLetter) -> None:
         """A dead letter is where it belongs."""
         if self.dropped:
             return  # whoever loads it anew sends the letter again: the state still has it on its way
@@ -347,23 +347,23 @@ class LedSharePartition:
 
     # Time
 
-    def _set_alarm(self) -> None:
+    def _set_timer(self) -> None:
         deadline_ms = self.machine.next_alarm_ms
         if deadline_ms is None or self.dropped:
             return
-        if self._alarm is not None:
-            if self._alarm_ms <= deadline_ms:
+        if self._timer is not None:
+            if self._timer_ms <= deadline_ms:
                 return  # when it rings, it looks again
-            self._alarm.cancel()
+            self._timer.cancel()
         delay = max(0, deadline_ms - self._time.now_ms()) / 1000
-        self._alarm_ms = deadline_ms
-        self._alarm = self._environment.loop.call_later(delay, self._ring)
+        self._timer_ms = deadline_ms
+        self._timer = self._environment.loop.call_later(delay, self._timer_due)
 
-    def _ring(self) -> None:
-        self._alarm = None
-        self._owner.in_background(self._look_at_the_clock())
+    def _timer_due(self) -> None:
+        self._timer = None
+        self._owner.in_background(self._on_timer())
 
-    async def _look_at_the_clock(self) -> None:
+    async def _on_timer(self) -> None:
         if self.dropped:
             return
         now_ms = self._time.now_ms()
@@ -373,7 +373,7 @@ class LedSharePartition:
             await self._persist_or_log(expired)
         elif ready is not None:
             self.wake_all()
-        self._set_alarm()
+        self._set_timer()
 
     def wake_all(self) -> None:
         for waiter in tuple(self.waiters):
@@ -382,8 +382,8 @@ class LedSharePartition:
     def drop(self) -> None:
         """The state changed under it, or the partition is gone: whoever asks next loads it anew."""
         self.dropped = True
-        if self._alarm is not None:
-            self._alarm.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self.wake_all()
 
 

@@ -24,7 +24,7 @@ from millstream.node.queues.core.partition import SharePartition
 from millstream.node.queues.core.runs import DeadLetter, RecordState
 from millstream.node.queues.core.state import UNINITIALIZED, ShareKey
 from millstream.node.queues.dead_letters import DeadLetters
-from millstream.node.queues.leader import LedSharePartition
+from millstream.node.queues.leader import SharePartitionLeader
 from millstream.node.queues.persister import SharePersister
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
@@ -49,8 +49,8 @@ class SharePartitions:
         self._view = view
         self._partitions = partitions
         self._dead_letters = dead_letters
-        self._led: dict[ShareKey, LedSharePartition] = {}
-        self._loading: dict[ShareKey, asyncio.Future[LedSharePartition]] = {}
+        self._leaders: dict[ShareKey, SharePartitionLeader] = {}
+        self._loading: dict[ShareKey, asyncio.Future[SharePartitionLeader]] = {}
         self._background: set[asyncio.Future[Any]] = set()
 
     def opening_limits(self) -> OpeningLimits:
@@ -63,25 +63,25 @@ class SharePartitions:
 
     # Finding and loading
 
-    def led(self) -> list[LedSharePartition]:
+    def leaders(self) -> list[SharePartitionLeader]:
         """Those that some group reads here."""
-        return list(self._led.values())
+        return list(self._leaders.values())
 
-    def loaded(self, key: ShareKey) -> LedSharePartition | None:
-        return self._led.get(key)
+    def loaded(self, key: ShareKey) -> SharePartitionLeader | None:
+        return self._leaders.get(key)
 
-    async def get(self, key: ShareKey) -> LedSharePartition:
+    async def get(self, key: ShareKey) -> SharePartitionLeader:
         """The share-partition, loaded; KafkaError if this broker does not lead it or its state cannot be read."""
-        led = self._led.get(key)
-        if led is not None:
-            return led
+        leader = self._leaders.get(key)
+        if leader is not None:
+            return leader
         loading = self._loading.get(key)
         if loading is None:
             loading = self._loading[key] = asyncio.ensure_future(self._load(key), loop=self.environment.loop)
             loading.add_done_callback(lambda done: self._loading.pop(key, None))
         return await asyncio.shield(loading)
 
-    async def _load(self, key: ShareKey) -> LedSharePartition:
+    async def _load(self, key: ShareKey) -> SharePartitionLeader:
         partition = self.find(key)
         leader_epoch = partition.leader_epoch
         _ = partition.log  # opened, or the high watermark is not known yet
@@ -119,10 +119,10 @@ class SharePartitions:
             key_order=config[group_config.SHARE_KEY_ORDER],
             inspected=delay_ms != NO_DELAY,
         )
-        led = self._led[key] = LedSharePartition(
+        leader = self._leaders[key] = SharePartitionLeader(
             key, partition, machine, state.state_epoch, delay_ms, self, only_committed=_only_committed(config)
         )
-        return led
+        return leader
 
     async def _cut_to_log(self, key: ShareKey, partition: Partition, state: StoredState) -> StoredState:
         """Takes back what is known of records that the log no longer has: their offsets will be those of others.
@@ -202,35 +202,35 @@ class SharePartitions:
     def follow(self, delta: MetadataDelta) -> None:
         gone = {topic.id for topic in delta.deleted.values()}
         all_state = any(topic.name == STATE_TOPIC for topic in delta.deleted.values())
-        for led in list(self._led.values()):
-            if all_state or led.key.topic_id in gone or not led.is_current:
-                self.forget(led)
+        for leader in list(self._leaders.values()):
+            if all_state or leader.key.topic_id in gone or not leader.is_current:
+                self.forget(leader)
         if not delta.configs:
             return
-        for led in list(self._led.values()):
-            config = self.config_of(led.key.group_id)
-            led.machine.limits = self._limits(config)
-            led.only_committed = _only_committed(config)
-            delay_ms = self._delay_ms(led.partition.topic_partition.topic)
-            if led.differs(config[group_config.SHARE_KEY_ORDER], delay_ms):
-                self.forget(led)
+        for leader in list(self._leaders.values()):
+            config = self.config_of(leader.key.group_id)
+            leader.machine.limits = self._limits(config)
+            leader.only_committed = _only_committed(config)
+            delay_ms = self._delay_ms(leader.partition.topic_partition.topic)
+            if leader.differs(config[group_config.SHARE_KEY_ORDER], delay_ms):
+                self.forget(leader)
 
     def reset(self, group_id: str, partitions: Iterable[tuple[UUID, int]]) -> None:
         """The persisted state is another one from now on."""
         for topic_id, index in partitions:
-            led = self._led.get(ShareKey(group_id, topic_id, index))
-            if led is not None:
-                self.forget(led)
+            leader = self._leaders.get(ShareKey(group_id, topic_id, index))
+            if leader is not None:
+                self.forget(leader)
 
-    def forget(self, led: LedSharePartition) -> None:
-        if self._led.get(led.key) is led:
-            del self._led[led.key]
-        led.drop()
+    def forget(self, leader: SharePartitionLeader) -> None:
+        if self._leaders.get(leader.key) is leader:
+            del self._leaders[leader.key]
+        leader.drop()
 
     # In the background
 
-    def bury(self, led: LedSharePartition, letters: Sequence[DeadLetter]) -> None:
-        self.in_background(self._dead_letters.send(led, lambda: self.config_of(led.key.group_id), letters))
+    def write_dead_letters(self, leader: SharePartitionLeader, letters: Sequence[DeadLetter]) -> None:
+        self.in_background(self._dead_letters.send(leader, lambda: self.config_of(leader.key.group_id), letters))
 
     def in_background(self, work: "Coroutine[Any, Any, None]") -> None:
         task = asyncio.ensure_future(work, loop=self.environment.loop)
@@ -243,8 +243,8 @@ class SharePartitions:
             _log.error("share_background_failed", exc_info=error)
 
     def close(self) -> None:
-        for led in self._led.values():
-            led.drop()
+        for leader in self._leaders.values():
+            leader.drop()
 
 
 def _only_committed(config: GroupConfig) -> bool:

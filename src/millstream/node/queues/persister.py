@@ -1,4 +1,4 @@
-"""The state of share-partitions as their leaders and group coordinators reach it: here, or over the wire where another
+"""The state of share-partitions as their leaders and group coordinators reach it: local, or over the wire where another
 broker keeps it.
 
 What meets a share coordinator that is moving, loading or not to be reached is tried again for a while; all requests are
@@ -32,12 +32,12 @@ from millstream.node.queues.coordinator import STATE_TOPIC, ShareCoordinator, St
 from millstream.node.queues.core.runs import RecordState, StateBatch
 from millstream.node.queues.core.state import UNINITIALIZED, ShareKey
 
-_PATIENCE_S = 10.0
-_REQUEST_S = 6.0
-_LOOK_S = 0.25
+_TIMEOUT_S = 10.0
+_REQUEST_TIMEOUT_S = 6.0
+_LEADER_CHECK_S = 0.25
 _FIRST_PAUSE_S = 0.02
-_LONGEST_PAUSE_S = 0.5
-_ASKED_AGAIN = frozenset(
+_MAX_PAUSE_S = 0.5
+_RETRIABLE = frozenset(
     (
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -57,7 +57,7 @@ class _Write:
     batches: Sequence[StateBatch]
     done: "asyncio.Future[KafkaError | None]"
 
-    def follows_on(self, other: "_Write") -> bool:
+    def has_same_epochs(self, other: "_Write") -> bool:
         return (self.state_epoch, self.leader_epoch) == (other.state_epoch, other.leader_epoch)
 
 
@@ -74,7 +74,7 @@ class SharePersister:
         self._tasks: set[asyncio.Future[None]] = set()
 
     async def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> None:
-        await self._ask(
+        await self._request(
             key,
             lambda: self._local.initialize(key, state_epoch, start_offset),
             "initialize_share_group_state",
@@ -84,7 +84,7 @@ class SharePersister:
 
     async def read(self, key: ShareKey, leader_epoch: int) -> StoredState:
         """The state as a leader needs it that takes over; INVALID_REQUEST if there is none."""
-        return await self._ask(
+        return await self._request(
             key,
             lambda: self._local.read(key, leader_epoch),
             "read_share_group_state",
@@ -96,11 +96,11 @@ class SharePersister:
 
     async def delete(self, key: ShareKey) -> None:
         if STATE_TOPIC in self._view.image.topics:
-            await self._ask(key, lambda: self._local.delete(key), "delete_share_group_state", {}, lambda row: None)
+            await self._request(key, lambda: self._local.delete(key), "delete_share_group_state", {}, lambda row: None)
 
     async def summary(self, key: ShareKey) -> StoredState | None:
         """Where the state is, without what it knows of single records; None if there is none."""
-        return await self._ask(
+        return await self._request(
             key,
             lambda: self._local.summary(key),
             "read_share_group_state_summary",
@@ -122,7 +122,7 @@ class SharePersister:
         complete_count: int,
         batches: Sequence[StateBatch],
     ) -> None:
-        if key not in self._waiting and self._is_here(key):
+        if key not in self._waiting and self._is_local(key):
             try:
                 # A coordinator on this broker takes them in the order in which they come.
                 await self._local.write(
@@ -135,7 +135,7 @@ class SharePersister:
                 )
                 return
             except KafkaError as error:
-                if error.code not in _ASKED_AGAIN:
+                if error.code not in _RETRIABLE:
                     raise
         done: asyncio.Future[KafkaError | None] = self._loop.create_future()
         waiting = self._waiting.get(key)
@@ -153,7 +153,7 @@ class SharePersister:
         try:
             while waiting:
                 together = [waiting.popleft()]
-                while waiting and waiting[0].follows_on(together[0]):
+                while waiting and waiting[0].has_same_epochs(together[0]):
                     together.append(waiting.popleft())
                 failure: KafkaError | None = None
                 try:
@@ -171,7 +171,7 @@ class SharePersister:
         start = max(each.start_offset for each in writes)
         complete = next((each.complete_count for each in reversed(writes) if each.complete_count >= 0), -1)
         batches = [batch for each in writes for batch in each.batches]
-        await self._ask(
+        await self._request(
             key,
             lambda: self._local.write(
                 key,
@@ -197,28 +197,28 @@ class SharePersister:
 
     # Here or there
 
-    def _is_here(self, key: ShareKey) -> bool:
+    def _is_local(self, key: ShareKey) -> bool:
         return STATE_TOPIC in self._view.image.topics and self._local.leader_of(key) == self._view.node_id
 
-    async def _ask(
+    async def _request(
         self,
         key: ShareKey,
-        here: "Callable[[], Awaitable[T]]",
+        local: "Callable[[], Awaitable[T]]",
         api: str,
         fields: Mapping[str, Any],
         read: "Callable[[Message], T]",
     ) -> T:
-        deadline = self._loop.time() + _PATIENCE_S
+        deadline = self._loop.time() + _TIMEOUT_S
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
                 await self._local.ensure_topic()
                 broker_id = self._local.leader_of(key)
                 if broker_id == self._view.node_id:
-                    return await here()
-                return read(await self._ask_there(broker_id, key, api, fields))
+                    return await local()
+                return read(await self._request_remote(broker_id, key, api, fields))
             except KafkaError as error:
-                if error.code not in _ASKED_AGAIN:
+                if error.code not in _RETRIABLE:
                     raise
                 failure = error
             except OSError as error:
@@ -226,15 +226,15 @@ class SharePersister:
             if self._loop.time() + pause_s >= deadline:
                 raise failure
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
-    async def _ask_there(self, broker_id: int, key: ShareKey, api: str, fields: Mapping[str, Any]) -> Message:
+    async def _request_remote(self, broker_id: int, key: ShareKey, api: str, fields: Mapping[str, Any]) -> Message:
         request = {
             "group_id": key.group_id,
             "topics": [{"topic_id": key.topic_id, "partitions": [{"partition": key.partition, **fields}]}],
         }
-        answer = await self._while_it_leads(
-            broker_id, key, self._peers.request(broker_id, api, request, timeout_s=_REQUEST_S)
+        answer = await self._while_leader(
+            broker_id, key, self._peers.request(broker_id, api, request, timeout_s=_REQUEST_TIMEOUT_S)
         )
         for topic in answer.results:
             for row in topic.partitions:
@@ -244,17 +244,17 @@ class SharePersister:
                 return found
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {broker_id} said nothing of {key}")
 
-    async def _while_it_leads(self, broker_id: int, key: ShareKey, request: "Coroutine[Any, Any, Message]") -> Message:
+    async def _while_leader(self, broker_id: int, key: ShareKey, request: "Coroutine[Any, Any, Message]") -> Message:
         """The answer of a broker, unless another takes its place meanwhile: one that hangs never says so."""
-        asked = asyncio.ensure_future(request)
+        pending = asyncio.ensure_future(request)
         try:
-            while not asked.done():
-                await asyncio.wait((asked,), timeout=_LOOK_S)
-                if not asked.done() and self._local.leader_of(key) != broker_id:
+            while not pending.done():
+                await asyncio.wait((pending,), timeout=_LEADER_CHECK_S)
+                if not pending.done() and self._local.leader_of(key) != broker_id:
                     raise KafkaError(ErrorCode.NOT_COORDINATOR, f"broker {broker_id} keeps this state no longer")
-            return asked.result()
+            return pending.result()
         finally:
-            asked.cancel()
+            pending.cancel()
 
 
 def _batch(row: Message) -> StateBatch:
@@ -262,20 +262,20 @@ def _batch(row: Message) -> StateBatch:
 
 
 _READY_TIMEOUT_S = 5.0
-_AT_ONCE = 50
+_CHANGES_AT_ONCE = 50
 _FIRST_RETRY_S = 0.1
 _MAX_RETRY_S = 10.0
 _FIRST_SECOND = 1_577_836_800
-"""2020 began: epochs of states are counted from here."""
+"""2020 began: epochs of states are counted from local."""
 _LARGEST_EPOCH = (1 << 31) - 1
 
 _log = logging.getLogger("millstream.share")
 
 
 @dataclass(slots=True, eq=False)
-class _Errand:
+class _StateChange:
     shard: GroupShard
-    makes: bool
+    initializes: bool
     """Or else deletes."""
     epoch: int = 0
     """Of the state that is made."""
@@ -294,114 +294,114 @@ class ShareGroupStates:
         self._groups = groups
         self._forget = forget
         self._environment = environment
-        self._errands: dict[str, dict[TopicPartitionId, _Errand]] = {}
+        self._changes: dict[str, dict[TopicPartitionId, _StateChange]] = {}
         self._tasks: dict[str, asyncio.Future[None]] = {}
-        self._news: dict[str, asyncio.Future[None]] = {}
+        self._updates: dict[str, asyncio.Future[None]] = {}
         self._last_epoch = 0
         groups.on_share_state = self._changed
         groups.on_shard_closed = self._shard_closed
 
-    def _changed(self, shard: GroupShard, group_id: str, begun: Partitions, gone: Partitions) -> None:
-        errands = self._errands.setdefault(group_id, {})
+    def _changed(self, shard: GroupShard, group_id: str, initializing: Partitions, removed: Partitions) -> None:
+        changes = self._changes.setdefault(group_id, {})
         self._last_epoch = max(self._last_epoch + 1, self._environment.clock.now_ms() // 1000 - _FIRST_SECOND)
-        for at in begun:
-            errands[at] = _Errand(shard, makes=True, epoch=self._last_epoch)
-        for at in gone:
-            errands[at] = _Errand(shard, makes=False)
-        self._forget(group_id, [*begun, *gone])
+        for at in initializing:
+            changes[at] = _StateChange(shard, initializes=True, epoch=self._last_epoch)
+        for at in removed:
+            changes[at] = _StateChange(shard, initializes=False)
+        self._forget(group_id, [*initializing, *removed])
         if group_id not in self._tasks:
-            task = asyncio.ensure_future(self._see_to(group_id), loop=self._environment.loop)
+            task = asyncio.ensure_future(self._run_changes(group_id), loop=self._environment.loop)
             self._tasks[group_id] = task
             task.add_done_callback(_ended)
 
     def _shard_closed(self, shard: GroupShard) -> None:
-        """Whoever coordinates its groups next goes by the records, not by what is under way here."""
-        for group_id, errands in self._errands.items():
-            for at, errand in tuple(errands.items()):
-                if errand.shard is shard:
-                    del errands[at]
-            self._tell(group_id)
+        """Whoever coordinates its groups next goes by the records, not by what is under way local."""
+        for group_id, changes in self._changes.items():
+            for at, change in tuple(changes.items()):
+                if change.shard is shard:
+                    del changes[at]
+            self._notify(group_id)
 
     async def ready(self, group_id: str) -> None:
         """Returns when all state that the group's members read is there; COORDINATOR_NOT_AVAILABLE if it takes long."""
-        if not self._is_making(group_id):
+        if not self._is_initializing(group_id):
             return
         try:
             async with asyncio.timeout(_READY_TIMEOUT_S):
-                while self._is_making(group_id):
-                    news = self._news.get(group_id)
-                    if news is None:
-                        news = self._news[group_id] = self._environment.loop.create_future()
-                    await asyncio.shield(news)
+                while self._is_initializing(group_id):
+                    update = self._updates.get(group_id)
+                    if update is None:
+                        update = self._updates[group_id] = self._environment.loop.create_future()
+                    await asyncio.shield(update)
         except TimeoutError:
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the state of share group {group_id} is being made"
             ) from None
 
-    def _is_making(self, group_id: str) -> bool:
-        return any(errand.makes for errand in self._errands.get(group_id, {}).values())
+    def _is_initializing(self, group_id: str) -> bool:
+        return any(change.initializes for change in self._changes.get(group_id, {}).values())
 
     # In the background
 
-    async def _see_to(self, group_id: str) -> None:
+    async def _run_changes(self, group_id: str) -> None:
         try:
-            await self._see_to_all(group_id)
+            await self._apply_changes(group_id)
         finally:
             self._tasks.pop(group_id, None)
-            self._errands.pop(group_id, None)
-            self._tell(group_id)
+            self._changes.pop(group_id, None)
+            self._notify(group_id)
 
-    async def _see_to_all(self, group_id: str) -> None:
+    async def _apply_changes(self, group_id: str) -> None:
         pause_s = _FIRST_RETRY_S
-        while errands := self._errands.get(group_id):
-            some = list(errands.items())[:_AT_ONCE]
-            results = await asyncio.gather(*(self._do(ShareKey(group_id, *at), errand) for at, errand in some))
-            done = [(at, errand) for (at, errand), is_done in zip(some, results, strict=True) if is_done]
-            made = await self._note(group_id, [each for each in done if each[1].makes])
-            for at, errand in done:
-                if errands.get(at) is errand and (not errand.makes or made):
-                    del errands[at]
-            self._tell(group_id)
+        while changes := self._changes.get(group_id):
+            some = list(changes.items())[:_CHANGES_AT_ONCE]
+            results = await asyncio.gather(*(self._apply(ShareKey(group_id, *at), change) for at, change in some))
+            done = [(at, change) for (at, change), is_done in zip(some, results, strict=True) if is_done]
+            made = await self._record_initialized(group_id, [each for each in done if each[1].initializes])
+            for at, change in done:
+                if changes.get(at) is change and (not change.initializes or made):
+                    del changes[at]
+            self._notify(group_id)
             if len(done) < len(some) or not made:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _MAX_RETRY_S)
             else:
                 pause_s = _FIRST_RETRY_S
 
-    async def _do(self, key: ShareKey, errand: _Errand) -> bool:
+    async def _apply(self, key: ShareKey, change: _StateChange) -> bool:
         try:
-            if errand.makes:
-                await self._make(key, errand.epoch)
+            if change.initializes:
+                await self._initialize(key, change.epoch)
             else:
                 await self._persister.delete(key)
         except KafkaError as error:
-            _log.warning("share_state_errand_failed key=%s makes=%s error=%s", key, errand.makes, error)
+            _log.warning("share_state_change_failed key=%s initializes=%s error=%s", key, change.initializes, error)
             return False
         return True
 
-    async def _make(self, key: ShareKey, epoch: int) -> None:
+    async def _initialize(self, key: ShareKey, epoch: int) -> None:
         """In an epoch that no earlier state of the same name was in: a leader that still has it is refused."""
         earlier = await self._persister.summary(key)
         if earlier is not None:
             epoch = max(epoch, earlier.state_epoch + 1)
         await self._persister.initialize(key, min(epoch, _LARGEST_EPOCH), UNINITIALIZED)
 
-    async def _note(self, group_id: str, made: "list[tuple[TopicPartitionId, _Errand]]") -> bool:
+    async def _record_initialized(self, group_id: str, made: "list[tuple[TopicPartitionId, _StateChange]]") -> bool:
         """Has the group note what was made; False if that has to be tried again."""
-        for shard in dict.fromkeys(errand.shard for _, errand in made):
-            partitions = [at for at, errand in made if errand.shard is shard]
+        for shard in dict.fromkeys(change.shard for _, change in made):
+            partitions = [at for at, change in made if change.shard is shard]
             try:
-                await self._groups.run_on(shard, lambda now_ms: shard.share.made(group_id, partitions))  # noqa: B023
+                await self._groups.run_on(shard, lambda now_ms: shard.share.state_initialized(group_id, partitions))  # noqa: B023
             except KafkaError as error:
                 if error.code != ErrorCode.NOT_COORDINATOR:
                     _log.warning("share_state_not_noted group=%s error=%s", group_id, error)
                     return False
         return True
 
-    def _tell(self, group_id: str) -> None:
-        news = self._news.pop(group_id, None)
-        if news is not None and not news.done():
-            news.set_result(None)
+    def _notify(self, group_id: str) -> None:
+        update = self._updates.pop(group_id, None)
+        if update is not None and not update.done():
+            update.set_result(None)
 
     def close(self) -> None:
         for task in tuple(self._tasks.values()):
@@ -410,4 +410,4 @@ class ShareGroupStates:
 
 def _ended(task: "asyncio.Future[None]") -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("share_state_errands_failed", exc_info=error)
+        _log.error("share_state_changes_failed", exc_info=error)

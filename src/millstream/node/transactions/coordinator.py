@@ -25,6 +25,8 @@ from millstream.node.cluster.controller_link import ControllerLink
 from millstream.node.cluster.topic_creation import InternalTopics
 from millstream.node.coordination.core.state_machine import Outcome
 from millstream.node.coordination.runtime import CoordinatorShards, CoordinatorShell
+from millstream.node.coordination.core.state_machine import CoordinatorResult
+from millstream.node.coordination.runtime import CoordinatorRuntime, CoordinatorShards
 from millstream.node.environment import Environment
 from millstream.node.groups.coordinator import java_hash
 from millstream.node.metadata.features import transaction_version
@@ -70,16 +72,18 @@ _log = logging.getLogger("millstream.transactions")
 
 class TransactionShards(CoordinatorShards):
     def __init__(self, view: ClusterView, partitions: PartitionTable, environment: Environment) -> None:
-        super().__init__(STATE_TOPIC, partitions, environment, self._new_transaction_shell, _log)
+        super().__init__(STATE_TOPIC, partitions, environment, self._new_transaction_runtime, _log)
         self._view = view
-        self.on_decided: Callable[[CoordinatorShell, Transaction], None] = lambda shell, decided: None
+        self.on_decided: Callable[[CoordinatorRuntime, Transaction], None] = lambda runtime, decided: None
         """Told of transactions whose outcome was decided, or was found decided in the log."""
 
-    def _new_transaction_shell(self, partition: Partition) -> CoordinatorShell:
+    def _new_transaction_runtime(self, partition: Partition) -> CoordinatorRuntime:
         shard = TransactionShard(self._shard_settings)
-        shell = CoordinatorShell(partition, shard, self._environment, limits=lambda: replay_limits(self._view.config))
-        shard.on_decided = lambda decided: self.on_decided(shell, decided)
-        return shell
+        runtime = CoordinatorRuntime(
+            partition, shard, self._environment, limits=lambda: replay_limits(self._view.config)
+        )
+        shard.on_decided = lambda decided: self.on_decided(runtime, decided)
+        return runtime
 
     def _shard_settings(self) -> TransactionSettings:
         config = self._view.config
@@ -91,16 +95,16 @@ class TransactionShards(CoordinatorShards):
         )
 
 
-def shard_of(shell: CoordinatorShell) -> TransactionShard:
-    assert isinstance(shell.state, TransactionShard)
-    return shell.state
+def shard_of(runtime: CoordinatorRuntime) -> TransactionShard:
+    assert isinstance(runtime.state, TransactionShard)
+    return runtime.state
 
 
-_HELD_S = 0.1
+_HOLD_S = 0.1
 """How long after the decision requests are held that meet the end of an earlier transaction. It rarely takes so long,
 and a client that is told to come again takes longer. Where it does, something is wrong, and nobody should wait."""
-_AGAIN_FIRST_S = 0.05
-_AGAIN_AT_MOST_S = 2.0
+_FIRST_RETRY_S = 0.05
+_MAX_RETRY_S = 2.0
 
 R = TypeVar("R")
 
@@ -128,8 +132,8 @@ class TransactionCoordinator:
         self._markers = markers
         self._environment = environment
         self._shards = TransactionShards(view, partitions, environment)
-        self._shards.on_decided = self._decided
-        self._shards.on_given_up = self._given_up
+        self._shards.on_decided = self._on_decided
+        self._shards.on_closed = self._on_closed
         self._ending: dict[str, _Ending] = {}
         """Transactional ids whose transaction is being ended, for those who wait for that."""
         self._background: set[asyncio.Future[None]] = set()
@@ -185,7 +189,7 @@ class TransactionCoordinator:
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT, f"a time-out of {timeout_ms} ms is not in 1 to {longest_ms}"
             )
 
-        def operation(shard: TransactionShard, now_ms: int, new_id: int | None) -> Outcome[StartedProducer]:
+        def operation(shard: TransactionShard, now_ms: int, new_id: int | None) -> CoordinatorResult[StartedProducer]:
             start = ProducerStart(
                 transactional_id=transactional_id,
                 timeout_ms=NO_TIMEOUT_MS if two_phase_commit else timeout_ms,
@@ -195,7 +199,7 @@ class TransactionCoordinator:
             )
             return shard.start_producer(start, now_ms)
 
-        return await self._when_ended(transactional_id, lambda: self._run_with_id(transactional_id, operation))
+        return await self._retry_while_ending(transactional_id, lambda: self._run_with_id(transactional_id, operation))
 
     async def add_partitions(
         self,
@@ -208,10 +212,10 @@ class TransactionCoordinator:
         """Returns when the partitions are part of the transaction; KafkaError if they cannot be."""
         wanted = frozenset(partitions)
 
-        def operation(shard: TransactionShard, now_ms: int) -> Outcome[None]:
+        def operation(shard: TransactionShard, now_ms: int) -> CoordinatorResult[None]:
             return shard.add_partitions(transactional_id, client, wanted, client_version, now_ms)
 
-        await self._when_ended(transactional_id, lambda: self._run(transactional_id, operation))
+        await self._retry_while_ending(transactional_id, lambda: self._run(transactional_id, operation))
 
     async def verify(
         self,
@@ -230,7 +234,7 @@ class TransactionCoordinator:
                 return dict.fromkeys(partitions, ErrorCode.NONE)
             return await self._run(
                 transactional_id,
-                lambda shard, now_ms: Outcome(shard.verify(transactional_id, client, partitions)),
+                lambda shard, now_ms: CoordinatorResult(shard.verify(transactional_id, client, partitions)),
             )
         except KafkaError as error:
             return dict.fromkeys(partitions, error.code)
@@ -240,36 +244,36 @@ class TransactionCoordinator:
     ) -> ProducerIdentity:
         """Returns when the outcome is decided, with who the client is from now on; markers are written after that."""
 
-        def operation(shard: TransactionShard, now_ms: int, new_id: int | None) -> Outcome[ProducerIdentity]:
+        def operation(shard: TransactionShard, now_ms: int, new_id: int | None) -> CoordinatorResult[ProducerIdentity]:
             return shard.end(transactional_id, client, committed, client_version, now_ms, new_id)
 
-        return await self._when_ended(transactional_id, lambda: self._run_with_id(transactional_id, operation))
+        return await self._retry_while_ending(transactional_id, lambda: self._run_with_id(transactional_id, operation))
 
     async def describe(self, transactional_id: str) -> Transaction:
         """TRANSACTIONAL_ID_NOT_FOUND if nothing is known of it."""
 
-        def describe(shard: TransactionShard, now_ms: int) -> Outcome[Transaction]:
+        def describe(shard: TransactionShard, now_ms: int) -> CoordinatorResult[Transaction]:
             transaction = shard.transactions.get(transactional_id)
             if transaction is None:
                 raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"nothing is known of {transactional_id!r}")
-            return Outcome(transaction)
+            return CoordinatorResult(transaction)
 
         return await self._run(transactional_id, describe)
 
     def all_loaded(self) -> list[Transaction]:
         """The transactions of the shards that are loaded now, to be looked at without waiting for anything."""
-        return [each for shell in self._shards.all_loaded() for each in shard_of(shell).transactions.values()]
+        return [each for runtime in self._shards.all_loaded() for each in shard_of(runtime).transactions.values()]
 
-    async def select(self, wanted: TransactionFilter) -> list[Transaction]:
+    async def select(self, filter_: TransactionFilter) -> list[Transaction]:
         """The transactions of all shards of this broker that pass the filter."""
         now_ms = self._environment.clock.now_ms()
         found: list[Transaction] = []
-        for index in self._shards.led():
+        for index in self._shards.led_partitions():
             try:
-                shell = await self._shards.loaded(index)
-                shard = shard_of(shell)
-                found += await shell.awaited(
-                    [each for each in shard.transactions.values() if wanted.matches(each, now_ms)]
+                runtime = await self._shards.loaded(index)
+                shard = shard_of(runtime)
+                found += await runtime.resolved(
+                    [each for each in shard.transactions.values() if filter_.matches(each, now_ms)]
                 )
                 await asyncio.sleep(0)  # others have their turn
             except KafkaError as error:
@@ -277,15 +281,17 @@ class TransactionCoordinator:
                     raise  # else it went to another broker meanwhile, who is asked as well
         return found
 
-    async def _run(self, transactional_id: str, operation: "Callable[[TransactionShard, int], Outcome[R]]") -> R:
+    async def _run(
+        self, transactional_id: str, operation: "Callable[[TransactionShard, int], CoordinatorResult[R]]"
+    ) -> R:
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
-        shell = await self._shards.loaded(self.partition_of(transactional_id))
-        shard = shard_of(shell)
-        return await shell.run(lambda now_ms: operation(shard, now_ms))
+        runtime = await self._shards.loaded(self.partition_of(transactional_id))
+        shard = shard_of(runtime)
+        return await runtime.run(lambda now_ms: operation(shard, now_ms))
 
     async def _run_with_id(
-        self, transactional_id: str, operation: "Callable[[TransactionShard, int, int | None], Outcome[R]]"
+        self, transactional_id: str, operation: "Callable[[TransactionShard, int, int | None], CoordinatorResult[R]]"
     ) -> R:
         """The same for what may need a new producer id: the controller is asked only then."""
         try:
@@ -294,7 +300,7 @@ class TransactionCoordinator:
             new_id = await self._producer_ids.take()
         return await self._run(transactional_id, lambda shard, now_ms: operation(shard, now_ms, new_id))
 
-    async def _when_ended(self, transactional_id: str, operation: "Callable[[], Awaitable[R]]") -> R:
+    async def _retry_while_ending(self, transactional_id: str, operation: "Callable[[], Awaitable[R]]") -> R:
         """Tries again what met an earlier transaction that is being ended, unless that takes long."""
         loop = self._environment.loop
         came_s = loop.time()
@@ -305,7 +311,7 @@ class TransactionCoordinator:
                 ending = self._ending.get(transactional_id)
                 if error.code != ErrorCode.CONCURRENT_TRANSACTIONS or ending is None:
                     raise
-                wait_s = min(came_s, ending.since_s) + _HELD_S - loop.time()
+                wait_s = min(came_s, ending.since_s) + _HOLD_S - loop.time()
                 if wait_s <= 0:
                     raise
             await asyncio.wait((ending.done,), timeout=wait_s)
@@ -316,42 +322,42 @@ class TransactionCoordinator:
 
     # The end of transactions
 
-    def _decided(self, shell: CoordinatorShell, decided: Transaction) -> None:
+    def _on_decided(self, runtime: CoordinatorRuntime, decided: Transaction) -> None:
         loop = self._environment.loop
         self._ending.setdefault(decided.transactional_id, _Ending(loop.create_future(), loop.time()))
         # Markers are sent when it is certain that the decision stays.
-        shell.when_settled(partial(self._carry_out, shell, decided))
+        runtime.when_settled(partial(self._send_markers, runtime, decided))
 
-    def _carry_out(self, shell: CoordinatorShell, decided: Transaction) -> None:
-        if not shell.is_closed:
+    def _send_markers(self, runtime: CoordinatorRuntime, decided: Transaction) -> None:
+        if not runtime.is_closed:
             self._markers.send(
-                decided.marker(shell.leader_epoch),
+                decided.marker(runtime.leader_epoch),
                 sorted(decided.partitions),
-                lambda: not shell.is_closed,
-                lambda: self._in_background(self._complete(shell, decided)),
+                lambda: not runtime.is_closed,
+                lambda: self._in_background(self._complete(runtime, decided)),
             )
 
-    async def _complete(self, shell: CoordinatorShell, decided: Transaction) -> None:
+    async def _complete(self, runtime: CoordinatorRuntime, decided: Transaction) -> None:
         """Writes down that all markers are there; as often as it takes, while the shard is ours."""
-        pause_s = _AGAIN_FIRST_S
-        while not shell.is_closed:
+        pause_s = _FIRST_RETRY_S
+        while not runtime.is_closed:
             try:
-                await shell.load()
-                answer = shell.run_now(lambda now_ms: shard_of(shell).complete(decided, now_ms))
+                await runtime.load()
+                answer = runtime.run_now(lambda now_ms: shard_of(runtime).complete(decided, now_ms))
                 self._ended(decided.transactional_id)
-                await shell.awaited(answer)
+                await runtime.resolved(answer)
                 return
             except KafkaError as error:
                 if error.code == ErrorCode.NOT_COORDINATOR:
                     return  # the next coordinator sends the markers again, and completes it
                 _log.warning("not_completed transactional_id=%s error=%s", decided.transactional_id, error)
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _AGAIN_AT_MOST_S)
+            pause_s = min(2 * pause_s, _MAX_RETRY_S)
 
-    def _given_up(self, shell: CoordinatorShell) -> None:
+    def _on_closed(self, runtime: CoordinatorRuntime) -> None:
         """Nobody waits here any more for what the next coordinator does."""
-        if shell.is_loaded:
-            for transaction in shard_of(shell).transactions.values():
+        if runtime.is_loaded:
+            for transaction in shard_of(runtime).transactions.values():
                 if transaction.is_decided:
                     self._ended(transaction.transactional_id)
 

@@ -1,11 +1,11 @@
 """Sends the markers of decided transactions to the leaders of their partitions, until all have been written.
 
 What leaders on other brokers are to write goes in one request at a time to each, with all that gathered meanwhile;
-partitions that this broker leads are written to directly. Whatever fails is tried again, at the leader there is then,
+partitions that pending broker leads are written to directly. Whatever fails is tried again, at the leader there is then,
 and nobody waits for an answer of one that leads no longer: a marker that comes twice does no harm. A decided outcome is
 carried out, however long that takes. Partitions of a topic that is gone need no marker.
 
-Markers at the leaders of the partitions that a transaction wrote to: appended here, and answered once committed.
+Markers at the leaders of the partitions that a transaction wrote to: appended local, and answered once committed.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ from millstream.node.metadata.topic_names import CONSUMER_OFFSETS_TOPIC
 from millstream.node.replicas.acknowledgement import may_acknowledge, when_acknowledged
 from millstream.node.replicas.partition_table import PartitionTable
 
-_REQUEST_S = 35.0
+_REQUEST_TIMEOUT_S = 35.0
 """Longer than the leader may take to have a marker replicated."""
-_AGAIN_S = 0.1
-_MOST_IN_ONE_REQUEST = 2000
+_RETRY_S = 0.1
+_MAX_MARKERS_PER_REQUEST = 2000
 
 _log = logging.getLogger("millstream.transactions")
 
 
 class Writer(Protocol):
-    """Who writes markers to the partitions that this broker leads."""
+    """Who writes markers to the partitions that pending broker leads."""
 
     def write(self, marker: Marker, partitions: Sequence[TopicPartition]) -> Awaitable[dict[TopicPartition, ErrorCode]]:
         """What became of the marker in each partition, once it is committed there."""
@@ -43,23 +43,23 @@ class Writer(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Round:
+class _PendingMarkers:
     """One transaction's markers."""
 
     marker: Marker
     is_wanted: Callable[[], bool]
     on_done: Callable[[], None]
-    left: dict[TopicPartition, None]
-    complained: bool = False
+    remaining: dict[TopicPartition, None]
+    is_logged: bool = False
 
     def done(self, at: TopicPartition) -> None:
-        if at in self.left:
-            del self.left[at]
-            if not self.left and self.is_wanted():
+        if at in self.remaining:
+            del self.remaining[at]
+            if not self.remaining and self.is_wanted():
                 self.on_done()
 
 
-_Work = dict[tuple[_Round, TopicPartition], None]
+_Work = dict[tuple[_PendingMarkers, TopicPartition], None]
 """What is to be written where; in order, and each thing once."""
 
 
@@ -71,16 +71,16 @@ class _Destination:
         self.sent: _Work = {}
         self.request: asyncio.Future[Message] | None = None
 
-    def take_back(self, is_elsewhere: "Callable[[TopicPartition], bool]") -> _Work:
+    def remove_moved(self, has_moved: "Callable[[TopicPartition], bool]") -> _Work:
         """What is to be written by another broker now."""
-        back: _Work = {}
+        moved: _Work = {}
         for work in (self.sent, self.next):
-            for each in [each for each in work if is_elsewhere(each[1])]:
+            for each in [each for each in work if has_moved(each[1])]:
                 del work[each]
-                back[each] = None
+                moved[each] = None
         if not self.sent and self.request is not None:
             self.request.cancel()
-        return back
+        return moved
 
 
 class TransactionMarkers:
@@ -92,7 +92,7 @@ class TransactionMarkers:
         self._destinations: dict[int, _Destination] = {}
         self._waiting: _Work = {}
         """What has no leader now, and what has to be tried again."""
-        self._again: asyncio.TimerHandle | None = None
+        self._retry_timer: asyncio.TimerHandle | None = None
         self._tasks: OrderedSet[asyncio.Future[None]] = OrderedSet()
         self._is_closed = False
 
@@ -107,19 +107,19 @@ class TransactionMarkers:
         if not partitions:
             on_done()
             return
-        this = _Round(marker, is_wanted, on_done, dict.fromkeys(partitions))
-        self._dispatch(dict.fromkeys((this, at) for at in partitions))
+        pending = _PendingMarkers(marker, is_wanted, on_done, dict.fromkeys(partitions))
+        self._dispatch(dict.fromkeys((pending, at) for at in partitions))
 
     def follow(self, delta: MetadataDelta) -> None:
         """Leaders may have changed, or topics may be gone."""
         if not (delta.changed or delta.deleted):
             return
-        back: _Work = {}
+        moved: _Work = {}
         for broker_id, destination in self._destinations.items():
-            back |= destination.take_back(lambda at, known=broker_id: self._leader(at) != known)  # type: ignore[misc]
-        self._dispatch(back)
+            moved |= destination.remove_moved(lambda at, known=broker_id: self._leader(at) != known)  # type: ignore[misc]
+        self._dispatch(moved)
         if self._waiting:
-            self._try_again()
+            self._retry()
 
     def _leader(self, at: TopicPartition) -> int | None:
         state = self._view.image.partition(at)
@@ -127,80 +127,83 @@ class TransactionMarkers:
 
     def close(self) -> None:
         self._is_closed = True
-        if self._again is not None:
-            self._again.cancel()
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
         for task in tuple(self._tasks):
             task.cancel()
 
     # Where to
 
     def _dispatch(self, work: _Work) -> None:
-        here: dict[_Round, list[TopicPartition]] = {}
-        for this, at in work:
-            if self._is_closed or not this.is_wanted():
+        local: dict[_PendingMarkers, list[TopicPartition]] = {}
+        for pending, at in work:
+            if self._is_closed or not pending.is_wanted():
                 continue
             leader = self._leader(at)
             if leader is None:
                 _log.info("marker_dropped partition=%s reason=deleted", at)
-                this.done(at)
+                pending.done(at)
             elif leader == NO_LEADER:
-                self._later({(this, at): None})
+                self._retry_later({(pending, at): None})
             elif leader == self._view.node_id:
-                here.setdefault(this, []).append(at)
+                local.setdefault(pending, []).append(at)
             else:
-                self._to_broker(leader, this, at)
-        for this, partitions in here.items():
-            self._in_background(self._write_here(this, partitions))
+                self._to_broker(leader, pending, at)
+        for pending, partitions in local.items():
+            self._in_background(self._write_local(pending, partitions))
 
-    def _later(self, work: _Work) -> None:
+    def _retry_later(self, work: _Work) -> None:
         self._waiting |= work
-        if self._again is None and self._waiting and not self._is_closed:
-            self._again = self._loop.call_later(_AGAIN_S, self._try_again)
+        if self._retry_timer is None and self._waiting and not self._is_closed:
+            self._retry_timer = self._loop.call_later(_RETRY_S, self._retry)
 
-    def _try_again(self) -> None:
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
+    def _retry(self) -> None:
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry_timer = None
         work, self._waiting = self._waiting, {}
         self._dispatch(work)
 
-    def _take(
-        self, this: _Round, partitions: Sequence[TopicPartition], results: "Mapping[TopicPartition, ErrorCode]"
+    def _apply_results(
+        self,
+        pending: _PendingMarkers,
+        partitions: Sequence[TopicPartition],
+        results: "Mapping[TopicPartition, ErrorCode]",
     ) -> None:
         """What became of one round's markers: those that were not written are tried again."""
         again: _Work = {}
         for at in partitions:
             error = results.get(at, ErrorCode.UNKNOWN_SERVER_ERROR)
             if error == ErrorCode.NONE:
-                this.done(at)
+                pending.done(at)
                 continue
-            if not this.complained:
-                this.complained = True
-                _log.info("marker_refused partition=%s marker=%s error=%s", at, this.marker, error.name)
+            if not pending.is_logged:
+                pending.is_logged = True
+                _log.info("marker_refused partition=%s marker=%s error=%s", at, pending.marker, error.name)
             if error == ErrorCode.INVALID_PRODUCER_EPOCH:
-                this.done(at)  # a later epoch has been there: this transaction is over in the partition
+                pending.done(at)  # a later epoch has been there: pending transaction is over in the partition
             else:
-                again[this, at] = None
-        self._later(again)
+                again[pending, at] = None
+        self._retry_later(again)
 
     # Here
 
-    async def _write_here(self, this: _Round, partitions: list[TopicPartition]) -> None:
+    async def _write_local(self, pending: _PendingMarkers, partitions: list[TopicPartition]) -> None:
         results: Mapping[TopicPartition, ErrorCode] = {}
         try:
-            results = await self._writer.write(this.marker, partitions)
+            results = await self._writer.write(pending.marker, partitions)
         except Exception:
-            _log.exception("marker_not_written producer_id=%d", this.marker.producer_id)
-        self._take(this, partitions, results)
+            _log.exception("marker_not_written producer_id=%d", pending.marker.producer_id)
+        self._apply_results(pending, partitions, results)
 
     # Elsewhere
 
-    def _to_broker(self, broker_id: int, this: _Round, at: TopicPartition) -> None:
+    def _to_broker(self, broker_id: int, pending: _PendingMarkers, at: TopicPartition) -> None:
         destination = self._destinations.get(broker_id)
         if destination is None:
             destination = self._destinations[broker_id] = _Destination()
             self._in_background(self._send_all(broker_id, destination))
-        destination.next[this, at] = None
+        destination.next[pending, at] = None
 
     async def _send_all(self, broker_id: int, destination: _Destination) -> None:
         try:
@@ -213,22 +216,24 @@ class TransactionMarkers:
 
     def _choose(self, destination: _Destination) -> None:
         """What goes into the next request. The answer names producers, so a request has one round of each."""
-        chosen: dict[int, _Round] = {}
+        chosen: dict[int, _PendingMarkers] = {}
         destination.sent = {}
         for each in list(destination.next):
-            this = each[0]
-            if not this.is_wanted():
+            pending = each[0]
+            if not pending.is_wanted():
                 del destination.next[each]
-            elif len(destination.sent) >= _MOST_IN_ONE_REQUEST:
+            elif len(destination.sent) >= _MAX_MARKERS_PER_REQUEST:
                 break
-            elif chosen.setdefault(this.marker.producer_id, this) is this:
+            elif chosen.setdefault(pending.marker.producer_id, pending) is pending:
                 del destination.next[each]
                 destination.sent[each] = None
 
     async def _send(self, broker_id: int, destination: _Destination) -> None:
-        fields = {"markers": [_fields(this.marker, ats) for this, ats in _by_round(destination.sent).items()]}
+        fields = {
+            "markers": [_fields(pending.marker, ats) for pending, ats in _by_transaction(destination.sent).items()]
+        }
         request = asyncio.ensure_future(
-            self._peers.request(broker_id, "write_txn_markers", fields, timeout_s=_REQUEST_S), loop=self._loop
+            self._peers.request(broker_id, "write_txn_markers", fields, timeout_s=_REQUEST_TIMEOUT_S), loop=self._loop
         )
         destination.request = request
         results: dict[int, dict[TopicPartition, ErrorCode]] = {}
@@ -239,14 +244,14 @@ class TransactionMarkers:
         except OSError as error:
             _log.info("markers_not_sent broker=%d error=%s", broker_id, error)
             sent, destination.sent = destination.sent, {}
-            self._later(sent)
+            self._retry_later(sent)
             return
         finally:
             request.cancel()
             destination.request = None
         sent, destination.sent = destination.sent, {}
-        for this, ats in _by_round(sent).items():  # without those that go elsewhere now
-            self._take(this, ats, results.get(this.marker.producer_id, {}))
+        for pending, ats in _by_transaction(sent).items():  # without those that go elsewhere now
+            self._apply_results(pending, ats, results.get(pending.marker.producer_id, {}))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work, loop=self._loop)
@@ -254,11 +259,11 @@ class TransactionMarkers:
         task.add_done_callback(self._tasks.discard)
 
 
-def _by_round(work: _Work) -> dict[_Round, list[TopicPartition]]:
-    rounds: dict[_Round, list[TopicPartition]] = {}
-    for this, at in work:
-        rounds.setdefault(this, []).append(at)
-    return rounds
+def _by_transaction(work: _Work) -> dict[_PendingMarkers, list[TopicPartition]]:
+    by_transaction: dict[_PendingMarkers, list[TopicPartition]] = {}
+    for pending, at in work:
+        by_transaction.setdefault(pending, []).append(at)
+    return by_transaction
 
 
 def _fields(marker: Marker, partitions: Sequence[TopicPartition]) -> dict[str, Any]:
@@ -283,7 +288,7 @@ def _results(row: Message) -> dict[TopicPartition, ErrorCode]:
     }
 
 
-PATIENCE_S = 30.0
+MARKER_TIMEOUT_S = 30.0
 """So long a marker may take to be replicated; the coordinator sends it again, and that is harmless."""
 
 
@@ -302,9 +307,9 @@ class MarkerWriter:
         self._environment = environment
 
     def write(self, marker: Marker, partitions: Sequence[TopicPartition]) -> Awaitable[dict[TopicPartition, ErrorCode]]:
-        """What became of the marker in each of the partitions; one that is not led here is refused.
+        """What became of the marker in each of the partitions; one that is not led local is refused.
 
-        All that can be appended is, before this returns: the answer waits until it is committed.
+        All that can be appended is, before pending returns: the answer waits until it is committed.
         """
         results = dict.fromkeys(partitions, ErrorCode.NONE)
         waiting: dict[TopicPartition, Awaitable[KafkaError | None]] = {}
@@ -346,14 +351,14 @@ class MarkerWriter:
         loop = self._environment.loop
         safe: asyncio.Future[KafkaError | None] = loop.create_future()
 
-        def tell(error: KafkaError | None) -> None:
+        def resolve(error: KafkaError | None) -> None:
             if not safe.done():
                 timer.cancel()
                 safe.set_result(error)
 
         late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the marker in {at} is not safe yet")
-        timer = loop.call_later(PATIENCE_S, tell, late)
-        when_acknowledged(partition, end, tell)
+        timer = loop.call_later(MARKER_TIMEOUT_S, resolve, late)
+        when_acknowledged(partition, end, resolve)
         return safe
 
     async def _end_in_groups(self, index: int, marker: Marker) -> KafkaError | None:

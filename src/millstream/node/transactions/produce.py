@@ -31,7 +31,7 @@ Deliver = Callable[[ProduceResults], None]
 Outcome = tuple[ProduceResults, Callable[[Deliver], None] | None]
 """Results; with a function that delivers them later if they are not final yet."""
 
-MOST_WAITING_BYTES = 256 << 20
+MAX_WAITING_BYTES = 256 << 20
 """Limit of the requests that wait for coordinators. Requests above it are refused with a retriable error."""
 
 _ALL_IN_SYNC = -1
@@ -131,7 +131,7 @@ class _Batches:
         return (self.transactional_id, self.epoch) == (other.transactional_id, other.epoch)
 
 
-class _Waiting:
+class _WaitingRequest:
     __slots__ = ("append", "batches", "call", "deliver", "size")
 
     def __init__(self, call: ProduceCall, batches: _Batches, append: Append) -> None:
@@ -159,7 +159,7 @@ class TransactionalProduce:
         self._verification = verification
         self._environment = environment
         self._is_enabled = is_enabled
-        self._queues: dict[int, deque[_Waiting]] = {}
+        self._queues: dict[int, deque[_WaitingRequest]] = {}
         """The waiting requests of each producer, in order of arrival."""
         self._waiting_bytes = 0
         self._tasks: OrderedSet[asyncio.Future[None]] = OrderedSet()
@@ -167,7 +167,7 @@ class TransactionalProduce:
     def verify(self, call: ProduceCall, append: Append, refuse: Refuse) -> Outcome:
         """Appends the request, now or when the coordinator has verified its partitions."""
         request, version, buffer = call.request, call.version, call.buffer
-        if self._goes_on(request, version, buffer):
+        if self._continues_transaction(request, version, buffer):
             call.verified = _OPEN
             return append(call)
         try:
@@ -180,11 +180,11 @@ class TransactionalProduce:
         queue = self._queues.get(batches.producer_id)
         if queue is None:
             verified = call.verified = Verified(self._is_enabled())
-            self._begin(batches, version, verified)
+            self._begin_verification(batches, version, verified)
             if not verified.guarded():
                 return append(call)
-        waiting = _Waiting(call, batches, append)
-        if self._waiting_bytes + waiting.size > MOST_WAITING_BYTES:
+        waiting = _WaitingRequest(call, batches, append)
+        if self._waiting_bytes + waiting.size > MAX_WAITING_BYTES:
             too_much = KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS, "too many requests wait for their transaction coordinators: try again"
             )
@@ -194,12 +194,12 @@ class TransactionalProduce:
             queue.append(waiting)
         else:
             self._queues[batches.producer_id] = deque((waiting,))
-            task = asyncio.ensure_future(self._work(batches.producer_id), loop=self._environment.loop)
+            task = asyncio.ensure_future(self._drain(batches.producer_id), loop=self._environment.loop)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return [], waiting.wait
 
-    def _goes_on(self, request: ProduceRequest, version: int, buffer: bytearray) -> bool:
+    def _continues_transaction(self, request: ProduceRequest, version: int, buffer: bytearray) -> bool:
         """Whether all batches are of one producer whose transaction is open in their partitions: the usual case."""
         topics = self._partitions.by_id if version >= FIRST_WITH_TOPIC_ID else self._partitions.by_name
         first: tuple[int, int] | None = None
@@ -247,7 +247,7 @@ class TransactionalProduce:
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, "in a transaction acks must be all (-1)")
         return found
 
-    def _begin(self, batches: _Batches, version: int, verified: Verified) -> None:
+    def _begin_verification(self, batches: _Batches, version: int, verified: Verified) -> None:
         """Finds the partitions to verify. A partition that refuses does so again at the append."""
         adds = version >= FIRST_THAT_ADDS
         if not adds and not self._is_enabled():
@@ -263,7 +263,7 @@ class TransactionalProduce:
 
     # Requests that wait
 
-    async def _work(self, producer_id: int) -> None:
+    async def _drain(self, producer_id: int) -> None:
         """Appends the waiting requests of a producer until there are none."""
         queue = self._queues[producer_id]
         try:
@@ -277,26 +277,26 @@ class TransactionalProduce:
             # Without its task, no later request may wait in the queue.
             del self._queues[producer_id]
             for waiting in queue:
-                self._give_up(waiting)
+                self._refuse_waiting(waiting)
 
     @staticmethod
-    def _verified_together(queue: deque[_Waiting]) -> list[_Waiting]:
+    def _verified_together(queue: deque[_WaitingRequest]) -> list[_WaitingRequest]:
         """The first requests of the queue that one request to the coordinator verifies."""
         first = queue[0]
-        together: list[_Waiting] = []
+        together: list[_WaitingRequest] = []
         for waiting in queue:
             if waiting.call.version != first.call.version or not waiting.batches.has_same_producer(first.batches):
                 break
             together.append(waiting)
         return together
 
-    async def _verify(self, together: list[_Waiting]) -> list[Verified]:
+    async def _verify(self, together: list[_WaitingRequest]) -> list[Verified]:
         first = together[0]
         verdicts = []
         unverified: dict[TopicPartition, None] = {}
         for waiting in together:
             verified = Verified(self._is_enabled())
-            self._begin(waiting.batches, waiting.call.version, verified)
+            self._begin_verification(waiting.batches, waiting.call.version, verified)
             unverified.update((partition.topic_partition, None) for partition in verified.guarded())
             verdicts.append(verified)
         if not unverified:
@@ -321,7 +321,7 @@ class TransactionalProduce:
                     verified.refuse(partition, _refusal(error, first.call.version))
         return verdicts
 
-    def _append(self, waiting: _Waiting, verified: Verified) -> None:
+    def _append(self, waiting: _WaitingRequest, verified: Verified) -> None:
         self._waiting_bytes -= waiting.size
         deliver, call = waiting.deliver, waiting.call
         assert deliver is not None, "the caller waits for the results"
@@ -337,7 +337,7 @@ class TransactionalProduce:
         else:
             deliver(results)
 
-    def _give_up(self, waiting: _Waiting) -> None:
+    def _refuse_waiting(self, waiting: _WaitingRequest) -> None:
         self._waiting_bytes -= waiting.size
         if waiting.deliver is not None:
             stopping = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "the broker is stopping")

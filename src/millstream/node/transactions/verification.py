@@ -1,9 +1,9 @@
 """Whether a transaction has a partition, asked of its coordinator before the first batch there is appended (KIP-890).
 
-Without the question a batch that was long on its way could arrive after its transaction's end, and open another that
-nobody ever ends. With `adds` the question also adds the partitions, as the second transaction version does.
+Without the pending a batch that was long on its way could arrive after its transaction's end, and open another that
+nobody ever ends. With `adds` the pending also adds the partitions, as the second transaction version does.
 
-A coordinator on this broker is asked directly. Another one gets a request at a time, with all that gathered meanwhile.
+A coordinator on this broker is asked directly. Another one gets a request at a time, with all that queued meanwhile.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from millstream.node.metadata.records import NO_LEADER
 from millstream.node.metadata.topic_names import TRANSACTION_STATE_TOPIC
 
 _VERSION = 5
-_REQUEST_S = 10.0
+_REQUEST_TIMEOUT_S = 10.0
 
 _log = logging.getLogger("millstream.transactions")
 
-Answers = dict[TopicPartition, ErrorCode]
+Results = dict[TopicPartition, ErrorCode]
 
 
 class LocalCoordinator(Protocol):
@@ -43,21 +43,21 @@ class LocalCoordinator(Protocol):
         partitions: Sequence[TopicPartition],
         *,
         adds: bool,
-    ) -> Answers:
+    ) -> Results:
         """What there is to say of each of the partitions; NONE where the transaction has it."""
         ...
 
 
 @dataclass(slots=True)
-class _Question:
+class _PendingVerification:
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partitions: Sequence[TopicPartition]
     adds: bool
-    answer: "asyncio.Future[Answers]"
+    response: "asyncio.Future[Results]"
 
-    def all(self, error: ErrorCode) -> Answers:
+    def all(self, error: ErrorCode) -> Results:
         return dict.fromkeys(self.partitions, error)
 
 
@@ -69,7 +69,7 @@ class TransactionVerification:
         self._local = local
         self._peers = peers
         self._loop = environment.loop
-        self._gathered: dict[int, list[_Question]] = {}
+        self._queued: dict[int, list[_PendingVerification]] = {}
         """For each broker that is being asked: what it is to be asked next."""
         self._tasks: OrderedSet[asyncio.Future[None]] = OrderedSet()
 
@@ -85,7 +85,7 @@ class TransactionVerification:
         partitions: Sequence[TopicPartition],
         *,
         adds: bool,
-    ) -> Answers:
+    ) -> Results:
         """What the coordinator says of each of the partitions.
 
         While it still ends the transaction before, it is asked again for a short time: the client would have to wait
@@ -94,23 +94,23 @@ class TransactionVerification:
         config = self._view.config
         until = self._loop.time() + config[settings.ADD_PARTITIONS_TO_TXN_RETRY_BACKOFF_MAX_MS] / 1000
         while True:
-            answers = await self._ask(transactional_id, producer_id, producer_epoch, partitions, adds)
-            if ErrorCode.CONCURRENT_TRANSACTIONS not in answers.values() or self._loop.time() >= until:
+            results = await self._verify_once(transactional_id, producer_id, producer_epoch, partitions, adds)
+            if ErrorCode.CONCURRENT_TRANSACTIONS not in results.values() or self._loop.time() >= until:
                 break
             await asyncio.sleep(config[settings.ADD_PARTITIONS_TO_TXN_RETRY_BACKOFF_MS] / 1000)
         return {
             at: ErrorCode.INVALID_PRODUCER_EPOCH if error == ErrorCode.PRODUCER_FENCED else error
-            for at, error in answers.items()
+            for at, error in results.items()
         }
 
-    async def _ask(
+    async def _verify_once(
         self,
         transactional_id: str,
         producer_id: int,
         producer_epoch: int,
         partitions: Sequence[TopicPartition],
         adds: bool,
-    ) -> Answers:
+    ) -> Results:
         try:
             index = self._local.partition_of(transactional_id)
             state = self._view.image.partition(TopicPartition(TopicName(TRANSACTION_STATE_TOPIC), index))
@@ -120,57 +120,57 @@ class TransactionVerification:
                 return await self._local.verify(transactional_id, producer_id, producer_epoch, partitions, adds=adds)
         except KafkaError as error:
             return dict.fromkeys(partitions, error.code)
-        answer: asyncio.Future[Answers] = self._loop.create_future()
-        question = _Question(transactional_id, producer_id, producer_epoch, partitions, adds, answer)
-        gathered = self._gathered.get(state.leader)
-        if gathered is not None:
-            gathered.append(question)
+        response: asyncio.Future[Results] = self._loop.create_future()
+        pending = _PendingVerification(transactional_id, producer_id, producer_epoch, partitions, adds, response)
+        queued = self._queued.get(state.leader)
+        if queued is not None:
+            queued.append(pending)
         else:
-            self._gathered[state.leader] = [question]
-            task = asyncio.ensure_future(self._ask_broker(state.leader), loop=self._loop)
+            self._queued[state.leader] = [pending]
+            task = asyncio.ensure_future(self._send_queued(state.leader), loop=self._loop)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return await answer
+        return await response
 
     # Coordinators on other brokers
 
-    async def _ask_broker(self, broker_id: int) -> None:
-        gathered = self._gathered[broker_id]
+    async def _send_queued(self, broker_id: int) -> None:
+        queued = self._queued[broker_id]
         try:
-            while gathered:
+            while queued:
                 # A request speaks of a transaction once; what else there is of the same one is asked after it.
-                questions: dict[str, _Question] = {}
-                rest = [each for each in gathered if questions.setdefault(each.transactional_id, each) is not each]
-                gathered[:] = rest
-                await self._send(broker_id, questions)
+                batch: dict[str, _PendingVerification] = {}
+                rest = [each for each in queued if batch.setdefault(each.transactional_id, each) is not each]
+                queued[:] = rest
+                await self._send(broker_id, batch)
         finally:
-            del self._gathered[broker_id]
-            for question in gathered:
-                _tell(question, question.all(ErrorCode.NETWORK_EXCEPTION))
+            del self._queued[broker_id]
+            for pending in queued:
+                _resolve(pending, pending.all(ErrorCode.NETWORK_EXCEPTION))
 
-    async def _send(self, broker_id: int, questions: dict[str, _Question]) -> None:
-        fields = {"transactions": [_fields(each) for each in questions.values()]}
+    async def _send(self, broker_id: int, batch: dict[str, _PendingVerification]) -> None:
+        fields = {"transactions": [_fields(each) for each in batch.values()]}
         failure = ErrorCode.NETWORK_EXCEPTION
         try:
-            answer = await self._peers.request(
-                broker_id, "add_partitions_to_txn", fields, timeout_s=_REQUEST_S, version=_VERSION
+            response = await self._peers.request(
+                broker_id, "add_partitions_to_txn", fields, timeout_s=_REQUEST_TIMEOUT_S, version=_VERSION
             )
         except OSError as error:
             _log.info("coordinator_not_reached broker=%d error=%s", broker_id, error)
         else:
-            failure = ErrorCode(answer.error_code)
+            failure = ErrorCode(response.error_code)
             if failure == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                 failure = ErrorCode.INVALID_TXN_STATE  # it is this broker that may not ask, and not the client
             if failure == ErrorCode.NONE:
-                for row in answer.results_by_transaction:
-                    question = questions.get(row.transactional_id)
-                    if question is not None:
+                for row in response.results_by_transaction:
+                    pending = batch.get(row.transactional_id)
+                    if pending is not None:
                         # A partition of which nothing is said is not in the transaction, as far as we know.
-                        _tell(question, question.all(ErrorCode.INVALID_TXN_STATE) | _answers(row))
+                        _resolve(pending, pending.all(ErrorCode.INVALID_TXN_STATE) | _results(row))
                 failure = ErrorCode.INVALID_TXN_STATE
         finally:
-            for question in questions.values():
-                _tell(question, question.all(failure))
+            for pending in batch.values():
+                _resolve(pending, pending.all(failure))
 
 
 def for_producer(error: ErrorCode, version: int) -> ErrorCode:
@@ -178,7 +178,7 @@ def for_producer(error: ErrorCode, version: int) -> ErrorCode:
 
     Producers know how to go on after NOT_ENOUGH_REPLICAS; what else can be tried again is not expected by all of them.
     """
-    if error in _TO_BE_TRIED_AGAIN or (error == ErrorCode.CONCURRENT_TRANSACTIONS and version < FIRST_THAT_ADDS):
+    if error in _RETRIABLE or (error == ErrorCode.CONCURRENT_TRANSACTIONS and version < FIRST_THAT_ADDS):
         return ErrorCode.NOT_ENOUGH_REPLICAS
     if error == ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_WITH_ABORTABLE:
         return ErrorCode.INVALID_TXN_STATE
@@ -188,7 +188,7 @@ def for_producer(error: ErrorCode, version: int) -> ErrorCode:
 FIRST_THAT_ADDS = 12
 """The first Produce that adds its partitions to the transaction by itself."""
 _FIRST_WITH_ABORTABLE = 11
-_TO_BE_TRIED_AGAIN = frozenset(
+_RETRIABLE = frozenset(
     (
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -198,25 +198,25 @@ _TO_BE_TRIED_AGAIN = frozenset(
 )
 
 
-def _tell(question: _Question, answers: Answers) -> None:
-    if not question.answer.done():
-        question.answer.set_result(answers)
+def _resolve(pending: _PendingVerification, results: Results) -> None:
+    if not pending.response.done():
+        pending.response.set_result(results)
 
 
-def _fields(question: _Question) -> dict[str, Any]:
+def _fields(pending: _PendingVerification) -> dict[str, Any]:
     topics: dict[str, list[int]] = {}
-    for topic, index in question.partitions:
+    for topic, index in pending.partitions:
         topics.setdefault(topic, []).append(index)
     return {
-        "transactional_id": question.transactional_id,
-        "producer_id": question.producer_id,
-        "producer_epoch": question.producer_epoch,
-        "verify_only": not question.adds,
+        "transactional_id": pending.transactional_id,
+        "producer_id": pending.producer_id,
+        "producer_epoch": pending.producer_epoch,
+        "verify_only": not pending.adds,
         "topics": [{"name": name, "partitions": indexes} for name, indexes in topics.items()],
     }
 
 
-def _answers(row: Message) -> Answers:
+def _results(row: Message) -> Results:
     return {
         TopicPartition(TopicName(topic.name), each.partition_index): ErrorCode(each.partition_error_code)
         for topic in row.topic_results

@@ -4,15 +4,15 @@ import re2
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 
-_MOST_MEMORY_BYTES = 1 << 20
-_LARGEST_PROGRAM = 4000
+_MAX_MEMORY_BYTES = 1 << 20
+_MAX_PROGRAM_SIZE = 4000
 """Steps that RE2 makes for one character at worst. A list of a hundred names has about two thousand."""
 
 
 def _options() -> re2.Options:
     options = re2.Options()
     options.log_errors = False
-    options.max_mem = _MOST_MEMORY_BYTES
+    options.max_mem = _MAX_MEMORY_BYTES
     return options
 
 
@@ -28,7 +28,7 @@ class Expression:
             reason = error.args[0] if error.args else ""
             shown = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
             raise _refused(field, text, shown) from None
-        if self._compiled.programsize > _LARGEST_PROGRAM:
+        if self._compiled.programsize > _MAX_PROGRAM_SIZE:
             raise _refused(field, text, "pattern too large")
 
     def is_match(self, text: str) -> bool:

@@ -2,7 +2,7 @@
 
 Records that one operation gathers on its way, and what is to happen when they are written.
 
-Deadlines by key. The state machine sets them, the shell asks when the next one is and runs what is due.
+Deadlines by key. The state machine sets them, the runtime asks when the next one is and runs what is due.
 
 The topics there are, as coordinators see them: name, id, how many partitions, and in which racks.
 
@@ -102,7 +102,7 @@ def record_type(data: bytes) -> int:
     return int(_INT16.unpack_from(data)[0]) if len(data) >= _INT16.size else -1
 
 
-class Reply(Generic[R]):
+class DeferredResponse(Generic[R]):
     """An answer that a later event will give: a member waits for the others, a reader for a record."""
 
     __slots__ = ("_on_resolved", "resolved", "value")
@@ -129,10 +129,10 @@ class Reply(Generic[R]):
 
 
 @dataclass(slots=True)
-class Outcome(Generic[R]):
+class CoordinatorResult(Generic[R]):
     """Records are appended as one batch, atomically; then replayed; the answer goes out when they are committed."""
 
-    answer: R | Reply[R]
+    answer: R | DeferredResponse[R]
     records: Sequence[CoordinatorRecord] = field(default_factory=list)
     on_written: Callable[[KafkaError | None], None] | None = None
     """Called when the records are in the log and replayed, or with the error if they could not be written (then nothing
@@ -157,15 +157,15 @@ class Writes:
     def extend(self, records: Iterable[CoordinatorRecord]) -> None:
         self.records += records
 
-    def outcome(self, answer: "R | Reply[R]") -> "Outcome[R]":
-        return Outcome(answer, self.records, self._done if self._on_written else None)
+    def result(self, answer: "R | DeferredResponse[R]") -> "CoordinatorResult[R]":
+        return CoordinatorResult(answer, self.records, self._done if self._on_written else None)
 
     def _done(self, error: KafkaError | None) -> None:
         for callback in self._on_written:
             callback(error)
 
 
-Action = Callable[[int], Outcome[Any] | None]
+Action = Callable[[int], CoordinatorResult[Any] | None]
 """Takes the time; returns what is to be written, if anything."""
 _STALE_ENTRIES = 64
 
@@ -176,7 +176,7 @@ class Timers:
         self._current: dict[Hashable, tuple[int, int, Action]] = {}
         self._order = count()
         self.on_earlier: Callable[[], None] = lambda: None
-        """Called when a deadline was set that is earlier than all others: the shell must look sooner."""
+        """Called when a deadline was set that is earlier than all others: the runtime must look sooner."""
 
     def set(self, key: Hashable, deadline_ms: int, action: Action) -> None:
         """Sets or moves the deadline of `key`."""

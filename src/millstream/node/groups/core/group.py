@@ -8,7 +8,7 @@ from uuid import UUID
 
 from millstream.node.coordination.core.state_machine import CoordinatorRecord
 
-LONGEST_TEXT = 8000
+MAX_TEXT_LENGTH = 8000
 """Of ids, names and expressions: records hold texts of up to 32,767 bytes, and a character has up to four."""
 ALL_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """Bits of AclOperation for one who may do everything with a group: read, delete, describe, and its configs."""
@@ -24,7 +24,7 @@ class GroupType(StrEnum):
 
 class Group(ABC):
     type: ClassVar[GroupType]
-    vanishes_without_offsets: ClassVar[bool] = True
+    is_deleted_without_offsets: ClassVar[bool] = True
     """Whether an empty group is deleted when its last offset has expired."""
 
     group_id: str
@@ -85,6 +85,6 @@ class Group(ABC):
     def deletion_records(self) -> list[CoordinatorRecord]:
         """Tombstones for all records of the group, without its offsets."""
 
-    def heard_from(self, member_id: str, now_ms: int) -> None:
+    def record_activity(self, member_id: str, now_ms: int) -> None:
         """A member committed, so it lives; counts where Kafka says that a commit is a sign of life."""
         return

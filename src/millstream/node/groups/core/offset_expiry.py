@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from millstream.config.table import groups as settings
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID
-from millstream.node.coordination.core.state_machine import Action, CoordinatorRecord, Outcome, Topic
+from millstream.node.coordination.core.state_machine import Action, CoordinatorRecord, CoordinatorResult, Topic
 from millstream.node.groups.core.group import Group
 from millstream.node.groups.core.records import (
     NEVER,
@@ -102,13 +102,13 @@ Partitions = dict[int, CommittedOffset]
 ByGroup = dict[str, dict[str, Partitions]]
 """Group, topic, partition."""
 
-_FORGOTTEN_AT_ONCE_BYTES = 64 << 10
+_TOMBSTONES_PER_BATCH_BYTES = 64 << 10
 """Tombstones in one batch, so that it stays well below the largest record batch a log takes."""
 _RECORD_OVERHEAD_BYTES = 32
 _PAUSE_AFTER_FAILURE_MS = 10_000
 
 
-class Forgetting:
+class OffsetExpiry:
     def __init__(self, shard: "GroupShard", by_group: ByGroup, pending: PendingOffsets) -> None:
         self._shard = shard
         self._by_group = by_group
@@ -123,14 +123,14 @@ class Forgetting:
 
     # Topics that are gone
 
-    def topics_deleted(self, deleted: frozenset[str], now_ms: int) -> Outcome[None]:
+    def topics_deleted(self, deleted: frozenset[str], now_ms: int) -> CoordinatorResult[None]:
         """Offsets of a topic that is gone mean nothing any more."""
 
-        def again(at_ms: int) -> Outcome[None]:
+        def again(at_ms: int) -> CoordinatorResult[None]:
             return self.topics_deleted(deleted, at_ms)
 
         key = ("offsets of deleted topics", deleted)
-        return self._forget(self._offsets_of_deleted(deleted), key, again, now_ms)
+        return self._delete_batch(self._offsets_of_deleted(deleted), key, again, now_ms)
 
     def _offsets_of_deleted(self, deleted: frozenset[str]) -> Iterator[CoordinatorRecord]:
         for group_id, topics in self._by_group.items():
@@ -153,11 +153,11 @@ class Forgetting:
     def begin(self, now_ms: int, *, has_orphans: bool) -> None:
         """The shard is loaded. Orphans are there if topics were deleted while nobody looked after it."""
         if has_orphans:
-            self._shard.timers.set("orphaned offsets", now_ms, self._forget_orphans)
+            self._shard.timers.set("orphaned offsets", now_ms, self._delete_orphans)
         self._schedule_expiry(now_ms)
 
-    def _forget_orphans(self, now_ms: int) -> Outcome[None]:
-        return self._forget(self._orphans(), "orphaned offsets", self._forget_orphans, now_ms)
+    def _delete_orphans(self, now_ms: int) -> CoordinatorResult[None]:
+        return self._delete_batch(self._orphans(), "orphaned offsets", self._delete_orphans, now_ms)
 
     def _orphans(self) -> Iterator[CoordinatorRecord]:
         """Tombstones for offsets of topics that are not there; without an id, any topic of the name will do."""
@@ -165,11 +165,11 @@ class Forgetting:
             for name, partitions in topics.items():
                 topic = self._shard.topics.get(name)
                 for index, committed in partitions.items():
-                    if topic is None or of_topic(committed, topic) is None:
+                    if topic is None or if_same_topic(committed, topic) is None:
                         yield offset_record(group_id, name, index, None)
         for group_id, name, index, pending in self._only_pending():
             topic = self._shard.topics.get(name)
-            if topic is None or all(of_topic(committed, topic) is None for committed in pending):
+            if topic is None or all(if_same_topic(committed, topic) is None for committed in pending):
                 yield offset_record(group_id, name, index, None)
 
     # Groups that are deleted, and time that passes
@@ -186,9 +186,9 @@ class Forgetting:
             if pending_group == group_id:
                 yield offset_record(group_id, topic, index, None)
 
-    def _forget(
+    def _delete_batch(
         self, tombstones: Iterator[CoordinatorRecord], key: Hashable, again: Action, now_ms: int
-    ) -> Outcome[None]:
+    ) -> CoordinatorResult[None]:
         """One batch of them; the others have their turn in a moment, and all of them if it cannot be written."""
         records, has_more = _bounded(tombstones)
 
@@ -196,19 +196,19 @@ class Forgetting:
             if error is not None or has_more:
                 self._shard.timers.set(key, now_ms + (1 if error is None else _PAUSE_AFTER_FAILURE_MS), again)
 
-        return Outcome(None, records, written)
+        return CoordinatorResult(None, records, written)
 
     def _schedule_expiry(self, now_ms: int) -> None:
         interval_ms = self._shard.config()[settings.OFFSETS_RETENTION_CHECK_INTERVAL_MS]
         self._shard.timers.set("offset expiry", now_ms + interval_ms, self._expiry_due)
 
-    def _expiry_due(self, now_ms: int) -> Outcome[None]:
+    def _expiry_due(self, now_ms: int) -> CoordinatorResult[None]:
         self._schedule_expiry(now_ms)
         return self.expire(now_ms)
 
-    def expire(self, now_ms: int) -> Outcome[None]:
+    def expire(self, now_ms: int) -> CoordinatorResult[None]:
         """Forgets what has aged, and groups that are empty and have nothing left."""
-        return self._forget(self._expired(now_ms), "offset expiry", self._expiry_due, now_ms)
+        return self._delete_batch(self._expired(now_ms), "offset expiry", self._expiry_due, now_ms)
 
     def _expired(self, now_ms: int) -> Iterator[CoordinatorRecord]:
         in_transactions = {read_offset_key(key)[0] for key, _ in self._pending}
@@ -219,7 +219,7 @@ class Forgetting:
                     kept = True
                 else:
                     yield record
-            if not kept and group.is_empty and group.vanishes_without_offsets:
+            if not kept and group.is_empty and group.is_deleted_without_offsets:
                 yield from group.deletion_records()
 
     def _expired_offsets(self, group: Group, now_ms: int) -> Iterator[CoordinatorRecord | None]:
@@ -236,7 +236,7 @@ class Forgetting:
                 yield offset_record(group.group_id, topic, index, None) if is_expired else None
 
 
-def of_topic(committed: CommittedOffset | None, topic: Topic | None) -> CommittedOffset | None:
+def if_same_topic(committed: CommittedOffset | None, topic: Topic | None) -> CommittedOffset | None:
     """None for an offset that was committed for another topic of the same name."""
     if committed is None or topic is None or NO_TOPIC_ID in (committed.topic_id, topic.id):
         return committed
@@ -257,7 +257,7 @@ def _bounded(tombstones: Iterable[CoordinatorRecord]) -> tuple[list[CoordinatorR
     records: list[CoordinatorRecord] = []
     size = 0
     for record in tombstones:
-        if size > _FORGOTTEN_AT_ONCE_BYTES:
+        if size > _TOMBSTONES_PER_BATCH_BYTES:
             return records, True
         records.append(record)
         size += len(record.key) + _RECORD_OVERHEAD_BYTES

@@ -1,7 +1,7 @@
 """OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete, over the offsets of every group in a shard.
 
 Whether a member may commit is its group's to say; what is known of a topic is the catalog's; what open transactions
-have committed is in `pending_offsets`; when offsets end is in `forgetting`.
+have committed is in `pending_offsets`; when offsets end is in `expiry`.
 
 Commits of offsets to records: OffsetCommit counts at once, TxnOffsetCommit when its transaction is committed.
 """
@@ -16,8 +16,8 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, ProducerIdentity
 from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import Message
-from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome, Topic, Writes
-from millstream.node.groups.core.offset_expiry import ByGroup, Forgetting, Partitions, PendingOffsets, of_topic
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, CoordinatorResult, Topic, Writes
+from millstream.node.groups.core.offset_expiry import ByGroup, OffsetExpiry, Partitions, PendingOffsets, if_same_topic
 from millstream.node.groups.core.records import (
     NEVER,
     CommittedOffset,
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 FIRST_COMMIT_WITH_GROUP_NOT_FOUND = 9
 FIRST_COMMIT_WITH_TOPIC_IDS = 10
 _LAST_MS = (1 << 63) - 1
-_LONGEST_METADATA_WITH_EXPIRY = 8000
+_MAX_METADATA_LENGTH_WITH_EXPIRY = 8000
 """The old form of the record, the only one with an expiry, holds texts of up to 32,767 bytes."""
 
 
-class Committing:
+class OffsetCommit:
     """One request: who commits for which group, and what."""
 
     __slots__ = ("_expires_at_ms", "_generation", "_limit", "_now_ms", "_records", "_refused", "_request", "_shard")
@@ -57,7 +57,7 @@ class Committing:
 
     # The two requests
 
-    def plain(self, version: int) -> Outcome[dict[str, Any]]:
+    def plain(self, version: int) -> CoordinatorResult[dict[str, Any]]:
         """OffsetCommit; each partition of the request has its own error."""
         request, by_id = self._request, version >= FIRST_COMMIT_WITH_TOPIC_IDS
         try:
@@ -66,7 +66,7 @@ class Committing:
             self._refused = error.code
         if request.retention_time_ms != -1:
             self._expires_at_ms = min(self._now_ms + request.retention_time_ms, _LAST_MS)
-            self._limit = min(self._limit, _LONGEST_METADATA_WITH_EXPIRY)
+            self._limit = min(self._limit, _MAX_METADATA_LENGTH_WITH_EXPIRY)
         topics = self._shard.topics
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         rows = []
@@ -74,9 +74,9 @@ class Committing:
             topic = topics.by_id(wanted.topic_id) if by_id else topics.get(wanted.name)
             partitions = self._partitions(wanted, topic, unknown)
             rows.append({"topic_id": wanted.topic_id, "name": wanted.name, "partitions": partitions})
-        return Outcome({"topics": rows}, self._records)
+        return CoordinatorResult({"topics": rows}, self._records)
 
-    def in_transaction(self) -> Outcome[dict[str, Any]]:
+    def in_transaction(self) -> CoordinatorResult[dict[str, Any]]:
         """TxnOffsetCommit, the same for a producer who brings what the member consumed."""
         request = self._request
         try:
@@ -92,7 +92,7 @@ class Committing:
                     row["error_code"] = ErrorCode.ILLEGAL_GENERATION
             rows.append({"name": wanted.name, "partitions": partitions})
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
-        return Outcome({"topics": rows}, self._records, producer=producer)
+        return CoordinatorResult({"topics": rows}, self._records, producer=producer)
 
     # Who may
 
@@ -107,7 +107,7 @@ class Committing:
             code = ErrorCode.GROUP_ID_NOT_FOUND if by_name else ErrorCode.ILLEGAL_GENERATION
             raise KafkaError(code, f"Group {request.group_id} not found.")
         group.check_offset_commit(request.member_id, request.group_instance_id, generation, version)
-        group.heard_from(request.member_id, self._now_ms)
+        group.record_activity(request.member_id, self._now_ms)
 
     def _check_transactional(self) -> None:
         request, generation = self._request, self._generation
@@ -165,7 +165,7 @@ class Offsets:
         self._shard = shard
         self.by_group: ByGroup = {}
         self.pending = PendingOffsets()
-        self.forgetting = Forgetting(shard, self.by_group, self.pending)
+        self.expiry = OffsetExpiry(shard, self.by_group, self.pending)
         self._unread: dict[bytes, bytes | None] = {}
         """While the log is loaded: the last value of each key, not yet decoded. A long log has few keys."""
         self._has_orphans = False
@@ -257,25 +257,25 @@ class Offsets:
             except MalformedMessage:
                 self.pending.drop(key)
         if unread or had_pending:
-            self._has_orphans = self.forgetting.has_orphans
+            self._has_orphans = self.expiry.has_orphans
 
     def loaded(self, now_ms: int) -> None:
-        self.forgetting.begin(now_ms, has_orphans=self._has_orphans)
+        self.expiry.begin(now_ms, has_orphans=self._has_orphans)
 
     def topics_changed(self, deleted: Collection[str], writes: Writes, now_ms: int) -> None:
         if deleted:
-            forgotten = self.forgetting.topics_deleted(frozenset(deleted), now_ms)
+            forgotten = self.expiry.topics_deleted(frozenset(deleted), now_ms)
             writes.add(*forgotten.records, then=forgotten.on_written)
 
     # Requests
 
-    def commit(self, request: Message, version: int, now_ms: int) -> Outcome[dict[str, Any]]:
+    def commit(self, request: Message, version: int, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
         """OffsetCommit; see `committing`."""
-        return Committing(self._shard, request, request.generation_id_or_member_epoch, now_ms).plain(version)
+        return OffsetCommit(self._shard, request, request.generation_id_or_member_epoch, now_ms).plain(version)
 
-    def commit_in_transaction(self, request: Message, now_ms: int) -> Outcome[dict[str, Any]]:
+    def commit_in_transaction(self, request: Message, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
         """TxnOffsetCommit; see `committing`."""
-        return Committing(self._shard, request, request.generation_id, now_ms).in_transaction()
+        return OffsetCommit(self._shard, request, request.generation_id, now_ms).in_transaction()
 
     def fetch(self, wanted: Message, version: int, *, require_stable: bool = False) -> dict[str, Any]:
         """One group of OffsetFetch. In versions without groups the request itself is that group.
@@ -314,7 +314,7 @@ class Offsets:
             if topic is None and version >= _FIRST_VERSION_WITH_TOPIC_IDS:
                 continue  # there is no id to name it by
             topic_id = NO_TOPIC_ID if topic is None else topic.id
-            shown = [_row(index, of_topic(committed, topic)) for index, committed in partitions.items()]
+            shown = [_row(index, if_same_topic(committed, topic)) for index, committed in partitions.items()]
             rows.append({"name": name, "topic_id": topic_id, "partitions": shown})
         return rows
 
@@ -332,10 +332,10 @@ class Offsets:
                 return {"name": name, "topic_id": topic_id, "partitions": rows}
             name = topic.name
         partitions = known.get(name, {})
-        rows = [_row(index, of_topic(partitions.get(index), topic)) for index in indexes]
+        rows = [_row(index, if_same_topic(partitions.get(index), topic)) for index in indexes]
         return {"name": name, "topic_id": topic_id, "partitions": rows}
 
-    def delete(self, request: Message, now_ms: int) -> Outcome[dict[str, Any]]:
+    def delete(self, request: Message, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
         """OffsetDelete; KafkaError if the group does not allow it at all."""
         group = self._shard.find(request.group_id)
         group.check_offset_delete()
@@ -358,7 +358,7 @@ class Offsets:
                     records.append(offset_record(request.group_id, wanted.name, index, None))
                 partitions.append({"partition_index": index, "error_code": code})
             rows.append({"name": wanted.name, "partitions": partitions})
-        return Outcome({"topics": rows}, records)
+        return CoordinatorResult({"topics": rows}, records)
 
     def _topic(self, wanted: Message, version: int) -> Topic | None:
         if version >= _FIRST_VERSION_WITH_TOPIC_IDS:

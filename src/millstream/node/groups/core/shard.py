@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from millstream.config.broker_config import BrokerConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.primitives import MalformedMessage
-from millstream.node.coordination.core.state_machine import Outcome, Timers, TopicCatalog, Writes
+from millstream.node.coordination.core.state_machine import CoordinatorResult, Timers, TopicCatalog, Writes
 from millstream.node.groups.core.classic.groups import ClassicGroups
 from millstream.node.groups.core.consumer.groups import ConsumerGroups
 from millstream.node.groups.core.group import Group
@@ -67,7 +67,7 @@ class GroupShard:
         for kind in self._kinds:
             self._replayers.update(kind.replayers())
 
-    # The shell's side
+    # The runtime's side
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         replayer = self._replayers.get(record_type(key))
@@ -124,15 +124,15 @@ class GroupShard:
             if (not states or group.state_name.lower() in states) and (not types or group.type in types)
         ]
 
-    def delete_group(self, group_id: str, now_ms: int) -> Outcome[bool]:
+    def delete_group(self, group_id: str, now_ms: int) -> CoordinatorResult[bool]:
         """Whether the group is gone: if it has many offsets, they go first, and this is to be called again."""
         group = self.find(group_id)
         group.check_deletion()
-        records, has_more = self.offsets.forgetting.deletion_records(group_id)
-        return Outcome(not has_more, records if has_more else [*records, *group.deletion_records()])
+        records, has_more = self.offsets.expiry.deletion_records(group_id)
+        return CoordinatorResult(not has_more, records if has_more else [*records, *group.deletion_records()])
 
-    def topics_changed(self, deleted: Collection[str], now_ms: int) -> Outcome[None]:
+    def topics_changed(self, deleted: Collection[str], now_ms: int) -> CoordinatorResult[None]:
         writes = Writes()
         for kind in self._kinds:
             kind.topics_changed(deleted, writes, now_ms)
-        return writes.outcome(None)
+        return writes.result(None)

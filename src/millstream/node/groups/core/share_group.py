@@ -78,11 +78,13 @@ def _share(
     shared = dict.fromkeys(partitions, 0)
     left = []
     for member in readers:
-        kept = next((each for each in sorted(current.get(member, ())) if each in shared), None)
-        if kept is not None and (shared[kept] < least or (shared[kept] == least and larger > 0)):
-            larger -= shared[kept] == least
-            shared[kept] += 1
-            result[member].add(kept)
+        state_topics = next((each for each in sorted(current.get(member, ())) if each in shared), None)
+        if state_topics is not None and (
+            shared[state_topics] < least or (shared[state_topics] == least and larger > 0)
+        ):
+            larger -= shared[state_topics] == least
+            shared[state_topics] += 1
+            result[member].add(state_topics)
         else:
             left.append(member)
     for member in left:
@@ -108,27 +110,27 @@ class ShareMember:
 
 
 @dataclass(slots=True)
-class KeptTopic:
+class StateTopic:
     """A topic of which the group has state."""
 
     name: str
     partitions: set[int] = field(default_factory=set)
-    begun: set[int] = field(default_factory=set)
+    initializing: set[int] = field(default_factory=set)
     """Those among them whose state the share coordinator has yet to make."""
 
-    def copy(self) -> "KeptTopic":
-        return KeptTopic(self.name, set(self.partitions), set(self.begun))
+    def copy(self) -> "StateTopic":
+        return StateTopic(self.name, set(self.partitions), set(self.initializing))
 
     def add(self, partitions: Iterable[int]) -> None:
         """Keeps more; what is new has no state yet, or that of an earlier group of the same name."""
         new = set(partitions) - self.partitions
         self.partitions |= new
-        self.begun |= new
+        self.initializing |= new
 
 
 class ShareGroup(Group):
     type = GroupType.SHARE
-    vanishes_without_offsets = False
+    is_deleted_without_offsets = False
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -137,7 +139,7 @@ class ShareGroup(Group):
         self.assignment_epoch = 0
         self.members: dict[str, ShareMember] = {}
         self.target: dict[str, set[TopicPartitionId]] = {}
-        self.kept: dict[UUID, KeptTopic] = {}
+        self.state_topics: dict[UUID, StateTopic] = {}
         """What the group has state of, as far as members read it or an operator set it."""
 
     @property
@@ -183,7 +185,7 @@ class ShareGroup(Group):
         about = {"group_id": self.group_id}
         records = [record for member_id in self.members for record in member_tombstones(self.group_id, member_id)]
         records.append(group_record(RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_METADATA, about, None))
-        if self.kept:
+        if self.state_topics:
             records.append(group_record(RecordType.SHARE_GROUP_STATE_PARTITION_METADATA, about, None))
         records.append(group_record(RecordType.SHARE_GROUP_METADATA, about, None))
         return records
@@ -247,31 +249,34 @@ def current_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
     )
 
 
-def kept_partitions(kept: Mapping[UUID, KeptTopic]) -> set[TopicPartitionId]:
-    return {(topic_id, index) for topic_id, topic in kept.items() for index in topic.partitions}
+def state_partitions(state_topics: Mapping[UUID, StateTopic]) -> set[TopicPartitionId]:
+    return {(topic_id, index) for topic_id, topic in state_topics.items() for index in topic.partitions}
 
 
-def begun_partitions(kept: Mapping[UUID, KeptTopic]) -> set[TopicPartitionId]:
-    return {(topic_id, index) for topic_id, topic in kept.items() for index in topic.begun}
+def initializing_partitions(state_topics: Mapping[UUID, StateTopic]) -> set[TopicPartitionId]:
+    return {(topic_id, index) for topic_id, topic in state_topics.items() for index in topic.initializing}
 
 
-def kept_record(group_id: str, kept: Mapping[UUID, KeptTopic]) -> CoordinatorRecord:
-    rows = [(topic_id, topic.name, topic.begun, topic.partitions - topic.begun) for topic_id, topic in kept.items()]
+def state_record(group_id: str, state_topics: Mapping[UUID, StateTopic]) -> CoordinatorRecord:
+    rows = [
+        (topic_id, topic.name, topic.initializing, topic.partitions - topic.initializing)
+        for topic_id, topic in state_topics.items()
+    ]
     value = {
         "initializing_topics": [
-            {"topic_id": topic_id, "topic_name": name, "partitions": sorted(begun)}
-            for topic_id, name, begun, _ in rows
-            if begun
+            {"topic_id": topic_id, "topic_name": name, "partitions": sorted(initializing)}
+            for topic_id, name, initializing, _ in rows
+            if initializing
         ],
         "initialized_topics": [
             {"topic_id": topic_id, "topic_name": name, "partitions": sorted(ready)}
-            for topic_id, name, begun, ready in rows
-            if ready or not begun
+            for topic_id, name, initializing, ready in rows
+            if ready or not initializing
         ],
         "deleting_topics": [],
     }
     return group_record(
-        RecordType.SHARE_GROUP_STATE_PARTITION_METADATA, {"group_id": group_id}, value if kept else None
+        RecordType.SHARE_GROUP_STATE_PARTITION_METADATA, {"group_id": group_id}, value if state_topics else None
     )
 
 

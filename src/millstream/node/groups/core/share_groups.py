@@ -17,24 +17,24 @@ from millstream.config.group_config import GroupConfig
 from millstream.config.table import share as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
-from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome, Writes
-from millstream.node.groups.core.group import LONGEST_TEXT
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, CoordinatorResult, Writes
+from millstream.node.groups.core.group import MAX_TEXT_LENGTH
 from millstream.node.groups.core.records import RecordType, read_key, read_value
 from millstream.node.groups.core.share_group import (
     Assignment,
-    KeptTopic,
     ShareGroup,
     ShareMember,
+    StateTopic,
     TopicPartitionId,
     assign,
-    begun_partitions,
     by_topic,
     current_record,
     epoch_record,
-    kept_partitions,
-    kept_record,
+    initializing_partitions,
     member_record,
     member_tombstones,
+    state_partitions,
+    state_record,
     target_epoch_record,
     target_record,
 )
@@ -52,13 +52,15 @@ OnState = Callable[[str, Partitions, Partitions], None]
 class ShareGroups:
     def __init__(self, shard: "GroupShard") -> None:
         self._shard = shard
-        self.on_state: OnState = lambda group_id, begun, gone: None
-        """Told of partitions whose state is to be made, anew if there is any (`made` says when that is done), and of
+        self.on_state: OnState = lambda group_id, initializing, gone: None
+        """Told of partitions whose state is to be state_initialized, anew if there is any (`state_initialized` says when that is done), and of
         those whose state belongs to nobody: group or topic is gone."""
 
     # ShareGroupHeartbeat
 
-    def heartbeat(self, request: Message, client_id: str, client_host: str, now_ms: int) -> Outcome[dict[str, Any]]:
+    def heartbeat(
+        self, request: Message, client_id: str, client_host: str, now_ms: int
+    ) -> CoordinatorResult[dict[str, Any]]:
         _check_heartbeat(request)
         if request.member_epoch == LEAVE_EPOCH:
             return self._leave(request)
@@ -98,7 +100,7 @@ class ShareGroups:
         if not known or repeated or member.assigned != updated.assigned:
             answer["assignment"] = {"topic_partitions": by_topic(updated.assigned)}
         self._extend_session(group.group_id, request.member_id, now_ms)
-        return Outcome(answer, records)
+        return CoordinatorResult(answer, records)
 
     def _group_for(self, request: Message) -> ShareGroup:
         group = self._shard.groups.get(request.group_id)
@@ -129,14 +131,14 @@ class ShareGroups:
             )
         return member
 
-    def _leave(self, request: Message) -> Outcome[dict[str, Any]]:
+    def _leave(self, request: Message) -> CoordinatorResult[dict[str, Any]]:
         group = self.find(request.group_id)
         if request.member_id not in group.members:
             raise KafkaError(
                 ErrorCode.UNKNOWN_MEMBER_ID, f"Member {request.member_id} is not a member of group {group.group_id}."
             )
         answer = {"member_id": request.member_id, "member_epoch": LEAVE_EPOCH}
-        return Outcome(answer, self._removal(group, request.member_id))
+        return CoordinatorResult(answer, self._removal(group, request.member_id))
 
     def _removal(self, group: ShareGroup, member_id: str) -> list[CoordinatorRecord]:
         records = member_tombstones(group.group_id, member_id)
@@ -165,11 +167,11 @@ class ShareGroups:
             if group.target.get(member_id) != assigned
         ]
         records.append(target_epoch_record(group.group_id, epoch))
-        kept = {topic_id: topic.copy() for topic_id, topic in group.kept.items()}
+        state_topics = {topic_id: topic.copy() for topic_id, topic in group.state_topics.items()}
         for topic in topics.values():
-            kept.setdefault(topic.id, KeptTopic(topic.name)).add(range(topic.partition_count))
-        if kept != group.kept:
-            records.append(kept_record(group.group_id, kept))
+            state_topics.setdefault(topic.id, StateTopic(topic.name)).add(range(topic.partition_count))
+        if state_topics != group.state_topics:
+            records.append(state_record(group.group_id, state_topics))
         return target
 
     def _metadata_hash(self, members: Iterable[ShareMember]) -> int:
@@ -188,13 +190,13 @@ class ShareGroups:
     def _extend_session(self, group_id: str, member_id: str, now_ms: int) -> None:
         deadline_ms = now_ms + self._config(group_id)[group_config.SHARE_SESSION_TIMEOUT_MS]
 
-        def expired(now_ms: int) -> Outcome[None] | None:
+        def expired(now_ms: int) -> CoordinatorResult[None] | None:
             group = self._shard.groups.get(group_id)
             if not isinstance(group, ShareGroup) or member_id not in group.members:
                 return None
             # If this cannot be written, it is tried again in a while; a timer rings only once.
             self._extend_session(group_id, member_id, now_ms)
-            return Outcome(None, self._removal(group, member_id))
+            return CoordinatorResult(None, self._removal(group, member_id))
 
         self._shard.timers.set(("share-session", group_id, member_id), deadline_ms, expired)
 
@@ -203,8 +205,8 @@ class ShareGroups:
             if isinstance(group, ShareGroup):
                 for member_id in group.members:
                     self._extend_session(group.group_id, member_id, now_ms)
-                if begun := begun_partitions(group.kept):
-                    self.on_state(group.group_id, sorted(begun), ())
+                if initializing := initializing_partitions(group.state_topics):
+                    self.on_state(group.group_id, sorted(initializing), ())
 
     def topics_changed(self, deleted: Collection[str], writes: Writes, now_ms: int) -> None:
         """Members hear of new partitions with their next heartbeat; the state of deleted topics goes now."""
@@ -212,9 +214,11 @@ class ShareGroups:
             return
         for group in self._shard.groups.values():
             if isinstance(group, ShareGroup):
-                kept = {at: topic for at, topic in group.kept.items() if self._shard.topics.by_id(at) is not None}
-                if len(kept) < len(group.kept):
-                    writes.add(kept_record(group.group_id, kept))
+                state_topics = {
+                    at: topic for at, topic in group.state_topics.items() if self._shard.topics.by_id(at) is not None
+                }
+                if len(state_topics) < len(group.state_topics):
+                    writes.add(state_record(group.group_id, state_topics))
 
     # What an operator asks
 
@@ -253,8 +257,8 @@ class ShareGroups:
             if (topic := self._shard.topics.by_id(row["topic_id"])) is not None
         ]
 
-    def keep(self, group_id: str, topics: Mapping[UUID, tuple[str, Iterable[int]]]) -> Outcome[None]:
-        """Notes that an operator set the state of these partitions; a group that is not there is made, empty."""
+    def add_state(self, group_id: str, topics: Mapping[UUID, tuple[str, Iterable[int]]]) -> CoordinatorResult[None]:
+        """Notes that an operator set the state of these partitions; a group that is not there is state_initialized, empty."""
         group = self._shard.groups.get(group_id)
         records = []
         if not isinstance(group, ShareGroup):
@@ -263,33 +267,36 @@ class ShareGroups:
             group = ShareGroup(group_id)
             records.append(epoch_record(group_id, 0, 0))
         group.check_deletion()
-        kept = {topic_id: topic.copy() for topic_id, topic in group.kept.items()}
+        state_topics = {topic_id: topic.copy() for topic_id, topic in group.state_topics.items()}
         for topic_id, (name, partitions) in topics.items():
-            kept.setdefault(topic_id, KeptTopic(name)).add(partitions)
-        return Outcome(None, [*records, kept_record(group_id, kept)])
+            state_topics.setdefault(topic_id, StateTopic(name)).add(partitions)
+        return CoordinatorResult(None, [*records, state_record(group_id, state_topics)])
 
-    def made(self, group_id: str, partitions: Collection[TopicPartitionId]) -> Outcome[None]:
-        """Notes that the share coordinator has made the state of these."""
+    def state_initialized(self, group_id: str, partitions: Collection[TopicPartitionId]) -> CoordinatorResult[None]:
+        """Notes that the share coordinator has state_initialized the state of these."""
         group = self._known(group_id)
         if group is None:
-            return Outcome(None)
-        kept = {topic_id: topic.copy() for topic_id, topic in group.kept.items()}
+            return CoordinatorResult(None)
+        state_topics = {topic_id: topic.copy() for topic_id, topic in group.state_topics.items()}
         for topic_id, index in partitions:
-            if topic_id in kept:
-                kept[topic_id].begun.discard(index)
-        return Outcome(None, [kept_record(group_id, kept)] if kept != group.kept else [])
+            if topic_id in state_topics:
+                state_topics[topic_id].initializing.discard(index)
+        return CoordinatorResult(
+            None, [state_record(group_id, state_topics)] if state_topics != group.state_topics else []
+        )
 
-    def begun(self, group_id: str) -> set[TopicPartitionId]:
-        """Partitions of the group whose state is being made: nobody should read them before."""
+    def initializing(self, group_id: str) -> set[TopicPartitionId]:
+        """Partitions of the group whose state is being state_initialized: nobody should read them before."""
         group = self._known(group_id)
-        return set() if group is None else begun_partitions(group.kept)
+        return set() if group is None else initializing_partitions(group.state_topics)
 
-    def forget(self, group_id: str, topic_ids: Collection[UUID]) -> Outcome[None]:
+    def remove_state(self, group_id: str, topic_ids: Collection[UUID]) -> CoordinatorResult[None]:
         """Notes that an operator deleted the state of these topics."""
         group = self.find(group_id)
         group.check_deletion()
-        return Outcome(
-            None, [kept_record(group_id, {at: topic for at, topic in group.kept.items() if at not in topic_ids})]
+        return CoordinatorResult(
+            None,
+            [state_record(group_id, {at: topic for at, topic in group.state_topics.items() if at not in topic_ids})],
         )
 
     # Records
@@ -301,14 +308,14 @@ class ShareGroups:
             RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_METADATA: self._replay_target_epoch,
             RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_MEMBER: self._replay_target,
             RecordType.SHARE_GROUP_CURRENT_MEMBER_ASSIGNMENT: self._replay_current,
-            RecordType.SHARE_GROUP_STATE_PARTITION_METADATA: self._replay_kept,
+            RecordType.SHARE_GROUP_STATE_PARTITION_METADATA: self._replay_state,
         }
 
     def _known(self, group_id: str) -> ShareGroup | None:
         group = self._shard.groups.get(group_id)
         return group if isinstance(group, ShareGroup) else None
 
-    def _made(self, group_id: str) -> ShareGroup:
+    def _get_or_create(self, group_id: str) -> ShareGroup:
         """Compaction may leave any record of a group as its first."""
         group = self._known(group_id)
         if group is None:
@@ -321,9 +328,9 @@ class ShareGroups:
         if value is None:
             if (group := self._known(group_id)) is not None:
                 del self._shard.groups[group_id]
-                self._tell(group_id, set(), kept_partitions(group.kept))
+                self._notify(group_id, set(), state_partitions(group.state_topics))
             return
-        group = self._made(group_id)
+        group = self._get_or_create(group_id)
         content = read_value(RecordType.SHARE_GROUP_METADATA, value)
         group.epoch, group.metadata_hash = content.epoch, content.metadata_hash
 
@@ -335,7 +342,7 @@ class ShareGroups:
                 self._shard.timers.cancel(("share-session", about.group_id, about.member_id))
             return
         content = read_value(RecordType.SHARE_GROUP_MEMBER_METADATA, value)
-        members = self._made(about.group_id).members
+        members = self._get_or_create(about.group_id).members
         members[about.member_id] = replace(
             members.get(about.member_id) or ShareMember(about.member_id),
             rack_id=content.rack_id,
@@ -348,7 +355,7 @@ class ShareGroups:
         group_id = read_key(key).group_id
         if value is not None:
             content = read_value(RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_METADATA, value)
-            self._made(group_id).assignment_epoch = content.assignment_epoch
+            self._get_or_create(group_id).assignment_epoch = content.assignment_epoch
 
     def _replay_target(self, key: bytes, value: bytes | None) -> None:
         about = read_key(key)
@@ -357,36 +364,36 @@ class ShareGroups:
                 group.target.pop(about.member_id, None)
             return
         content = read_value(RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_MEMBER, value)
-        self._made(about.group_id).target[about.member_id] = _flat(content.topic_partitions)
+        self._get_or_create(about.group_id).target[about.member_id] = _flat(content.topic_partitions)
 
     def _replay_current(self, key: bytes, value: bytes | None) -> None:
         about = read_key(key)
         if value is None:
             return
         content = read_value(RecordType.SHARE_GROUP_CURRENT_MEMBER_ASSIGNMENT, value)
-        member = self._made(about.group_id).members.setdefault(about.member_id, ShareMember(about.member_id))
+        member = self._get_or_create(about.group_id).members.setdefault(about.member_id, ShareMember(about.member_id))
         member.epoch, member.previous_epoch = content.member_epoch, content.previous_member_epoch
         member.assigned = _flat(content.assigned_partitions)
 
-    def _replay_kept(self, key: bytes, value: bytes | None) -> None:
+    def _replay_state(self, key: bytes, value: bytes | None) -> None:
         group_id = read_key(key).group_id
-        group = self._made(group_id) if value is not None else self._known(group_id)
+        group = self._get_or_create(group_id) if value is not None else self._known(group_id)
         if group is None:
             return
-        kept: dict[UUID, KeptTopic] = {}
+        state_topics: dict[UUID, StateTopic] = {}
         if value is not None:
             content = read_value(RecordType.SHARE_GROUP_STATE_PARTITION_METADATA, value)
             for row in content.initializing_topics:
-                kept.setdefault(row.topic_id, KeptTopic(row.topic_name)).add(row.partitions)
+                state_topics.setdefault(row.topic_id, StateTopic(row.topic_name)).add(row.partitions)
             for row in content.initialized_topics:
-                kept.setdefault(row.topic_id, KeptTopic(row.topic_name)).partitions.update(row.partitions)
-        before, group.kept = group.kept, kept
-        gone = kept_partitions(before) - kept_partitions(kept)
-        self._tell(group_id, begun_partitions(kept) - begun_partitions(before), gone)
+                state_topics.setdefault(row.topic_id, StateTopic(row.topic_name)).partitions.update(row.partitions)
+        before, group.state_topics = group.state_topics, state_topics
+        gone = state_partitions(before) - state_partitions(state_topics)
+        self._notify(group_id, initializing_partitions(state_topics) - initializing_partitions(before), gone)
 
-    def _tell(self, group_id: str, begun: set[TopicPartitionId], gone: set[TopicPartitionId]) -> None:
-        if self._shard.live and (begun or gone):
-            self.on_state(group_id, sorted(begun), sorted(gone))
+    def _notify(self, group_id: str, initializing: set[TopicPartitionId], gone: set[TopicPartitionId]) -> None:
+        if self._shard.live and (initializing or gone):
+            self.on_state(group_id, sorted(initializing), sorted(gone))
 
 
 def _check_heartbeat(request: Message) -> None:
@@ -401,8 +408,8 @@ def _check_heartbeat(request: Message) -> None:
         problem = "RackId can't be empty."
     elif request.member_epoch == 0 and not request.subscribed_topic_names:
         problem = "SubscribedTopicNames must be set in first request."
-    elif max(len(request.group_id), len(request.member_id), len(request.rack_id or "")) > LONGEST_TEXT:
-        problem = f"An id is longer than {LONGEST_TEXT} characters."
+    elif max(len(request.group_id), len(request.member_id), len(request.rack_id or "")) > MAX_TEXT_LENGTH:
+        problem = f"An id is longer than {MAX_TEXT_LENGTH} characters."
     if problem:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 

@@ -182,7 +182,7 @@ class InFlight:
             return ready if unread is None else unread
         return min(ready, unread)
 
-    def was_given(self, offset: int) -> bool:
+    def was_delivered(self, offset: int) -> bool:
         """Whether the record at this offset was handed out before, and came back."""
         run = self._runs.find(offset)
         return run is not None and run.deliveries > 0

@@ -74,7 +74,7 @@ LIMIT_REACHED = "the record reached its delivery count limit"
 
 
 NO_MEMBER = ""
-_MOST_DELIVERIES = (1 << 15) - 1
+_MAX_DELIVERIES = (1 << 15) - 1
 """What the wire can say."""
 _first = attrgetter("first")
 
@@ -118,7 +118,7 @@ class Run:
 
     def acquire(self, member: str, deadline_ms: int) -> None:
         self.state = RecordState.ACQUIRED
-        self.deliveries = min(self.deliveries + 1, _MOST_DELIVERIES)
+        self.deliveries = min(self.deliveries + 1, _MAX_DELIVERIES)
         self.member = member
         self.deadline_ms = deadline_ms
 

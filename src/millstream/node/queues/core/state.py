@@ -18,15 +18,15 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
 from millstream.node.coordination.core.state_machine import (
     CoordinatorRecord,
-    Outcome,
+    CoordinatorResult,
     RecordFormats,
     Timers,
     record_type,
 )
 from millstream.node.queues.core.runs import RecordState, RunList, StateBatch
 
-_FORMATS = RecordFormats("millstream.node.queues.core", "share.schema")
-_SNAPSHOT, _UPDATE = 0, 1
+SHARE_RECORDS = RecordFormats("millstream.node.queues.core", "share.schema")
+SNAPSHOT, UPDATE = 0, 1
 
 _LARGEST_EPOCH = (1 << 31) - 1
 UNINITIALIZED = -1
@@ -69,7 +69,7 @@ class ShareStateShard:
 
     def initialize(
         self, key: ShareKey, state_epoch: int, start_offset: int, now_ms: int, batches: Sequence[StateBatch] = ()
-    ) -> Outcome[None]:
+    ) -> CoordinatorResult[None]:
         """Begins anew, at a start offset or where the group's settings will say, with nothing but these batches."""
         if not 0 <= state_epoch <= _LARGEST_EPOCH or start_offset < UNINITIALIZED:
             raise KafkaError(
@@ -87,17 +87,17 @@ class ShareStateShard:
         fresh.complete_count = sum(
             each.last - each.first + 1 for each in fresh.batches if RecordState(each.state).final
         )
-        return Outcome(None, [_snapshot(key, fresh, now_ms)])
+        return CoordinatorResult(None, [_snapshot(key, fresh, now_ms)])
 
-    def read(self, key: ShareKey, leader_epoch: int, now_ms: int) -> Outcome[ShareState]:
+    def read(self, key: ShareKey, leader_epoch: int, now_ms: int) -> CoordinatorResult[ShareState]:
         """For a leader that takes over: all writes of leaders before it are refused from now on."""
         state = self._known(key)
         if leader_epoch < state.leader_epoch:
             raise _fenced_leader(leader_epoch, state)
         if leader_epoch <= state.leader_epoch:
-            return Outcome(state)
+            return CoordinatorResult(state)
         update = _update(key, state, leader_epoch, UNINITIALIZED, -1, ())
-        return Outcome(state, [update])
+        return CoordinatorResult(state, [update])
 
     def write(
         self,
@@ -109,7 +109,7 @@ class ShareStateShard:
         complete_count: int,
         batches: Sequence[StateBatch],
         now_ms: int,
-    ) -> Outcome[None]:
+    ) -> CoordinatorResult[None]:
         state = self._known(key)
         if start_offset < UNINITIALIZED:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no offset {start_offset}")
@@ -124,7 +124,7 @@ class ShareStateShard:
             # It was overtaken by a write that was decided later: what is done with stays so, whoever comes last.
             start_offset = complete_count = UNINITIALIZED
         if state_epoch == state.state_epoch and state.updates < self._updates_per_snapshot:
-            return Outcome(None, [_update(key, state, leader_epoch, start_offset, complete_count, batches)])
+            return CoordinatorResult(None, [_update(key, state, leader_epoch, start_offset, complete_count, batches)])
         merged = ShareState(
             state.snapshot_epoch + 1,
             state_epoch,
@@ -136,19 +136,19 @@ class ShareStateShard:
         for batch in state.batches:
             merged.runs.put(batch)
         _merge(merged, batches)
-        return Outcome(None, [_snapshot(key, merged, now_ms)])
+        return CoordinatorResult(None, [_snapshot(key, merged, now_ms)])
 
-    def delete(self, key: ShareKey) -> Outcome[None]:
+    def delete(self, key: ShareKey) -> CoordinatorResult[None]:
         if key not in self.states:
-            return Outcome(None)
-        return Outcome(None, [_FORMATS.encode(_SNAPSHOT, key._asdict(), None)])
+            return CoordinatorResult(None)
+        return CoordinatorResult(None, [SHARE_RECORDS.encode(SNAPSHOT, key._asdict(), None)])
 
     def summary(self, key: ShareKey) -> ShareState | None:
         return self.states.get(key)
 
-    def checkpoint(self, now_ms: int) -> Outcome[None]:
+    def checkpoint(self, now_ms: int) -> CoordinatorResult[None]:
         """A snapshot of every share-partition: once it is written, nothing before it is needed."""
-        return Outcome(
+        return CoordinatorResult(
             None,
             [
                 _snapshot(key, replace(state, snapshot_epoch=state.snapshot_epoch + 1), now_ms)
@@ -167,15 +167,15 @@ class ShareStateShard:
     # Records
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        if not _FORMATS.is_known(key, value):
+        if not SHARE_RECORDS.is_known(key, value):
             return
-        kind, about = record_type(key), _FORMATS.read_key(key)
-        content = None if value is None else _FORMATS.read_value(kind, value)
+        kind, about = record_type(key), SHARE_RECORDS.read_key(key)
+        content = None if value is None else SHARE_RECORDS.read_value(kind, value)
         self.records_since_checkpoint += 1
         share_key = ShareKey(about.group_id, about.topic_id, about.partition)
         if content is None:
             self.states.pop(share_key, None)
-        elif kind == _SNAPSHOT:
+        elif kind == SNAPSHOT:
             self.states[share_key] = _from_snapshot(content)
         else:
             state = self.states.get(share_key)
@@ -245,7 +245,7 @@ def _snapshot(key: ShareKey, state: ShareState, now_ms: int) -> CoordinatorRecor
         "write_timestamp": now_ms,
         "state_batches": _rows(state.batches),
     }
-    return _FORMATS.encode(_SNAPSHOT, key._asdict(), value)
+    return SHARE_RECORDS.encode(SNAPSHOT, key._asdict(), value)
 
 
 def _update(
@@ -263,4 +263,4 @@ def _update(
         "delivery_complete_count": complete_count,
         "state_batches": _rows(batches),
     }
-    return _FORMATS.encode(_UPDATE, key._asdict(), value)
+    return SHARE_RECORDS.encode(UPDATE, key._asdict(), value)

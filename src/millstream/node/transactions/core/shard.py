@@ -16,7 +16,13 @@ from typing import TypeVar
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity, TopicName, TopicPartition
 from millstream.node.coordination.core.expression import Expression
-from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome, RecordFormats, Reply, Timers
+from millstream.node.coordination.core.state_machine import (
+    CoordinatorRecord,
+    CoordinatorResult,
+    DeferredResponse,
+    RecordFormats,
+    Timers,
+)
 from millstream.node.transactions.core.decisions import (
     Ending,
     ProducerIdNeeded,
@@ -96,8 +102,8 @@ def decode(key: bytes, value: bytes | None) -> tuple[str, Transaction | None] | 
 
 
 R = TypeVar("R")
-_MOST_BYTES_AT_ONCE = 256 << 10
-_REST_LATER_MS = 50
+_MAX_BATCH_BYTES = 256 << 10
+_NEXT_BATCH_DELAY_MS = 50
 """What does not fit into one batch of aborted or forgotten ones waits so long."""
 
 
@@ -121,12 +127,12 @@ class TransactionShard:
 
     # What clients ask for
 
-    def start_producer(self, start: ProducerStart, now_ms: int) -> Outcome[StartedProducer]:
+    def start_producer(self, start: ProducerStart, now_ms: int) -> CoordinatorResult[StartedProducer]:
         """InitProducerId. ProducerIdNeeded if it must be asked again with a new id."""
         changed = started(self.transactions, start, self._settings().transaction_version, now_ms)
         if not changed.is_decided:
             return self._changed(changed, answer_of(changed))
-        later: Reply[StartedProducer] = Reply()
+        later: DeferredResponse[StartedProducer] = DeferredResponse()
         later.resolve(_busy("the open transaction is being aborted"))  # type: ignore[arg-type]
         return self._changed(changed, later)
 
@@ -137,7 +143,7 @@ class TransactionShard:
         partitions: Iterable[TopicPartition],
         client_version: int,
         now_ms: int,
-    ) -> Outcome[None]:
+    ) -> CoordinatorResult[None]:
         """The partitions are part of the transaction, which begins if there is none."""
         transaction = self._known(transactional_id)
         if transaction.is_decided:
@@ -150,7 +156,7 @@ class TransactionShard:
             )
         wanted = frozenset(partitions)
         if transaction.state == TransactionState.ONGOING and wanted <= transaction.partitions:
-            return Outcome(None)
+            return CoordinatorResult(None)
         return self._changed(transaction.with_partitions(wanted, client_version, now_ms), None)
 
     def verify(
@@ -172,11 +178,11 @@ class TransactionShard:
         client_version: int,
         now_ms: int,
         new_producer_id: int | None = None,
-    ) -> Outcome[ProducerIdentity]:
+    ) -> CoordinatorResult[ProducerIdentity]:
         """EndTxn; answers who the client is from now on. ProducerIdNeeded as above."""
         transaction = self._known(transactional_id)
         if ending(transaction, client, committed, client_version) is Ending.REPEATED:
-            return Outcome(transaction.producer)
+            return CoordinatorResult(transaction.producer)
         if new_producer_id is None and transaction.needs_producer_id(client_version):
             raise ProducerIdNeeded
         changed = transaction.ended(committed, client_version, now_ms, new_producer_id)
@@ -190,14 +196,14 @@ class TransactionShard:
 
     # What goes on by itself
 
-    def complete(self, decided: Transaction, now_ms: int) -> Outcome[None]:
+    def complete(self, decided: Transaction, now_ms: int) -> CoordinatorResult[None]:
         """All markers of a decided transaction are written."""
         transaction = self.transactions.get(decided.transactional_id)
         if transaction is None or transaction != decided:
-            return Outcome(None)  # done already, and perhaps it is the next one that is decided now
+            return CoordinatorResult(None)  # done already, and perhaps it is the next one that is decided now
         return self._changed(transaction.completed(now_ms), None)
 
-    def _abort_late(self, now_ms: int) -> Outcome[None] | None:
+    def _abort_late(self, now_ms: int) -> CoordinatorResult[None] | None:
         version = self._settings().transaction_version
         self._arm(now_ms)
         changes: list[Transaction] = []
@@ -207,15 +213,15 @@ class TransactionShard:
             transaction = self.transactions[transactional_id]
             if not transaction.is_late(now_ms):
                 continue
-            if size > _MOST_BYTES_AT_ONCE:
-                self.timers.set("abort", now_ms + _REST_LATER_MS, self._abort_late)
+            if size > _MAX_BATCH_BYTES:
+                self.timers.set("abort", now_ms + _NEXT_BATCH_DELAY_MS, self._abort_late)
                 break
             changes.append(transaction.fenced(version, now_ms))
             records.append(encode(changes[-1], version))
             size += _size(records[-1])
-        return Outcome(None, records, lambda error: self._written(changes, error)) if records else None
+        return CoordinatorResult(None, records, lambda error: self._written(changes, error)) if records else None
 
-    def _forget_unused(self, now_ms: int) -> Outcome[None] | None:
+    def _forget_unused(self, now_ms: int) -> CoordinatorResult[None] | None:
         self._arm(now_ms)
         before = now_ms - self._settings().expiration_ms
         records: list[CoordinatorRecord] = []
@@ -223,12 +229,12 @@ class TransactionShard:
         for transaction in self.transactions.values():
             if not transaction.is_over or transaction.updated_ms > before:
                 continue
-            if size > _MOST_BYTES_AT_ONCE:
-                self.timers.set("forget", now_ms + _REST_LATER_MS, self._forget_unused)
+            if size > _MAX_BATCH_BYTES:
+                self.timers.set("forget", now_ms + _NEXT_BATCH_DELAY_MS, self._forget_unused)
                 break
             records.append(tombstone(transaction.transactional_id))
             size += _size(records[-1])
-        return Outcome(None, records) if records else None
+        return CoordinatorResult(None, records) if records else None
 
     def _arm(self, now_ms: int) -> None:
         settings = self._settings()
@@ -239,9 +245,9 @@ class TransactionShard:
 
     # Records
 
-    def _changed(self, changed: Transaction, answer: "R | Reply[R]") -> "Outcome[R]":
+    def _changed(self, changed: Transaction, answer: "R | DeferredResponse[R]") -> "CoordinatorResult[R]":
         record = encode(changed, self._settings().transaction_version)
-        return Outcome(answer, [record], lambda error: self._written([changed], error))
+        return CoordinatorResult(answer, [record], lambda error: self._written([changed], error))
 
     def _written(self, changes: Sequence[Transaction], error: KafkaError | None) -> None:
         if error is not None:

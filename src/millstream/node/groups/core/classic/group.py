@@ -42,7 +42,7 @@ from millstream.formats.protocol.primitives import (
     read_length_int32,
 )
 from millstream.formats.protocol.schema import Message
-from millstream.node.coordination.core.state_machine import CoordinatorRecord, Reply
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, DeferredResponse
 from millstream.node.groups.core.group import Group, GroupType
 from millstream.node.groups.core.records import RecordType, group_record
 
@@ -57,7 +57,7 @@ class GroupState(StrEnum):
 
 _E, _P, _C, _S, _D = GroupState
 
-MAY_FOLLOW: dict[GroupState, frozenset[GroupState]] = {
+ALLOWED_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {
     _E: frozenset({_P}),
     _P: frozenset({_E, _C, _S}),
     _C: frozenset({_P}),
@@ -67,7 +67,7 @@ MAY_FOLLOW: dict[GroupState, frozenset[GroupState]] = {
 """For each state, those it may follow on."""
 
 
-Answer = dict[str, Any]
+ResponseFields = dict[str, Any]
 
 
 class Protocol(NamedTuple):
@@ -96,12 +96,12 @@ class Member:
     assignment: bytes = b""
     is_new: bool = False
     """It has not had an answer to its first JoinGroup: it cannot send heartbeats, so its session is not the measure."""
-    joining: Reply[Answer] | None = field(default=None, repr=False)
+    joining: DeferredResponse[ResponseFields] | None = field(default=None, repr=False)
     """The JoinGroup that waits."""
-    syncing: Reply[Answer] | None = field(default=None, repr=False)
+    syncing: DeferredResponse[ResponseFields] | None = field(default=None, repr=False)
     """The SyncGroup that waits."""
     expires_at_ms: int = 0
-    alarm_at_ms: int | None = None
+    timer_at_ms: int | None = None
     """When the timer rings that looks whether it has expired; None if there is none."""
 
     @property
@@ -120,12 +120,12 @@ class Member:
     def metadata(self, protocol: str | None) -> bytes:
         return next((each.metadata for each in self.protocols if each.name == protocol), b"")
 
-    def answer_join(self, answer: Answer) -> None:
+    def respond_to_join(self, answer: ResponseFields) -> None:
         waiting, self.joining = self.joining, None
         if waiting is not None:
             waiting.resolve(answer)
 
-    def answer_sync(self, answer: Answer) -> bool:
+    def respond_to_sync(self, answer: ResponseFields) -> bool:
         """Whether it was waiting."""
         waiting, self.syncing = self.syncing, None
         if waiting is not None:
@@ -185,19 +185,21 @@ class ClassicGroup(Group):
         """Members that have not asked for the assignment of this generation."""
         self.topics: frozenset[str] | None = None
         """What the members read, if that is known."""
-        self.someone_joined = False
+        self.has_new_members = False
         """Since the first rebalance was last put off."""
 
     # State
 
     def move_to(self, state: GroupState, now_ms: int) -> None:
-        assert self.state in MAY_FOLLOW[state], f"group {self.group_id}: {state} may not follow on {self.state}"
+        assert self.state in ALLOWED_PREVIOUS_STATES[state], (
+            f"group {self.group_id}: {state} may not follow on {self.state}"
+        )
         self.previous_state, self.state = self.state, state
         self.state_since_ms = now_ms
 
     @property
     def can_rebalance(self) -> bool:
-        return self.state in MAY_FOLLOW[GroupState.PREPARING_REBALANCE]
+        return self.state in ALLOWED_PREVIOUS_STATES[GroupState.PREPARING_REBALANCE]
 
     @property
     def all_have_joined(self) -> bool:
@@ -209,7 +211,7 @@ class ClassicGroup(Group):
 
     # Members
 
-    def add(self, member: Member, joining: Reply[Answer] | None, kind: str) -> None:
+    def add(self, member: Member, joining: DeferredResponse[ResponseFields] | None, kind: str) -> None:
         if not self.members:
             self.kind = kind
         if self.leader is None:
@@ -231,17 +233,17 @@ class ClassicGroup(Group):
             del self.static_members[member.instance_id]
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
-        gone: Answer = {"error_code": ErrorCode.UNKNOWN_MEMBER_ID}
-        member.answer_join({**gone, "member_id": member_id})
-        member.answer_sync(gone)
+        gone: ResponseFields = {"error_code": ErrorCode.UNKNOWN_MEMBER_ID}
+        member.respond_to_join({**gone, "member_id": member_id})
+        member.respond_to_sync(gone)
 
     def replace_static(self, instance_id: str, old_id: str, new_id: str) -> Member:
         """The instance came back under a new member id; who still uses the old one is told to stop."""
         member = self.members.pop(old_id)
         self.members[new_id] = member
-        fenced: Answer = {"error_code": ErrorCode.FENCED_INSTANCE_ID}
-        member.answer_join({**fenced, "member_id": old_id})
-        member.answer_sync(fenced)
+        fenced: ResponseFields = {"error_code": ErrorCode.FENCED_INSTANCE_ID}
+        member.respond_to_join({**fenced, "member_id": old_id})
+        member.respond_to_sync(fenced)
         member.id = new_id
         self.static_members[instance_id] = new_id
         if self.leader == old_id:
@@ -259,7 +261,7 @@ class ClassicGroup(Group):
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"No member has the instance id {instance_id}.")
             if known != member_id:
                 raise KafkaError(
-                    ErrorCode.FENCED_INSTANCE_ID, f"Another member has taken over the instance id {instance_id}."
+                    ErrorCode.FENCED_INSTANCE_ID, f"Another member has taken expired the instance id {instance_id}."
                 )
         if member_id not in self.members:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {self.group_id} has no member {member_id!r}.")
@@ -301,9 +303,9 @@ class ClassicGroup(Group):
         else:
             self.protocol = None
             self.move_to(GroupState.EMPTY, now_ms)
-        self.learn_topics()
+        self.update_topics()
 
-    def learn_topics(self) -> None:
+    def update_topics(self) -> None:
         if self.kind != CONSUMER:
             self.topics = None
         else:
@@ -328,7 +330,7 @@ class ClassicGroup(Group):
         return self.is_empty and self.kind is None
 
     def check_offset_commit(self, member_id: str, instance_id: str | None, generation: int, version: int) -> None:
-        if self._is_for_anybody(generation):
+        if self._accepts_any_commit(generation):
             return
         if generation < 0 and not member_id and instance_id is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "Only members can commit while the group has any.")
@@ -337,12 +339,12 @@ class ClassicGroup(Group):
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group waits for its assignment.")
 
     def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
-        if self._is_for_anybody(generation):
+        if self._accepts_any_commit(generation):
             return
         if generation >= 0 or member_id or instance_id is not None:
             self._check_member_and_generation(member_id, instance_id, generation)
 
-    def _is_for_anybody(self, generation: int) -> bool:
+    def _accepts_any_commit(self, generation: int) -> bool:
         if self.state is GroupState.DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"Group {self.group_id} is being deleted.")
         return generation < 0 and self.state is GroupState.EMPTY
@@ -382,14 +384,14 @@ class ClassicGroup(Group):
             return committed_at_ms
         return None
 
-    def heard_from(self, member_id: str, now_ms: int) -> None:
+    def record_activity(self, member_id: str, now_ms: int) -> None:
         member = self.members.get(member_id)
         if member is not None and self.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             member.expires_at_ms = max(member.expires_at_ms, now_ms + member.session_timeout_ms)
 
     # Responses
 
-    def join_response(self, member: Member) -> Answer:
+    def join_response(self, member: Member) -> ResponseFields:
         """The response to JoinGroup. Only the leader gets the list of members."""
         return {
             "error_code": ErrorCode.NONE,
@@ -401,13 +403,13 @@ class ClassicGroup(Group):
             "members": self._members_for_leader() if self.leader == member.id else [],
         }
 
-    def _members_for_leader(self) -> list[Answer]:
+    def _members_for_leader(self) -> list[ResponseFields]:
         return [
             {"member_id": each.id, "group_instance_id": each.instance_id, "metadata": each.metadata(self.protocol)}
             for each in self.members.values()
         ]
 
-    def sync_response(self, member: Member) -> Answer:
+    def sync_response(self, member: Member) -> ResponseFields:
         """The response to SyncGroup."""
         return {
             "error_code": ErrorCode.NONE,
@@ -416,7 +418,7 @@ class ClassicGroup(Group):
             "assignment": member.assignment,
         }
 
-    def describe(self) -> Answer:
+    def describe(self) -> ResponseFields:
         """The group's row in the response to DescribeGroups."""
         is_stable = self.state is GroupState.STABLE
         return {
@@ -457,7 +459,7 @@ class ClassicGroup(Group):
         group.protocol = value.protocol
         group.leader = value.leader if value.leader in group.members else next(iter(group.members), None)
         group.state = GroupState.STABLE if group.members else GroupState.EMPTY
-        group.learn_topics()
+        group.update_topics()
         return group
 
     def deletion_records(self) -> list[CoordinatorRecord]:

@@ -14,10 +14,10 @@ from uuid import UUID
 from millstream.config.table import groups as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
-from millstream.node.coordination.core.state_machine import Outcome, Reply, Writes
-from millstream.node.groups.core.classic.group import Answer, ClassicGroup, Client, GroupState, Member, Protocol
+from millstream.node.coordination.core.state_machine import CoordinatorResult, DeferredResponse, Writes
+from millstream.node.groups.core.classic.group import ClassicGroup, Client, GroupState, Member, Protocol, ResponseFields
 from millstream.node.groups.core.consumer.group import ConsumerGroup
-from millstream.node.groups.core.group import LONGEST_TEXT
+from millstream.node.groups.core.group import MAX_TEXT_LENGTH
 from millstream.node.groups.core.records import RecordType, read_key, read_value
 
 if TYPE_CHECKING:
@@ -38,42 +38,42 @@ class Rebalance:
     def extend_session(self, group: ClassicGroup, member: Member, now_ms: int, timeout_ms: int | None = None) -> None:
         """The member lives. Mostly this only notes the time: the timer that rings too early sets itself anew."""
         member.expires_at_ms = now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
-        if member.alarm_at_ms is None or member.alarm_at_ms > member.expires_at_ms:
-            self._set_session_alarm(group, member)
+        if member.timer_at_ms is None or member.timer_at_ms > member.expires_at_ms:
+            self._set_session_timer(group, member)
 
-    def _set_session_alarm(self, group: ClassicGroup, member: Member) -> None:
-        member.alarm_at_ms = member.expires_at_ms
+    def _set_session_timer(self, group: ClassicGroup, member: Member) -> None:
+        member.timer_at_ms = member.expires_at_ms
         key = ("classic session", group.group_id, member.id)
-        self._timers.set(key, member.expires_at_ms, lambda now_ms: self._session_alarm(group, member, now_ms))
+        self._timers.set(key, member.expires_at_ms, lambda now_ms: self._session_expired(group, member, now_ms))
 
-    def _session_alarm(self, group: ClassicGroup, member: Member, now_ms: int) -> Outcome[None] | None:
-        member.alarm_at_ms = None
+    def _session_expired(self, group: ClassicGroup, member: Member, now_ms: int) -> CoordinatorResult[None] | None:
+        member.timer_at_ms = None
         if group.members.get(member.id) is not member or member.cannot_expire:
             return None
         if member.expires_at_ms > now_ms:
-            self._set_session_alarm(group, member)
+            self._set_session_timer(group, member)
             return None
         writes = Writes()
         self.remove(group, member.id)
         self.after_removal(group, writes, now_ms)
-        return writes.outcome(None)
+        return writes.result(None)
 
-    def expect(self, group: ClassicGroup, member_id: str, timeout_ms: int, now_ms: int) -> None:
+    def add_pending(self, group: ClassicGroup, member_id: str, timeout_ms: int, now_ms: int) -> None:
         """A member id was handed out; it must be joined with in time."""
         group.pending.add(member_id)
         key = ("classic pending", group.group_id, member_id)
-        self._timers.set(key, now_ms + timeout_ms, lambda at_ms: self._pending_alarm(group, member_id, at_ms))
+        self._timers.set(key, now_ms + timeout_ms, lambda at_ms: self._pending_expired(group, member_id, at_ms))
 
-    def _pending_alarm(self, group: ClassicGroup, member_id: str, now_ms: int) -> Outcome[None] | None:
+    def _pending_expired(self, group: ClassicGroup, member_id: str, now_ms: int) -> CoordinatorResult[None] | None:
         if member_id not in group.pending:
             return None
         writes = Writes()
         group.remove(member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
-            self.complete_join_if_all_have(group, writes, now_ms)
+            self.complete_join_if_all_joined(group, writes, now_ms)
         elif group.is_simple and group.group_id not in self._shard.offsets.by_group:
             self._shard.groups.pop(group.group_id, None)  # nobody came, and nothing was written
-        return writes.outcome(None)
+        return writes.result(None)
 
     def remove(self, group: ClassicGroup, member_id: str) -> None:
         self._timers.cancel(("classic session", group.group_id, member_id))
@@ -84,7 +84,7 @@ class Rebalance:
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.prepare(group, writes, now_ms)
         elif group.state is GroupState.PREPARING_REBALANCE:
-            self.complete_join_if_all_have(group, writes, now_ms)
+            self.complete_join_if_all_joined(group, writes, now_ms)
 
     # The joining phase
 
@@ -92,54 +92,54 @@ class Rebalance:
         if group.can_rebalance:
             self.prepare(group, writes, now_ms)
         else:
-            self.complete_join_if_all_have(group, writes, now_ms)
+            self.complete_join_if_all_joined(group, writes, now_ms)
 
     def prepare(self, group: ClassicGroup, writes: Writes, now_ms: int) -> None:
         """All members must join again; those who wait for an assignment are told so."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             for member in group.members.values():
-                if member.answer_sync({"error_code": ErrorCode.REBALANCE_IN_PROGRESS}):
+                if member.respond_to_sync({"error_code": ErrorCode.REBALANCE_IN_PROGRESS}):
                     self.extend_session(group, member, now_ms)
         self._timers.cancel(("classic sync", group.group_id))
         is_first = group.state is GroupState.EMPTY
         group.move_to(GroupState.PREPARING_REBALANCE, now_ms)
         if is_first:
             delay_ms = self._shard.config()[settings.GROUP_INITIAL_REBALANCE_DELAY_MS]
-            group.someone_joined = False
+            group.has_new_members = False
             self._wait_for_more(group, delay_ms, max(0, group.rebalance_timeout_ms - delay_ms), now_ms)
         elif group.all_have_joined:
             self.complete_join(group, writes, now_ms)
         else:
-            self._set_join_alarm(group, now_ms)
+            self._set_join_timer(group, now_ms)
 
     def _wait_for_more(self, group: ClassicGroup, delay_ms: int, left_ms: int, now_ms: int) -> None:
         """A new group gives others a while to come, and again a while if someone did."""
 
-        def over(at_ms: int) -> Outcome[None] | None:
+        def expired(at_ms: int) -> CoordinatorResult[None] | None:
             if group.state is not GroupState.PREPARING_REBALANCE:
                 return None
-            if group.someone_joined and left_ms > 0:
-                group.someone_joined = False
+            if group.has_new_members and left_ms > 0:
+                group.has_new_members = False
                 next_delay_ms = min(delay_ms, left_ms)
                 self._wait_for_more(group, next_delay_ms, left_ms - next_delay_ms, at_ms)
                 return None
             writes = Writes()
             self.complete_join(group, writes, at_ms)
-            return writes.outcome(None)
+            return writes.result(None)
 
-        self._timers.set(("classic join", group.group_id), now_ms + delay_ms, over)
+        self._timers.set(("classic join", group.group_id), now_ms + delay_ms, expired)
 
-    def _set_join_alarm(self, group: ClassicGroup, now_ms: int) -> None:
-        def over(at_ms: int) -> Outcome[None] | None:
+    def _set_join_timer(self, group: ClassicGroup, now_ms: int) -> None:
+        def expired(at_ms: int) -> CoordinatorResult[None] | None:
             if group.state is not GroupState.PREPARING_REBALANCE:
                 return None
             writes = Writes()
             self.complete_join(group, writes, at_ms)
-            return writes.outcome(None)
+            return writes.result(None)
 
-        self._timers.set(("classic join", group.group_id), now_ms + group.rebalance_timeout_ms, over)
+        self._timers.set(("classic join", group.group_id), now_ms + group.rebalance_timeout_ms, expired)
 
-    def complete_join_if_all_have(self, group: ClassicGroup, writes: Writes, now_ms: int) -> None:
+    def complete_join_if_all_joined(self, group: ClassicGroup, writes: Writes, now_ms: int) -> None:
         # A group's first rebalance has its own delay, which must pass even if all who are there have joined.
         if (
             group.state is GroupState.PREPARING_REBALANCE
@@ -155,27 +155,27 @@ class Rebalance:
             if not member.is_joining and not member.is_static:
                 self.remove(group, member.id)
         if group.members and not group.elect_leader_among_joined():
-            self._set_join_alarm(group, now_ms)  # only static members, none of them here: their sessions decide
+            self._set_join_timer(group, now_ms)  # only static members, none of them here: their sessions decide
             return
         group.begin_generation(now_ms)
         if group.state is GroupState.EMPTY:
             writes.add(group.metadata_record({}))
             return
-        self._set_sync_alarm(group, now_ms)
+        self._set_sync_timer(group, now_ms)
         for member in group.members.values():
             group.not_synced.add(member.id)
             was_joining = member.is_joining
-            member.answer_join(group.join_response(member))
+            member.respond_to_join(group.join_response(member))
             member.is_new = False
             if was_joining:
                 self.extend_session(group, member, now_ms)
 
     # The assignment phase
 
-    def _set_sync_alarm(self, group: ClassicGroup, now_ms: int) -> None:
+    def _set_sync_timer(self, group: ClassicGroup, now_ms: int) -> None:
         generation = group.generation
 
-        def over(at_ms: int) -> Outcome[None] | None:
+        def expired(at_ms: int) -> CoordinatorResult[None] | None:
             waits = group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
             if group.generation != generation or not waits or not group.not_synced:
                 return None
@@ -183,34 +183,34 @@ class Rebalance:
                 self.remove(group, member_id)
             writes = Writes()
             self.prepare(group, writes, at_ms)
-            return writes.outcome(None)
+            return writes.result(None)
 
-        self._timers.set(("classic sync", group.group_id), now_ms + group.rebalance_timeout_ms, over)
+        self._timers.set(("classic sync", group.group_id), now_ms + group.rebalance_timeout_ms, expired)
 
     def has_synced(self, group: ClassicGroup, member_id: str) -> None:
         group.not_synced.discard(member_id)
         if not group.not_synced:
             self._timers.cancel(("classic sync", group.group_id))
 
-    def give_assignments(self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int) -> None:
+    def assign(self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int) -> None:
         group.move_to(GroupState.STABLE, now_ms)
         for member in group.members.values():
             member.assignment = assignments.get(member.id, b"")
-            if member.answer_sync(group.sync_response(member)):
+            if member.respond_to_sync(group.sync_response(member)):
                 self.extend_session(group, member, now_ms)
 
-    def refuse_assignments(self, group: ClassicGroup, code: ErrorCode, now_ms: int) -> None:
+    def fail_assignment(self, group: ClassicGroup, code: ErrorCode, now_ms: int) -> None:
         """The assignment could not be written: everyone is told, and the group begins again."""
         for member in group.members.values():
             member.assignment = b""
-            if member.answer_sync({"error_code": code}):
+            if member.respond_to_sync({"error_code": code}):
                 self.extend_session(group, member, now_ms)
         self.prepare(group, Writes(), now_ms)
 
 
 _FIRST_VERSION_WITH_MEMBER_ID_REQUIRED = 4
 _FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT = 9
-_LONGEST_NAME_IN_AN_ID = 249
+_MAX_NAME_LENGTH_IN_ID = 249
 
 
 class Joins:
@@ -218,8 +218,8 @@ class Joins:
         self._shard = shard
         self._rebalance = rebalance
 
-    def join(self, request: Message, client: Client, version: int, now_ms: int) -> Outcome[Answer]:
-        """Answers when the joining phase is over; KafkaError where there is nothing to wait for."""
+    def join(self, request: Message, client: Client, version: int, now_ms: int) -> CoordinatorResult[ResponseFields]:
+        """Answers when the joining phase is expired; KafkaError where there is nothing to wait for."""
         config = self._shard.config()
         shortest, longest = config[settings.GROUP_MIN_SESSION_TIMEOUT_MS], config[settings.GROUP_MAX_SESSION_TIMEOUT_MS]
         if not shortest <= request.session_timeout_ms <= longest:
@@ -243,7 +243,7 @@ class Joins:
             )
         joining = _Joining(request, client, version, now_ms, writes)
         answer = self._join_new(group, joining) if not request.member_id else self._join_known(group, joining)
-        return writes.outcome(answer)
+        return writes.result(answer)
 
     def _group_to_join(self, request: Message, writes: Writes, now_ms: int) -> ClassicGroup:
         group = self._shard.groups.get(request.group_id)
@@ -272,20 +272,22 @@ class Joins:
             return member is not None or len(group.members) < limit
         return True
 
-    def _join_new(self, group: ClassicGroup, joining: "_Joining") -> "Answer | Reply[Answer]":
+    def _join_new(
+        self, group: ClassicGroup, joining: "_Joining"
+    ) -> "ResponseFields | DeferredResponse[ResponseFields]":
         instance_id = joining.request.group_instance_id
-        name = (instance_id or joining.client.client_id)[:_LONGEST_NAME_IN_AN_ID]
+        name = (instance_id or joining.client.client_id)[:_MAX_NAME_LENGTH_IN_ID]
         new_id = f"{name}-{_random_uuid(self._shard.randomness.getrandbits)}"
         if instance_id is not None:
             known = group.static_members.get(instance_id)
             if known is not None:
                 return self._return_static(group, known, new_id, joining)
         elif joining.version >= _FIRST_VERSION_WITH_MEMBER_ID_REQUIRED:
-            self._rebalance.expect(group, new_id, joining.request.session_timeout_ms, joining.now_ms)
+            self._rebalance.add_pending(group, new_id, joining.request.session_timeout_ms, joining.now_ms)
             return {"error_code": ErrorCode.MEMBER_ID_REQUIRED, "member_id": new_id}
         return self._add(group, new_id, joining)
 
-    def _add(self, group: ClassicGroup, member_id: str, joining: "_Joining") -> Reply[Answer]:
+    def _add(self, group: ClassicGroup, member_id: str, joining: "_Joining") -> DeferredResponse[ResponseFields]:
         request, now_ms = joining.request, joining.now_ms
         member = Member(
             member_id,
@@ -297,15 +299,17 @@ class Joins:
             is_new=True,
         )
         if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
-            group.someone_joined = True
-        reply: Reply[Answer] = Reply()
+            group.has_new_members = True
+        reply: DeferredResponse[ResponseFields] = DeferredResponse()
         self._shard.timers.cancel(("classic pending", group.group_id, member_id))
         group.add(member, reply, request.protocol_type)
         self._rebalance.extend_session(group, member, now_ms, NEW_MEMBER_TIMEOUT_MS)
         self._rebalance.prepare_or_complete(group, joining.writes, now_ms)
         return reply
 
-    def _join_known(self, group: ClassicGroup, joining: "_Joining") -> "Answer | Reply[Answer]":
+    def _join_known(
+        self, group: ClassicGroup, joining: "_Joining"
+    ) -> "ResponseFields | DeferredResponse[ResponseFields]":
         request, member_id = joining.request, joining.request.member_id
         if member_id in group.pending:
             if request.group_instance_id is not None:
@@ -320,27 +324,27 @@ class Joins:
             return group.join_response(member)
         return self._rejoin(group, member, joining)
 
-    def _rejoin(self, group: ClassicGroup, member: Member, joining: "_Joining") -> Reply[Answer]:
+    def _rejoin(self, group: ClassicGroup, member: Member, joining: "_Joining") -> DeferredResponse[ResponseFields]:
         reply = _update(member, joining)
         self._rebalance.prepare_or_complete(group, joining.writes, joining.now_ms)
         return reply
 
     def _return_static(
         self, group: ClassicGroup, old_id: str, new_id: str, joining: "_Joining"
-    ) -> "Answer | Reply[Answer]":
+    ) -> "ResponseFields | DeferredResponse[ResponseFields]":
         """A static member came back: it takes its old place, and nobody else needs to move."""
         writes, now_ms = joining.writes, joining.now_ms
         leader_before = group.leader
         member = group.replace_static(joining.request.group_instance_id, old_id, new_id)
         before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
         reply = _update(member, joining)
-        member.alarm_at_ms = None
+        member.timer_at_ms = None
         self._rebalance.extend_session(group, member, now_ms)
         if group.state is not GroupState.STABLE or group.elect_protocol() != group.protocol:
             self._rebalance.prepare_or_complete(group, writes, now_ms)
             return reply
         member.joining = None
-        group.learn_topics()
+        group.update_topics()
 
         def committed(error: KafkaError | None) -> None:
             if error is not None:
@@ -375,13 +379,13 @@ class _Joining:
         self.rebalance_timeout_ms = given_ms if version > 0 else request.session_timeout_ms
 
 
-def _update(member: Member, joining: _Joining) -> Reply[Answer]:
-    """The member joins again, perhaps with other abilities; an older request of its own is over."""
-    member.answer_join({"error_code": ErrorCode.REBALANCE_IN_PROGRESS, "member_id": member.id})
+def _update(member: Member, joining: _Joining) -> DeferredResponse[ResponseFields]:
+    """The member joins again, perhaps with other abilities; an older request of its own is expired."""
+    member.respond_to_join({"error_code": ErrorCode.REBALANCE_IN_PROGRESS, "member_id": member.id})
     member.protocols = joining.protocols
     member.rebalance_timeout_ms = joining.rebalance_timeout_ms
     member.session_timeout_ms = joining.request.session_timeout_ms
-    reply: Reply[Answer] = Reply()
+    reply: DeferredResponse[ResponseFields] = DeferredResponse()
     member.joining = reply
     return reply
 
@@ -389,7 +393,7 @@ def _update(member: Member, joining: _Joining) -> Reply[Answer]:
 def _check_lengths(request: Message) -> None:
     """What is too long for the group's record would otherwise be found out by its leader, in its SyncGroup."""
     for text in (request.group_instance_id or "", request.protocol_type, *(each.name for each in request.protocols)):
-        if len(text) > LONGEST_TEXT:
+        if len(text) > MAX_TEXT_LENGTH:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"A name of {len(text)} characters is too long.")
 
 
@@ -426,10 +430,10 @@ class ClassicGroups:
 
     def _forget(self, group: ClassicGroup) -> None:
         # A group that goes with its members has become one of another kind: whoever waits comes again and finds that.
-        again: Answer = {"error_code": ErrorCode.REBALANCE_IN_PROGRESS}
+        again: ResponseFields = {"error_code": ErrorCode.REBALANCE_IN_PROGRESS}
         for member in group.members.values():
-            member.answer_join({**again, "member_id": member.id})
-            member.answer_sync(again)
+            member.respond_to_join({**again, "member_id": member.id})
+            member.respond_to_sync(again)
         for member_id in (*group.members, *group.pending):
             self._rebalance.remove(group, member_id)
         group.state = GroupState.DEAD
@@ -457,13 +461,13 @@ class ClassicGroups:
             self._rebalance.extend_session(group, member, now_ms)
         self._rebalance.prepare(group, Writes(), now_ms)
 
-    def join(self, request: Message, client: Client, version: int, now_ms: int) -> Outcome[Answer]:
+    def join(self, request: Message, client: Client, version: int, now_ms: int) -> CoordinatorResult[ResponseFields]:
         """JoinGroup; see `joining`."""
         return self._joins.join(request, client, version, now_ms)
 
     # SyncGroup
 
-    def sync(self, request: Message, now_ms: int) -> Outcome[Answer]:
+    def sync(self, request: Message, now_ms: int) -> CoordinatorResult[ResponseFields]:
         known = self._shard.groups.get(request.group_id)
         if isinstance(known, ConsumerGroup):
             return self._shard.consumer.classic.sync(known, request, now_ms)
@@ -479,30 +483,30 @@ class ClassicGroups:
         self._rebalance.has_synced(group, member.id)
         if group.state is GroupState.STABLE:
             self._rebalance.extend_session(group, member, now_ms)
-            return Outcome(group.sync_response(member))
-        reply: Reply[Answer] = Reply()
-        member.answer_sync({"error_code": ErrorCode.REBALANCE_IN_PROGRESS})  # the same member, asking twice
+            return CoordinatorResult(group.sync_response(member))
+        reply: DeferredResponse[ResponseFields] = DeferredResponse()
+        member.respond_to_sync({"error_code": ErrorCode.REBALANCE_IN_PROGRESS})  # the same member, asking twice
         member.syncing = reply
         if group.leader != member.id:
-            return Outcome(reply)
+            return CoordinatorResult(reply)
         given = {row.member_id: row.assignment for row in request.assignments}
         assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
         generation = group.generation
 
         def committed(error: KafkaError | None) -> None:
-            # Meanwhile somebody may have joined or left, and all this be over.
+            # Meanwhile somebody may have joined or left, and all this be expired.
             if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != generation:
                 return
             if error is None:
-                self._rebalance.give_assignments(group, assignments, now_ms)
+                self._rebalance.assign(group, assignments, now_ms)
             else:
-                self._rebalance.refuse_assignments(group, error.code, now_ms)
+                self._rebalance.fail_assignment(group, error.code, now_ms)
 
-        return Outcome(reply, [group.metadata_record(assignments)], committed)
+        return CoordinatorResult(reply, [group.metadata_record(assignments)], committed)
 
     # Heartbeat and LeaveGroup
 
-    def heartbeat(self, request: Message, now_ms: int) -> Outcome[Answer]:
+    def heartbeat(self, request: Message, now_ms: int) -> CoordinatorResult[ResponseFields]:
         known = self._shard.groups.get(request.group_id)
         if isinstance(known, ConsumerGroup):
             return self._shard.consumer.classic.heartbeat(known, request, now_ms)
@@ -512,29 +516,33 @@ class ClassicGroups:
         self._rebalance.extend_session(group, group.members[request.member_id], now_ms)
         if group.state is GroupState.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group is rebalancing: join again.")
-        return Outcome({"error_code": ErrorCode.NONE})
+        return CoordinatorResult({"error_code": ErrorCode.NONE})
 
-    def leave(self, group_id: str, leaving: Collection[tuple[str, str | None]], now_ms: int) -> Outcome[list[Answer]]:
+    def leave(
+        self, group_id: str, leaving: Collection[tuple[str, str | None]], now_ms: int
+    ) -> CoordinatorResult[list[ResponseFields]]:
         """Members by id and instance id; an empty id with an instance id is an admin who removes a static member."""
         group = self._shard.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return self._shard.consumer.classic.leave(group, leaving, now_ms)
         if not isinstance(group, ClassicGroup):
             unknown = ErrorCode.UNKNOWN_MEMBER_ID
-            return Outcome([{"member_id": m, "group_instance_id": i, "error_code": unknown} for m, i in leaving])
+            return CoordinatorResult(
+                [{"member_id": m, "group_instance_id": i, "error_code": unknown} for m, i in leaving]
+            )
         writes = Writes()
         rows = []
-        somebody_left = False
+        has_removed = False
         for member_id, instance_id in leaving:
             code = ErrorCode.NONE
             try:
-                somebody_left |= self._leave(group, member_id, instance_id)
+                has_removed |= self._leave(group, member_id, instance_id)
             except KafkaError as error:
                 code = error.code
             rows.append({"member_id": member_id, "group_instance_id": instance_id, "error_code": code})
-        if somebody_left:
+        if has_removed:
             self._rebalance.after_removal(group, writes, now_ms)
-        return writes.outcome(rows)
+        return writes.result(rows)
 
     def _leave(self, group: ClassicGroup, member_id: str, instance_id: str | None) -> bool:
         if not member_id:

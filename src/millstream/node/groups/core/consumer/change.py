@@ -148,7 +148,7 @@ def with_epoch(member: Member, epoch: int) -> Member:
     return replace(member, epoch=epoch, previous_epoch=member.epoch)
 
 
-_MOST_PATTERNS = 200
+_MAX_PATTERNS = 200
 
 
 class TopicPattern:
@@ -197,13 +197,13 @@ class TopicPatterns:
         pattern = self._patterns.pop(text, None)
         if pattern is None:
             pattern = TopicPattern(text)
-            if len(self._patterns) >= _MOST_PATTERNS:
+            if len(self._patterns) >= _MAX_PATTERNS:
                 del self._patterns[next(iter(self._patterns))]
         self._patterns[text] = pattern
         return pattern
 
 
-class Surroundings(Protocol):
+class GroupContext(Protocol):
     """What a change needs to know beside the group."""
 
     patterns: TopicPatterns
@@ -218,7 +218,7 @@ class Surroundings(Protocol):
 
 
 class GroupChange:
-    def __init__(self, group: ConsumerGroup, around: Surroundings, writes: Writes, now_ms: int) -> None:
+    def __init__(self, group: ConsumerGroup, context: GroupContext, writes: Writes, now_ms: int) -> None:
         self.group = group
         self.writes = writes
         self.now_ms = now_ms
@@ -227,7 +227,7 @@ class GroupChange:
         self.patterns = dict(group.patterns)
         self.epoch = group.epoch
         self.assignment_epoch = group.assignment_epoch
-        self._around = around
+        self._context = context
         self._has_changed = False
 
     # Members
@@ -274,8 +274,8 @@ class GroupChange:
     # Regular expressions
 
     def _resolve(self, pattern: str) -> None:
-        topics = self._around.topics
-        matching = self._around.patterns.get(pattern).matches(topics)
+        topics = self._context.topics
+        matching = self._context.patterns.get(pattern).matches(topics)
         if self.patterns.get(pattern) != matching:
             self.patterns[pattern] = matching
             record = pattern_record(self.group.group_id, pattern, matching, topics.version, self.now_ms)
@@ -293,7 +293,7 @@ class GroupChange:
 
     def refresh(self) -> None:
         """A new epoch if members read other topics now, or if the topics they read are not what they were."""
-        group, version = self.group, self._around.topics.version
+        group, version = self.group, self._context.topics.version
         is_new_group = self.epoch == 0
         if not self._has_changed and not is_new_group and group.seen_topics == version:
             return
@@ -318,10 +318,10 @@ class GroupChange:
         digest = hashlib.blake2b(digest_size=8)
         is_empty = True
         for name in sorted(names):
-            topic = self._around.topics.get(name)
+            topic = self._context.topics.get(name)
             if topic is not None:
                 is_empty = False
-                racks = [sorted(racks) for racks in self._around.topics.racks(name)]
+                racks = [sorted(racks) for racks in self._context.topics.racks(name)]
                 digest.update(repr((name, topic.id.bytes, topic.partition_count, racks)).encode())
         return 0 if is_empty else int.from_bytes(digest.digest(), "big", signed=True)
 
@@ -331,7 +331,7 @@ class GroupChange:
         """Makes the target of a new epoch. While many come and go, not more often than the setting says."""
         if self.epoch <= self.assignment_epoch:
             return
-        earliest_ms = self.group.assigned_at_ms + self._around.assignment_interval_ms(self.group.group_id)
+        earliest_ms = self.group.assigned_at_ms + self._context.assignment_interval_ms(self.group.group_id)
         if not at_once and self.now_ms < earliest_ms and self.assignment_epoch > 0 and len(self.members) > 1:
             return
         topics: dict[UUID, TopicSpec] = {}
@@ -342,7 +342,7 @@ class GroupChange:
             specs.append(
                 MemberSpec(member.id, member.instance_id, member.rack, subscribed, self.targets.get(member.id, {}))
             )
-        assignor = preferred_assignor(self.members.values()) or self._around.default_assignor
+        assignor = preferred_assignor(self.members.values()) or self._context.default_assignor
         group_id = self.group.group_id
         for member_id, target in ASSIGNORS[assignor](specs, topics).items():
             if self.targets.get(member_id) != target:
@@ -356,11 +356,11 @@ class GroupChange:
         for name in self.topic_names(member):
             topic_id = ids.get(name)
             if topic_id is None:
-                topic = self._around.topics.get(name)
+                topic = self._context.topics.get(name)
                 if topic is None:
                     continue
                 topic_id = ids[name] = topic.id
-                racks = self._around.topics.racks(name)
+                racks = self._context.topics.racks(name)
                 topics[topic_id] = TopicSpec(topic.partition_count, racks)
             found.append(topic_id)
         return found
@@ -379,7 +379,7 @@ class GroupChange:
         if member.is_reconciled_to(self.assignment_epoch) and not subscription_changed:
             return member
         subscribed = {
-            topic.id for name in self.topic_names(member) if (topic := self._around.topics.get(name)) is not None
+            topic.id for name in self.topic_names(member) if (topic := self._context.topics.get(name)) is not None
         }
         target: Target = self.targets.get(member.id, {})
         after = reconcile(

@@ -1,7 +1,7 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup, from members of a consumer group that speak the classic protocol.
 
 Such a member joins and syncs without waiting for others: the broker assigns, and there is no leader. Where a member of
-the new protocol is told of a change with its next heartbeat, this one is told to join again.
+the new protocol is updated of a change with its next heartbeat, this one is updated to join again.
 
 A group that changes its kind while it runs: classic to consumer when the first member of the new protocol joins, and
 back when the last one leaves. Members, their partitions, and the offsets stay.
@@ -21,13 +21,13 @@ from millstream.config.table import groups as classic_settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.primitives import Cursor, MalformedMessage
 from millstream.formats.protocol.schema import Message, Schema, split_entries
-from millstream.node.coordination.core.state_machine import Outcome, TopicCatalog, Writes
+from millstream.node.coordination.core.state_machine import CoordinatorResult, TopicCatalog, Writes
 from millstream.node.groups.core.classic.group import ClassicGroup, Client, GroupState
 from millstream.node.groups.core.classic.group import Member as ClassicMember
 from millstream.node.groups.core.classic.group import Protocol as ClassicProtocol
 from millstream.node.groups.core.consumer.change import ConsumerSettings, GroupChange
 from millstream.node.groups.core.consumer.group import (
-    ClassicSide,
+    ClassicMetadata,
     ConsumerGroup,
     Member,
     MemberState,
@@ -39,7 +39,7 @@ from millstream.node.groups.core.consumer.group import (
     target_epoch_record,
     target_record,
 )
-from millstream.node.groups.core.group import LONGEST_TEXT
+from millstream.node.groups.core.group import MAX_TEXT_LENGTH
 
 if TYPE_CHECKING:
     from millstream.node.coordination.core.state_machine import Timers
@@ -82,7 +82,7 @@ def read_assignment(data: bytes) -> Message:
 
 
 def assignment_bytes(partitions: Mapping[UUID, Iterable[int]], topics: TopicCatalog, version: int) -> bytes:
-    """Topics that are gone have no name to be told by, and are left out."""
+    """Topics that are gone have no name to be updated by, and are left out."""
     rows = [
         {"topic": topic.name, "partitions": sorted(numbers)}
         for topic_id, numbers in partitions.items()
@@ -104,9 +104,9 @@ def by_topic_id(rows: Iterable[Message], topics: TopicCatalog) -> dict[UUID, set
     return found
 
 
-Answer = dict[str, Any]
+ResponseFields = dict[str, Any]
 _FIRST_VERSION_WITH_MEMBER_ID_REQUIRED = 4
-_LONGEST_NAME_IN_AN_ID = 249
+_MAX_NAME_LENGTH_IN_ID = 249
 
 
 class ClassicMembers:
@@ -118,11 +118,11 @@ class ClassicMembers:
 
     def join(
         self, group: ConsumerGroup, request: Message, client: Client, version: int, now_ms: int
-    ) -> Outcome[Answer]:
+    ) -> CoordinatorResult[ResponseFields]:
         instance_id = request.group_instance_id
-        name = (instance_id or client.client_id)[:_LONGEST_NAME_IN_AN_ID]
+        name = (instance_id or client.client_id)[:_MAX_NAME_LENGTH_IN_ID]
         member_id = request.member_id or f"{name}-{self._groups.new_uuid()}"
-        if len(member_id) > LONGEST_TEXT:
+        if len(member_id) > MAX_TEXT_LENGTH:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "No member has an id that long.")
         self._groups.check_room(group, member_id, instance_id)
         names = [protocol.name for protocol in request.protocols]
@@ -132,7 +132,7 @@ class ClassicMembers:
             )
         needs_id = not request.member_id and instance_id is None
         if needs_id and version >= _FIRST_VERSION_WITH_MEMBER_ID_REQUIRED:
-            return Outcome({"error_code": ErrorCode.MEMBER_ID_REQUIRED, "member_id": member_id})
+            return CoordinatorResult({"error_code": ErrorCode.MEMBER_ID_REQUIRED, "member_id": member_id})
         try:
             subscription = read_subscription(request.protocols[0].metadata)
         except MalformedMessage as error:
@@ -140,16 +140,16 @@ class ClassicMembers:
         writes = Writes()
         change = GroupChange(group, self._groups, writes, now_ms)
         before = self._member_to_join(change, member_id, request)
-        told = _told(before, request, subscription, client, version)
-        if self._groups.migration.can_downgrade([*_without(change, before), told]):
-            return self._join_as_classic_group(group, change, before, told, now_ms)
-        changed = change.put(told)
+        updated = _updated_member(before, request, subscription, client, version)
+        if self._groups.migration.can_downgrade([*_without(change, before), updated]):
+            return self._join_as_classic_group(group, change, before, updated, now_ms)
+        changed = change.put(updated)
         change.refresh()
         change.assign(at_once=True)
         owned = by_topic_id(subscription.owned_partitions, self._groups.topics)
-        member = change.step(told, owned, subscription_changed=changed)
+        member = change.step(updated, owned, subscription_changed=changed)
         writes.add(then=lambda error: None if error else self._joined(group.group_id, member, now_ms))
-        return writes.outcome(
+        return writes.result(
             {
                 "error_code": ErrorCode.NONE,
                 "generation_id": member.epoch,
@@ -175,22 +175,22 @@ class ClassicMembers:
         return back
 
     def _join_as_classic_group(
-        self, group: ConsumerGroup, change: GroupChange, before: Member, told: Member, now_ms: int
-    ) -> Outcome[Answer]:
+        self, group: ConsumerGroup, change: GroupChange, before: Member, updated: Member, now_ms: int
+    ) -> CoordinatorResult[ResponseFields]:
         """The last member of the new protocol came back with the old one: from here on it is a classic group.
 
-        The member is told to ask again, and then joins that.
+        The member is updated to ask again, and then joins that.
         """
         writes = Writes()
-        self._groups.migration.downgrade(group, [*_without(change, before), told], writes, now_ms)
-        return writes.outcome({"error_code": ErrorCode.REBALANCE_IN_PROGRESS, "member_id": told.id})
+        self._groups.migration.downgrade(group, [*_without(change, before), updated], writes, now_ms)
+        return writes.result({"error_code": ErrorCode.REBALANCE_IN_PROGRESS, "member_id": updated.id})
 
     def _joined(self, group_id: str, member: Member, now_ms: int) -> None:
-        self._groups.heard(group_id, member, now_ms)
+        self._groups.member_active(group_id, member, now_ms)
         self._timers.cancel(("consumer join", group_id, member.id))
-        self._expect(group_id, member, "consumer sync", now_ms)
+        self._expect_request(group_id, member, "consumer sync", now_ms)
 
-    def _expect(self, group_id: str, member: Member, what: str, now_ms: int) -> None:
+    def _expect_request(self, group_id: str, member: Member, what: str, now_ms: int) -> None:
         """It has its rebalance time-out for its next request."""
         key = (what, group_id, member.id)
         if key not in self._timers:
@@ -199,7 +199,7 @@ class ClassicMembers:
 
     # SyncGroup and Heartbeat
 
-    def sync(self, group: ConsumerGroup, request: Message, now_ms: int) -> Outcome[Answer]:
+    def sync(self, group: ConsumerGroup, request: Message, now_ms: int) -> CoordinatorResult[ResponseFields]:
         member, classic = self._known(group, request)
         for asked, actual in (
             (request.protocol_type, PROTOCOL_TYPE),
@@ -208,11 +208,11 @@ class ClassicMembers:
             if asked is not None and asked != actual:
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"The group uses {actual!r}, not {asked!r}.")
         if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED:
-            self._tell_to_join(group, member, now_ms)
+            self._require_join(group, member, now_ms)
         self._timers.cancel(("consumer sync", group.group_id, member.id))
         self._groups.extend_session(group, member, now_ms)
         version = subscription_version(classic.protocols[0].metadata)
-        return Outcome(
+        return CoordinatorResult(
             {
                 "error_code": ErrorCode.NONE,
                 "protocol_type": PROTOCOL_TYPE,
@@ -221,22 +221,22 @@ class ClassicMembers:
             }
         )
 
-    def heartbeat(self, group: ConsumerGroup, request: Message, now_ms: int) -> Outcome[Answer]:
+    def heartbeat(self, group: ConsumerGroup, request: Message, now_ms: int) -> CoordinatorResult[ResponseFields]:
         member, _ = self._known(group, request)
         self._groups.extend_session(group, member, now_ms)
         gets_more = member.state is MemberState.UNRELEASED and not _waits_for_others(group, member)
         if group.epoch > member.epoch or member.state is MemberState.UNREVOKED or gets_more:
-            self._tell_to_join(group, member, now_ms)
+            self._require_join(group, member, now_ms)
         if group.seen_topics != self._groups.topics.version and self._groups.topics_differ(group, now_ms):
             # Its own client looks after new partitions only as a leader, and here it never is one.
-            self._tell_to_join(group, member, now_ms)
-        return Outcome({"error_code": ErrorCode.NONE})
+            self._require_join(group, member, now_ms)
+        return CoordinatorResult({"error_code": ErrorCode.NONE})
 
-    def _tell_to_join(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
-        self._expect(group.group_id, member, "consumer join", now_ms)
+    def _require_join(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
+        self._expect_request(group.group_id, member, "consumer join", now_ms)
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group has changed: join again.")
 
-    def _known(self, group: ConsumerGroup, request: Message) -> tuple[Member, ClassicSide]:
+    def _known(self, group: ConsumerGroup, request: Message) -> tuple[Member, ClassicMetadata]:
         member = _classic_member(group, request.member_id, request.group_instance_id)
         if request.generation_id != member.epoch:
             raise KafkaError(
@@ -249,7 +249,7 @@ class ClassicMembers:
 
     def leave(
         self, group: ConsumerGroup, leaving: Collection[tuple[str, str | None]], now_ms: int
-    ) -> Outcome[list[Answer]]:
+    ) -> CoordinatorResult[list[ResponseFields]]:
         writes = Writes()
         rows = []
         gone: dict[str, Member] = {}
@@ -267,7 +267,7 @@ class ClassicMembers:
             rows.append({"member_id": member_id, "group_instance_id": instance_id, "error_code": code})
         if gone:
             self._groups.remove_members(group, list(gone.values()), writes, now_ms)
-        return writes.outcome(rows)
+        return writes.result(rows)
 
 
 def _classic_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Member:
@@ -297,7 +297,7 @@ def _waits_for_others(group: ConsumerGroup, member: Member) -> bool:
     )
 
 
-def _told(before: Member, request: Message, subscription: Message, client: Client, version: int) -> Member:
+def _updated_member(before: Member, request: Message, subscription: Message, client: Client, version: int) -> Member:
     rebalance_ms = request.rebalance_timeout_ms if version > 0 else request.session_timeout_ms
     protocols = tuple(Protocol(each.name, each.metadata) for each in request.protocols)
     return replace(
@@ -310,12 +310,12 @@ def _told(before: Member, request: Message, subscription: Message, client: Clien
         pattern=None,
         rebalance_timeout_ms=rebalance_ms,
         assignor=None,
-        classic=ClassicSide(request.session_timeout_ms, protocols),
+        classic=ClassicMetadata(request.session_timeout_ms, protocols),
     )
 
 
 _COMMON_PROTOCOLS = ("range", "roundrobin", "sticky", "cooperative-sticky")
-"""Their members do without what the leader told them beside the partitions; librdkafka's leaders do tell something.
+"""Their members do without what the leader updated them beside the partitions; librdkafka's leaders do tell something.
 What an assignor of one's own tells (that of Kafka Streams, say) would be lost, and so such a group cannot go over."""
 _GENERATIONS_AHEAD = 100
 """More than a group begins before it writes one down."""
@@ -343,7 +343,7 @@ class Migration:
                 new.targets[member.id] = {topic_id: frozenset(owned) for topic_id, owned in member.assigned.items()}
         except MalformedMessage as error:
             raise _refused(old.group_id, f"the embedded consumer protocol is malformed ({error})") from None
-        # Whoever waits in the old group is told to come again when its tombstone is written, and finds the new one.
+        # Whoever waits in the old group is updated to come again when its tombstone is written, and finds the new one.
         writes.extend(old.deletion_records())
         group_id = new.group_id
         writes.extend(member_record(group_id, member) for member in new.members.values())
@@ -379,9 +379,9 @@ class Migration:
             new.add(_to_classic(member, self._shard.topics), None, PROTOCOL_TYPE)
         new.protocol = new.elect_protocol()
         new.state = GroupState.STABLE
-        new.learn_topics()
+        new.update_topics()
         assignments = {member.id: member.assignment for member in new.members.values()}
-        # A member that is in this generation is told to join again; one that is not loses its partitions first.
+        # A member that is in this generation is updated to join again; one that is not loses its partitions first.
         generation = max(old.assignment_epoch, *(member.epoch for member in members))
         # Should we die before they have joined, nothing else would say that they must: so the record is of a generation
         # that nobody is in.
@@ -418,7 +418,7 @@ def _from_classic(classic: ClassicMember, group: ClassicGroup, topics: TopicCata
         classic.client.host,
         frozenset(subscription.topics),
         rebalance_timeout_ms=classic.rebalance_timeout_ms,
-        classic=ClassicSide(classic.session_timeout_ms, tuple(Protocol(*each) for each in classic.protocols)),
+        classic=ClassicMetadata(classic.session_timeout_ms, tuple(Protocol(*each) for each in classic.protocols)),
         epoch=group.generation,
         previous_epoch=group.generation,
         assigned={topic_id: dict.fromkeys(sorted(numbers), group.generation) for topic_id, numbers in owned.items()},

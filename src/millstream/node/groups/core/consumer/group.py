@@ -87,7 +87,7 @@ class Protocol(NamedTuple):
     metadata: bytes
 
 
-class ClassicSide(NamedTuple):
+class ClassicMetadata(NamedTuple):
     """What is known of a member that speaks JoinGroup."""
 
     session_timeout_ms: int
@@ -106,13 +106,13 @@ class Member:
     pattern: str | None = None
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
-    classic: ClassicSide | None = None
+    classic: ClassicMetadata | None = None
     epoch: int = JOIN_EPOCH
     previous_epoch: int = JOIN_EPOCH
     state: MemberState = MemberState.STABLE
     assigned: Owned = field(default_factory=lambda: NOTHING)
     revoking: Owned = field(default_factory=lambda: NOTHING)
-    """What it was told to give up and has not confirmed; nobody else may have these."""
+    """What it was updated to give up and has not confirmed; nobody else may have these."""
 
     @property
     def is_away(self) -> bool:
@@ -165,7 +165,7 @@ def metadata_fields(value: Message) -> dict[str, Any]:
         "assignor": value.server_assignor,
         "classic": None
         if classic is None
-        else ClassicSide(
+        else ClassicMetadata(
             classic.session_timeout_ms, tuple(Protocol(p.name, p.metadata) for p in classic.supported_protocols)
         ),
     }
@@ -293,7 +293,7 @@ class ConsumerGroup(Group):
         self._owners: dict[UUID, dict[int, str]] = {}
         # Soft state
         self.sessions: dict[str, int] = {}
-        """For each member, until when it must be heard from."""
+        """For each member, until when it must be member_active from."""
         self.seen_topics: int | None = None
         """The version of the catalog up to which changes of topics were looked at."""
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
-from millstream.node.coordination.core.state_machine import Outcome, TopicCatalog, Writes
+from millstream.node.coordination.core.state_machine import CoordinatorResult, TopicCatalog, Writes
 from millstream.node.groups.core.classic.group import ClassicGroup, Client
 from millstream.node.groups.core.consumer.change import ConsumerSettings, GroupChange, TopicPatterns, away
 from millstream.node.groups.core.consumer.classic_members import ClassicMembers, Migration
@@ -28,7 +28,7 @@ from millstream.node.groups.core.consumer.group import (
     target_rows,
 )
 from millstream.node.groups.core.consumer.replay import ConsumerReplay
-from millstream.node.groups.core.group import LONGEST_TEXT
+from millstream.node.groups.core.group import MAX_TEXT_LENGTH
 
 if TYPE_CHECKING:
     from millstream.node.groups.core.shard import GroupShard, Replayer
@@ -46,7 +46,7 @@ def check_heartbeat(request: Message, version: int, assignors: Collection[str]) 
     _refuse_if(request.instance_id is not None and not request.instance_id.strip(), "InstanceId can't be empty.")
     _refuse_if(request.rack_id is not None and not request.rack_id.strip(), "RackId can't be empty.")
     for text in (request.member_id, request.instance_id, request.rack_id, request.subscribed_topic_regex):
-        _refuse_if(text is not None and len(text) > LONGEST_TEXT, "A name or an expression is too long.")
+        _refuse_if(text is not None and len(text) > MAX_TEXT_LENGTH, "A name or an expression is too long.")
     if epoch == LEAVE_STATIC_EPOCH:
         _refuse_if(request.instance_id is None, "InstanceId can't be null.")
     elif epoch < LEAVE_STATIC_EPOCH:
@@ -84,7 +84,7 @@ def owned_partitions(request: Message) -> dict[UUID, set[int]] | None:
 
 
 def is_full(request: Message) -> bool:
-    """The member tells everything: it has just joined, or is not sure that we heard the last time."""
+    """The member tells everything: it has just joined, or is not sure that we member_active the last time."""
     has_subscription = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     return request.rebalance_timeout_ms != -1 and has_subscription and request.topic_partitions is not None
 
@@ -105,7 +105,7 @@ def check_member_epoch(member: Member, epoch: int, owned: dict[UUID, set[int]] |
     )
 
 
-Answer = dict[str, Any]
+ResponseFields = dict[str, Any]
 _WAITING_HEARTBEAT_MS = 1000
 """A member that waits for partitions is asked to come back this soon: the others may let go of them any moment."""
 
@@ -141,7 +141,7 @@ class ConsumerGroups:
         """Matches the topics there are with the expressions of all groups: nobody waits for an answer yet."""
         for group in self._shard.groups.values():
             for text in group.patterns if isinstance(group, ConsumerGroup) else ():
-                with suppress(KafkaError):  # written when larger ones were allowed: its members are told
+                with suppress(KafkaError):  # written when larger ones were allowed: its members are updated
                     pattern = self.patterns.get(text)
                     pattern.learn(pattern.unknown(self.topics))
 
@@ -157,7 +157,9 @@ class ConsumerGroups:
 
     # ConsumerGroupHeartbeat
 
-    def heartbeat(self, request: Message, client: Client, version: int, now_ms: int) -> Outcome[Answer]:
+    def heartbeat(
+        self, request: Message, client: Client, version: int, now_ms: int
+    ) -> CoordinatorResult[ResponseFields]:
         check_heartbeat(request, version, self.settings.assignors)
         if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
             return self._leave(request, now_ms)
@@ -172,33 +174,33 @@ class ConsumerGroups:
             before = self._dynamic_member(group, member_id, request.member_epoch, owned)
         else:
             before = self._static_member(change, member_id, request, owned)
-        told = _told(before, request, client)
-        subscription_changed = change.put(told)
+        updated = _updated_member(before, request, client)
+        subscription_changed = change.put(updated)
         change.refresh()
         change.assign()
-        member = change.step(told, owned, subscription_changed=subscription_changed)
-        writes.add(then=lambda error: None if error else self._answered(group, member, now_ms))
-        answer: Answer = {
+        member = change.step(updated, owned, subscription_changed=subscription_changed)
+        writes.add(then=lambda error: None if error else self._on_written(group, member, now_ms))
+        answer: ResponseFields = {
             "member_id": member.id,
             "member_epoch": member.epoch,
             "heartbeat_interval_ms": self._next_heartbeat_ms(change, member),
         }
         if joins or is_full(request) or member.assigned != before.assigned:
             answer["assignment"] = {"topic_partitions": target_rows(member.assigned)}
-        return writes.outcome(answer)
+        return writes.result(answer)
 
     def _next_heartbeat_ms(self, change: GroupChange, member: Member) -> int:
         interval_ms = self.settings.heartbeat_interval_ms(change.group.group_id)
         waits = member.state is MemberState.UNRELEASED or change.epoch > change.assignment_epoch
         return min(interval_ms, _WAITING_HEARTBEAT_MS) if waits else interval_ms
 
-    def _answered(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
+    def _on_written(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
         if self._shard.groups[group.group_id] is not group:
             for each in group.members.values():  # it is new, and may have been a classic group until now
-                self.heard(group.group_id, each, now_ms)
-        self.heard(group.group_id, member, now_ms)
+                self.member_active(group.group_id, each, now_ms)
+        self.member_active(group.group_id, member, now_ms)
 
-    def heard(self, group_id: str, member: Member, now_ms: int) -> None:
+    def member_active(self, group_id: str, member: Member, now_ms: int) -> None:
         group = self.find(group_id)  # the one that the records made, if the group is new
         self.extend_session(group, member, now_ms)
         self.watch_revocation(group, member, now_ms)
@@ -271,13 +273,13 @@ class ConsumerGroups:
 
     # Leaving
 
-    def _leave(self, request: Message, now_ms: int) -> Outcome[Answer]:
+    def _leave(self, request: Message, now_ms: int) -> CoordinatorResult[ResponseFields]:
         group = self.find(request.group_id)
         if request.instance_id is None:
             member = group.find_member(request.member_id)
         else:
             member = group.find_static_member(request.instance_id, request.member_id)
-        answer: Answer = {"member_id": request.member_id, "member_epoch": request.member_epoch}
+        answer: ResponseFields = {"member_id": request.member_id, "member_epoch": request.member_epoch}
         writes = Writes()
         if request.member_epoch == LEAVE_STATIC_EPOCH:
             # Its session goes on: whoever does not come back in time is out.
@@ -285,7 +287,7 @@ class ConsumerGroups:
             writes.add(assignment_record(group.group_id, gone))
         else:
             self.remove_members(group, [member], writes, now_ms)
-        return writes.outcome(answer)
+        return writes.result(answer)
 
     def remove_members(self, group: ConsumerGroup, members: Collection[Member], writes: Writes, now_ms: int) -> None:
         """Takes members out; the others learn what that means for them with their next heartbeats."""
@@ -324,7 +326,7 @@ class ConsumerGroups:
         key = ("consumer session", group_id, member_id)
         self._shard.timers.set(key, deadline_ms, lambda now_ms: self._session_over(group_id, member_id, now_ms))
 
-    def _session_over(self, group_id: str, member_id: str, now_ms: int) -> Outcome[None] | None:
+    def _session_over(self, group_id: str, member_id: str, now_ms: int) -> CoordinatorResult[None] | None:
         group = self._shard.groups.get(group_id)
         if not isinstance(group, ConsumerGroup) or member_id not in group.members:
             return None
@@ -344,7 +346,7 @@ class ConsumerGroups:
             return
         group_id, member_id, epoch = group.group_id, member.id, member.epoch
 
-        def over(at_ms: int) -> Outcome[None] | None:
+        def over(at_ms: int) -> CoordinatorResult[None] | None:
             known = self._shard.groups.get(group_id)
             late = known.members.get(member_id) if isinstance(known, ConsumerGroup) else None
             if not isinstance(known, ConsumerGroup) or late is None:
@@ -355,7 +357,7 @@ class ConsumerGroups:
 
         self._shard.timers.set(key, now_ms + max(0, member.rebalance_timeout_ms), over)
 
-    def expire(self, group_id: str, member_id: str, now_ms: int) -> Outcome[None] | None:
+    def expire(self, group_id: str, member_id: str, now_ms: int) -> CoordinatorResult[None] | None:
         group = self._shard.groups.get(group_id)
         if not isinstance(group, ConsumerGroup) or member_id not in group.members:
             return None
@@ -364,16 +366,16 @@ class ConsumerGroups:
         group.sessions[member_id] = now_ms
         self._set_session_timer(group_id, member_id, now_ms + self.settings.session_timeout_ms(group_id))
         self.remove_members(group, [group.members[member_id]], writes, now_ms)
-        return writes.outcome(None)
+        return writes.result(None)
 
     # ConsumerGroupDescribe
 
-    def describe(self, group_id: str) -> Answer:
+    def describe(self, group_id: str) -> ResponseFields:
         """KafkaError (GROUP_ID_NOT_FOUND) if there is no such consumer group."""
         return self.find(group_id).describe(self._shard.topics, self.default_assignor)
 
 
-def _told(before: Member, request: Message, client: Client) -> Member:
+def _updated_member(before: Member, request: Message, client: Client) -> Member:
     """The member with what the request says of it; what the request leaves out is as it was."""
     names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
     return replace(
