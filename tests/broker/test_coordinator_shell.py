@@ -12,9 +12,12 @@ from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.topic_creation import InternalTopics
-from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome, Reply, Timers
-from millstream.node.coordination.runtime import CoordinatorShell
-from millstream.node.coordination.core.state_machine import CoordinatorRecord, DeferredResponse, Outcome, Timers
+from millstream.node.coordination.core.state_machine import (
+    CoordinatorRecord,
+    CoordinatorResult,
+    DeferredResponse,
+    Timers,
+)
 from millstream.node.coordination.runtime import CoordinatorRuntime
 from millstream.node.environment import Environment
 from millstream.node.groups.coordinator import GROUP_TOPIC, GroupCoordinator
@@ -123,12 +126,12 @@ def shell_on(kept: Replicated, **options: Any) -> tuple[CoordinatorRuntime, Keys
     return CoordinatorRuntime(partition(kept), state, environment(), **options), state
 
 
-def put(key: bytes) -> Callable[[int], Outcome[bytes]]:
-    return lambda now_ms: Outcome(key, [CoordinatorRecord(key, b"")])
+def put(key: bytes) -> Callable[[int], CoordinatorResult[bytes]]:
+    return lambda now_ms: CoordinatorResult(key, [CoordinatorRecord(key, b"")])
 
 
-def look(state: Keys) -> Callable[[int], Outcome[list[bytes]]]:
-    return lambda now_ms: Outcome(list(state.keys))
+def look(state: Keys) -> Callable[[int], CoordinatorResult[list[bytes]]]:
+    return lambda now_ms: CoordinatorResult(list(state.keys))
 
 
 def story(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -151,8 +154,8 @@ def test_who_waits_is_told_when_the_shell_is_closed() -> None:
         runtime, _ = shell_on(Replicated())
         answered, unanswered = DeferredResponse[int](), DeferredResponse[int]()
 
-        def outcome(reply: DeferredResponse[int]) -> Outcome[int]:
-            return Outcome(reply)
+        def outcome(reply: DeferredResponse[int]) -> CoordinatorResult[int]:
+            return CoordinatorResult(reply)
 
         waiting = asyncio.ensure_future(runtime.run(lambda now_ms: outcome(unanswered)))
         other = asyncio.ensure_future(runtime.run(lambda now_ms: outcome(answered)))
@@ -185,7 +188,7 @@ def test_answers_wait_until_what_they_were_built_on_is_committed() -> None:
         await turns()
         read = asyncio.ensure_future(runtime.run(look(state)))
 
-        def refuse(now_ms: int) -> Outcome[None]:
+        def refuse(now_ms: int) -> CoordinatorResult[None]:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "it was removed")
 
         refused = asyncio.ensure_future(runtime.run(refuse))
@@ -207,8 +210,8 @@ def test_who_may_not_coordinate_any_more_refuses_nothing_for_good() -> None:
         kept = Replicated(replicas=3)
         runtime, _ = shell_on(kept)
 
-        def refuse(code: ErrorCode) -> Callable[[int], Outcome[None]]:
-            def operation(now_ms: int) -> Outcome[None]:
+        def refuse(code: ErrorCode) -> Callable[[int], CoordinatorResult[None]]:
+            def operation(now_ms: int) -> CoordinatorResult[None]:
                 raise KafkaError(code, "as this one knows it")
 
             return operation
@@ -227,12 +230,12 @@ def test_an_answer_that_another_operation_gives_waits_for_that_ones_records() ->
         kept = Replicated(replicas=3)
         runtime, _ = shell_on(kept)
         reply = DeferredResponse[int]()
-        waiting = asyncio.ensure_future(runtime.run(lambda now_ms: Outcome[int](reply)))
+        waiting = asyncio.ensure_future(runtime.run(lambda now_ms: CoordinatorResult[int](reply)))
         await turns()
 
-        def resolve(now_ms: int) -> Outcome[None]:
+        def resolve(now_ms: int) -> CoordinatorResult[None]:
             reply.resolve(5)  # before its records are written, as operations do
-            return Outcome(None, [CoordinatorRecord(b"k", b"")])
+            return CoordinatorResult(None, [CoordinatorRecord(b"k", b"")])
 
         other = asyncio.ensure_future(runtime.run(resolve))
         await turns()

@@ -12,7 +12,7 @@ from millstream.formats.records.batch import HEADER as HEADER_LAYOUT
 from millstream.formats.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, NO_SEQUENCE, BatchHeader, read_header
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome, Timers
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, CoordinatorResult, Timers
 from millstream.node.coordination.replay import replay_batches
 from millstream.node.coordination.runtime import CoordinatorRuntime
 from millstream.node.groups.coordinator import GROUP_TOPIC
@@ -66,8 +66,8 @@ def shell_on(kept: Transactional, **options: Any) -> tuple[CoordinatorRuntime, P
     return CoordinatorRuntime(partition(kept), state, environment(), participant=state, **options), state
 
 
-def put(key: bytes) -> Callable[[int], Outcome[bytes]]:
-    return lambda now_ms: Outcome(key, [CoordinatorRecord(key, b"")], producer=PRODUCER)
+def put(key: bytes) -> Callable[[int], CoordinatorResult[bytes]]:
+    return lambda now_ms: CoordinatorResult(key, [CoordinatorRecord(key, b"")], producer=PRODUCER)
 
 
 def test_records_are_written_in_the_name_of_the_producer() -> None:

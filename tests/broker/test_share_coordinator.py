@@ -124,7 +124,7 @@ def run(story: Coroutine[Any, Any, None]) -> None:
 
 
 async def offsets(led: SharePartitionLeader, member: str = "a") -> list[tuple[int, int]]:
-    taken = await led.take(member, 1 << 20, 100, strict=False, at_least_one=True)
+    taken = await led.acquire(member, 1 << 20, 100, strict=False, at_least_one=True)
     return [] if taken is None else [(each.first, each.last) for each in taken.acquired]
 
 
@@ -211,7 +211,7 @@ def test_a_lock_expires_on_time(world: World) -> None:
         assert await offsets(led) == [(0, 0)]
         assert await offsets(led, "b") == []
         world.clock.time_ms += 20_000  # more than enough: the time of the locks goes on by itself, too
-        led._ring()
+        led._timer_due()
         await asyncio.sleep(0)
         assert await offsets(led, "b") == [(0, 0)]
 
@@ -223,7 +223,7 @@ def test_what_is_decided_when_a_lock_expires_does_not_undo_what_is_said_meanwhil
         world.begin()
         world.produce(b"a", b"b")
         led = await world.shared.get(KEY)
-        assert (await led.take("a", 1 << 20, 1, strict=True, at_least_one=True)) is not None
+        assert (await led.acquire("a", 1 << 20, 1, strict=True, at_least_one=True)) is not None
         assert await offsets(led, "b") == [(1, 1)]
         world.clock.time_ms += 20_000
         await led.acknowledge("a", [(0, 0, Acknowledgement.RENEW)])
@@ -279,7 +279,7 @@ def test_letters_are_sent_until_they_arrive_and_only_once(world: World, monkeypa
             sent.append(at)
             return letter.last + 1
 
-        buried = led.buried
+        buried = led.dead_letter_written
 
         async def busy(letter: DeadLetter) -> None:
             told.append(letter.first)
@@ -288,7 +288,7 @@ def test_letters_are_sent_until_they_arrive_and_only_once(world: World, monkeypa
             await buried(letter)
 
         monkeypatch.setattr(dead_letters.DeadLetters, "_send_part", send_part)
-        monkeypatch.setattr(led, "buried", busy)
+        monkeypatch.setattr(led, "dead_letter_written", busy)
         await led.acknowledge("a", [(0, 0, Acknowledgement.REJECT)])
         for _ in range(100):
             await asyncio.sleep(0)
@@ -325,7 +325,7 @@ def test_what_is_acquired_for_a_connection_that_is_gone_is_given_back(
             world.shared, world.environment, 1, lambda brokers, listener: [], session_slots=5, max_bytes=1 << 20
         )
         led = await world.shared.get(KEY)
-        take, peer = led.take, Peer("127.0.0.1", 1, "PLAINTEXT")
+        take, peer = led.acquire, Peer("127.0.0.1", 1, "PLAINTEXT")
 
         async def slow(*values: Any, **options: Any) -> Any:
             peer.close()
@@ -349,7 +349,7 @@ def test_what_is_acquired_for_a_connection_that_is_gone_is_given_back(
         )
         context: Any = SimpleNamespace(peer=peer)
         with monkeypatch.context() as patched:
-            patched.setattr(led, "take", slow)
+            patched.setattr(led, "acquire", slow)
             await handlers.share_fetch(request, context)
         assert await offsets(led, "b") == [(0, 0)]
 

@@ -5,7 +5,7 @@ import random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from millstream.node.coordination.core.state_machine import Outcome, Timers
+from millstream.node.coordination.core.state_machine import CoordinatorResult, Timers
 from millstream.node.coordination.runtime import CoordinatorRuntime, MonotonicWallClock
 from millstream.node.environment import Environment
 from millstream.node.replicas.partition import Partition
@@ -57,9 +57,9 @@ class Sleeper:
     def loaded(self, now_ms: int) -> None:
         self.timers.set("session", now_ms + 200, self._ring)
 
-    def _ring(self, now_ms: int) -> Outcome[None]:
+    def _ring(self, now_ms: int) -> CoordinatorResult[None]:
         self.rang.set()
-        return Outcome(None)
+        return CoordinatorResult(None)
 
 
 def test_a_session_ends_although_the_clock_is_set_back_meanwhile() -> None:

@@ -24,7 +24,7 @@ from millstream.node.runtime.real_environment import SystemClock
 from millstream.node.server.network import SocketNetwork
 from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.transactions.coordinator import STATE_TOPIC, TransactionShards, shard_of
-from millstream.node.transactions.core.decisions import ProducerStart
+from millstream.node.transactions.core.transaction import ProducerStart
 from tests.coordinator.transaction_run import partition
 from tests.waiting import PATIENCE_S, until_async
 

@@ -9,7 +9,12 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message, Structure, request_schema
-from millstream.node.coordination.core.state_machine import CoordinatorRecord, DeferredResponse, FixedTopics, Outcome
+from millstream.node.coordination.core.state_machine import (
+    CoordinatorRecord,
+    CoordinatorResult,
+    DeferredResponse,
+    FixedTopics,
+)
 from millstream.node.groups.core.classic.group import Client
 from millstream.node.groups.core.shard import GroupShard
 
@@ -67,14 +72,14 @@ class ShardRun:
         last = {key: at for at, (key, _) in enumerate(self.log)}
         self.log = [record for at, record in enumerate(self.log) if last[record.key] == at]
 
-    def run(self, operation: Callable[[GroupShard, int], Outcome[Any]]) -> Any:
+    def run(self, operation: Callable[[GroupShard, int], CoordinatorResult[Any]]) -> Any:
         """The answer, or the DeferredResponse if it has to wait; KafkaError as the operation raises it."""
         outcome = operation(self.shard, self.now_ms)
         self._write(outcome)
-        answer = outcome.answer
+        answer = outcome.response
         return answer.value if isinstance(answer, DeferredResponse) and answer.resolved else answer
 
-    def _write(self, outcome: Outcome[Any]) -> None:
+    def _write(self, outcome: CoordinatorResult[Any]) -> None:
         if outcome.records:
             if self.fail_writes is not None:
                 if outcome.on_written is not None:

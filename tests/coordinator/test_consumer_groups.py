@@ -6,8 +6,9 @@ from uuid import UUID
 import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.coordination.core.state_machine import record_type
 from millstream.node.groups.core.consumer.group import GroupState, MemberState
-from millstream.node.groups.core.records import RecordType, group_record, record_type
+from millstream.node.groups.core.records import RecordType, group_record
 
 from .consumer_run import REBALANCE_MS, ConsumerRun
 from .shard_run import message

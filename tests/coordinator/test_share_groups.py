@@ -44,7 +44,7 @@ class Shard:
         for record in outcome.records:
             self.log.append(record)
             self.shard.replay(*record)
-        return outcome.answer
+        return outcome.response
 
     def restart(self) -> None:
         self.shard = self._make()
@@ -145,13 +145,13 @@ def test_whoever_coordinates_the_group_next_makes_what_was_not_made(shard: Shard
     shard.beat("a", 0, ("t",))
     topic = shard.topics.get("t")
     assert topic is not None
-    shard.run(lambda shard, now_ms: shard.share.made("g", [(topic.id, 0), (topic.id, 2)]))
+    shard.run(lambda shard, now_ms: shard.share.state_initialized("g", [(topic.id, 0), (topic.id, 2)]))
     assert len(shard.told) == 1
     shard.restart()
     assert shard.told[1:] == [("g", [(topic.id, 1), (topic.id, 3)], [])]
-    shard.run(lambda shard, now_ms: shard.share.made("g", [(topic.id, 1), (topic.id, 3)]))
+    shard.run(lambda shard, now_ms: shard.share.state_initialized("g", [(topic.id, 1), (topic.id, 3)]))
     shard.restart()
-    assert len(shard.told) == 2 and not shard.shard.share.begun("g")
+    assert len(shard.told) == 2 and not shard.shard.share.initializing("g")
 
 
 SUBSCRIPTIONS = st.dictionaries(st.sampled_from("abcdefg"), st.frozensets(st.integers(1, 3), max_size=3), min_size=1)
@@ -237,11 +237,11 @@ class Lives(RuleBasedStateMachine):
         after = self.shard.shard.groups.get("g")
         assert (before is None) == (after is None)
         if isinstance(before, ShareGroup) and isinstance(after, ShareGroup):
-            assert (after.epoch, after.members, after.target, after.kept) == (
+            assert (after.epoch, after.members, after.target, after.state_topics) == (
                 before.epoch,
                 before.members,
                 before.target,
-                before.kept,
+                before.state_topics,
             )
 
     @invariant()

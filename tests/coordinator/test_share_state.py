@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome, record_type
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, CoordinatorResult, record_type
 from millstream.node.queues.core.runs import RecordState, RunList, StateBatch
 from millstream.node.queues.core.state import SNAPSHOT, UNINITIALIZED, ShareKey, ShareStateShard
 
@@ -22,7 +22,7 @@ class Kept:
         self.shard = ShareStateShard(updates_per_snapshot)
         self.log: list[CoordinatorRecord] = []
 
-    def run(self, outcome: "Outcome[object] | Outcome[None]") -> None:
+    def run(self, outcome: "CoordinatorResult[object] | CoordinatorResult[None]") -> None:
         for record in outcome.records:
             self.log.append(record)
             self.shard.replay(*record)

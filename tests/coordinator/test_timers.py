@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from millstream.node.coordination.core.state_machine import Outcome, Timers
+from millstream.node.coordination.core.state_machine import CoordinatorResult, Timers
 
 
-def nothing(now_ms: int) -> Outcome[None] | None:
+def nothing(now_ms: int) -> CoordinatorResult[None] | None:
     return None
 
 

@@ -6,10 +6,15 @@ from typing import Any, TypeVar
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity, TopicName, TopicPartition
-from millstream.node.coordination.core.state_machine import CoordinatorRecord, DeferredResponse, Outcome
-from millstream.node.transactions.core.decisions import ProducerIdNeeded, ProducerStart, StartedProducer
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, CoordinatorResult, DeferredResponse
 from millstream.node.transactions.core.shard import TransactionSettings, TransactionShard
-from millstream.node.transactions.core.transaction import NO_TIMEOUT_MS, Transaction
+from millstream.node.transactions.core.transaction import (
+    NO_TIMEOUT_MS,
+    ProducerIdNeeded,
+    ProducerStart,
+    StartedProducer,
+    Transaction,
+)
 
 START_MS = 1_000_000
 R = TypeVar("R")
@@ -50,19 +55,19 @@ class TransactionRun:
 
     # The runtime
 
-    def run(self, operation: "Callable[[int | None], Outcome[R]]") -> R:
+    def run(self, operation: "Callable[[int | None], CoordinatorResult[R]]") -> R:
         try:
             outcome = operation(None)
         except ProducerIdNeeded:
             outcome = operation(next(self.ids))
         self._write(outcome)
-        answer: Any = outcome.answer.value if isinstance(outcome.answer, DeferredResponse) else outcome.answer
+        answer: Any = outcome.response.value if isinstance(outcome.response, DeferredResponse) else outcome.response
         if isinstance(answer, KafkaError):
             raise answer
         given: R = answer
         return given
 
-    def _write(self, outcome: "Outcome[Any]") -> None:
+    def _write(self, outcome: "CoordinatorResult[Any]") -> None:
         if self.fail_writes is not None and outcome.records:
             if outcome.on_written is not None:
                 outcome.on_written(self.fail_writes)

@@ -14,7 +14,7 @@ from millstream.formats.records.batch import (
     seal,
 )
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, CoordinatorResult
 from millstream.node.coordination.replay import replay_batches
 from tests.coordinator.consumer_run import ConsumerRun
 from tests.coordinator.replaying import finished
@@ -67,7 +67,7 @@ class TransactionalRun(ConsumerRun):
         self.end = 0
         super().__init__(seed, **settings)
 
-    def _write(self, outcome: Outcome[Any]) -> None:
+    def _write(self, outcome: CoordinatorResult[Any]) -> None:
         producer = outcome.producer
         if producer is None:
             super()._write(outcome)
@@ -77,7 +77,7 @@ class TransactionalRun(ConsumerRun):
         for key, value in outcome.records:
             self.shard.replay_pending(producer.producer_id, producer.epoch, key, value)
 
-    def _log(self, outcome: Outcome[Any], producer: ProducerIdentity | None) -> None:
+    def _log(self, outcome: CoordinatorResult[Any], producer: ProducerIdentity | None) -> None:
         if outcome.records:
             records = list(enumerate(outcome.records, self.end))
             self.batches.append(Logged(self.end, self.end + len(records) - 1, records, producer))

@@ -30,7 +30,7 @@ from millstream.node.storage.log import recovery
 from millstream.node.storage.log.batch_scan import header_at
 from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
-from millstream.node.transactions.core import decisions as transaction_end
+from millstream.node.transactions.core import transaction as transaction_end
 from millstream.node.transactions.core.shard import TransactionShard
 from millstream.node.transactions.core.transaction import Transaction, TransactionState
 from millstream.node.transactions.markers import TransactionMarkers

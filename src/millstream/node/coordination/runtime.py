@@ -1,26 +1,19 @@
-"""Where a pure coordinator meets the log: one partition of an internal topic, and the state machine that lives in it.
+"""The coordinator runtime: runs the state machine of one partition of a coordinator's topic, and finds the partition.
 
-The runtime lives as long as this broker leads the partition in one leader epoch. It replays the partition into the state,
-appends what operations decide, replays that at once, and wakes the state machine's timers. All state is in the log; the
-runtime has none.
+`CoordinatorRuntime` exists while this broker leads the partition in one leader epoch. It replays the partition into the
+state machine. It appends the records of operations, replays them at once, and runs due timers. All durable state is in
+the log.
 
-The state runs ahead of what is safe, but no client sees that: a response, to a read as well, leaves only when all
-records that the state was built on by then may be acknowledged (`acknowledgement`): committed and, where the topic asks
-for that, on disk. So the next leader, or this one after a power cut, has in its log what a client was told. Where
-records were appended and cannot be committed here any more, the runtime is given up together with its state.
+The state may be ahead of the committed log. No client sees that: a response, also to a read, is sent only after all
+records that the state was built from may be acknowledged. That means that they are committed and, where the topic
+requires it, flushed. So the next leader, or this broker after a power failure, has every record that a response was
+based on. If appended records can no longer be committed here, the runtime is closed together with its state.
 
-Records of a transaction are appended in the name of its producer, and are pending until the marker comes, which the
-runtime writes as well, so that the state follows the order of the log.
+Records of a transaction are appended with the producer's id and epoch. They are pending until the marker is written.
+The runtime writes the marker too, so that the state follows the order of the log.
 
-The shards of a coordinator: one for each partition of its topic that this broker leads.
-
-They are loaded in the background when the broker begins to lead, so that what is due happens whether a client asks or
-not (sessions end, decided transactions are carried out), and given up when it leads no longer.
-
-The time of day for those who wait by it: it follows the clock forward and never goes back.
-
-Sessions and locks of groups end at times of day. If the clock were set back an hour, those who are gone would keep what
-they had for an hour more, and others wait for them.
+`CoordinatorShards` has the runtimes of all partitions of a topic that this broker leads. It loads them in the background
+when the broker becomes leader, so that timers run without requests, and closes them when it is leader no longer.
 """
 
 import asyncio
@@ -230,7 +223,7 @@ class CoordinatorRuntime:
                 raise _not_coordinator() from error  # another coordinator may know better
             raise
         self._write(result, guard)
-        return result.answer
+        return result.response
 
     async def end_transaction(self, marker: Marker) -> None:
         """Writes the end of a transaction and applies it; returns when that may be acknowledged."""

@@ -18,9 +18,11 @@ from millstream.formats.model.identifiers import Marker, TopicName, Verification
 from millstream.formats.protocol.schema import Message
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.topic_creation import InternalTopics
-from millstream.node.coordination.core.state_machine import ImageTopics, Outcome, Reply
-from millstream.node.coordination.runtime import CoordinatorShards, CoordinatorShell
-from millstream.node.coordination.core.state_machine import CoordinatorResult, DeferredResponse, ImageTopics
+from millstream.node.coordination.core.state_machine import (
+    CoordinatorResult,
+    DeferredResponse,
+    ImageTopics,
+)
 from millstream.node.coordination.runtime import CoordinatorRuntime, CoordinatorShards
 from millstream.node.environment import Environment
 from millstream.node.groups.core.classic.group import Client

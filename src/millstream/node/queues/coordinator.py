@@ -16,8 +16,6 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.topic_creation import InternalTopics
-from millstream.node.coordination.core.state_machine import CoordinatorRecord, Outcome
-from millstream.node.coordination.runtime import CoordinatorShell
 from millstream.node.coordination.core.state_machine import CoordinatorRecord, CoordinatorResult
 from millstream.node.coordination.runtime import CoordinatorRuntime
 from millstream.node.environment import Environment
@@ -164,8 +162,8 @@ class ShareCoordinator:
 
         def read(shard: ShareStateShard, now_ms: int) -> CoordinatorResult[StoredState]:
             outcome = shard.read(key, leader_epoch, now_ms)
-            assert isinstance(outcome.answer, ShareState)
-            return CoordinatorResult(_stored(outcome.answer), outcome.records)
+            assert isinstance(outcome.response, ShareState)
+            return CoordinatorResult(_stored(outcome.response), outcome.records)
 
         return await self._run(key, read)
 

@@ -23,8 +23,6 @@ from millstream.formats.model.identifiers import ProducerIdentity, TopicName, To
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.controller_link import ControllerLink
 from millstream.node.cluster.topic_creation import InternalTopics
-from millstream.node.coordination.core.state_machine import Outcome
-from millstream.node.coordination.runtime import CoordinatorShards, CoordinatorShell
 from millstream.node.coordination.core.state_machine import CoordinatorResult
 from millstream.node.coordination.runtime import CoordinatorRuntime, CoordinatorShards
 from millstream.node.environment import Environment
@@ -35,9 +33,15 @@ from millstream.node.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.storage.opening_limits import replay_limits
-from millstream.node.transactions.core.decisions import ProducerIdNeeded, ProducerStart, StartedProducer
 from millstream.node.transactions.core.shard import TransactionFilter, TransactionSettings, TransactionShard
-from millstream.node.transactions.core.transaction import EPOCH_PER_TRANSACTION, NO_TIMEOUT_MS, Transaction
+from millstream.node.transactions.core.transaction import (
+    EPOCH_PER_TRANSACTION,
+    NO_TIMEOUT_MS,
+    ProducerIdNeeded,
+    ProducerStart,
+    StartedProducer,
+    Transaction,
+)
 from millstream.node.transactions.markers import TransactionMarkers
 
 

@@ -1,11 +1,11 @@
-"""Sends the markers of decided transactions to the leaders of their partitions, until all have been written.
+"""Transaction markers: sends them to the leaders of a transaction's partitions, and writes them on the leader.
 
-What leaders on other brokers are to write goes in one request at a time to each, with all that gathered meanwhile;
-partitions that pending broker leads are written to directly. Whatever fails is tried again, at the leader there is then,
-and nobody waits for an answer of one that leads no longer: a marker that comes twice does no harm. A decided outcome is
-carried out, however long that takes. Partitions of a topic that is gone need no marker.
+`TransactionMarkers` is the coordinator's side. Each broker gets one request at a time; markers that arrive meanwhile go
+into the next request. Partitions that this broker leads are written directly. A failed marker is retried at the current
+leader until it is written. A request to a broker that lost the leadership is cancelled. A marker that arrives twice is
+harmless. Partitions of deleted topics need no marker.
 
-Markers at the leaders of the partitions that a transaction wrote to: appended local, and answered once committed.
+`MarkerWriter` is the leader's side: it appends the marker, and reports success when the marker is committed.
 """
 
 import asyncio

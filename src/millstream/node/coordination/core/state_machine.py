@@ -132,7 +132,7 @@ class DeferredResponse(Generic[R]):
 class CoordinatorResult(Generic[R]):
     """Records are appended as one batch, atomically; then replayed; the answer goes out when they are committed."""
 
-    answer: R | DeferredResponse[R]
+    response: R | DeferredResponse[R]
     records: Sequence[CoordinatorRecord] = field(default_factory=list)
     on_written: Callable[[KafkaError | None], None] | None = None
     """Called when the records are in the log and replayed, or with the error if they could not be written (then nothing
@@ -157,8 +157,8 @@ class Writes:
     def extend(self, records: Iterable[CoordinatorRecord]) -> None:
         self.records += records
 
-    def result(self, answer: "R | DeferredResponse[R]") -> "CoordinatorResult[R]":
-        return CoordinatorResult(answer, self.records, self._done if self._on_written else None)
+    def result(self, response: "R | DeferredResponse[R]") -> "CoordinatorResult[R]":
+        return CoordinatorResult(response, self.records, self._done if self._on_written else None)
 
     def _done(self, error: KafkaError | None) -> None:
         for callback in self._on_written:

@@ -16,7 +16,13 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, ProducerIdentity
 from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import Message
-from millstream.node.coordination.core.state_machine import CoordinatorRecord, CoordinatorResult, Topic, Writes
+from millstream.node.coordination.core.state_machine import (
+    CoordinatorRecord,
+    CoordinatorResult,
+    Topic,
+    Writes,
+    record_type,
+)
 from millstream.node.groups.core.offset_expiry import ByGroup, OffsetExpiry, Partitions, PendingOffsets, if_same_topic
 from millstream.node.groups.core.records import (
     NEVER,
@@ -26,7 +32,6 @@ from millstream.node.groups.core.records import (
     offset_record,
     read_offset_key,
     read_offset_value,
-    record_type,
 )
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ class RecordType(IntEnum):
     CONSUMER_GROUP_REGULAR_EXPRESSION = 16
 
 
-_WRITTEN_VERSIONS = {RecordType.GROUP_METADATA: 3, RecordType.OFFSET_COMMIT: 4}
+_WRITTEN_VERSIONS: dict[int, int] = {RecordType.GROUP_METADATA: 3, RecordType.OFFSET_COMMIT: 4}
 """The versions of values that Kafka 4.3 writes; 0 where nothing is said."""
 
 

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from millstream.config.broker_config import BrokerConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.primitives import MalformedMessage
-from millstream.node.coordination.core.state_machine import CoordinatorResult, Timers, TopicCatalog, Writes
+from millstream.node.coordination.core.state_machine import CoordinatorResult, Timers, TopicCatalog, Writes, record_type
 from millstream.node.groups.core.classic.groups import ClassicGroups
 from millstream.node.groups.core.consumer.groups import ConsumerGroups
 from millstream.node.groups.core.group import Group
 from millstream.node.groups.core.offsets import Offsets
-from millstream.node.groups.core.records import RecordType, record_type
+from millstream.node.groups.core.records import RecordType
 from millstream.node.groups.core.share_groups import ShareGroups
 
 _log = logging.getLogger("millstream.coordinator")

@@ -53,8 +53,8 @@ class ShareGroups:
     def __init__(self, shard: "GroupShard") -> None:
         self._shard = shard
         self.on_state: OnState = lambda group_id, initializing, gone: None
-        """Told of partitions whose state is to be state_initialized, anew if there is any (`state_initialized` says when that is done), and of
-        those whose state belongs to nobody: group or topic is gone."""
+        """Called with partitions whose state must be initialized (`state_initialized` confirms it), and with partitions
+        whose state must be deleted because the group or the topic is deleted."""
 
     # ShareGroupHeartbeat
 
@@ -258,7 +258,7 @@ class ShareGroups:
         ]
 
     def add_state(self, group_id: str, topics: Mapping[UUID, tuple[str, Iterable[int]]]) -> CoordinatorResult[None]:
-        """Notes that an operator set the state of these partitions; a group that is not there is state_initialized, empty."""
+        """Adds partitions whose state an operator set. A group that does not exist is created, empty."""
         group = self._shard.groups.get(group_id)
         records = []
         if not isinstance(group, ShareGroup):

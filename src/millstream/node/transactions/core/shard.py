@@ -23,17 +23,18 @@ from millstream.node.coordination.core.state_machine import (
     RecordFormats,
     Timers,
 )
-from millstream.node.transactions.core.decisions import (
+from millstream.node.transactions.core.transaction import (
     Ending,
     ProducerIdNeeded,
     ProducerStart,
     StartedProducer,
+    Transaction,
+    TransactionState,
     answer_of,
     check_client,
     ending,
     started,
 )
-from millstream.node.transactions.core.transaction import Transaction, TransactionState
 
 _TYPE = 0
 
