@@ -12,8 +12,9 @@ based on. If appended records can no longer be committed here, the runtime is cl
 Records of a transaction are appended with the producer's id and epoch. They are pending until the marker is written.
 The runtime writes the marker too, so that the state follows the order of the log.
 
-`CoordinatorShards` has the runtimes of all partitions of a topic that this broker leads. It loads them in the background
-when the broker becomes leader, so that timers run without requests, and closes them when it is leader no longer.
+`CoordinatorShards` has the runtimes of all partitions of a topic that this broker leads. It loads them in the
+background when the broker becomes leader, so that timers run without requests. It closes them when the broker is not
+the leader any more.
 """
 
 import asyncio
