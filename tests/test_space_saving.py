@@ -21,9 +21,9 @@ def test_what_it_says_is_at_most_its_error_too_much(stream: list[tuple[int, int]
     assert sketch.total(0.0) == total
     top = sketch.top(capacity, 0.0)
     assert [row.weight for row in top] == sorted((row.weight for row in top), reverse=True)
-    for key, weight, error in top:
-        assert weight - error <= exact[key] <= weight
-        assert error <= total / capacity
+    for row in top:
+        assert row.weight - row.error <= exact[row.key] <= row.weight
+        assert row.error <= total / capacity
     kept = {row.key for row in top}
     assert all(key in kept for key, weight in exact.items() if weight > total / capacity)
 

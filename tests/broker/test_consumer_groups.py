@@ -69,7 +69,8 @@ def join(wire: Wire, group: str, member: str, version: int = 1, **fields: Any) -
 
 
 def describe(wire: Wire, group: str, version: int = 1) -> Message:
-    return wire.call("consumer_group_describe", version, group_ids=[group]).groups[0]
+    described: Message = wire.call("consumer_group_describe", version, group_ids=[group]).groups[0]
+    return described
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -145,7 +146,7 @@ def test_bad_requests(wire: Wire, group: str, fields: dict[str, Any], code: Erro
 @pytest.mark.skipif("MILLSTREAM_TEST_BOOTSTRAP" in os.environ, reason="Kafka takes what its record has no room for")
 @pytest.mark.parametrize("field", ["member", "group", "instance_id", "rack_id", "subscribed_topic_regex"])
 def test_texts_that_no_record_has_room_for(wire: Wire, group: str, field: str) -> None:
-    given = {"group": group, "member": "m", field: "x" * 40_000}
+    given: dict[str, Any] = {"group": group, "member": "m", field: "x" * 40_000}
     answer = join(wire, **given)
     assert answer.error_code == (ErrorCode.INVALID_GROUP_ID if field == "group" else ErrorCode.INVALID_REQUEST)
 

@@ -151,5 +151,11 @@ def test_partition_counts_that_cannot_be(wire: Wire, topic: str, count: int) -> 
 
 def test_partitions_of_nothing_and_on_nobody(wire: Wire, topic: str) -> None:
     assert more_partitions(wire, "not-there", 3).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    for assignments in ([], [{"broker_ids": []}], [{"broker_ids": [99]}], [{"broker_ids": [1, 1]}]):
+    wrong: list[list[dict[str, list[int]]]] = [
+        [],
+        [{"broker_ids": []}],
+        [{"broker_ids": [99]}],
+        [{"broker_ids": [1, 1]}],
+    ]
+    for assignments in wrong:
         assert more_partitions(wire, topic, 3, assignments).error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT

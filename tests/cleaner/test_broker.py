@@ -36,7 +36,7 @@ def fill(broker: EmbeddedBroker) -> dict[bytes, bytes]:
     for future in admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)]).values():
         future.result()
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 20_000})
-    latest: dict[bytes, bytes] = {}
+    latest: dict[bytes | None, bytes | None] = {}
     for number in range(RECORDS):
         key, value = b"%d" % (number % KEYS), b"%d " % number * 800
         producer.produce(TOPIC, value, key)
@@ -51,7 +51,7 @@ def read(broker: EmbeddedBroker) -> dict[bytes, bytes]:
         consumer.assign([TopicPartition(TOPIC, 0, 0)])
         _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=10)
         assert end == RECORDS
-        latest: dict[bytes, bytes] = {}
+        latest: dict[bytes | None, bytes | None] = {}
         while True:
             message = consumer.poll(10)
             assert message is not None

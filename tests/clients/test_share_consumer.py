@@ -48,7 +48,9 @@ class Queue:
         for done in admin.incremental_alter_configs([resource]).values():
             done.result()
 
-    def send(self, *values: str, key: str | None = None, headers: list[tuple[str, bytes]] | None = None) -> None:
+    def send(
+        self, *values: str, key: str | None = None, headers: list[tuple[str, str | bytes | None]] | None = None
+    ) -> None:
         producer = Producer({**self._address, "linger.ms": 20})
         for value in values:
             producer.produce(self.topic, value=value, key=key or value, headers=headers)
@@ -254,7 +256,9 @@ def test_key_order(make_queue: MakeQueue) -> None:
                         released = True  # it comes again before b3 does
                         worker.acknowledge(message, AcknowledgeType.RELEASE)
                         continue
-                    seen[message.key().decode()].append(message.value().decode())
+                    key, value = message.key(), message.value()
+                    assert key is not None and value is not None
+                    seen[key.decode()].append(value.decode())
                     worker.acknowledge(message)
                 worker.commit_sync()
     assert seen == {key: [f"{key}{turn}" for turn in range(rounds)] for key in keys}

@@ -41,7 +41,8 @@ class Tools:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Exception" not in done.stdout + done.stderr
-        return done.stdout.split()[:count]
+        lines: list[str] = done.stdout.split()
+        return lines[:count]
 
     def offsets(self) -> dict[int, tuple[int, int]]:
         """Start offset and lag of each partition."""

@@ -61,7 +61,8 @@ def test_every_codec_brings_every_record_back(
 def test_rows_are_cut_by_count_and_by_bytes(
     implementation: ModuleType, logs: list[list[Record]], max_rows: int, max_bytes: int, codec: Codec
 ) -> None:
-    data, wanted = bytearray(), []
+    data = bytearray()
+    wanted: list[Any] = []
     for records in logs:
         data += build_batch(records, base_offset=len(wanted), codec=codec)
         wanted += numbered(records, len(wanted))

@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka import Producer
 
 from millstream.columnar import COLUMNS, ArrowDecoder, ArrowEncoder, stamp
+from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import read_batches
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedBroker
@@ -62,7 +63,7 @@ def test_what_librdkafka_writes(implementation: ModuleType, broker: EmbeddedBrok
         assert row["timestamp"].timestamp() == pytest.approx(1_700_000_000 + number / 1000)
     # And the way back: the same rows encoded are the same records.
     again = []
-    encoder = ArrowEncoder(next(read_batches(data))[0].codec, implementation=implementation)
+    encoder = ArrowEncoder(Codec(next(read_batches(data))[0].codec), implementation=implementation)
     for batch in batches:
         for encoded in encoder.encode(batch.select(["key", "value", "headers", "timestamp"])):
             stamp(encoded, 1, 0, 0, False)

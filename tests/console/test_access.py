@@ -32,7 +32,7 @@ def opened(credentials: Credentials, *, loopback: bool = True, **headers: str) -
     scope = {"type": "websocket", "path": "/console/_nicegui_ws/socket.io/", "headers": raw, "query_string": b""}
     access = Access(behind, credentials, loopback=loopback)
     with ThreadPoolExecutor(1) as elsewhere:  # Playwright's event loop may run in this thread
-        elsewhere.submit(lambda: asyncio.run(access(scope, receive, send))).result()  # type: ignore[arg-type]
+        elsewhere.submit(lambda: asyncio.run(access(scope, receive, send))).result()
     assert bool(came) != bool(sent)
     assert all(message["type"] == "websocket.close" for message in sent)
     return bool(came)

@@ -1,5 +1,6 @@
 """What is kept of a share-partition: snapshots, updates, and that replaying them gives the same again."""
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -22,7 +23,7 @@ class Kept:
         self.shard = ShareStateShard(updates_per_snapshot)
         self.log: list[CoordinatorRecord] = []
 
-    def run(self, outcome: "CoordinatorResult[object] | CoordinatorResult[None]") -> None:
+    def run(self, outcome: "CoordinatorResult[Any]") -> None:
         for record in outcome.records:
             self.log.append(record)
             self.shard.replay(*record)

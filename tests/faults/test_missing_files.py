@@ -39,7 +39,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
         yield running
 
 
-def seen(broker: EmbeddedBroker) -> tuple[list[bytes], int]:
+def seen(broker: EmbeddedBroker) -> tuple[list[bytes | None], int]:
     """What a reader of committed records gets, and the offset that a time has."""
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "enable.partition.eof": True, **QUIET}
     consumer = Consumer({**settings, "isolation.level": "read_committed"})

@@ -17,6 +17,7 @@ def test_what_is_said_counts_and_the_rest_stays() -> None:
 def test_every_limit_has_a_range_with_its_default_in_it() -> None:
     for field in fields(Limits):
         lowest, highest = limits._RANGES[field.name]
+        assert isinstance(field.default, int | float)
         assert lowest <= field.default <= highest
         assert read_limits((f"{field.name}={lowest}", f"{field.name}={highest}"))
 

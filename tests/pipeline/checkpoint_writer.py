@@ -39,7 +39,9 @@ def main(directory: Path) -> None:
         reader = manager.open(hadoop.Path(str(directory / str(number))))
         assert is_whole(bytes(reader.readAllBytes()))
         reader.close()
-    print(f"ready {session.sparkContext._gateway.proc.pid}", flush=True)
+    gateway = session.sparkContext._gateway
+    assert gateway is not None
+    print(f"ready {gateway.proc.pid}", flush=True)
     number = offsets[-1] if offsets else 0
     while True:
         number += 1

@@ -38,7 +38,7 @@ class Shop:
                 ],
             )
 
-    def records(self, topic: str) -> list[Record]:
+    def records(self, topic: str) -> list[Record[Any]]:
         with connect(self.bootstrap) as client:
             return list(client.consume(topic, follow=False))
 

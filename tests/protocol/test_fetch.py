@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -17,8 +18,8 @@ from millstream.formats.protocol.schema import request_schema, response_schema
 VERSIONS = range(fetch.FIRST_VERSION, fetch.LAST_VERSION + 1)
 
 
-def random_request(rng: random.Random) -> dict:
-    def partition() -> dict:
+def random_request(rng: random.Random) -> dict[str, Any]:
+    def partition() -> dict[str, Any]:
         return {
             "partition": rng.randrange(1 << 31),
             "current_leader_epoch": rng.randrange(-1, 100),
@@ -30,7 +31,7 @@ def random_request(rng: random.Random) -> dict:
             "high_watermark": rng.choice([fetch.UNKNOWN_HIGH_WATERMARK, rng.getrandbits(50)]),
         }
 
-    def topic(partitions: list) -> dict:
+    def topic(partitions: list[Any]) -> dict[str, Any]:
         return {"topic": f"t{rng.random()}", "topic_id": UUID(int=rng.getrandbits(128)), "partitions": partitions}
 
     replica = rng.choice([-1, 3])
@@ -59,9 +60,10 @@ def test_parse_finds_what_the_schema_codec_wrote(version: int, seed: int) -> Non
     request = fetch.parse(buffer, 5, 5 + len(encoded), version)
     message = request_schema("fetch").decode(encoded, version)
 
-    def key(topic: object) -> bytes:
+    def key(topic: Any) -> bytes:
         by_id = version >= fetch.FIRST_WITH_TOPIC_ID
-        return topic.topic_id.bytes if by_id else topic.topic.encode()  # type: ignore[attr-defined]
+        found: bytes = topic.topic_id.bytes if by_id else topic.topic.encode()
+        return found
 
     assert request == (
         values["replica_id"],

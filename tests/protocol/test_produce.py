@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -35,7 +36,7 @@ requests = st.fixed_dictionaries(
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(values=requests)
-def test_parse_finds_what_the_schema_codec_wrote(version: int, values: dict) -> None:
+def test_parse_finds_what_the_schema_codec_wrote(version: int, values: dict[str, Any]) -> None:
     padding = bytes(7)
     encoded = request_schema("produce").encode(values, version)
     buffer = bytearray(padding + encoded + padding)

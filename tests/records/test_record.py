@@ -124,7 +124,7 @@ def test_uncompressed_batches_are_the_same_byte_for_byte() -> None:
     assert ours == theirs
 
 
-def refused(batch: bytes, limit: int = 1 << 20) -> ErrorCode:
+def refused(batch: bytes | bytearray, limit: int = 1 << 20) -> ErrorCode:
     with pytest.raises(KafkaError) as error:
         for _ in read_batches(batch, limit):
             pass

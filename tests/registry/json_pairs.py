@@ -138,7 +138,10 @@ class Maker:
         elif choice < 0.5 and isinstance(value, dict) and value:
             del value[dice.choice(list(value))]
         elif choice < 0.5 and isinstance(value, list) and len(value) > 1:
-            dice.choice([lambda: value.pop(dice.randrange(len(value))), lambda: dice.shuffle(value)])()
+            if dice.random() < 0.5:
+                value.pop(dice.randrange(len(value)))
+            else:
+                dice.shuffle(value)
         elif choice < 0.6 and name in ("anyOf", "oneOf", "allOf", "prefixItems"):
             value.append(self.schema(1))
         elif choice < 0.6 and isinstance(value, int) and not isinstance(value, bool):

@@ -4,6 +4,7 @@ import json
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_racing_registries_never_give_a_schema_two_ids_nor_an_id_two_schemas(
     assert sorted(next(iter(given)) for given in ids.values()) == list(range(1, ROUNDS + 1)), "and no id is left out"
     newcomer = start_registry()
     for registry in (*registries, newcomer):
-        assert registry.fresh(lambda registry=registry: registry.by_id(ROUNDS)).id == ROUNDS
+        assert registry.fresh(partial(registry.by_id, ROUNDS)).id == ROUNDS
         for which in (0, 1):
             versions = registry.versions(parse_subject(f"subject-{which}"))
             assert [row.version for row in versions] == list(range(1, ROUNDS + 1)), "no version twice, none left out"
@@ -103,7 +104,7 @@ def test_what_one_registry_wrote_another_finds_at_once(start_registry: Callable[
     one, two = start_registry(), start_registry()
     for number in range(3):
         stored = one.register(parse_subject("s"), schema(number))
-        assert two.fresh(lambda stored=stored: two.by_id(stored.id)).text == stored.text
+        assert two.fresh(partial(two.by_id, stored.id)).text == stored.text
 
 
 def test_a_registry_that_was_overtaken_decides_anew(

@@ -159,5 +159,5 @@ def test_avro_records_are_read(reader: Any, writer: Any, data: st.DataObject) ->
     written = io.BytesIO()
     fastavro.schemaless_writer(written, parse_schema(writer), data.draw(values(writer)))
     written.seek(0)
-    row = fastavro.schemaless_reader(written, parse_schema(writer), parse_schema(reader))
+    row: Any = fastavro.schemaless_reader(written, parse_schema(writer), parse_schema(reader))
     assert set(row) == {field["name"] for field in reader["fields"]}

@@ -8,6 +8,7 @@ checked all along.
 import random
 from collections import deque
 from dataclasses import dataclass, replace
+from typing import Any
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.replicas.core.follower import FollowerPosition, PartitionFollower, Reaction
@@ -351,7 +352,7 @@ class ClusterModel:
             self.fetches.append((broker, broker.epoch, leader, broker.follower.position()))
 
     def _deliver(self) -> None:
-        queue: list = self.rng.choice([self.fetches, self.answers])
+        queue: list[Any] = self.rng.choice([self.fetches, self.answers])
         if not queue:
             return
         at = self.rng.randrange(len(queue))

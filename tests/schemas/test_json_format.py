@@ -259,7 +259,7 @@ def test_alternatives_require_what_each_of_them_requires() -> None:
     assert errors.is_null().to_pylist() == [True, False]
 
 
-REQUIRED_RECORDS = st.fixed_dictionaries(
+REQUIRED_RECORDS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {},
     optional={
         "id": st.sampled_from([1, None]), "note": st.sampled_from(["n", None]), "nick": st.sampled_from(["x", None]),

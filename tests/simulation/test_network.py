@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -47,14 +48,19 @@ class Sink:
         self.received += buffer[:count]
 
 
+def _set(found: asyncio.Future[None]) -> None:
+    if not found.done():
+        found.set_result(None)
+
+
 async def send_all(process: Process, transport: SimulatedTransport, data: bytes) -> None:
     position = 0
     while position < len(data):
         try:
             position += transport.send(data[position:])
         except BlockingIOError:
-            writable = process.loop.create_future()
-            transport.watch_writable(lambda found=writable: found.done() or found.set_result(None))
+            writable: asyncio.Future[None] = process.loop.create_future()
+            transport.watch_writable(partial(_set, writable))
             await writable
             transport.watch_writable(None)
 

@@ -81,7 +81,8 @@ class Driver:
 
     def below(self) -> list[psutil.Process]:
         try:
-            return psutil.Process(self.process.pid).children(recursive=True)
+            children: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
+            return children
         except psutil.NoSuchProcess:
             return []
 

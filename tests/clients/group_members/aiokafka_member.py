@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
@@ -13,11 +14,11 @@ from member_protocol import BOOTSTRAP, GROUP, OPTIONS, STOPPED, TOPIC, tell_assi
 ASSIGNORS = {"range": (RangePartitionAssignor,), "roundrobin": (RoundRobinPartitionAssignor,)}
 
 
-class Listener(ConsumerRebalanceListener):
-    def on_partitions_revoked(self, revoked):
+class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    def on_partitions_revoked(self, revoked: Any) -> None:
         tell_assigned([])
 
-    def on_partitions_assigned(self, assigned):
+    def on_partitions_assigned(self, assigned: Any) -> None:
         tell_assigned(each.partition for each in assigned)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kafka import ConsumerRebalanceListener, KafkaConsumer
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
@@ -11,11 +13,11 @@ from member_protocol import BOOTSTRAP, GROUP, OPTIONS, STOPPED, TOPIC, tell_assi
 ASSIGNORS = {"range": [RangePartitionAssignor], "roundrobin": [RoundRobinPartitionAssignor]}
 
 
-class Listener(ConsumerRebalanceListener):
-    def on_partitions_revoked(self, revoked):
+class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    def on_partitions_revoked(self, revoked: Any) -> None:
         tell_assigned([])
 
-    def on_partitions_assigned(self, assigned):
+    def on_partitions_assigned(self, assigned: Any) -> None:
         tell_assigned(each.partition for each in assigned)
 
 

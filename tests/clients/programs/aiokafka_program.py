@@ -82,7 +82,7 @@ async def produce(request: Request) -> dict[str, Any]:
             )
         results: list[dict[str, Any]] = []
         for outcome in await asyncio.gather(*sent, return_exceptions=True):
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, BaseException):
                 results.append({"error": to_client_error(outcome).as_json()})
             else:
                 results.append({"offset": None if request["acks"] == 0 else outcome.offset})
