@@ -101,7 +101,7 @@ def test_a_fetch_is_held_until_there_is_something() -> None:
     bench.replica.append(["a"], bench.now)
     (event,) = bench.events(Responded)
     assert event.token == token
-    assert isinstance(event.answer, FetchResponse) and event.answer.records
+    assert isinstance(event.response, FetchResponse) and event.response.records
 
 
 def test_a_log_that_cannot_be_read_fails_the_fetch_and_not_the_append(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_a_log_that_cannot_be_read_fails_the_fetch_and_not_the_append(monkeypatc
     assert bench.replica.append(["a"], bench.now) == 1
     (event,) = bench.events(Responded)
     assert event.token == token
-    assert isinstance(event.answer, FetchResponse) and event.answer.error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert isinstance(event.response, FetchResponse) and event.response.error == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_a_higher_watermark_is_something() -> None:
@@ -128,7 +128,7 @@ def test_a_higher_watermark_is_something() -> None:
     bench.flush()
     (event,) = bench.events(Responded)
     assert event.token == token
-    assert isinstance(event.answer, FetchResponse) and event.answer.high_watermark == 2
+    assert isinstance(event.response, FetchResponse) and event.response.high_watermark == 2
 
 
 def test_a_held_fetch_is_answered_in_time() -> None:
@@ -255,7 +255,7 @@ def test_going_is_told_with_the_longest_log_first() -> None:
     assert isinstance(request, EndQuorumEpoch)
     assert [key.id for key in request.preferred_candidates] == [3, 2]
     (event,) = bench.events(Responded)
-    assert event.token == token and event.answer.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert event.token == token and event.response.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     bench.answer(farewells[0], QuorumEpochResponse(leader_epoch=1))
     bench.replica.on_request_failed(farewells[1], refused=False, now_ms=bench.now)
     bench.after(SETTINGS.retry_backoff_ms)

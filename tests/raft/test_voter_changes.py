@@ -114,7 +114,7 @@ def test_an_observer_that_never_comes_is_not_waited_for_long() -> None:
     bench.fetched(2)
     bench.after(1000)
     (event,) = bench.events(Responded)
-    assert (event.token, event.answer.error) == (waiting, ErrorCode.REQUEST_TIMED_OUT)
+    assert (event.token, event.response.error) == (waiting, ErrorCode.REQUEST_TIMED_OUT)
     assert bench.replica.voters.ids == (1, 2, 3)
 
 
@@ -124,7 +124,7 @@ def test_who_waits_is_told_when_leadership_is_lost() -> None:
     bench.asked(bench.replica.epoch + 1)
     events = bench.events(Responded)
     assert sorted(event.token for event in events) == waiting
-    assert {event.answer.error for event in events} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    assert {event.response.error for event in events} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
 
 def test_one_change_at_a_time() -> None:
@@ -207,7 +207,7 @@ def test_a_change_is_given_up_when_it_takes_too_long() -> None:
         bench.after(1500)
         bench.fetched(2, offset=3)
     (event,) = bench.events(Responded)
-    assert (event.token, event.answer.error) == (waiting, ErrorCode.REQUEST_TIMED_OUT)
+    assert (event.token, event.response.error) == (waiting, ErrorCode.REQUEST_TIMED_OUT)
     assert bench.replica.voters.ids == (1, 2), "appended is appended"
 
 
@@ -218,7 +218,7 @@ def test_a_voter_moves() -> None:
     bench.flush()
     bench.fetched(2)
     (event,) = bench.events(Responded)
-    assert (event.token, event.answer.error) == (waiting, ErrorCode.NONE)
+    assert (event.token, event.response.error) == (waiting, ErrorCode.NONE)
     assert error(update(bench, 2)) == ErrorCode.NONE, "nothing changes any more"
 
 

@@ -1,135 +1,166 @@
-"""Asking for votes, with a pre-vote first, and granting them."""
+"""Elections: the ballot, and the roles that request votes. A prospective requests pre-votes, a candidate votes."""
 
-from abc import abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from millstream.formats.model.errors import ErrorCode
-from millstream.node.consensus.raft.leadership import Leadership
-from millstream.node.consensus.raft.log import QuorumState
-from millstream.node.consensus.raft.messages import LogPosition, Peer, Vote, VoteResponse
-from millstream.node.consensus.raft.replica_core import ReplicaCore
-from millstream.node.consensus.raft.roles import Ballot, Candidate, Follower, Prospective, Unattached
+from millstream.node.consensus.raft.messages import Peer, PeerResponse, Send, Vote, VoteResponse
+from millstream.node.consensus.raft.roles import ReplicaRole, Role
+from millstream.node.consensus.raft.voter_set import VoterSet
+
+if TYPE_CHECKING:
+    from millstream.node.consensus.raft.replica import RaftReplica
 
 ELECTION_BACKOFF_MS = 50
 
 
-class Elections(ReplicaCore):
-    """Prospective, candidate, and voter."""
+@dataclass(slots=True)
+class Ballot:
+    """Votes of one election among the voters it began with."""
 
-    @abstractmethod
-    def _become_leader(self, ballot: Ballot, now_ms: int) -> None:
-        """A majority voted for this replica."""
+    voters: VoterSet
+    votes: dict[int, bool] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
+    """Voters whose address refused the last connection: their process does not run."""
 
-    def _become_prospective(self, now_ms: int) -> None:
-        if not self._may_campaign:
-            self._become_unattached(self.epoch, now_ms)
+    @property
+    def is_won(self) -> bool:
+        return len(self.granting) >= self.voters.majority
+
+    @property
+    def is_lost(self) -> bool:
+        refused = len(self.votes) - len(self.granting)
+        return len(self.voters) - refused < self.voters.majority
+
+    @property
+    def is_lost_without_gone(self) -> bool:
+        """Lost, unless a voter that is gone comes back: most often a split vote that the dead leader cannot decide."""
+        expected = [node_id for node_id in self.missing if node_id not in self.gone]
+        return len(self.granting) + len(expected) < self.voters.majority
+
+    def is_split(self, lost_leader_id: int) -> bool:
+        """Whether a voter has refused, and all that may still grant are not enough without the lost leader."""
+        expected = [node_id for node_id in self.missing if node_id not in self.gone and node_id != lost_leader_id]
+        has_refusal = len(self.granting) < len(self.votes)
+        return has_refusal and len(self.granting) + len(expected) < self.voters.majority
+
+    @property
+    def granting(self) -> tuple[int, ...]:
+        return tuple(sorted(node_id for node_id, granted in self.votes.items() if granted))
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Voters without a vote so far."""
+        return tuple(node_id for node_id in self.voters.ids if node_id not in self.votes)
+
+
+class _Campaign(ReplicaRole):
+    """Requests votes, until the ballot is decided or the timeout has passed."""
+
+    is_pre_vote: bool
+
+    def __init__(self, replica: "RaftReplica", ends_ms: int) -> None:
+        super().__init__(replica)
+        self.ballot = Ballot(replica.voters, {replica.key.id: True} if replica.is_voter else {})
+        self._ends_ms = ends_ms
+
+    def deadlines_ms(self) -> list[int]:
+        return [self._ends_ms, *(self._replica.outbox.ready_ms(node_id, Vote) for node_id in self.ballot.missing)]
+
+    def on_response(self, send: Send, response: PeerResponse, now_ms: int) -> None:
+        if isinstance(response, VoteResponse):
+            self.ballot.votes[send.peer.id] = response.granted and not response.error
+            self.count(now_ms)
             return
-        ballot = Ballot(self.voters, {self._key.id: True} if self.is_voter else {})
-        self._enter(Prospective(ballot, self._election_timeout(now_ms)), self._state)
-        self._count(ballot, now_ms)
+        super().on_response(send, response, now_ms)
 
-    def _become_candidate(self, now_ms: int) -> None:
-        ballot = Ballot(self.voters, {self._key.id: True} if self.is_voter else {})
-        state = QuorumState(epoch=self.epoch + 1, voted=self._key)
-        self._enter(Candidate(ballot, self._election_timeout(now_ms)), state)
-        self._count(ballot, now_ms)
+    def count(self, now_ms: int) -> None:
+        """Counts the votes, and acts on the result."""
+        raise NotImplementedError
 
-    def _count(self, ballot: Ballot, now_ms: int) -> None:
-        match self._role:
-            case Prospective():
-                if ballot.won:
-                    self._become_candidate(now_ms)
-                elif ballot.lost:
-                    self._end_pre_vote(now_ms)
-                else:
-                    self._ask_for_votes(now_ms)
-            case Candidate() as candidate:
-                if ballot.won:
-                    self._become_leader(ballot, now_ms)
-                elif ballot.hopeless:
-                    if not candidate.lost:
-                        candidate.lost = True
-                        candidate.gives_up_ms = now_ms + self._election_backoff()
-                else:
-                    self._ask_for_votes(now_ms)
-                    self._hurry(candidate, now_ms)
-            case _:
-                raise AssertionError("votes are counted by those who asked for them")
-
-    def _hurry(self, candidate: Candidate, now_ms: int) -> None:
-        """A split vote that only the lost leader could decide: it may hang, and is not waited for as long as others."""
-        if candidate.hurried or self._leader_heard is None or not candidate.ballot.is_split(self._leader_heard[0]):
-            return
-        candidate.hurried = True
-        candidate.gives_up_ms = min(candidate.gives_up_ms, now_ms + self._election_backoff())
-
-    def _election_backoff(self) -> int:
-        self._lost_elections += 1
-        most_ms = min(self._settings.election_backoff_max_ms, ELECTION_BACKOFF_MS << min(self._lost_elections, 10))
-        return self._randomness.randrange(max(1, most_ms)) + 1
-
-    def _end_pre_vote(self, now_ms: int) -> None:
-        """Not wanted: go back to the leader that others may still have, or wait for one."""
-        self._lost_elections += 1
-        if self.leader_id is not None:
-            self._enter(self._follower_of(self.leader_id, (), now_ms), self._state)
-        else:
-            self._enter(Unattached(self._election_timeout(now_ms)), self._state)
-
-    def _ask_for_votes(self, now_ms: int) -> None:
-        role = self._role
-        assert isinstance(role, Prospective | Candidate)
-        for node_id in role.ballot.unanswered:
-            if self._outbox.ready(node_id, Vote, now_ms):
-                voter = role.ballot.voters.by_id[node_id]
+    def _request_votes(self, now_ms: int) -> None:
+        replica = self._replica
+        for node_id in self.ballot.missing:
+            if replica.outbox.ready(node_id, Vote, now_ms):
+                voter = self.ballot.voters.by_id[node_id]
                 request = Vote(
-                    cluster_id=self.cluster_id,
+                    cluster_id=replica.cluster_id,
                     voter=voter.key,
-                    epoch=self.epoch,
-                    candidate=self._key,
-                    log_end=self._log.end,
-                    pre_vote=isinstance(role, Prospective),
+                    epoch=replica.epoch,
+                    candidate=replica.key,
+                    log_end=replica.log.end,
+                    pre_vote=self.is_pre_vote,
                 )
-                self._outbox.send(Peer(node_id, voter.endpoints), request, now_ms)
+                replica.outbox.send(Peer(node_id, voter.endpoints), request, now_ms)
 
-    def vote(self, request: Vote, now_ms: int) -> VoteResponse:
-        answer = self._vote(request, now_ms)
-        self.tick(now_ms)
-        return answer
 
-    def _vote(self, request: Vote, now_ms: int) -> VoteResponse:
-        error = self._voter_only_error(request.cluster_id, request.voter, request.candidate.id, request.epoch, now_ms)
-        if request.epoch < 0 or request.log_end.epoch > request.epoch or request.candidate.directory_id is None:
-            error = error or ErrorCode.INVALID_REQUEST
-        granted = False
-        if not error:
-            if request.epoch > self.epoch:
-                self._become_unattached(request.epoch, now_ms)
-            granted = self._grants_pre_vote(request) if request.pre_vote else self._grants_vote(request)
-            if granted and not request.pre_vote and self._state.voted is None:
-                self._enter(Unattached(self._election_timeout(now_ms)), replace(self._state, voted=request.candidate))
-        return VoteResponse(
-            error=error or ErrorCode.NONE,
-            leader_id=self._told_leader_id,
-            leader_epoch=self.epoch,
-            leader_endpoints=self.leader_endpoints,
-            granted=granted,
-        )
+class Prospective(_Campaign):
+    """Requests pre-votes: would a majority elect it? Nothing changes on the other replicas."""
 
-    def _grants_vote(self, request: Vote) -> bool:
-        if self._state.voted is not None:
-            return self._state.voted == request.candidate
-        return self.leader_id is None and self._is_up_to_date(request.log_end)
+    role = Role.PROSPECTIVE
+    is_pre_vote = True
 
-    def _grants_pre_vote(self, request: Vote) -> bool:
-        match self._role:
-            case Leadership():
-                return False
-            case Follower() as follower if follower.heard:
-                return False
-            case _:
-                return self._is_up_to_date(request.log_end)
+    def step(self, now_ms: int) -> None:
+        if now_ms >= self._ends_ms:
+            self._replica.end_pre_vote(now_ms)
+        else:
+            self._request_votes(now_ms)
 
-    def _is_up_to_date(self, log_end: LogPosition) -> bool:
-        own = self._log.end
-        return (log_end.epoch, log_end.offset) >= (own.epoch, own.offset)
+    def count(self, now_ms: int) -> None:
+        if self.ballot.is_won:
+            self._replica.become_candidate(now_ms)
+        elif self.ballot.is_lost:
+            self._replica.end_pre_vote(now_ms)
+        else:
+            self._request_votes(now_ms)
+
+
+class Candidate(_Campaign):
+    """Requests votes in a new epoch, in which it has voted for itself."""
+
+    role = Role.CANDIDATE
+    is_pre_vote = False
+
+    def __init__(self, replica: "RaftReplica", ends_ms: int) -> None:
+        super().__init__(replica, ends_ms)
+        self._is_lost = False
+        self._ends_early = False
+        """Whether the timeout was shortened because the vote is split."""
+
+    def deadlines_ms(self) -> list[int]:
+        return [self._ends_ms] if self._is_lost else super().deadlines_ms()
+
+    def step(self, now_ms: int) -> None:
+        if now_ms >= self._ends_ms:
+            self._replica.become_prospective(now_ms)
+        elif not self._is_lost:
+            self._request_votes(now_ms)
+
+    def count(self, now_ms: int) -> None:
+        if self.ballot.is_won:
+            self._replica.become_leader(self.ballot, now_ms)
+        elif self.ballot.is_lost_without_gone:
+            if not self._is_lost:
+                self._is_lost = True
+                self._ends_ms = now_ms + self._backoff_ms()
+        else:
+            self._request_votes(now_ms)
+            self._end_early_if_split(now_ms)
+
+    def on_request_failed(self, send: Send, *, refused: bool, now_ms: int) -> None:
+        if refused:
+            self.ballot.gone.add(send.peer.id)
+            self.count(now_ms)
+
+    def _end_early_if_split(self, now_ms: int) -> None:
+        """Only the lost leader could decide a split vote. It may hang, so the timeout for its vote is shorter."""
+        leader_heard = self._replica.leader_heard
+        if self._ends_early or leader_heard is None or not self.ballot.is_split(leader_heard[0]):
+            return
+        self._ends_early = True
+        self._ends_ms = min(self._ends_ms, now_ms + self._backoff_ms())
+
+    def _backoff_ms(self) -> int:
+        replica = self._replica
+        replica.lost_elections += 1
+        most_ms = min(replica.settings.election_backoff_max_ms, ELECTION_BACKOFF_MS << min(replica.lost_elections, 10))
+        return replica.randomness.randrange(max(1, most_ms)) + 1

@@ -1,4 +1,4 @@
-"""What the driver is told, in order."""
+"""Events of a replica, which the driver handles in order."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from millstream.node.consensus.raft.voter_set import Endpoint, VoterSet
 
 @dataclass(frozen=True, slots=True)
 class LeaderChanged:
-    """Another leader, another epoch, or no leader (`leader_id` None). Also told of ourselves."""
+    """Another leader, another epoch, or no leader (`leader_id` None). Also when this replica leads."""
 
     leader_id: int | None
     epoch: int
@@ -18,7 +18,7 @@ class LeaderChanged:
 
 @dataclass(frozen=True, slots=True)
 class BecameLeader:
-    """Elected; the LeaderChange record is appended at `start_offset` but not committed: no decisions yet."""
+    """Elected; the LeaderChange record is appended at `start_offset` but not committed: no metadata changes yet."""
 
     epoch: int
     start_offset: int
@@ -26,7 +26,7 @@ class BecameLeader:
 
 @dataclass(frozen=True, slots=True)
 class Leading:
-    """The LeaderChange record of this epoch is committed: so is everything of earlier leaders."""
+    """The LeaderChange record of this epoch is committed: so are all records of earlier leaders."""
 
     epoch: int
     high_watermark: int
@@ -34,7 +34,7 @@ class Leading:
 
 @dataclass(frozen=True, slots=True)
 class LostLeadership:
-    """This replica no longer leads `epoch`; what it appended and did not see committed may or may not survive."""
+    """This replica no longer leads `epoch`; records that it appended and that were not committed may be lost."""
 
     epoch: int
 
@@ -48,36 +48,37 @@ class HighWatermarkAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """Records at and past `end_offset` are gone. They were not committed."""
+    """Records from `end_offset` on were removed. They were not committed."""
 
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInstalled:
-    """The log was replaced by the leader's snapshot: state has to be loaded from it, then from the log."""
+    """The log was replaced by the leader's snapshot: state is to be loaded from it, then from the log."""
 
     snapshot: LogPosition
 
 
 @dataclass(frozen=True, slots=True)
 class VotersChanged:
-    """Another voter set is in force (appended, or brought back by truncation; not necessarily committed)."""
+    """Another voter set is in force (appended, or restored by truncation; not necessarily committed)."""
 
     voters: VoterSet
 
 
 @dataclass(frozen=True, slots=True)
 class Responded:
-    """The answer to a parked request."""
+    """The response to a parked request."""
 
     token: int
-    answer: ParkedResponse
+    response: ParkedResponse
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Others refuse this replica for what waiting does not mend (INCONSISTENT_CLUSTER_ID, INCONSISTENT_VOTER_SET)."""
+    """Another node refuses this replica with an error that is not retriable (INCONSISTENT_CLUSTER_ID,
+    INCONSISTENT_VOTER_SET)."""
 
     error: ErrorCode
     by: int

@@ -1,9 +1,7 @@
-"""What raft needs of the log, its snapshots and the quorum-state file. The driver implements it; bytes stay its own.
+"""The log, its snapshots and the quorum-state file as raft needs them, and the voters that the log names.
 
-All calls return at once. Writes may sit in a cache: `flushed_offset` says how far they are on disk. Only
-`QuorumStateStore.save` must be durable when it returns.
-
-The voter set and kraft.version in force, as the log says, over the static voters of the settings.
+The driver implements the protocols; raft does not look into the bytes. All calls return at once. Writes may be in a
+cache: `flushed_offset` says how far they are on disk. Only `QuorumStateStore.save` must be durable when it returns.
 """
 
 from collections.abc import Iterable, Sequence
@@ -69,7 +67,7 @@ class RaftLog(Protocol):
         """The newest complete snapshot."""
 
     def end_of_epoch(self, epoch: int) -> LogPosition:
-        """The largest epoch in the log that is not above `epoch`, and the offset past its last record.
+        """The largest epoch in the log that is not above `epoch`, and the offset after its last record.
 
         `start` when `epoch` is below everything in the log; `end` when it is at or above the last epoch.
         """
@@ -82,8 +80,8 @@ class RaftLog(Protocol):
         """Append one control batch as leader; the offset of its first record."""
 
     def append_records(self, epoch: int, records: Any, now_ms: int) -> int:
-        """Append what the driver gave to `RaftReplica.append`, as leader; the offset of the last record. `records`
-        is in whatever form the driver likes; the log gives it offsets and the epoch."""
+        """Append the records given to `RaftReplica.append`, as leader; the offset of the last record. Their form is up
+        to the driver; the log adds offsets and the epoch."""
 
     def append_fetched(self, records: bytes) -> Sequence[PlacedControlRecord]:
         """Append whole batches fetched from the leader, which begin at `end.offset`, in the form of `read`; the
@@ -96,26 +94,26 @@ class RaftLog(Protocol):
         """Drop the records at and past `end_offset`."""
 
     def read_snapshot(self, snapshot: LogPosition, position: int, max_bytes: int) -> tuple[int, bytes] | None:
-        """Size of a snapshot and a piece of it; None when there is no such snapshot."""
+        """Size of a snapshot and a chunk of it; None when there is no such snapshot."""
 
     def begin_snapshot(self, snapshot: LogPosition) -> int:
         """Start to receive a snapshot; the position to go on from (0, unless a partial one was kept)."""
 
     def write_snapshot(self, position: int, chunk: bytes) -> None:
-        """Append a piece to the snapshot being received."""
+        """Append a chunk to the snapshot being received."""
 
     def install_snapshot(self) -> Sequence[PlacedControlRecord]:
-        """All of it is here: put it on disk, and replace the whole log by it (`start` == `end` == its id); its
-        KRaftVersion and Voters records. Raises `CorruptFetchError` when it is not whole."""
+        """The snapshot is complete: put it on disk, and replace the whole log by it (`start` == `end` == its id); its
+        KRaftVersion and Voters records. Raises `CorruptFetchError` when it is damaged."""
 
 
 class CorruptFetchError(Exception):
-    """What the leader sent cannot be appended; it is thrown away and fetched again."""
+    """The records of the leader cannot be appended; they are dropped and fetched again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumState:
-    """What a replica must never forget about elections."""
+    """The state of elections that must survive a restart."""
 
     epoch: int = 0
     leader_id: int | None = None
@@ -126,13 +124,15 @@ class QuorumStateStore(Protocol):
     """The quorum-state file."""
 
     def load(self) -> QuorumState | None:
-        """What was saved last; None on an empty disk."""
+        """The state that was saved last; None on an empty disk."""
 
     def save(self, state: QuorumState) -> None:
-        """Durable when it returns: a vote is answered right after."""
+        """Durable when it returns: the response to a vote is sent right after."""
 
 
 class Membership:
+    """The voter set and kraft.version in force: those in the log, or before any record the static voters."""
+
     def __init__(self, static_voters: VoterSet) -> None:
         self._static = static_voters
         self._voters = OffsetHistory(static_voters)
@@ -148,7 +148,7 @@ class Membership:
 
     @property
     def changed_at(self) -> int:
-        """Offset of the latest record that says who votes: another change has to wait until it is committed."""
+        """Offset of the latest record that changes the voters: the next change has to wait until it is committed."""
         return max(self._voters.latest_offset, self._versions.latest_offset)
 
     def voters_while_uncommitted(self, high_watermark: int) -> tuple[VoterSet, ...]:
@@ -178,7 +178,7 @@ class Membership:
         self._versions.truncate_to(end_offset)
 
     def replace_by(self, placed: Iterable[PlacedControlRecord]) -> None:
-        """A snapshot took the place of the log."""
+        """A snapshot replaced the log."""
         self._voters = OffsetHistory(self._static)
         self._versions = OffsetHistory(0)
         self.apply(placed)

@@ -1,7 +1,7 @@
-"""What replicas ask each other, and the answers, as values: KRaft's requests without their wire form.
+"""Requests between replicas and their responses, as values: KRaft's requests without their wire form.
 
-Every request carries `cluster_id` (None while a node has none) and every answer an error; answers also say which leader
-and epoch their sender knows (`leader_id` -1 when none) and, where it knows them, the leader's endpoints.
+Every request has a `cluster_id` (None while a node has none) and every response an error. Responses also have the
+leader and epoch that their sender knows (`leader_id` -1 when none) and, if known, the leader's endpoints.
 """
 
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """Vote (52). With `pre_vote` the epoch is the sender's present one and nobody's state changes."""
+    """Vote (52). With `pre_vote` the epoch is the sender's present one, and the receiver's state does not change."""
 
     cluster_id: str | None
     voter: ReplicaKey
-    """Who is asked; a replica under that id with another directory refuses (INVALID_VOTER_KEY)."""
+    """The receiver; a replica under that id with another directory refuses (INVALID_VOTER_KEY)."""
     epoch: int
     candidate: ReplicaKey
     log_end: LogPosition
@@ -43,7 +43,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpoch:
-    """BeginQuorumEpoch (53): the leader introduces itself, until every voter has fetched or acknowledged."""
+    """BeginQuorumEpoch (53): sent by a new leader, until every voter has fetched or acknowledged."""
 
     cluster_id: str | None
     voter: ReplicaKey
@@ -54,7 +54,7 @@ class BeginQuorumEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpoch:
-    """EndQuorumEpoch (54): the leader goes; the first of `preferred_candidates` should ask for votes at once."""
+    """EndQuorumEpoch (54): the leader resigns; the first of `preferred_candidates` should request votes at once."""
 
     cluster_id: str | None
     leader_id: int
@@ -69,21 +69,21 @@ class Fetch:
 
     cluster_id: str | None
     replica: ReplicaKey
-    """Id -1 for somebody who is no replica: served up to the high watermark, and not remembered."""
+    """Id -1 for a consumer: it gets records up to the high watermark, and is not remembered."""
     current_leader_epoch: int
-    """-1 when the sender does not say (consumers)."""
+    """-1 when unknown (consumers)."""
     offset: int
     last_fetched_epoch: int
-    """Epoch of the sender's record before `offset`; -1 when it does not say."""
+    """Epoch of the sender's record before `offset`; -1 when unknown."""
     high_watermark: int
-    """What the sender knows to be committed: answered at once when the leader knows more. -1 when it does not say."""
+    """The sender's high watermark: the leader responds at once when it has a higher one. -1 when unknown."""
     max_wait_ms: int
     max_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshot:
-    """FetchSnapshot (59): a piece of a snapshot."""
+    """FetchSnapshot (59): a chunk of a snapshot."""
 
     cluster_id: str | None
     replica: ReplicaKey
@@ -95,7 +95,7 @@ class FetchSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateVoter:
-    """UpdateRaftVoter (82): a voter tells the leader its endpoints and the kraft.versions it can do."""
+    """UpdateRaftVoter (82): a voter sends the leader its endpoints and the kraft.versions it supports."""
 
     cluster_id: str | None
     current_leader_epoch: int
@@ -110,7 +110,7 @@ class UpdateVoter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddVoter:
-    """AddRaftVoter (80). The driver asks the new voter for its ApiVersions first and says what it learnt."""
+    """AddRaftVoter (80). The driver gets the kraft.versions from the new voter first, by ApiVersions."""
 
     cluster_id: str | None
     voter: ReplicaKey
@@ -131,10 +131,10 @@ class RemoveVoter:
 
 
 PeerRequest = Vote | BeginQuorumEpoch | EndQuorumEpoch | Fetch | FetchSnapshot | UpdateVoter
-"""What a replica sends by itself (see `Send`)."""
+"""Requests that a replica sends (see `Send`)."""
 
 
-# --- Answers ---------------------------------------------------------------------------------------------------------
+# --- Responses -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,7 @@ class VoteResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumEpochResponse:
-    """Answer to BeginQuorumEpoch and to EndQuorumEpoch."""
+    """Response to BeginQuorumEpoch and to EndQuorumEpoch."""
 
     error: ErrorCode = ErrorCode.NONE
     leader_id: int = NO_LEADER
@@ -169,9 +169,9 @@ class FetchResponse:
     diverging: LogPosition | None = None
     """The sender's log differs: the leader's end of the largest epoch not above the sender's last."""
     snapshot: LogPosition | None = None
-    """The leader's log no longer reaches back so far: fetch this snapshot first."""
+    """The leader's log begins after the offset: fetch this snapshot first."""
     records: bytes = b""
-    """Whole batches from the fetched offset on; raft never looks inside."""
+    """Whole batches from the fetched offset on; raft does not decode them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +196,7 @@ class UpdateVoterResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeVotersResponse:
-    """Answer to AddVoter and RemoveVoter, with a sentence for the operator."""
+    """Response to AddVoter and RemoveVoter, with a message for the operator."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -204,7 +204,7 @@ class ChangeVotersResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaProgress:
-    """One line of DescribeQuorum. Times are the driver's `now_ms`; -1 when unknown."""
+    """One row of DescribeQuorum. Times are the driver's `now_ms`; -1 when unknown."""
 
     replica: ReplicaKey
     log_end_offset: int
@@ -231,14 +231,14 @@ ParkedResponse = FetchResponse | ChangeVotersResponse | UpdateVoterResponse
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The answer comes later, as the event `Responded` with this token."""
+    """The response comes later, as the event `Responded` with this token."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Whom to send to. `id` is the node id, or -2, -3, ... for the bootstrap servers, whose ids are not known."""
+    """The receiver of a request. `id` is the node id, or -2, -3, ... for bootstrap servers, whose ids are not known."""
 
     id: int
     endpoints: tuple[Endpoint, ...]
@@ -246,7 +246,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A request the driver has to send. It comes back whole in exactly one of `on_response` and `on_request_failed`."""
+    """A request to send. Afterwards the driver calls exactly one of `on_response` and `on_request_failed` with it."""
 
     number: int
     peer: Peer

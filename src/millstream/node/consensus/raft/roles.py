@@ -1,4 +1,7 @@
-"""The roles of a replica, each with what it keeps, and the table of transitions.
+"""The roles of a replica: their interface, the table of role changes, and the two small ones, unattached and resigned.
+
+A replica has one role object at a time. It holds the state that exists only in this role, and acts on time and on
+responses. The other roles are in `elections`, `follower` and `leader`.
 
     from         to            when
     any          unattached    a higher epoch is seen, leader unknown
@@ -14,15 +17,26 @@
     leader       resigned      no fetches from a majority for 1.5 fetch timeouts; removed from the voters; shutdown
     resigned     unattached    election timeout
 
-A leader never follows itself, and never leads an epoch twice. "Observer" is no role: it is any replica that is
-not in the voter set.
+A leader never follows itself, and never leads an epoch twice. "Observer" is no role: it is any replica that is not in
+the voter set.
 """
 
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
 from enum import Enum
+from typing import TYPE_CHECKING, ClassVar
 
-from millstream.node.consensus.raft.messages import LogPosition
-from millstream.node.consensus.raft.voter_set import Endpoint, VoterSet
+from millstream.node.consensus.raft.messages import (
+    EndQuorumEpoch,
+    Fetch,
+    FetchResponse,
+    Peer,
+    PeerResponse,
+    QuorumEpochResponse,
+    Send,
+)
+
+if TYPE_CHECKING:
+    from millstream.node.consensus.raft.replica import RaftReplica
 
 
 class Role(Enum):
@@ -34,92 +48,134 @@ class Role(Enum):
     RESIGNED = "resigned"
 
 
-@dataclass(slots=True)
-class Ballot:
-    """Votes of one election among the voters it began with."""
+class ReplicaRole(ABC):
+    """What a replica does in one role."""
 
-    voters: VoterSet
-    votes: dict[int, bool] = field(default_factory=dict)
-    gone: set[int] = field(default_factory=set)
-    """Voters whose address refused the last connection: their process is not there."""
+    role: ClassVar[Role]
 
-    @property
-    def won(self) -> bool:
-        return len(self.granting) >= self.voters.majority
+    def __init__(self, replica: "RaftReplica") -> None:
+        self._replica = replica
 
-    @property
-    def lost(self) -> bool:
-        refused = len(self.votes) - len(self.granting)
-        return len(self.voters) - refused < self.voters.majority
+    @abstractmethod
+    def deadlines_ms(self) -> list[int]:
+        """The times at which `step` has something to do."""
 
-    @property
-    def hopeless(self) -> bool:
-        """Lost, unless somebody who is gone comes back: most often a split vote that the dead leader cannot decide."""
-        expected = [node_id for node_id in self.unanswered if node_id not in self.gone]
-        return len(self.granting) + len(expected) < self.voters.majority
+    @abstractmethod
+    def step(self, now_ms: int) -> None:
+        """Does what is due. It may change the role of the replica."""
 
-    def is_split(self, lost_leader_id: int) -> bool:
-        """Whether a voter has refused, and all that may still grant are not enough without the lost leader."""
-        expected = [node_id for node_id in self.unanswered if node_id not in self.gone and node_id != lost_leader_id]
-        has_refusal = len(self.granting) < len(self.votes)
-        return has_refusal and len(self.granting) + len(expected) < self.voters.majority
+    def on_response(self, send: Send, response: PeerResponse, now_ms: int) -> None:
+        """The response to the latest request of its kind. The outbox has noted success or failure already."""
+        if isinstance(response, FetchResponse):
+            self._replica.outbox.failed(send, now_ms)  # the peer knew no leader: send it again later
 
-    @property
-    def granting(self) -> tuple[int, ...]:
-        return tuple(sorted(node_id for node_id, granted in self.votes.items() if granted))
+    def on_request_failed(self, send: Send, *, refused: bool, now_ms: int) -> None:
+        """The latest request of its kind got no response. `refused`: the address refused the connection."""
+        return
+
+    def on_left(self) -> None:
+        """The replica has another role now."""
+        return
 
     @property
-    def unanswered(self) -> tuple[int, ...]:
-        return tuple(node_id for node_id in self.voters.ids if node_id not in self.votes)
+    def refuses_pre_votes(self) -> bool:
+        """Whether a live leader is known."""
+        return False
+
+    def _fetch_request(self, wait_ms: int) -> Fetch:
+        replica = self._replica
+        end = replica.log.end
+        return Fetch(
+            cluster_id=replica.cluster_id,
+            replica=replica.key,
+            current_leader_epoch=replica.epoch,
+            offset=end.offset,
+            last_fetched_epoch=end.epoch,
+            high_watermark=replica.high_watermark,
+            max_wait_ms=wait_ms,
+            max_bytes=replica.settings.fetch_max_bytes,
+        )
 
 
-@dataclass(slots=True)
-class Unattached:
-    """Knows the epoch and no leader."""
+class Unattached(ReplicaRole):
+    """Knows the epoch and no leader: sends fetches to find one, until the election timeout."""
 
-    election_ms: int
+    role = Role.UNATTACHED
 
+    def __init__(self, replica: "RaftReplica", election_ms: int) -> None:
+        super().__init__(replica)
+        self._election_ms = election_ms
 
-@dataclass(slots=True)
-class Prospective:
-    """Asks whether it would be elected, before it troubles anybody with a new epoch."""
+    def deadlines_ms(self) -> list[int]:
+        replica = self._replica
+        deadlines = []
+        if replica.log_is_flushed:
+            deadlines += [replica.outbox.ready_ms(peer.id, Fetch) for peer in self._peers()]
+        if replica.may_campaign:
+            deadlines.append(self._election_ms)
+        return deadlines
 
-    ballot: Ballot
-    gives_up_ms: int
+    def step(self, now_ms: int) -> None:
+        replica = self._replica
+        is_alone = replica.is_voter and len(replica.voters) == 1
+        if replica.may_campaign and (is_alone or now_ms >= self._election_ms):
+            replica.become_prospective(now_ms)
+            return
+        for peer in self._peers():
+            if replica.outbox.ready(peer.id, Fetch, now_ms) and replica.log_is_flushed:
+                replica.outbox.send(peer, self._fetch_request(wait_ms=0), now_ms)
 
-
-@dataclass(slots=True)
-class Candidate:
-    ballot: Ballot
-    gives_up_ms: int
-    lost: bool = False
-    hurried: bool = False
-    """Whether it gives up sooner than usual because the vote is split."""
-
-
-@dataclass(slots=True)
-class ReceivingSnapshot:
-    snapshot: LogPosition
-    position: int
-
-
-@dataclass(slots=True)
-class Follower:
-    leader_id: int
-    leader_endpoints: tuple[Endpoint, ...]
-    fetch_timeout_ms: int
-    """When the leader counts as lost."""
-    heard: bool = False
-    """The leader answered a fetch, and was not lost since: pre-votes are refused."""
-    election_ms: int | None = None
-    """The leader is known to be gone: when to ask for votes."""
-    receiving: ReceivingSnapshot | None = None
-    introduced: bool = False
-    """The leader knows our endpoints (UpdateVoter), or there is no need."""
+    def _peers(self) -> list[Peer]:
+        """Nodes that may know the leader."""
+        replica = self._replica
+        peers = [Peer(voter.id, voter.endpoints) for voter in replica.other_voters()]
+        return peers if peers and replica.is_voter else [*peers, *replica.bootstrap_servers]
 
 
-@dataclass(slots=True)
-class Resigned:
-    until_ms: int
-    unacknowledged: list[int]
-    preferred: tuple[int, ...]
+class Resigned(ReplicaRole):
+    """Gave leadership up: sends EndQuorumEpoch to the other voters until each has acknowledged it."""
+
+    role = Role.RESIGNED
+
+    def __init__(self, replica: "RaftReplica", until_ms: int, preferred: tuple[int, ...]) -> None:
+        """`preferred`: the other voters, best successor first."""
+        super().__init__(replica)
+        self._until_ms = until_ms
+        self._preferred = preferred
+        self._unacknowledged = list(preferred)
+
+    def deadlines_ms(self) -> list[int]:
+        replica = self._replica
+        deadlines = [replica.outbox.ready_ms(node_id, EndQuorumEpoch) for node_id in self._unacknowledged]
+        if not replica.is_stopping:
+            deadlines.append(self._until_ms)
+        return deadlines
+
+    def step(self, now_ms: int) -> None:
+        replica = self._replica
+        if now_ms >= self._until_ms and not replica.is_stopping:
+            replica.become_unattached(replica.epoch, now_ms)
+        else:
+            self.send_end_quorum_epoch(now_ms)
+
+    def on_response(self, send: Send, response: PeerResponse, now_ms: int) -> None:
+        if isinstance(response, QuorumEpochResponse):
+            if send.peer.id in self._unacknowledged:
+                self._unacknowledged.remove(send.peer.id)
+            return
+        super().on_response(send, response, now_ms)
+
+    def send_end_quorum_epoch(self, now_ms: int) -> None:
+        replica = self._replica
+        voters = replica.voters.by_id
+        preferred = tuple(voters[node_id].key for node_id in self._preferred if node_id in voters)
+        for node_id in self._unacknowledged:
+            if node_id in voters and replica.outbox.ready(node_id, EndQuorumEpoch, now_ms):
+                request = EndQuorumEpoch(
+                    cluster_id=replica.cluster_id,
+                    leader_id=replica.key.id,
+                    epoch=replica.epoch,
+                    preferred_candidates=preferred,
+                    leader_endpoints=replica.endpoints,
+                )
+                replica.outbox.send(Peer(node_id, voters[node_id].endpoints), request, now_ms)

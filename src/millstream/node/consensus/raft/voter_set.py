@@ -1,7 +1,7 @@
-"""Who votes: a set of voters, and the history of such sets by log offset.
+"""Voter sets, and the history of such sets by log offset.
 
 The set in force is the latest *appended*, committed or not (as in KRaft and in Raft's single-server changes);
-truncating the log brings the earlier one back.
+truncating the log restores the earlier one.
 """
 
 from bisect import bisect_left
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReplicaKey:
-    """A replica is a node *and* its disk: a node that lost its disk is somebody else, and must not vote as before."""
+    """A replica is a node *and* its disk: a node that lost its disk is another replica, and must not vote as before."""
 
     id: int
     directory_id: UUID | None = None
-    """None where it is not known: static voters (kraft.version 0) are named by their id alone."""
+    """None if unknown: static voters (kraft.version 0) are named by their id alone."""
 
     def __str__(self) -> str:
         return f"{self.id}" if self.directory_id is None else f"{self.id}@{self.directory_id}"
@@ -36,7 +36,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """One member of a voter set, with where to reach it and which kraft.version it can do."""
+    """One member of a voter set, with its endpoints and the kraft.versions it supports."""
 
     key: ReplicaKey
     endpoints: tuple[Endpoint, ...] = ()
@@ -81,14 +81,14 @@ class VoterSet:
         return voter is not None and voter.key.directory_id in (None, key.directory_id)
 
     def with_voter(self, voter: Voter) -> "VoterSet":
-        """This set with `voter` added, or put in the place of the voter of the same id."""
+        """This set with `voter` added, or instead of the voter of the same id."""
         return VoterSet((*(other for other in self.voters if other.id != voter.id), voter))
 
     def without(self, node_id: int) -> "VoterSet":
         return VoterSet(tuple(other for other in self.voters if other.id != node_id))
 
     def with_directories(self, directories: dict[int, UUID]) -> "VoterSet":
-        """This set with the directory ids that are known by now filled in."""
+        """This set with the directory ids that are known."""
         return VoterSet(
             tuple(
                 replace(voter, key=ReplicaKey(voter.id, directories.get(voter.id, voter.key.directory_id)))
@@ -98,7 +98,7 @@ class VoterSet:
 
 
 class OffsetHistory(Generic[T]):
-    """Values by the offset of the record that set them, over a value that holds before any record."""
+    """Values by the offset of the record that set them, and the value before any record."""
 
     def __init__(self, initial: T) -> None:
         self._offsets: list[int] = []
@@ -110,7 +110,7 @@ class OffsetHistory(Generic[T]):
 
     @property
     def latest_offset(self) -> int:
-        """Where the value in force was set; -1 for the initial one."""
+        """Offset of the record that set the value in force; -1 for the initial one."""
         return self._offsets[-1] if self._offsets else -1
 
     def at(self, end_offset: int) -> T:
@@ -123,13 +123,13 @@ class OffsetHistory(Generic[T]):
         self._values.append(value)
 
     def truncate_to(self, end_offset: int) -> None:
-        """Forget what records at or past `end_offset` said."""
+        """Forget the values of records from `end_offset` on."""
         kept = bisect_left(self._offsets, end_offset)
         del self._offsets[kept:]
         del self._values[kept + 1 :]
 
     def forget_before(self, start_offset: int) -> None:
-        """Drop what no longer can be asked for once the log begins at `start_offset`, keeping what holds there."""
+        """Drop values from before `start_offset`, where the log begins now, except the one in force there."""
         dropped = max(0, bisect_left(self._offsets, start_offset) - 1)
         del self._offsets[:dropped]
         del self._values[1 : dropped + 1]
