@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+import millstream.node.replicas.refused_batches as refused_batches
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition
@@ -21,10 +22,10 @@ from millstream.node.data.produce import ProduceHandler
 from millstream.node.data.schema_validation import SchemaGuard
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataImage, PartitionState
-from millstream.node.replicas import refused_batches, sequence_gaps
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.replicas.refused_batches import REMEMBERED_S, RetryOrderGuard
+from millstream.node.replicas.sequence_gaps import NEW_LEADER_S, PATIENCE_S
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.server.network import SocketNetwork
 from millstream.node.storage.log.directory import LogDirectory
@@ -171,14 +172,14 @@ def test_a_gap_that_nobody_fills_gets_the_answer_of_kafka(node: Node) -> None:
     node.partition.become_leader(LED_HERE_NOW)
     assert node.produce(batch(2))[0] == NOT_LEADER
     assert node.produce(batch(40, producer=8))[0] == NOT_LEADER
-    node.pass_time(sequence_gaps.PATIENCE_S + 1)
+    node.pass_time(PATIENCE_S + 1)
     assert node.produce(batch(2))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert node.produce(batch(40, producer=8)) == (0, 1), "its records may have been deleted: any sequence may be first"
 
 
 def test_who_leads_for_long_or_was_the_first_answers_as_kafka_does(node: Node) -> None:
     node.partition.become_leader(LED_HERE_NOW)
-    node.pass_time(sequence_gaps.NEW_LEADER_S)
+    node.pass_time(NEW_LEADER_S)
     assert node.produce(batch(5)) == (0, 0)
     assert node.produce(batch(7))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     first = PartitionState(replicas=(1, 2), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0)

@@ -4,9 +4,9 @@ from struct import pack
 
 import pytest
 
+import millstream.node.storage.log.producer_replay as producer_replay
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.batch import HEADER, HEADER_SIZE, seal
-from millstream.node.storage.log import producer_replay
 
 from .batches import NOW, batch, varint
 from .conftest import Node
