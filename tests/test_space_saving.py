@@ -6,7 +6,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.space_saving import SpaceSaving
+from millstream.common.space_saving import SpaceSaving
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), max_size=400), st.integers(1, 12))

@@ -7,7 +7,7 @@ import pytest
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.opening import OpeningLimits
 from millstream.formats.records.record import Record, build_batch
-from millstream.node.hot_keys.topic_heat import BLOCK_RECORDS, sample_block
+from millstream.node.hot_keys.topic_statistics import BLOCK_RECORDS, sample_block
 
 
 def _records(count: int) -> list[Record]:

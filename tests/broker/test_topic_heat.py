@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from millstream.node.hot_keys.topic_heat import MAX_KEY_BYTES, KeyShares, Rate, TopicHeat, bounded
+from millstream.node.hot_keys.topic_statistics import MAX_KEY_BYTES, KeyShares, Rate, TopicKeyStatistics, bounded
 
 
 def test_a_rate_is_right_from_the_first_second_on() -> None:
@@ -32,7 +32,7 @@ def test_shares_of_keys() -> None:
 
 
 def test_partitions_and_long_keys_are_bounded() -> None:
-    heat = TopicHeat(0.0)
+    heat = TopicKeyStatistics(0.0)
     heat.note({number: (number, 10 * number) for number in range(500)}, 600, 1.0)
     document = heat.rates_document()
     assert document["partition_count"] == 600

@@ -21,7 +21,7 @@ def one_topic(name: str) -> NewTopic:
 async def with_broker(world: World) -> None:
     lifecycle = world.lifecycle()
     lifecycle.start()
-    lifecycle.able()
+    lifecycle.initialized()
     await lifecycle.serving
 
 

@@ -21,7 +21,7 @@ def test_a_broker_registers_and_serves() -> None:
     async def test(world: World) -> None:
         lifecycle = world.lifecycle()
         lifecycle.start()
-        lifecycle.able()
+        lifecycle.initialized()
         await lifecycle.serving
         broker = world.view.image.brokers[BrokerId(1)]
         assert not broker.fenced and broker.epoch == lifecycle.broker_epoch == world.view.broker_epoch
@@ -37,7 +37,7 @@ def test_a_broker_that_is_not_able_yet_stays_fenced() -> None:
         await lifecycle.registered
         await heartbeats(world, 3)
         assert world.view.image.brokers[BrokerId(1)].fenced and not lifecycle.serving.done()
-        lifecycle.able()
+        lifecycle.initialized()
         await lifecycle.serving
 
     run(test)
@@ -47,7 +47,7 @@ def test_heartbeats_keep_it_in_the_cluster() -> None:
     async def test(world: World) -> None:
         lifecycle = world.lifecycle()
         lifecycle.start()
-        lifecycle.able()
+        lifecycle.initialized()
         await lifecycle.serving
         begun = world.loop.time()
         await until_async(lambda: world.loop.time() - begun > 2.0)  # longer than a session
@@ -62,7 +62,7 @@ def test_it_waits_for_the_cluster_to_have_an_id_and_a_leader() -> None:
         address, world.quorum.address = world.quorum.address, None
         lifecycle = world.lifecycle()
         lifecycle.start()
-        lifecycle.able()
+        lifecycle.initialized()
         await asyncio.sleep(0.2)
         assert not lifecycle.registered.done()
         world.quorum.address = address
@@ -78,7 +78,7 @@ def test_a_registration_that_was_removed_is_made_anew(is_local: bool) -> None:
     async def test(world: World) -> None:
         lifecycle = world.lifecycle(link=world.new_link(world.controller.apis if is_local else None))
         lifecycle.start()
-        lifecycle.able()
+        lifecycle.initialized()
         await lifecycle.serving
         first = lifecycle.broker_epoch
         await world.link.request("unregister_broker", {"broker_id": 1})
@@ -93,7 +93,7 @@ def test_a_second_broker_with_the_same_number_ends_with_one_line() -> None:
     async def test(world: World) -> None:
         lifecycle = world.lifecycle()
         lifecycle.start()
-        lifecycle.able()
+        lifecycle.initialized()
         await lifecycle.serving
         other_link = world.new_link()
         second = world.lifecycle(link=other_link, seed=2, directory=2)
@@ -123,7 +123,7 @@ def test_the_last_broker_stops_without_asking() -> None:
     async def test(world: World) -> None:
         lifecycle = world.lifecycle()
         lifecycle.start()
-        lifecycle.able()
+        lifecycle.initialized()
         await lifecycle.serving
         await lifecycle.shut_down(10)
         assert not world.view.image.brokers[BrokerId(1)].in_controlled_shutdown
@@ -137,7 +137,7 @@ def test_a_process_whose_place_another_has_taken_ends_at_once() -> None:
     async def test(world: World) -> None:
         first = world.lifecycle()
         first.start()
-        first.able()
+        first.initialized()
         await first.serving
         assert first._task is not None
         first._task.cancel()  # it hangs

@@ -7,8 +7,8 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.model.identifiers import BrokerId, TopicName
-from millstream.node.metadata.brokers import BrokerIntroduction, admit_broker, fence_broker, unfence_broker
-from millstream.node.metadata.elections import IsrAnswer, IsrChange, alter_partitions
+from millstream.node.metadata.brokers import RegistrationRequest, fence_broker, register_broker, unfence_broker
+from millstream.node.metadata.elections import IsrChange, IsrChangeResult, alter_partitions
 from millstream.node.metadata.features import missing_features
 from millstream.node.metadata.image import MetadataDelta, MetadataImage, PartitionState, apply
 from millstream.node.metadata.records import Decision, Endpoint, FeatureLevelRecord, MetadataRecord, encode_record
@@ -30,9 +30,9 @@ class Cluster:
         for number in range(1, broker_count + 1):
             self.add(introduction(number))
 
-    def add(self, broker: BrokerIntroduction) -> None:
+    def add(self, broker: RegistrationRequest) -> None:
         """A broker registers and is unfenced."""
-        self.take(admit_broker(self.image, broker, self.config, next_offset=len(self.log)))
+        self.take(register_broker(self.image, broker, self.config, next_offset=len(self.log)))
         self.unfence(broker.broker_id)
 
     def write(self, records: tuple[MetadataRecord, ...] | list[MetadataRecord]) -> MetadataDelta:
@@ -63,7 +63,7 @@ class Cluster:
             previous_broker_epoch=previous.epoch if clean and previous is not None else -1,
             **({} if disk is None else {"log_dirs": (disk,)}),
         )
-        self.take(admit_broker(self.image, again, self.config, next_offset=len(self.log)))
+        self.take(register_broker(self.image, again, self.config, next_offset=len(self.log)))
         if unfence:
             self.unfence(number)
 
@@ -72,7 +72,7 @@ class Cluster:
 
     def alter_isr(
         self, *isr: int, topic: str = "a", number: int = 0, broker: int | None = None, **changes: int
-    ) -> IsrAnswer:
+    ) -> IsrChangeResult:
         """The leader (or another broker) asks for another ISR of a partition."""
         state = self.partition(topic, number)
         sender = self.image.brokers[BrokerId(state.leader if broker is None else broker)]
@@ -95,11 +95,11 @@ class Cluster:
         return self.write(decision.records)
 
 
-def introduction(number: int, **changes: object) -> BrokerIntroduction:
+def introduction(number: int, **changes: object) -> RegistrationRequest:
     values: dict[str, object] = {
         "broker_id": BrokerId(number),
         "incarnation_id": UUID(int=1000 + number),
         "cluster_id": CLUSTER_ID,
         "end_points": (Endpoint(name="PLAINTEXT", host="localhost", port=9090 + number),),
     }
-    return BrokerIntroduction(**(values | changes))  # type: ignore[arg-type]
+    return RegistrationRequest(**(values | changes))  # type: ignore[arg-type]

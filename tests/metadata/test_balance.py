@@ -9,13 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.metadata.balance import BrokerPlace, PartitionLoad, PlannedReassignment, plan_balance, plan_drain
+from millstream.node.metadata.balance import BrokerSlot, PartitionLoad, PlannedReassignment, plan_balance, plan_drain
 
 
-def places(count: int, *racks: str) -> list[BrokerPlace]:
-    return [
-        BrokerPlace(id=number, rack=racks[number % len(racks)] if racks else None) for number in range(1, count + 1)
-    ]
+def places(count: int, *racks: str) -> list[BrokerSlot]:
+    return [BrokerSlot(id=number, rack=racks[number % len(racks)] if racks else None) for number in range(1, count + 1)]
 
 
 def after(partitions: Sequence[PartitionLoad], plan: Sequence[PlannedReassignment]) -> list[PartitionLoad]:
@@ -33,12 +31,12 @@ def after(partitions: Sequence[PartitionLoad], plan: Sequence[PlannedReassignmen
     ]
 
 
-def counts(partitions: Sequence[PartitionLoad], brokers: Sequence[BrokerPlace]) -> list[int]:
+def counts(partitions: Sequence[PartitionLoad], brokers: Sequence[BrokerSlot]) -> list[int]:
     held = Counter(broker for each in partitions for broker in each.replicas)
     return [held[broker.id] for broker in brokers]
 
 
-def leads(partitions: Sequence[PartitionLoad], brokers: Sequence[BrokerPlace]) -> list[int]:
+def leads(partitions: Sequence[PartitionLoad], brokers: Sequence[BrokerSlot]) -> list[int]:
     led = Counter(each.replicas[0] for each in partitions)
     return [led[broker.id] for broker in brokers]
 

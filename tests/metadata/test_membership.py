@@ -9,11 +9,11 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId, TopicName
 from millstream.node.metadata.brokers import (
     Heartbeat,
-    HeartbeatAnswer,
-    admit_broker,
+    HeartbeatResult,
     begin_controlled_shutdown,
     fence_broker,
     process_heartbeat,
+    register_broker,
     unfence_broker,
     unregister_broker,
 )
@@ -34,15 +34,15 @@ TWO = BrokerId(2)
 
 
 def beat(
-    cluster: Cluster, number: int = 1, *, offset: int | None = None, others_know: bool = True, **wishes: Any
-) -> HeartbeatAnswer:
+    cluster: Cluster, number: int = 1, *, offset: int | None = None, others_caught_up: bool = True, **wishes: Any
+) -> HeartbeatResult:
     heartbeat = Heartbeat(
         broker_id=BrokerId(number),
         broker_epoch=cluster.image.brokers[BrokerId(number)].epoch,
         current_metadata_offset=cluster.image.offset if offset is None else offset,
         **wishes,
     )
-    decision = process_heartbeat(cluster.image, heartbeat, cluster.config, others_know=others_know)
+    decision = process_heartbeat(cluster.image, heartbeat, cluster.config, others_caught_up=others_caught_up)
     cluster.take(decision)
     return decision.results[0]
 
@@ -55,7 +55,7 @@ def replicated(brokers: int = 3, partitions: int = 6, factor: int = 3) -> Cluste
 
 def test_a_new_broker_is_fenced_at_first() -> None:
     cluster = Cluster(0)
-    decision = admit_broker(cluster.image, introduction(1, rack="r"), cluster.config, next_offset=7)
+    decision = register_broker(cluster.image, introduction(1, rack="r"), cluster.config, next_offset=7)
     assert decision.results[0].broker_epoch == 7
     cluster.take(decision)
     broker = cluster.image.brokers[ONE]
@@ -65,7 +65,7 @@ def test_a_new_broker_is_fenced_at_first() -> None:
 def test_the_epoch_is_the_offset_of_the_registration() -> None:
     cluster = replicated()
     again = introduction(1, incarnation_id=UUID(int=5))
-    decision = admit_broker(cluster.image, again, cluster.config, next_offset=len(cluster.log))
+    decision = register_broker(cluster.image, again, cluster.config, next_offset=len(cluster.log))
     cluster.take(decision)
     assert isinstance(decision.records[-1], RegisterBrokerRecord)
     assert decision.results[0].broker_epoch == cluster.image.offset == len(cluster.log) - 1
@@ -74,10 +74,10 @@ def test_the_epoch_is_the_offset_of_the_registration() -> None:
 def test_the_same_process_may_register_twice() -> None:
     cluster = replicated()
     before = cluster.image.brokers[ONE]
-    decision = admit_broker(cluster.image, introduction(1), cluster.config, next_offset=99, session_alive=True)
+    decision = register_broker(cluster.image, introduction(1), cluster.config, next_offset=99, session_alive=True)
     assert (decision.records, decision.results[0].broker_epoch) == ((), before.epoch)
     moved = introduction(1, end_points=(Endpoint(name="PLAINTEXT", host="elsewhere", port=1),))
-    cluster.take(admit_broker(cluster.image, moved, cluster.config, next_offset=99, session_alive=True))
+    cluster.take(register_broker(cluster.image, moved, cluster.config, next_offset=99, session_alive=True))
     after = cluster.image.brokers[ONE]
     assert (after.epoch, after.fenced, after.end_points[0].host) == (before.epoch, False, "elsewhere")
 
@@ -87,11 +87,11 @@ def test_a_second_process_waits_until_the_first_is_gone() -> None:
     elsewhere = (Endpoint(name="PLAINTEXT", host="elsewhere", port=1),)
     again = introduction(1, incarnation_id=UUID(int=5), end_points=elsewhere)
     with pytest.raises(KafkaError, match=r"Another broker is running with node\.id=1") as refused:
-        admit_broker(cluster.image, again, cluster.config, next_offset=50, session_alive=True)
+        register_broker(cluster.image, again, cluster.config, next_offset=50, session_alive=True)
     assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
     cluster.take(begin_controlled_shutdown(cluster.image, ONE, cluster.config))
-    assert admit_broker(cluster.image, again, cluster.config, next_offset=50, session_alive=True).results
-    assert admit_broker(cluster.image, again, cluster.config, next_offset=50).results
+    assert register_broker(cluster.image, again, cluster.config, next_offset=50, session_alive=True).results
+    assert register_broker(cluster.image, again, cluster.config, next_offset=50).results
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,11 @@ def test_a_second_process_waits_until_the_first_is_gone() -> None:
 )
 def test_brokers_that_are_not_admitted(changes: dict[str, object], code: ErrorCode, message: str) -> None:
     cluster = Cluster(1)
-    cluster.take(admit_broker(cluster.image, introduction(2, log_dirs=(UUID(int=40),)), cluster.config, next_offset=9))
+    cluster.take(
+        register_broker(cluster.image, introduction(2, log_dirs=(UUID(int=40),)), cluster.config, next_offset=9)
+    )
     with pytest.raises(KafkaError, match=message) as refused:
-        admit_broker(cluster.image, introduction(1, **changes), cluster.config, next_offset=10)
+        register_broker(cluster.image, introduction(1, **changes), cluster.config, next_offset=10)
     assert refused.value.code is code
 
 
@@ -151,7 +153,7 @@ def test_a_controlled_shutdown() -> None:
         partition = cluster.partition(number=number)
         assert partition.leader in (2, 3)
         assert set(partition.isr) == {2, 3}
-    assert not beat(cluster, want_shut_down=True, others_know=False).should_shut_down
+    assert not beat(cluster, want_shut_down=True, others_caught_up=False).should_shut_down
     answer = beat(cluster, want_shut_down=True)
     assert (answer.should_shut_down, answer.is_fenced) == (True, True)
     assert beat(cluster, want_shut_down=True).should_shut_down
@@ -197,16 +199,16 @@ def test_a_broker_whose_log_directory_failed_leads_nothing_until_it_registers_ag
     for partition in cluster.image.topics[TopicName("a")].partitions:
         assert partition.leader in (TWO, 3) and ONE not in partition.isr
     registered = cluster.image.brokers[ONE]
-    assert registered.fenced and registered.has_lost_its_disk and registered.log_dirs == (LOST_DIRECTORY,)
+    assert registered.fenced and registered.has_offline_log_dir and registered.log_dirs == (LOST_DIRECTORY,)
     assert beat(cluster).is_fenced, "a heartbeat that was under way before does not let it in again"
     cluster.restart(1, clean=False, disk=disk)
-    assert cluster.image.brokers[ONE].active and not cluster.image.brokers[ONE].has_lost_its_disk
+    assert cluster.image.brokers[ONE].active and not cluster.image.brokers[ONE].has_offline_log_dir
 
 
 def test_a_directory_that_is_not_the_brokers_own_does_not_count() -> None:
     cluster = replicated()
     assert not beat(cluster, offline_log_dirs=(UUID(int=99),)).is_fenced
-    assert not cluster.image.brokers[ONE].has_lost_its_disk
+    assert not cluster.image.brokers[ONE].has_offline_log_dir
 
 
 def test_heartbeats_of_who_is_no_member() -> None:
@@ -214,7 +216,7 @@ def test_heartbeats_of_who_is_no_member() -> None:
     for number, epoch in ((1, 77), (9, 0)):
         beating = Heartbeat(broker_id=BrokerId(number), broker_epoch=epoch, current_metadata_offset=0)
         with pytest.raises(KafkaError) as refused:
-            process_heartbeat(cluster.image, beating, cluster.config, others_know=True)
+            process_heartbeat(cluster.image, beating, cluster.config, others_caught_up=True)
         assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 

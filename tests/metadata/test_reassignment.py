@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.node.metadata.brokers import admit_broker
+from millstream.node.metadata.brokers import register_broker
 from millstream.node.metadata.partitions import RECOVERING
 from millstream.node.metadata.reassignment import (
     OngoingReassignment,
@@ -163,7 +163,7 @@ def test_what_is_under_way_is_listed() -> None:
 def test_a_new_replica_goes_to_the_directory_of_its_broker() -> None:
     cluster = some_cluster()
     with_directory = introduction(7, log_dirs=(UUID(int=70),))
-    cluster.take(admit_broker(cluster.image, with_directory, cluster.config, next_offset=len(cluster.log)))
+    cluster.take(register_broker(cluster.image, with_directory, cluster.config, next_offset=len(cluster.log)))
     move(cluster, (1, 2, 7))
     assert cluster.partition().directories[2] == UUID(int=70)
 

@@ -118,7 +118,7 @@ class Replication:
             current_metadata_offset=self.cluster.image.offset,
             want_shut_down=want_shut_down,
         )
-        decision = process_heartbeat(self.cluster.image, heartbeat, self.cluster.config, others_know=True)
+        decision = process_heartbeat(self.cluster.image, heartbeat, self.cluster.config, others_caught_up=True)
         self.cluster.take(decision)
         if decision.results[0].should_shut_down:
             self.running.discard(number)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from millstream.node.measures import Histogram
-from millstream.node.metrics.exposition import Page, counter, gauge, histogram, number
+from millstream.common.prometheus import Histogram, Page, counter, gauge, histogram, number
 from millstream.node.metrics.requests import kafka_name
 from tests.metrics.conftest import Scraped
 

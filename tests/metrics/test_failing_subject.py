@@ -7,25 +7,27 @@ from typing import Any, cast
 
 import pytest
 
+from millstream.common.prometheus import Page, gauge
 from millstream.node.metrics import endpoints
-from millstream.node.metrics.exposition import Page, gauge
-from millstream.node.metrics.observed_node import ObservedNode, Subject, Turns
+from millstream.node.metrics.observed_node import MetricsSubject, ObservedNode, TimeSlices
 from millstream.node.server.plain_http import HttpRequest, HttpResponse
 from tests.metrics.conftest import Scraped
 
 KNOWN = gauge("known", "What can be told.")
 
 
-async def tell(node: ObservedNode, page: Page, turns: Turns) -> None:
+async def tell(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     page.add(KNOWN, 5)
 
 
-async def fail(node: ObservedNode, page: Page, turns: Turns) -> None:
+async def fail(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     raise ZeroDivisionError("by a bug")
 
 
 def test_the_others_are_told_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(endpoints, "SUBJECTS", (Subject("broken", (), fail), Subject("whole", (KNOWN,), tell)))
+    monkeypatch.setattr(
+        endpoints, "SUBJECTS", (MetricsSubject("broken", (), fail), MetricsSubject("whole", (KNOWN,), tell))
+    )
     answers: list[HttpResponse] = []
 
     async def ask() -> None:

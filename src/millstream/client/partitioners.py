@@ -19,7 +19,7 @@ from typing import Protocol, TypeAlias
 from zlib import crc32
 
 from millstream.client.errors import MillstreamError
-from millstream.space_saving import SpaceSaving
+from millstream.common.space_saving import SpaceSaving
 
 ANY_PARTITION = -1
 """Whatever the producer prefers: librdkafka fills one batch after another."""

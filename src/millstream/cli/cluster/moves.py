@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from millstream.cli.options import open_cluster
 from millstream.cli.terminal import CommandFailedError, note, progress
-from millstream.node.metadata.balance import BrokerPlace, PartitionLoad, PlannedReassignment
+from millstream.node.metadata.balance import BrokerSlot, PartitionLoad, PlannedReassignment
 
 if TYPE_CHECKING:
     from millstream.admin.cluster import ClusterAdmin, ClusterState
@@ -31,9 +31,9 @@ def open_admin(bootstrap: str, timeout: float, settings: list[str] | None) -> "C
     return ClusterAdmin(open_cluster(bootstrap, timeout, settings), attempts=1)
 
 
-def available_brokers(cluster: "ClusterState") -> list[BrokerPlace]:
+def available_brokers(cluster: "ClusterState") -> list[BrokerSlot]:
     """The brokers to which replicas can be moved."""
-    return [BrokerPlace(id=broker.id, rack=broker.rack) for broker in cluster.live if broker.id not in cluster.cordoned]
+    return [BrokerSlot(id=broker.id, rack=broker.rack) for broker in cluster.live if broker.id not in cluster.cordoned]
 
 
 def loads(cluster: "ClusterState") -> list[PartitionLoad]:

@@ -9,12 +9,12 @@ from millstream.formats.protocol import fetch as fetch_codec
 from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.records.opening import OpeningLimits
 from millstream.node.broker.cluster_apis import ClusterHandlers
-from millstream.node.cluster.cluster_view import ClusterView, PeerRequests
+from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
 from millstream.node.cluster.controller_link import ControllerLink, Forwarding
 from millstream.node.cluster.topic_creation import AutomaticTopicCreation, InternalTopics
 from millstream.node.consensus.quorum.metadata_log import METADATA_PARTITION
-from millstream.node.controller.cluster_handlers import features_to_tell
-from millstream.node.controller.config_handlers import DescribedConfigs
+from millstream.node.controller.cluster_handlers import features_for_api_versions
+from millstream.node.controller.config_handlers import DescribeConfigsHandlers
 from millstream.node.coordination.core.state_machine import KnownEpochs
 from millstream.node.data.batch_opening import OpenedProduce
 from millstream.node.data.fetch import FetchHandler
@@ -127,10 +127,10 @@ class Broker:
         self.groups.start()
         self.transactions.start()
 
-    def _new_peers(self) -> PeerRequests:
+    def _new_peers(self) -> BrokerChannels:
         view = self.view
         listener = view.config.inter_broker_listener
-        return PeerRequests(view.node_id, lambda: view.image, listener, self._environment)
+        return BrokerChannels(view.node_id, lambda: view.image, listener, self._environment)
 
     def _opening_limits(self) -> OpeningLimits:
         return opening_limits(self.view.config)
@@ -202,7 +202,7 @@ class Broker:
     def _make_apis(self) -> list[Api]:
         view, environment, partitions = self.view, self._environment, self.partitions
         topics = AutomaticTopicCreation(self.link)
-        configs = DescribedConfigs(view)
+        configs = DescribeConfigsHandlers(view)
         offsets = OffsetHandlers(partitions, environment, self.replicas, self._remember_starts, self._opening_limits)
         cluster = ClusterHandlers(
             view.node_id,
@@ -298,7 +298,7 @@ class Broker:
         return apis
 
     def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
-        return features_to_tell(self.view.image, self._kraft_version())
+        return features_for_api_versions(self.view.image, self._kraft_version())
 
     def _make_dispatcher(self) -> Dispatcher:
         config = self.view.config

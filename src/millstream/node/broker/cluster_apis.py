@@ -32,7 +32,7 @@ _TOPICS_PER_TURN = 200
 _Making = Generator[None, None, dict[str, Any]]
 _NAMES = 3
 """The index of the topic names in the key of a cached response."""
-_SOON_S = 0.003
+_SOON_SECONDS = 0.003
 """The approximate time until the kernel has closed all connections of a killed process."""
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _FIRST_WITH_SHARE = 6
@@ -93,7 +93,7 @@ class ClusterHandlers:
 
     async def _metadata_soon(self, request: Message, context: Context, wanted: list[Message]) -> Response:
         """Waits a moment: a client may notice the failure of a leader before this broker does."""
-        await asyncio.sleep(_SOON_S)
+        await asyncio.sleep(_SOON_SECONDS)
         return await self._awaited(self._encoded(request, context, wanted, {}))
 
     async def _metadata_creating(

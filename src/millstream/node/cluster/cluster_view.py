@@ -37,7 +37,7 @@ class ClusterView:
         source.subscribe(self._follow)
 
     @property
-    def serves_here(self) -> bool:
+    def is_unfenced_here(self) -> bool:
         """Whether this node's broker is registered and not fenced in the metadata."""
         own = self.image.brokers.get(self.node_id)
         return own is not None and not own.fenced
@@ -54,7 +54,7 @@ class ClusterView:
             on_change(delta)
 
 
-_MISSING_S = 2.0
+_MISSING_SECONDS = 2.0
 """Longer than the election of a controller and of leaders. It limits the effect if only the two brokers are
 disconnected from each other."""
 _NOBODY: frozenset[int] = frozenset()
@@ -76,7 +76,7 @@ class LostBrokers:
 
     def connection_lost(self, broker_id: int) -> None:
         """An established connection to the broker ended, and this node did not close it."""
-        self._missing_until[broker_id] = (self._epoch(broker_id), self._now_s() + _MISSING_S)
+        self._missing_until[broker_id] = (self._epoch(broker_id), self._now_s() + _MISSING_SECONDS)
 
     def connection_made(self, broker_id: int) -> None:
         self._missing_until.pop(broker_id, None)
@@ -118,7 +118,7 @@ class LostBrokers:
         return {broker.id: broker.epoch for broker in self._image().brokers.values() if not broker.fenced}
 
 
-class PeerRequests:
+class BrokerChannels:
     def __init__(
         self, node_id: int, image: Callable[[], MetadataImage], listener: str, environment: Environment
     ) -> None:

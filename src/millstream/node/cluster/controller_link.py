@@ -18,7 +18,7 @@ from millstream.formats.model.identifiers import TopicId, TopicName
 from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.node.controller.active_controller import ImageSource, Leadership
-from millstream.node.controller.controller_apis import FORWARDED_APIS, names_error, refuse
+from millstream.node.controller.controller_apis import FORWARDED_APIS, error_response, has_error
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import MetadataRecord
@@ -28,13 +28,13 @@ from millstream.node.server.envelope import answer_body
 from millstream.node.server.request import Api, Context, Response, api
 from millstream.node.server.service import Peer
 
-DEFAULT_TIMEOUT_S = 30.0
-_SHORTEST_PAUSE_S = 0.02
-_LONGEST_PAUSE_S = 0.5
-_GRACE_S = 2.5
+DEFAULT_TIMEOUT_SECONDS = 30.0
+_SHORTEST_PAUSE_SECONDS = 0.02
+_LONGEST_PAUSE_SECONDS = 0.5
+_GRACE_SECONDS = 2.5
 """The time for which a former controller may still respond to a change. The next controller might respond to a repeated
 request that the topic exists already."""
-_VISIBLE_S = 2.0
+_VISIBLE_SECONDS = 2.0
 """The maximum wait until a created topic is in this node's metadata."""
 
 T = TypeVar("T")
@@ -86,22 +86,24 @@ class ControllerLink:
 
     # Requests of this node
 
-    async def request(self, api: str, fields: Mapping[str, Any], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Message:
+    async def request(
+        self, api: str, fields: Mapping[str, Any], *, timeout_s: float = DEFAULT_TIMEOUT_SECONDS
+    ) -> Message:
         """The active controller's response; raises REQUEST_TIMED_OUT if there is none in time."""
 
         async def local(controller: LocalController) -> Message:
-            return await self._ask_here(controller, api, fields)
+            return await self._request_locally(controller, api, fields)
 
         async def remote(channel: Channel, left_s: float) -> Message:
             answer = await channel.request(api, fields, timeout_s=left_s)
-            if names_error(answer, ErrorCode.NOT_CONTROLLER):
+            if has_error(answer, ErrorCode.NOT_CONTROLLER):
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, f"{channel.host}:{channel.port} is not the controller")
             return answer
 
-        grace_s = _GRACE_S if api == "create_topics" else 0.0
-        return await self._until_answered(api, local, remote, timeout_s, grace_s)
+        grace_s = _GRACE_SECONDS if api == "create_topics" else 0.0
+        return await self._until_response(api, local, remote, timeout_s, grace_s)
 
-    async def _ask_here(self, controller: LocalController, api: str, fields: Mapping[str, Any]) -> Message:
+    async def _request_locally(self, controller: LocalController, api: str, fields: Mapping[str, Any]) -> Message:
         schema, answers = request_schema(api), response_schema(api)
         version = schema.versions.high
         request = schema.decode(schema.encode(fields, version), version)
@@ -110,12 +112,12 @@ class ControllerLink:
         except KafkaError as error:
             if error.code == ErrorCode.NOT_CONTROLLER:
                 raise
-            answer = refuse(api, request, error)
+            answer = error_response(api, request, error)
         assert isinstance(answer, Mapping)
         return answers.decode(answers.encode(answer, version), version)
 
     async def create_topics(
-        self, topics: Sequence[NewTopic], *, timeout_s: float = DEFAULT_TIMEOUT_S
+        self, topics: Sequence[NewTopic], *, timeout_s: float = DEFAULT_TIMEOUT_SECONDS
     ) -> list[TopicCreation]:
         """Creates topics, and waits until they are in this node's metadata."""
         fields = {
@@ -138,7 +140,7 @@ class ControllerLink:
         there = [
             row.name for row in answer.topics if row.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
         ]
-        await self._until_seen(there)
+        await self._until_visible(there)
         return [
             TopicCreation(
                 name=row.name,
@@ -151,9 +153,9 @@ class ControllerLink:
             for row in answer.topics
         ]
 
-    async def _until_seen(self, names: Sequence[str]) -> None:
+    async def _until_visible(self, names: Sequence[str]) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_VISIBLE_S):
+            async with asyncio.timeout(_VISIBLE_SECONDS):
                 while not all(TopicName(name) in self._source.image.topics for name in names):
                     if self._seen is None:
                         self._seen = self._environment.loop.create_future()
@@ -186,11 +188,11 @@ class ControllerLink:
             except MalformedMessage as error:
                 raise ConnectionError(f"the controller's response cannot be decoded: {error}") from None
 
-        return await self._until_answered(api, local, remote, timeout_s, _GRACE_S)
+        return await self._until_response(api, local, remote, timeout_s, _GRACE_SECONDS)
 
     # Finding the controller
 
-    async def _until_answered(
+    async def _until_response(
         self,
         api: str,
         local: "Callable[[LocalController], Awaitable[T]]",
@@ -200,7 +202,7 @@ class ControllerLink:
     ) -> T:
         loop = self._environment.loop
         deadline = loop.time() + timeout_s
-        pause_s = _SHORTEST_PAUSE_S
+        pause_s = _SHORTEST_PAUSE_SECONDS
         problem = "no leader is known"
         while (left_s := deadline - loop.time()) > 0:
             moved = self._next_move()
@@ -211,7 +213,7 @@ class ControllerLink:
                     return await local(self._local)
                 channel = self._channel_to_leader()
                 if channel is not None:
-                    return await _unless(moved, remote(channel, left_s), grace_s)
+                    return await _unless_moved(moved, remote(channel, left_s), grace_s)
             except KafkaError as error:
                 if error.code != ErrorCode.NOT_CONTROLLER:
                     raise
@@ -223,7 +225,7 @@ class ControllerLink:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(pause_s, max(0.0, deadline - loop.time()))):
                     await asyncio.shield(moved)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_SECONDS)
         raise KafkaError(
             ErrorCode.REQUEST_TIMED_OUT, f"no response from the active controller within {timeout_s:g} s: {problem}"
         )
@@ -251,7 +253,7 @@ class _Moved(Exception):
     """Another node became leader while the request was pending."""
 
 
-async def _unless(moved: "asyncio.Future[None]", answer: Awaitable[T], grace_s: float) -> T:
+async def _unless_moved(moved: "asyncio.Future[None]", answer: Awaitable[T], grace_s: float) -> T:
     """The response; raises _Moved if the leader changes and no response comes within the grace time."""
     asked = asyncio.ensure_future(answer)
     try:
@@ -272,7 +274,7 @@ def _address_bytes(host: str) -> bytes:
     return bytes(4)
 
 
-_SLACK_S = 0.5
+_SLACK_SECONDS = 0.5
 """The broker times out this much earlier than the client, so that the client gets a response."""
 
 
@@ -288,7 +290,7 @@ class Forwarding:
             try:
                 return await self._link.forward(name, request, context, timeout_s=_timeout_s(request))
             except KafkaError as error:
-                return refuse(name, request, error)
+                return error_response(name, request, error)
 
         return api(name, forward, with_frame=True)
 
@@ -296,11 +298,11 @@ class Forwarding:
 def _timeout_s(request: Message) -> float:
     timeout_ms = getattr(request, "timeout_ms", 0)
     if timeout_ms <= 0:
-        return DEFAULT_TIMEOUT_S
-    return min(DEFAULT_TIMEOUT_S, max(timeout_ms / 1000 - _SLACK_S, 1.0))
+        return DEFAULT_TIMEOUT_SECONDS
+    return min(DEFAULT_TIMEOUT_SECONDS, max(timeout_ms / 1000 - _SLACK_SECONDS, 1.0))
 
 
-class LeaderWatch:
+class LeaderListener:
     """Subscribe it to the quorum after the controller, so that it is active before subscribers are called."""
 
     def __init__(self) -> None:

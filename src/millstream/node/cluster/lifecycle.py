@@ -29,7 +29,7 @@ from millstream.node.metadata.features import SUPPORTED_FEATURES
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import Endpoint
 
-_METADATA_S = 1.1
+_METADATA_SECONDS = 1.1
 """The leader of the quorum holds a fetch for half a second, so the last completed fetch may be a second old."""
 
 
@@ -50,13 +50,13 @@ class ControllerContact:
     @property
     def is_lost(self) -> bool:
         now, limit_s = self._now(), self._limit_s()
-        return now - self._heard_s > limit_s or now - self._metadata_as_of_s() > max(limit_s, _METADATA_S)
+        return now - self._heard_s > limit_s or now - self._metadata_as_of_s() > max(limit_s, _METADATA_SECONDS)
 
 
-_RETRY_S = 0.25
+_RETRY_SECONDS = 0.25
 _LEAVING_TIMEOUT_SECONDS = 3.0
 """The timeout of heartbeats during shutdown: as long as the election of a controller may take."""
-_LEAVING_INTERVAL_S = 0.05
+_LEAVING_INTERVAL_SECONDS = 0.05
 """The interval between heartbeats during shutdown. The response to each may allow the broker to stop."""
 _REGISTER_AGAIN = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
 
@@ -89,8 +89,8 @@ class BrokerLifecycle:
         self._incarnation_id = UUID(int=environment.randomness.getrandbits(128), version=4)
         self.broker_epoch = -1
         self.is_fenced = True
-        self._told_offset = -1
-        self._able = False
+        self._sent_offset = -1
+        self._initialized = False
         self._leaving = False
         self._refused_since_s: float | None = None
         """The time since when the current controller refuses the registration."""
@@ -106,9 +106,9 @@ class BrokerLifecycle:
     def start(self) -> None:
         self._task = self._environment.loop.create_task(self._live())
 
-    def able(self) -> None:
+    def initialized(self) -> None:
         """The broker is initialized: it may be unfenced as soon as it has caught up with the metadata."""
-        self._able = True
+        self._initialized = True
         self._news.set()
 
     def leader_changed(self) -> None:
@@ -169,7 +169,7 @@ class BrokerLifecycle:
                 f"another process has registered with node.id={self._view.node_id}: give each broker its own node.id "
                 "and an empty data directory, or stop the other process"
             )
-        if self._told_offset < self.broker_epoch <= image.offset:
+        if self._sent_offset < self.broker_epoch <= image.offset:
             self._news.set()
         for broker_id in delta.brokers:
             broker = image.brokers.get(broker_id)
@@ -185,7 +185,7 @@ class BrokerLifecycle:
             while not self._left.done():
                 if not await self._register():
                     return
-                await self._until_able()
+                await self._until_initialized()
                 await self._send_heartbeats()
         except asyncio.CancelledError:
             raise
@@ -209,17 +209,17 @@ class BrokerLifecycle:
                 self._finish_leaving()
                 return False
             if not self._view.image.cluster_id:
-                await self._wait(_RETRY_S)
+                await self._wait(_RETRY_SECONDS)
                 continue
             left_s = deadline_s - loop.time() if first else session_s
             try:
                 answer = await self._link.request(
-                    "broker_registration", self._introduction(), timeout_s=max(_RETRY_S, min(left_s, session_s))
+                    "broker_registration", self._introduction(), timeout_s=max(_RETRY_SECONDS, min(left_s, session_s))
                 )
             except KafkaError as error:
                 problem = error.message
                 self._refused_since_s = None
-                await self._wait(_RETRY_S)
+                await self._wait(_RETRY_SECONDS)
                 continue
             code = ErrorCode(answer.error_code)
             if code is ErrorCode.NONE:
@@ -238,7 +238,7 @@ class BrokerLifecycle:
                 self._on_fatal(fatal)
                 return False
             problem = fatal or f"the controller responded with {code.name}"
-            await self._wait(_RETRY_S)
+            await self._wait(_RETRY_SECONDS)
         self._on_fatal(
             f"broker {self._view.node_id} could not register within "
             f"{config[cluster.INITIAL_BROKER_REGISTRATION_TIMEOUT_MS]} ms "
@@ -321,12 +321,12 @@ class BrokerLifecycle:
             await self._wait(self._interval_s())
 
     async def _send_heartbeat(self) -> Message:
-        self._told_offset = self._view.image.offset
+        self._sent_offset = self._view.image.offset
         fields = {
             "broker_id": self._view.node_id,
             "broker_epoch": self.broker_epoch,
-            "current_metadata_offset": self._told_offset,
-            "want_fence": not self._able,
+            "current_metadata_offset": self._sent_offset,
+            "want_fence": not self._initialized,
             "want_shut_down": self._leaving,
         }
         timeout_s = self._view.config[cluster.BROKER_SESSION_TIMEOUT_MS] / 2000
@@ -351,13 +351,13 @@ class BrokerLifecycle:
         if self._left.done():
             return 0.0
         if self._leaving:
-            return _LEAVING_INTERVAL_S
+            return _LEAVING_INTERVAL_SECONDS
         return heartbeat_interval_s(self._view.config)
 
-    async def _until_able(self) -> None:
+    async def _until_initialized(self) -> None:
         """Waits until the broker is initialized, at most one interval. This usually saves the first heartbeat."""
         deadline_s = self._environment.loop.time() + self._interval_s()
-        while not (self._able or self._leaving) and (left_s := deadline_s - self._environment.loop.time()) > 0:
+        while not (self._initialized or self._leaving) and (left_s := deadline_s - self._environment.loop.time()) > 0:
             self._news.clear()
             await self._wait(left_s)
 

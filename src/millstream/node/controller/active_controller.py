@@ -149,7 +149,7 @@ class ActiveController:
         self._new_cluster_id = new_cluster_id
         self._decided: MetadataImage | None = None
         self.epoch = -1
-        self._waiting: deque[_Undecided] = deque()
+        self._waiting: deque[_PendingDecision] = deque()
         self._resigned_timer: asyncio.TimerHandle | None = None
         self.on_leading: list[Callable[[], None]] = []
         self.on_resigned: list[Callable[[], None]] = []
@@ -237,7 +237,7 @@ class ActiveController:
         offset = self._write(decision)
         if offset > self._source.image.offset:
             done: asyncio.Future[None] = self._environment.loop.create_future()
-            self._waiting.append(_Undecided(offset, self.epoch, bool(decision.records), done))
+            self._waiting.append(_PendingDecision(offset, self.epoch, bool(decision.records), done))
             await done
         return decision.results
 
@@ -275,7 +275,7 @@ class ActiveController:
 
 
 @dataclass(slots=True)
-class _Undecided:
+class _PendingDecision:
     """A decision whose records are in the log and not committed yet."""
 
     offset: int

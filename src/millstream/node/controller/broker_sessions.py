@@ -17,16 +17,16 @@ from millstream.node.metadata.image import MetadataImage
 
 _GAPS = 2
 """The allowed silence is at least this many times the longest recent pause between two heartbeats."""
-_GAP_HALF_LIFE_S = 20.0
+_GAP_HALF_LIFE_SECONDS = 20.0
 _LATENESSES = 5
 """The allowed silence grows by this many times the controller's own average lateness: brokers may be later."""
-_PROBED_S = 0.3
+_PROBED_SECONDS = 0.3
 """The minimum time of probes without a response, however long the broker has been silent before."""
 
 
 def longest_gap_s(before_s: float, gap_s: float) -> float:
     """The longest recent pause between two contacts, updated with a new one. Old pauses decay."""
-    return max(gap_s, before_s * math.pow(0.5, gap_s / _GAP_HALF_LIFE_S))
+    return max(gap_s, before_s * math.pow(0.5, gap_s / _GAP_HALF_LIFE_SECONDS))
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class BrokerSession:
         return max(suspect_s + _LATENESSES * lateness_s, _GAPS * self.longest_gap_s)
 
     def is_suspect(self, now_s: float, suspect_s: float, lateness_s: float) -> bool:
-        if self.probed_since_s is None or now_s - self.probed_since_s < _PROBED_S + _LATENESSES * lateness_s:
+        if self.probed_since_s is None or now_s - self.probed_since_s < _PROBED_SECONDS + _LATENESSES * lateness_s:
             return False
         return self.silence_s(now_s) >= self.allowed_silence_s(suspect_s, lateness_s)
 
@@ -133,7 +133,7 @@ class BrokerSessions:
         contacts = [each.last_contact_s for each in self._sessions.values()]
         return min(contacts) + timeout_s if contacts else None
 
-    def others_know(self, image: MetadataImage, broker_id: BrokerId) -> bool:
+    def others_caught_up(self, image: MetadataImage, broker_id: BrokerId) -> bool:
         """Whether every other active broker has applied the records of this broker's controlled shutdown."""
         session = self._sessions.get(broker_id)
         if session is None or session.shutdown_offset is None:
@@ -147,17 +147,17 @@ class BrokerSessions:
         return True
 
 
-STEP_S = 0.1
+STEP_SECONDS = 0.1
 """The interval between two calls of `tick`."""
-_MOST_S = 3 * STEP_S
+_MAX_STEP_SECONDS = 3 * STEP_SECONDS
 """The maximum time between two ticks that counts."""
-_MEMORY_S = 5.0
+_MEMORY_SECONDS = 5.0
 """Lateness is an average over about this time: a single pause says little, an overloaded machine is late often."""
-_MOST_LATENESS_S = 1.0
+_MOST_LATENESS_SECONDS = 1.0
 """The maximum lateness of one tick: a process that was stopped for long was late only once."""
 
 
-class Attention:
+class RunningTime:
     def __init__(self, now_s: float) -> None:
         self._ticked_s = now_s
         self._counted_s = 0.0
@@ -165,7 +165,7 @@ class Attention:
 
     def now_s(self, now_s: float) -> float:
         """The running time at this time of the loop."""
-        return self._counted_s + min(max(0.0, now_s - self._ticked_s), _MOST_S)
+        return self._counted_s + min(max(0.0, now_s - self._ticked_s), _MAX_STEP_SECONDS)
 
     @property
     def lateness_s(self) -> float:
@@ -173,10 +173,10 @@ class Attention:
         return self._lateness_s
 
     def tick(self, now_s: float) -> float:
-        """Called every STEP_S while the process runs. Returns the running time."""
+        """Called every STEP_SECONDS while the process runs. Returns the running time."""
         elapsed_s = max(0.0, now_s - self._ticked_s)
         counted_s = self.now_s(now_s)
-        late_s = min(max(0.0, elapsed_s - STEP_S), _MOST_LATENESS_S)
-        self._lateness_s += (late_s - self._lateness_s) * STEP_S / _MEMORY_S
+        late_s = min(max(0.0, elapsed_s - STEP_SECONDS), _MOST_LATENESS_SECONDS)
+        self._lateness_s += (late_s - self._lateness_s) * STEP_SECONDS / _MEMORY_SECONDS
         self._ticked_s, self._counted_s = now_s, counted_s
         return counted_s

@@ -72,10 +72,10 @@ def _brokers(image: MetadataImage) -> list[dict[str, Any]]:
 
 KRAFT_VERSION = "kraft.version"
 _KRAFT_VERSIONS = (0, 1)
-_LOOK_AGAIN_S = 0.01
+_LOOK_AGAIN_SECONDS = 0.01
 
 
-def features_to_tell(
+def features_for_api_versions(
     image: MetadataImage, kraft_version: int
 ) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
     """The features in an ApiVersions response: supported ranges, finalized levels, and the levels' offset."""
@@ -142,7 +142,7 @@ class FeatureHandlers:
         while quorum.high_watermark <= offset:
             if not controller.is_active or controller.epoch != epoch:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, "The controller changed during the upgrade of the quorum.")
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
 
 def _upgrade_type(row: Message, context: Context) -> int:

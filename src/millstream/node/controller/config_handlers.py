@@ -83,7 +83,7 @@ class SettingsView(Protocol):
         ...
 
 
-class DescribedConfigs:
+class DescribeConfigsHandlers:
     def __init__(self, view: SettingsView) -> None:
         self._view = view
 

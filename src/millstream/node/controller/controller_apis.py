@@ -20,7 +20,7 @@ from millstream.node.server.splitting import respond
 from millstream.node.server.turns import Turnstile
 
 
-def refuse(api: str, request: Message, error: KafkaError) -> Response:
+def error_response(api: str, request: Message, error: KafkaError) -> Response:
     """The response to a request that failed as a whole."""
     fields = {"error_code": error.code, "error_message": error.message}
     refusal = _REFUSALS.get(api)
@@ -82,13 +82,13 @@ _REFUSALS: dict[str, Callable[[Message, dict[str, Any]], Response]] = {
 }
 
 
-def names_error(response: Message, code: int) -> bool:
+def has_error(response: Message, code: int) -> bool:
     """Whether the response, or a row of it, has the error code."""
     fields = [getattr(response, name) for name in response.__slots__]
     if getattr(response, "error_code", 0) == code:
         return True
     return any(
-        isinstance(rows, list) and any(isinstance(row, Message) and names_error(row, code) for row in rows)
+        isinstance(rows, list) and any(isinstance(row, Message) and has_error(row, code) for row in rows)
         for rows in fields
     )
 
@@ -145,7 +145,7 @@ class ControllerApis:
             try:
                 return await self.call(name, request, context)
             except KafkaError as error:
-                return refuse(name, request, error)
+                return error_response(name, request, error)
 
         return answer
 
@@ -170,7 +170,7 @@ class ControllerApis:
         except KafkaError as error:
             if error.code == ErrorCode.NOT_CONTROLLER:
                 return {"error_code": ErrorCode.NOT_CONTROLLER}
-            answer = refuse(name, inner, error)
+            answer = error_response(name, inner, error)
         return {"response_data": await write_answer(name, answer, head, self._turnstile)}
 
 

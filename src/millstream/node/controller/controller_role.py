@@ -11,9 +11,9 @@ from millstream.node.controller.cluster_handlers import (
     ControllerClusterHandlers,
     FeatureHandlers,
     ProducerIdHandlers,
-    features_to_tell,
+    features_for_api_versions,
 )
-from millstream.node.controller.config_handlers import ConfigHandlers, DescribedConfigs
+from millstream.node.controller.config_handlers import ConfigHandlers, DescribeConfigsHandlers
 from millstream.node.controller.controller_apis import ControllerApis
 from millstream.node.controller.heartbeats import Heartbeats
 from millstream.node.controller.topic_handlers import PartitionHandlers, ReassignmentHandlers, TopicHandlers
@@ -58,7 +58,7 @@ class ControllerRole:
         configs = ConfigHandlers(self.active)
         partitions = PartitionHandlers(self.active)
         reassignments = ReassignmentHandlers(self.active)
-        described = DescribedConfigs(_Settings(self._loader, self.active))
+        described = DescribeConfigsHandlers(_Settings(self._loader, self.active))
         cluster = ControllerClusterHandlers(self._loader, self._quorum, self._controllers)
         return {
             "create_topics": topics.create_topics,
@@ -85,7 +85,7 @@ class ControllerRole:
         return [(voter.key.id, at.host, at.port) for voter in voters for at in voter.endpoints[:1]]
 
     def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
-        return features_to_tell(self._loader.image, self._quorum.kraft_version)
+        return features_for_api_versions(self._loader.image, self._quorum.kraft_version)
 
 
 class _Settings:

@@ -24,17 +24,23 @@ from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import BrokerId
 from millstream.formats.protocol.schema import Message
 from millstream.node.controller.active_controller import ActiveController
-from millstream.node.controller.broker_sessions import STEP_S, Attention, BrokerSession, BrokerSessions, longest_gap_s
+from millstream.node.controller.broker_sessions import (
+    STEP_SECONDS,
+    BrokerSession,
+    BrokerSessions,
+    RunningTime,
+    longest_gap_s,
+)
 from millstream.node.environment import Environment
 from millstream.node.metadata.brokers import (
-    BrokerAdmission,
-    BrokerDeparture,
-    BrokerIntroduction,
+    BrokerChangeResult,
     Heartbeat,
-    HeartbeatAnswer,
-    admit_broker,
+    HeartbeatResult,
+    RegistrationRequest,
+    RegistrationResult,
     fence_broker,
     process_heartbeat,
+    register_broker,
     unregister_broker,
 )
 from millstream.node.metadata.image import BrokerRegistration, MetadataImage
@@ -43,40 +49,40 @@ from millstream.node.server.channel import Channel
 from millstream.node.server.request import Context, Response
 from millstream.node.server.service import Peer
 
-_PROBE_TIMEOUT_S = 2.0
+_PROBE_TIMEOUT_SECONDS = 2.0
 """The timeout of the response. It is long enough for a slow broker."""
 
 
-class Finding(Enum):
+class ProbeResult(Enum):
     RESPONDS = "the process runs and is connected"
     REFUSES = "nothing listens at its address: the process has ended"
     SILENT = "the process hangs, is disconnected, or is slow"
 
 
-async def probe(endpoint: Endpoint, environment: Environment, *, client_id: str) -> Finding:
+async def probe(endpoint: Endpoint, environment: Environment, *, client_id: str) -> ProbeResult:
     """Sends one ApiVersions request. A connection alone proves little: the kernel accepts it for a stopped process."""
     channel = Channel(endpoint.host, endpoint.port, environment.network, environment.loop, client_id=client_id)
     try:
-        await channel.best_version("api_versions", timeout_s=_PROBE_TIMEOUT_S)
+        await channel.best_version("api_versions", timeout_s=_PROBE_TIMEOUT_SECONDS)
     except ConnectionRefusedError:
-        return Finding.REFUSES
+        return ProbeResult.REFUSES
     except OSError:
-        return Finding.SILENT
+        return ProbeResult.SILENT
     finally:
         channel.close()
-    return Finding.RESPONDS
+    return ProbeResult.RESPONDS
 
 
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 1.0
-_SHORTEST_STEP_S = 0.001
-_RETRY_S = 0.5
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+_SHORTEST_STEP_SECONDS = 0.001
+_RETRY_SECONDS = 0.5
 """The pause before a failed fencing is tried again."""
 
 _log = logging.getLogger("millstream.controller")
 
 
-class _LeaderHeard(NamedTuple):
+class _LeaderContact(NamedTuple):
     """The last leader of the quorum, and its last response to this node."""
 
     node_id: int
@@ -110,10 +116,10 @@ class Heartbeats:
         self._controller = controller
         self._environment = environment
         self._last_leader = last_leader
-        self._leader_heard: _LeaderHeard | None = None
+        self._leader_contact: _LeaderContact | None = None
         self._leader_probe: _LeaderProbe | None = None
         self._sessions = BrokerSessions()
-        self._attention = Attention(environment.loop.time())
+        self._running_time = RunningTime(environment.loop.time())
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._timer: asyncio.TimerHandle | None = None
         controller.on_leading.append(self._begin)
@@ -132,7 +138,7 @@ class Heartbeats:
     @property
     def _now_s(self) -> float:
         """The time of all sessions: the running time of this process."""
-        return self._attention.now_s(self._environment.loop.time())
+        return self._running_time.now_s(self._environment.loop.time())
 
     def close(self) -> None:
         self._sessions.clear()
@@ -145,14 +151,14 @@ class Heartbeats:
 
     def _begin(self) -> None:
         now_s, own_id = self._now_s, self._controller.config.node_id
-        self._note_leader()
+        self._record_leader_contact()
         for broker in self._controller.image.brokers.values():
             # The broker of this process sends a heartbeat at once, or has not registered yet: then the earlier process
             # is dead. (The metadata may have a broker of a node that is only a controller now.)
             if broker.fenced or (broker.id == own_id and self._controller.config.is_broker):
                 continue
             session = self._sessions.begin(broker.id, broker.epoch, now_s, heard=False)
-            former, probed_since_s = self._leader_heard, now_s
+            former, probed_since_s = self._leader_contact, now_s
             if former is not None and former.node_id == broker.id:
                 session.last_contact_s = min(now_s, former.counted_s)
                 session.longest_gap_s = former.longest_gap_s
@@ -170,9 +176,9 @@ class Heartbeats:
         session.responded_s = known.responded_s
         return known.since_s
 
-    def _watch_leader(self, now_s: float) -> None:
+    def _probe_silent_leader(self, now_s: float) -> None:
         """Probes the leader if it does not respond. Runs on followers."""
-        heard, suspect_s = self._leader_heard, suspect_after_s(self._controller.config)
+        heard, suspect_s = self._leader_contact, suspect_after_s(self._controller.config)
         if heard is None or suspect_s is None or now_s - heard.counted_s < suspect_s / 2:
             self._leader_probe = None
         elif self._leader_probe is None:
@@ -188,15 +194,15 @@ class Heartbeats:
                 return
             endpoint = _inter_broker_endpoint(broker, config)
             finding = await probe(endpoint, self._environment, client_id=f"controller-{config.node_id}")
-            if finding is Finding.RESPONDS:
+            if finding is ProbeResult.RESPONDS:
                 leader.responded_s = self._now_s
                 if leader.session is not None:
                     leader.session.responded_s = leader.responded_s
-            await asyncio.sleep(_FIRST_PAUSE_S)
+            await asyncio.sleep(_FIRST_PAUSE_SECONDS)
 
-    def _note_leader(self) -> None:
+    def _record_leader_contact(self) -> None:
         """Stores the last response of the quorum's leader: if the leader is lost, its broker is lost too."""
-        known, before = self._last_leader(), self._leader_heard
+        known, before = self._last_leader(), self._leader_contact
         if known is None or (before is not None and (before.node_id, before.at_s) == known):
             return
         (node_id, at_s), now_s, gap_s = known, self._now_s, 0.0
@@ -204,12 +210,12 @@ class Heartbeats:
         if before is not None and before.node_id == node_id and now_s - before.counted_s < lost_s:
             # Otherwise it is a new leader, or leads again after another one: the pause does not count as lateness.
             gap_s = longest_gap_s(before.longest_gap_s, now_s - before.counted_s)
-        self._leader_heard = _LeaderHeard(node_id, at_s, now_s, gap_s)
+        self._leader_contact = _LeaderContact(node_id, at_s, now_s, gap_s)
 
     # Requests of brokers
 
     async def broker_registration(self, request: Message, context: Context) -> Response:
-        introduction = BrokerIntroduction(
+        introduction = RegistrationRequest(
             broker_id=BrokerId(request.broker_id),
             incarnation_id=request.incarnation_id,
             cluster_id=request.cluster_id,
@@ -231,9 +237,9 @@ class Heartbeats:
         )
         broker_id = introduction.broker_id
 
-        def admit(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[BrokerAdmission]:
+        def admit(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[RegistrationResult]:
             earlier = image.brokers.get(broker_id)
-            decision = admit_broker(
+            decision = register_broker(
                 image,
                 introduction,
                 config,
@@ -268,9 +274,9 @@ class Heartbeats:
         if heartbeat.offline_log_dirs:
             _log.warning("broker_lost_its_disk broker=%d epoch=%d", heartbeat.broker_id, heartbeat.broker_epoch)
 
-        def process(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[HeartbeatAnswer]:
-            others_know = self._sessions.others_know(image, heartbeat.broker_id)
-            decision = process_heartbeat(image, heartbeat, config, others_know=others_know)
+        def process(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[HeartbeatResult]:
+            others_caught_up = self._sessions.others_caught_up(image, heartbeat.broker_id)
+            decision = process_heartbeat(image, heartbeat, config, others_caught_up=others_caught_up)
             session = self._sessions.touch(
                 heartbeat.broker_id,
                 heartbeat.broker_epoch,
@@ -295,7 +301,7 @@ class Heartbeats:
     async def unregister_broker(self, request: Message, context: Context) -> Response:
         broker_id = BrokerId(request.broker_id)
 
-        def leave(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[BrokerDeparture]:
+        def leave(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[BrokerChangeResult]:
             return unregister_broker(image, broker_id, config)
 
         await self._controller.decide(leave)
@@ -334,7 +340,7 @@ class Heartbeats:
         """
         last_contact_s = session.last_contact_s
         client_id = f"controller-{self._controller.config.node_id}"
-        pause_s = _FIRST_PAUSE_S
+        pause_s = _FIRST_PAUSE_SECONDS
         try:
             while self._sessions.get(session.broker_id) is session and session.last_contact_s == last_contact_s:
                 broker = self._registration(session)
@@ -342,13 +348,13 @@ class Heartbeats:
                     return
                 endpoint = _inter_broker_endpoint(broker, self._controller.config)
                 finding = await probe(endpoint, self._environment, client_id=client_id)
-                if finding is Finding.RESPONDS:
+                if finding is ProbeResult.RESPONDS:
                     session.responded_s = self._now_s
-                elif finding is Finding.REFUSES and session.last_contact_s == last_contact_s:
+                elif finding is ProbeResult.REFUSES and session.last_contact_s == last_contact_s:
                     await self._fence(session.broker_id, session.broker_epoch, "nothing listens at its address")
                     return
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_SECONDS)
         finally:
             session.probed_since_s = None
 
@@ -361,36 +367,36 @@ class Heartbeats:
     def _schedule(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        wait_s = STEP_S
+        wait_s = STEP_SECONDS
         expiry_s = self._sessions.next_expiry_s(self._timeout_s)
         if expiry_s is not None:
-            wait_s = max(_SHORTEST_STEP_S, min(wait_s, expiry_s - self._now_s))
+            wait_s = max(_SHORTEST_STEP_SECONDS, min(wait_s, expiry_s - self._now_s))
         self._timer = self._environment.loop.call_later(wait_s, self._tick)
 
     def _tick(self) -> None:
-        now_s = self._attention.tick(self._environment.loop.time())
-        self._note_leader()
+        now_s = self._running_time.tick(self._environment.loop.time())
+        self._record_leader_contact()
         if self._controller.is_active:
-            self._look_at_sessions(now_s)
+            self._check_sessions(now_s)
         else:
-            self._watch_leader(now_s)
+            self._probe_silent_leader(now_s)
         self._schedule()
 
-    def _look_at_sessions(self, now_s: float) -> None:
+    def _check_sessions(self, now_s: float) -> None:
         for broker_id in self._sessions.expired(now_s, self._timeout_s):
             session = self._sessions.get(broker_id)
             assert session is not None
-            self._give_up(session, "its session timed out")
+            self._end_session(session, "its session timed out")
         suspect_s = suspect_after_s(self._controller.config)
         if suspect_s is None:
             return
-        lateness_s = self._attention.lateness_s
+        lateness_s = self._running_time.lateness_s
         for session in self._sessions:
             if session.broker_id == self._controller.config.node_id and self._controller.config.is_broker:
                 continue  # the broker of this process
             if session.is_suspect(now_s, suspect_s, lateness_s):
                 silence_s, gap_s = session.silence_s(now_s), session.longest_gap_s
-                self._give_up(
+                self._end_session(
                     session,
                     f"it has not responded for {silence_s:.1f} s (its heartbeats came at most {gap_s:.1f} s apart, the "
                     f"controller was {lateness_s:.2f} s late)",
@@ -398,12 +404,12 @@ class Heartbeats:
             elif session.silence_s(now_s) >= session.allowed_silence_s(suspect_s, lateness_s) / 2:
                 self._start_probe(session)
 
-    def _give_up(self, session: BrokerSession, reason: str) -> None:
+    def _end_session(self, session: BrokerSession, reason: str) -> None:
         self._sessions.end(session.broker_id)
         self._start(self._fence(session.broker_id, session.broker_epoch, reason))
 
     async def _fence(self, broker_id: BrokerId, broker_epoch: int, reason: str) -> None:
-        def fence(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[BrokerDeparture]:
+        def fence(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[BrokerChangeResult]:
             broker = image.brokers.get(broker_id)
             if (
                 broker is None or broker.epoch != broker_epoch or broker.fenced
@@ -421,7 +427,7 @@ class Heartbeats:
                 fenced = await self._controller.decide(fence)
             except KafkaError as error:
                 _log.warning("broker_not_fenced broker=%d error=%s", broker_id, error)
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(_RETRY_SECONDS)
                 continue
             if fenced:
                 _log.warning("broker_fenced broker=%d epoch=%d reason=%s", broker_id, broker_epoch, reason)
@@ -433,7 +439,7 @@ class Heartbeats:
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
 
-def _same_disk(earlier: BrokerRegistration, introduction: BrokerIntroduction) -> bool:
+def _same_disk(earlier: BrokerRegistration, introduction: RegistrationRequest) -> bool:
     return bool(introduction.log_dirs) and earlier.log_dirs == introduction.log_dirs
 
 

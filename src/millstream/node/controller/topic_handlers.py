@@ -10,12 +10,12 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId
 from millstream.formats.protocol.schema import Message
 from millstream.node.controller.active_controller import ActiveController
-from millstream.node.controller.controller_apis import refuse
+from millstream.node.controller.controller_apis import error_response
 from millstream.node.metadata.elections import (
     ANY_EPOCH,
     ElectionType,
-    IsrAnswer,
     IsrChange,
+    IsrChangeResult,
     alter_partitions,
     elect_leaders,
 )
@@ -49,7 +49,7 @@ class TopicHandlers:
             await asyncio.sleep(0)  # there can be thousands of topics: lets the event loop serve others
             check_request_size(sum(partitions_asked_for(topic, self._controller.config) for topic in topics))
         except KafkaError as error:
-            return refuse("create_topics", request, error)
+            return error_response("create_topics", request, error)
         for part in _in_parts(topics, self._controller.config):
             await asyncio.sleep(0)
             results = await self._create(part, validate_only=request.validate_only)
@@ -219,7 +219,7 @@ class PartitionHandlers:
         }
 
 
-def _altered_partition(result: IsrAnswer) -> dict[str, Any]:
+def _altered_partition(result: IsrChangeResult) -> dict[str, Any]:
     row: dict[str, Any] = {"partition_index": result.partition, "error_code": result.error}
     if result.state is not None and result.error is ErrorCode.NONE:
         row |= {

@@ -9,13 +9,13 @@ from millstream.config.table import cluster
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.controller.active_controller import ActiveController, Decide, ImageSource
 from millstream.node.environment import Environment
-from millstream.node.metadata.elections import MAX_ELECTIONS_AT_ONCE, ElectionAnswer, balance_leaders, elect_leaderless
+from millstream.node.metadata.elections import MAX_ELECTIONS_AT_ONCE, ElectionResult, balance_leaders, elect_leaderless
 from millstream.node.metadata.features import missing_features
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
-from millstream.node.metadata.reassignment import ReassignmentAnswer, grow_internal_topics
+from millstream.node.metadata.reassignment import ReassignmentResult, grow_internal_topics
 from millstream.node.metadata.records import Decision
 
-_LEADERLESS_CHECK_S = 10.0
+_LEADERLESS_CHECK_SECONDS = 10.0
 _log = logging.getLogger("millstream.controller")
 
 
@@ -66,7 +66,7 @@ class Upkeep:
             except Exception:
                 _log.exception("upkeep_failed")
             try:
-                async with asyncio.timeout(min(_LEADERLESS_CHECK_S, max(0.0, balance_due_s - loop.time()))):
+                async with asyncio.timeout(min(_LEADERLESS_CHECK_SECONDS, max(0.0, balance_due_s - loop.time()))):
                     await self._wanted.wait()
             except TimeoutError:
                 self._wanted.set()
@@ -75,7 +75,7 @@ class Upkeep:
     def _balance_interval_s(self) -> float:
         return float(self._controller.config[cluster.LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS])
 
-    async def _repeat(self, decide: "Decide[ElectionAnswer]") -> None:
+    async def _repeat(self, decide: "Decide[ElectionResult]") -> None:
         """Repeats a decision until nothing is left. Decisions are small, so that other requests are not delayed."""
         while len(await self._controller.decide(decide)) >= MAX_ELECTIONS_AT_ONCE:
             pass
@@ -98,13 +98,13 @@ def _add_missing_features(image: MetadataImage, config: BrokerConfig, _: Any) ->
     return Decision(tuple(known_to_all), ())
 
 
-def _grow_internal_topics(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[ReassignmentAnswer]:
+def _grow_internal_topics(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[ReassignmentResult]:
     return grow_internal_topics(image, config)
 
 
-def _elect_leaderless(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[ElectionAnswer]:
+def _elect_leaderless(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[ElectionResult]:
     return elect_leaderless(image, config)
 
 
-def _balance_leaders(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[ElectionAnswer]:
+def _balance_leaders(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[ElectionResult]:
     return balance_leaders(image, config)

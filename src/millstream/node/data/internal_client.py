@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition
-from millstream.node.cluster.cluster_view import ClusterView, PeerRequests
+from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
 from millstream.node.environment import Environment
 from millstream.node.metadata.records import NO_LEADER
 from millstream.node.replicas.acknowledgement import may_acknowledge, when_acknowledged
@@ -22,7 +22,7 @@ _LAST_VERSION_WITH_NAMES = 12
 
 class InternalProducer:
     def __init__(
-        self, view: ClusterView, partitions: PartitionTable, peers: PeerRequests, environment: Environment
+        self, view: ClusterView, partitions: PartitionTable, peers: BrokerChannels, environment: Environment
     ) -> None:
         self._view = view
         self._partitions = partitions
@@ -91,7 +91,7 @@ class Ends(NamedTuple):
 
 
 class OffsetLookup:
-    def __init__(self, view: ClusterView, partitions: PartitionTable, peers: PeerRequests) -> None:
+    def __init__(self, view: ClusterView, partitions: PartitionTable, peers: BrokerChannels) -> None:
         self._view = view
         self._partitions = partitions
         self._peers = peers

@@ -33,7 +33,7 @@ from millstream.formats.records.compiled import schema_faults
 from millstream.formats.records.opening import OpeningLimits, records_between
 from millstream.formats.records.record import Record
 from millstream.formats.records.walking import NO_ID
-from millstream.node.cluster.cluster_view import ClusterView, PeerRequests
+from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta, MetadataImage, ResourceType
 
@@ -219,7 +219,7 @@ _log = logging.getLogger("millstream.schemas")
 
 
 class RegisteredSchemas:
-    def __init__(self, view: ClusterView, peers: PeerRequests, environment: Environment, topic: str) -> None:
+    def __init__(self, view: ClusterView, peers: BrokerChannels, environment: Environment, topic: str) -> None:
         self._view = view
         self._peers = peers
         self._environment = environment

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicName, TopicPartition
-from millstream.node.cluster.cluster_view import ClusterView, PeerRequests
+from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
 from millstream.node.environment import Environment
 from millstream.node.groups.coordinator import GroupCoordinator
 from millstream.node.groups.core.records import CommittedOffset
@@ -46,7 +46,7 @@ class GroupLag:
         self,
         view: ClusterView,
         partitions: PartitionTable,
-        peers: PeerRequests,
+        peers: BrokerChannels,
         groups: GroupCoordinator,
         environment: Environment,
     ) -> None:

@@ -24,7 +24,7 @@ from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.topic_creation import InternalTopics
 from millstream.node.data.internal_client import InternalProducer
 from millstream.node.environment import Environment
-from millstream.node.hot_keys.topic_heat import HALF_LIFE_S, MOST, TopicHeat, sample_block
+from millstream.node.hot_keys.topic_statistics import HALF_LIFE_SECONDS, MOST, TopicKeyStatistics, sample_block
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.topic_names import HOT_KEYS_TOPIC
 from millstream.node.replicas.partition import Partition
@@ -46,7 +46,7 @@ REPORT_REPLICAS = 3
 FOLLOWED_TOPICS = 100
 SAMPLES_PER_TICK = 8
 PARTITIONS_PER_TICK = 2000
-IDLE_S = 10 * HALF_LIFE_S
+IDLE_SECONDS = 10 * HALF_LIFE_SECONDS
 
 _log = logging.getLogger("millstream.hot_keys")
 
@@ -62,7 +62,7 @@ class Mark(NamedTuple):
 class Chosen(NamedTuple):
     """One block of records to sample: its position, and the number of the topic's records that it represents."""
 
-    heat: TopicHeat
+    heat: TopicKeyStatistics
     slice: Slice
     offset: int
     records_of_topic: float
@@ -82,7 +82,7 @@ class HotKeys:
         self._internal_topics = internal_topics
         self._writer = writer
         self._environment = environment
-        self._heats: dict[str, TopicHeat] = {}
+        self._statistics: dict[str, TopicKeyStatistics] = {}
         self._marks: dict[TopicPartition, Mark] = {}
         self._to_visit: deque[bytes] = deque()
         self._reported: set[str] = set()
@@ -93,7 +93,7 @@ class HotKeys:
     def follow(self, delta: MetadataDelta) -> None:
         """Removes deleted topics."""
         for topic in delta.deleted.values():
-            self._heats.pop(topic.name, None)
+            self._statistics.pop(topic.name, None)
         if delta.deleted:
             topics = self._partitions.by_name
             # A copy: a thread may open logs at the same time.
@@ -116,7 +116,7 @@ class HotKeys:
             # Statistics are dropped, and tombstones are written for the reports when they are due.
             chosen = []
             self._marks.clear()
-            self._heats.clear()
+            self._statistics.clear()
         reports = self._due_reports(now_s)
         if not chosen and not reports:
             return
@@ -139,14 +139,14 @@ class HotKeys:
         if not self._to_visit:
             self._to_visit.extend(name for name in self._partitions.by_name if not name.startswith(b"__"))
         seen = 0
-        busy: list[tuple[TopicHeat, list[tuple[PartitionLog, int, int]]]] = []
+        busy: list[tuple[TopicKeyStatistics, list[tuple[PartitionLog, int, int]]]] = []
         while self._to_visit and seen < PARTITIONS_PER_TICK:
             name = self._to_visit.popleft()
             partitions = self._partitions.by_name.get(name, {})
             seen += len(partitions) + 1
             ranges = self._visit(name.decode(), partitions, now_s)
             if ranges:
-                busy.append((self._heats[name.decode()], ranges))
+                busy.append((self._statistics[name.decode()], ranges))
         return self._choose(busy)
 
     def _visit(self, topic: str, partitions: dict[int, Partition], now_s: float) -> list[tuple[PartitionLog, int, int]]:
@@ -167,27 +167,27 @@ class HotKeys:
             if mark is not None and log.log_end_offset > mark.end_offset:
                 appended[index] = (log.log_end_offset - mark.end_offset, _bytes_since(log, mark))
                 ranges.append((log, mark.end_offset, log.log_end_offset))
-        heat = self._heats.get(topic)
+        heat = self._statistics.get(topic)
         if heat is None and ranges and self._is_enabled(topic):
             heat = self._follow_topic(topic, now_s)
         if heat is None:
             return []
         if not self._is_enabled(topic):
-            del self._heats[topic]
+            del self._statistics[topic]
             return []
         heat.note(appended, len(partitions), now_s)
         return ranges
 
-    def _follow_topic(self, topic: str, now_s: float) -> TopicHeat | None:
-        if len(self._heats) >= FOLLOWED_TOPICS:
-            coldest = min(self._heats, key=lambda name: self._heats[name].total.bytes_per_second)
-            if self._heats[coldest].busy_s > now_s - HALF_LIFE_S:
+    def _follow_topic(self, topic: str, now_s: float) -> TopicKeyStatistics | None:
+        if len(self._statistics) >= FOLLOWED_TOPICS:
+            coldest = min(self._statistics, key=lambda name: self._statistics[name].total.bytes_per_second)
+            if self._statistics[coldest].busy_s > now_s - HALF_LIFE_SECONDS:
                 return None
-            del self._heats[coldest]
-        heat = self._heats[topic] = TopicHeat(now_s - 1.0)
+            del self._statistics[coldest]
+        heat = self._statistics[topic] = TopicKeyStatistics(now_s - 1.0)
         return heat
 
-    def _choose(self, busy: "list[tuple[TopicHeat, list[tuple[PartitionLog, int, int]]]]") -> list[Chosen]:
+    def _choose(self, busy: "list[tuple[TopicKeyStatistics, list[tuple[PartitionLog, int, int]]]]") -> list[Chosen]:
         """Chooses records of each topic with equal probability. With many topics, only some topics are sampled."""
         chance = self._environment.randomness
         chosen = []
@@ -215,7 +215,7 @@ class HotKeys:
 
     # Reports
 
-    def _due_reports(self, now_s: float) -> "list[tuple[str, TopicHeat | None, dict[str, object]]]":
+    def _due_reports(self, now_s: float) -> "list[tuple[str, TopicKeyStatistics | None, dict[str, object]]]":
         """Topics with traffic since their last report; None for a topic whose report gets a tombstone."""
         if now_s < self._reports_due_s:
             return []
@@ -223,16 +223,16 @@ class HotKeys:
         first, self._reports_due_s = self._reports_due_s == 0.0, now_s + interval_s
         if first:
             return []
-        for topic, heat in tuple(self._heats.items()):
-            if heat.busy_s < now_s - IDLE_S:
-                del self._heats[topic]
-        reports: list[tuple[str, TopicHeat | None, dict[str, object]]] = []
-        for topic, heat in self._heats.items():
+        for topic, heat in tuple(self._statistics.items()):
+            if heat.busy_s < now_s - IDLE_SECONDS:
+                del self._statistics[topic]
+        reports: list[tuple[str, TopicKeyStatistics | None, dict[str, object]]] = []
+        for topic, heat in self._statistics.items():
             if heat.reported_s is None or heat.busy_s > heat.reported_s:
                 reports.append((topic, heat, heat.rates_document()))
                 heat.reported_s = now_s
-        reports += [(topic, None, {}) for topic in sorted(self._reported - self._heats.keys())]
-        self._reported = set(self._heats)
+        reports += [(topic, None, {}) for topic in sorted(self._reported - self._statistics.keys())]
+        self._reported = set(self._statistics)
         return reports
 
     def _finished(self, done: "asyncio.Future[list[Record]]") -> None:
@@ -287,7 +287,9 @@ def _count(chosen: Chosen, now_s: float, limits: OpeningLimits) -> None:
         chosen.heat.keys.add(sample.records, weight, now_s)
 
 
-def _report(topic: str, heat: TopicHeat | None, rates: dict[str, object], node_id: int, now_s: float) -> Record:
+def _report(
+    topic: str, heat: TopicKeyStatistics | None, rates: dict[str, object], node_id: int, now_s: float
+) -> Record:
     key = f"{topic}/{node_id}".encode()
     now_ms = int(now_s * 1000)
     if heat is None:
@@ -296,7 +298,7 @@ def _report(topic: str, heat: TopicHeat | None, rates: dict[str, object], node_i
         "topic": topic,
         "node": node_id,
         "time_ms": now_ms,
-        "half_life_s": HALF_LIFE_S,
+        "half_life_s": HALF_LIFE_SECONDS,
         **rates,
         **heat.keys.document(now_s),
     }

@@ -23,7 +23,7 @@ _LedBy = dict[int, dict[int, None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerPlace:
+class BrokerSlot:
     """A broker that replicas can be moved to."""
 
     id: int
@@ -51,7 +51,7 @@ class PlannedReassignment:
     """The bytes that new replicas have to copy; 0 if only the preferred leader changes."""
 
 
-def plan_balance(brokers: Sequence[BrokerPlace], partitions: Sequence[PartitionLoad]) -> list[PlannedReassignment]:
+def plan_balance(brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionLoad]) -> list[PlannedReassignment]:
     """The reassignments that even out the load of the brokers; empty if it is even.
 
     Replicas on brokers that are not in `brokers` are not moved.
@@ -66,7 +66,7 @@ def plan_balance(brokers: Sequence[BrokerPlace], partitions: Sequence[PartitionL
 
 
 def plan_drain(
-    brokers: Sequence[BrokerPlace], partitions: Sequence[PartitionLoad], broker_id: int
+    brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionLoad], broker_id: int
 ) -> list[PlannedReassignment]:
     """The reassignments that empty one broker; INVALID_REPLICATION_FACTOR if too few other brokers are left."""
     plan = _Plan([broker for broker in brokers if broker.id != broker_id], partitions)
@@ -80,7 +80,7 @@ def plan_drain(
 class _Plan:
     """The planned replicas of all partitions. The methods change it step by step."""
 
-    def __init__(self, brokers: Iterable[BrokerPlace], partitions: Sequence[PartitionLoad]) -> None:
+    def __init__(self, brokers: Iterable[BrokerSlot], partitions: Sequence[PartitionLoad]) -> None:
         self._racks: dict[int, str | None] = {broker.id: broker.rack for broker in brokers}
         self._brokers = sorted(self._racks)
         self._partitions = partitions

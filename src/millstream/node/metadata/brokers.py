@@ -23,9 +23,9 @@ from millstream.node.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     Decision,
+    DecisionResult,
     Endpoint,
     MetadataRecord,
-    Outcome,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     SupportedFeature,
@@ -34,7 +34,7 @@ from millstream.node.metadata.records import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerIntroduction:
+class RegistrationRequest:
     """The data of a BrokerRegistration request, which a broker sends when it starts."""
 
     broker_id: BrokerId
@@ -50,7 +50,7 @@ class BrokerIntroduction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerAdmission(Outcome):
+class RegistrationResult(DecisionResult):
     broker_epoch: int
 
 
@@ -69,7 +69,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatAnswer(Outcome):
+class HeartbeatResult(DecisionResult):
     is_caught_up: bool
     is_fenced: bool
     should_shut_down: bool
@@ -78,18 +78,18 @@ class HeartbeatAnswer(Outcome):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerDeparture(Outcome):
+class BrokerChangeResult(DecisionResult):
     broker_id: BrokerId
 
 
-def admit_broker(
+def register_broker(
     image: MetadataImage,
-    broker: BrokerIntroduction,
+    broker: RegistrationRequest,
     config: BrokerConfig,
     *,
     next_offset: int,
     session_alive: bool = False,
-) -> Decision[BrokerAdmission]:
+) -> Decision[RegistrationResult]:
     """Registers a broker process, fenced at first. `next_offset` is the offset of the first record of the decision.
 
     `session_alive`: the process that registered with this id before still sends heartbeats. A process that registers
@@ -101,7 +101,7 @@ def admit_broker(
     earlier = image.brokers.get(broker.broker_id)
     _check_introduction(image, broker)
     if earlier is not None and earlier.incarnation_id == broker.incarnation_id:
-        return _amended(earlier, broker)
+        return _registered_again(earlier, broker)
     if earlier is not None and session_alive and not earlier.in_controlled_shutdown:
         raise KafkaError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
@@ -112,7 +112,7 @@ def admit_broker(
     goes_on = stopped_cleanly and earlier is not None and earlier.active and _is_alone(image, broker.broker_id)
     records: list[MetadataRecord] = []
     if not goes_on:
-        records += _taken_out(image, config, broker.broker_id, crashed=not stopped_cleanly)
+        records += _removed_from_isrs(image, config, broker.broker_id, crashed=not stopped_cleanly)
     broker_epoch = next_offset + len(records)
     records.append(
         RegisterBrokerRecord(
@@ -126,21 +126,21 @@ def admit_broker(
             log_dirs=broker.log_dirs,
         )
     )
-    return Decision(tuple(records), (BrokerAdmission(broker_epoch=broker_epoch),))
+    return Decision(tuple(records), (RegistrationResult(broker_epoch=broker_epoch),))
 
 
 def process_heartbeat(
-    image: MetadataImage, heartbeat: Heartbeat, config: BrokerConfig, *, others_know: bool
-) -> Decision[HeartbeatAnswer]:
+    image: MetadataImage, heartbeat: Heartbeat, config: BrokerConfig, *, others_caught_up: bool
+) -> Decision[HeartbeatResult]:
     """Fences, unfences or shuts down the broker, as the heartbeat requests and the state allows.
 
-    `others_know`: every other active broker has applied the records of this broker's controlled shutdown. Only then may
+    `others_caught_up`: every other active broker has applied the records of this broker's controlled shutdown. Only then may
     it stop, because it gets no more requests. Raises STALE_BROKER_EPOCH if the broker epoch is not current.
     """
     broker = registered(image, heartbeat.broker_id, heartbeat.broker_epoch)
     caught_up = heartbeat.current_metadata_offset >= broker.epoch
     if set(heartbeat.offline_log_dirs) & set(broker.log_dirs):
-        return _without_its_disk(image, broker, heartbeat, config, caught_up)
+        return _log_dir_failed(image, broker, heartbeat, config, caught_up)
     records: tuple[MetadataRecord, ...] = ()
     fenced, shutting_down, stop = broker.fenced, broker.in_controlled_shutdown, False
     if broker.fenced:
@@ -155,13 +155,13 @@ def process_heartbeat(
         if leads_any(image, broker.id):
             shutting_down = True
             records = begin_controlled_shutdown(image, broker.id, config).records
-        elif not broker.in_controlled_shutdown or others_know:
+        elif not broker.in_controlled_shutdown or others_caught_up:
             fenced = stop = True
     if fenced and not broker.fenced:
         records = fence_broker(image, broker.id, config).records
     elif broker.fenced and not fenced:
         records = unfence_broker(image, broker.id, config).records
-    answer = HeartbeatAnswer(
+    answer = HeartbeatResult(
         is_caught_up=caught_up,
         is_fenced=fenced,
         should_shut_down=stop,
@@ -170,15 +170,15 @@ def process_heartbeat(
     return Decision(records, (answer,))
 
 
-def _without_its_disk(
+def _log_dir_failed(
     image: MetadataImage, broker: BrokerRegistration, heartbeat: Heartbeat, config: BrokerConfig, caught_up: bool
-) -> Decision[HeartbeatAnswer]:
+) -> Decision[HeartbeatResult]:
     """Fences a broker whose log directory has failed. It registers again when the disk works again.
 
     The process counts as shutting down, so that a late heartbeat does not unfence it.
     """
     online = tuple(each for each in broker.log_dirs if each not in heartbeat.offline_log_dirs)
-    records: list[MetadataRecord] = [] if broker.fenced else list(_taken_out(image, config, broker.id))
+    records: list[MetadataRecord] = [] if broker.fenced else list(_removed_from_isrs(image, config, broker.id))
     records.append(
         BrokerRegistrationChangeRecord(
             broker_id=broker.id,
@@ -188,40 +188,40 @@ def _without_its_disk(
             log_dirs=online or (LOST_DIRECTORY,),
         )
     )
-    answer = HeartbeatAnswer(
+    answer = HeartbeatResult(
         is_caught_up=caught_up, is_fenced=True, should_shut_down=True, in_controlled_shutdown=False
     )
     return Decision(tuple(records), (answer,))
 
 
-def fence_broker(image: MetadataImage, broker_id: BrokerId, config: BrokerConfig) -> Decision[BrokerDeparture]:
+def fence_broker(image: MetadataImage, broker_id: BrokerId, config: BrokerConfig) -> Decision[BrokerChangeResult]:
     """Fences a broker: other brokers lead its partitions, and it leaves every ISR."""
     broker = registered(image, broker_id)
-    answer = (BrokerDeparture(broker_id=broker_id),)
+    answer = (BrokerChangeResult(broker_id=broker_id),)
     if broker.fenced:
         return Decision((), answer)
-    records: list[MetadataRecord] = list(_taken_out(image, config, broker_id))
+    records: list[MetadataRecord] = list(_removed_from_isrs(image, config, broker_id))
     records.append(BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, fenced=1))
     return Decision(tuple(records), answer)
 
 
-def unfence_broker(image: MetadataImage, broker_id: BrokerId, config: BrokerConfig) -> Decision[BrokerDeparture]:
+def unfence_broker(image: MetadataImage, broker_id: BrokerId, config: BrokerConfig) -> Decision[BrokerChangeResult]:
     """Unfences a broker, and elects leaders for partitions that had none."""
     broker = registered(image, broker_id)
-    answer = (BrokerDeparture(broker_id=broker_id),)
+    answer = (BrokerChangeResult(broker_id=broker_id),)
     if not broker.fenced or broker.in_controlled_shutdown:
         return Decision((), answer)
     records: list[MetadataRecord] = [
         BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, fenced=-1)
     ]
     changer = PartitionChanger(image, config, arriving=broker_id)
-    records += changer.without_the_gone(leaderless(image))
+    records += changer.shrink_isrs(leaderless(image))
     return Decision(tuple(records), answer)
 
 
 def begin_controlled_shutdown(
     image: MetadataImage, broker_id: BrokerId, config: BrokerConfig
-) -> Decision[BrokerDeparture]:
+) -> Decision[BrokerChangeResult]:
     """Moves leadership to other brokers before the broker stops. May be repeated for partitions that are left."""
     broker = registered(image, broker_id)
     records: list[MetadataRecord] = []
@@ -229,24 +229,24 @@ def begin_controlled_shutdown(
         records.append(
             BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, in_controlled_shutdown=1)
         )
-    records += _taken_out(image, config, broker_id)
-    return Decision(tuple(records), (BrokerDeparture(broker_id=broker_id),))
+    records += _removed_from_isrs(image, config, broker_id)
+    return Decision(tuple(records), (BrokerChangeResult(broker_id=broker_id),))
 
 
-def unregister_broker(image: MetadataImage, broker_id: BrokerId, config: BrokerConfig) -> Decision[BrokerDeparture]:
+def unregister_broker(image: MetadataImage, broker_id: BrokerId, config: BrokerConfig) -> Decision[BrokerChangeResult]:
     """Removes a broker. Its replicas stay assigned and are under-replicated until they are moved, as in Kafka.
 
     Also removes its cordon: the next broker with this id may get replicas.
     """
     broker = registered(image, broker_id)
-    records: list[MetadataRecord] = list(_taken_out(image, config, broker_id))
+    records: list[MetadataRecord] = list(_removed_from_isrs(image, config, broker_id))
     records.append(UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch))
     name = cluster.CORDONED_LOG_DIRS.name
     if name in image.broker_config(broker_id):
         records.append(
             ConfigRecord(resource_type=ResourceType.BROKER, resource_name=str(broker_id), name=name, value=None)
         )
-    return Decision(tuple(records), (BrokerDeparture(broker_id=broker_id),))
+    return Decision(tuple(records), (BrokerChangeResult(broker_id=broker_id),))
 
 
 def registered(image: MetadataImage, broker_id: BrokerId, broker_epoch: int | None = None) -> BrokerRegistration:
@@ -279,7 +279,7 @@ def leaderless(image: MetadataImage) -> Iterator[tuple[TopicImage, int]]:
                 yield topic, number
 
 
-def partitions_that_count_on(image: MetadataImage, broker_id: BrokerId) -> Iterator[tuple[TopicImage, int]]:
+def partitions_with_isr_or_elr_member(image: MetadataImage, broker_id: BrokerId) -> Iterator[tuple[TopicImage, int]]:
     """The partitions with the broker in their ISR or ELR. (10,000 partitions take a millisecond.)"""
     for topic in image.topics.values():
         for number, partition in enumerate(topic.partitions):
@@ -287,7 +287,7 @@ def partitions_that_count_on(image: MetadataImage, broker_id: BrokerId) -> Itera
                 yield topic, number
 
 
-def _taken_out(
+def _removed_from_isrs(
     image: MetadataImage, config: BrokerConfig, broker_id: BrokerId, *, crashed: bool = False
 ) -> list[MetadataRecord]:
     changer = (
@@ -295,12 +295,12 @@ def _taken_out(
         if crashed
         else PartitionChanger(image, config, leaving=broker_id)
     )
-    return [*changer.without_the_gone(partitions_that_count_on(image, broker_id))]
+    return [*changer.shrink_isrs(partitions_with_isr_or_elr_member(image, broker_id))]
 
 
-def _amended(earlier: BrokerRegistration, broker: BrokerIntroduction) -> Decision[BrokerAdmission]:
+def _registered_again(earlier: BrokerRegistration, broker: RegistrationRequest) -> Decision[RegistrationResult]:
     """The same process registers again, perhaps with other data. It stays fenced or unfenced."""
-    answer = (BrokerAdmission(broker_epoch=earlier.epoch),)
+    answer = (RegistrationResult(broker_epoch=earlier.epoch),)
     now = replace(
         earlier, end_points=broker.end_points, features=broker.features, rack=broker.rack, log_dirs=broker.log_dirs
     )
@@ -320,7 +320,7 @@ def _amended(earlier: BrokerRegistration, broker: BrokerIntroduction) -> Decisio
     return Decision((record,), answer)
 
 
-def _check_introduction(image: MetadataImage, broker: BrokerIntroduction) -> None:
+def _check_introduction(image: MetadataImage, broker: RegistrationRequest) -> None:
     if broker.cluster_id != image.cluster_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -348,7 +348,7 @@ PRODUCER_ID_BLOCK_SIZE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdBlock(Outcome):
+class ProducerIdBlock(DecisionResult):
     first: ProducerId
     size: int = PRODUCER_ID_BLOCK_SIZE
 

@@ -24,7 +24,7 @@ from millstream.node.metadata.image import (
     apply,
 )
 from millstream.node.metadata.partitions import PartitionChanger
-from millstream.node.metadata.records import ConfigRecord, Decision, MetadataRecord, Outcome, refusal
+from millstream.node.metadata.records import ConfigRecord, Decision, DecisionResult, MetadataRecord, refusal
 
 LONGEST_TEXT = (1 << 15) - 1
 """The maximum size of a name or a value, in bytes."""
@@ -49,7 +49,7 @@ class ConfigChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigAlteration(Outcome):
+class ConfigAlteration(DecisionResult):
     resource: ConfigResource
 
 

@@ -19,8 +19,8 @@ from millstream.node.metadata.records import (
     NO_LEADER,
     NO_LEADER_CHANGE,
     Decision,
+    DecisionResult,
     MetadataRecord,
-    Outcome,
     PartitionChangeRecord,
     refusal,
 )
@@ -37,7 +37,7 @@ class ElectionType(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElectionAnswer(Outcome):
+class ElectionResult(DecisionResult):
     topic: str
     partition: int
 
@@ -47,7 +47,7 @@ def elect_leaders(
     election_type: int,
     partitions: Sequence[tuple[str, int]] | None,
     config: BrokerConfig,
-) -> Decision[ElectionAnswer]:
+) -> Decision[ElectionResult]:
     """Elects leaders of the partitions. With None: of all, and partitions that need no election get no result."""
     if election_type not in list(ElectionType):
         raise KafkaError(
@@ -56,7 +56,7 @@ def elect_leaders(
     wanted = ElectionType(election_type)
     changer = PartitionChanger(image, config)
     records: list[MetadataRecord] = []
-    results: list[ElectionAnswer] = []
+    results: list[ElectionResult] = []
     asked = _all_partitions(image) if partitions is None else dict.fromkeys(partitions)
     for topic_name, number in asked:
         try:
@@ -64,15 +64,15 @@ def elect_leaders(
         except KafkaError as error:
             code, message = refusal(error)
             if partitions is not None or code is not ErrorCode.ELECTION_NOT_NEEDED:
-                results.append(ElectionAnswer(topic=topic_name, partition=number, error=code, message=message))
+                results.append(ElectionResult(topic=topic_name, partition=number, error=code, message=message))
             continue
-        results.append(ElectionAnswer(topic=topic_name, partition=number))
+        results.append(ElectionResult(topic=topic_name, partition=number))
     return Decision(tuple(records), tuple(results))
 
 
 def balance_leaders(
     image: MetadataImage, config: BrokerConfig, *, limit: int = MAX_ELECTIONS_AT_ONCE
-) -> Decision[ElectionAnswer]:
+) -> Decision[ElectionResult]:
     """Elects preferred replicas that are in sync and do not lead (`auto.leader.rebalance.enable`).
 
     If there are `limit` results, more partitions may be left for the next decision.
@@ -80,7 +80,7 @@ def balance_leaders(
     changer = PartitionChanger(image, config)
     active = {broker.id for broker in image.brokers.values() if broker.active}
     records: list[MetadataRecord] = []
-    results: list[ElectionAnswer] = []
+    results: list[ElectionResult] = []
     for topic in image.topics.values():
         for number, partition in enumerate(topic.partitions):
             preferred = partition.replicas[0]
@@ -89,7 +89,7 @@ def balance_leaders(
             record = changer.change(topic, number, election=Election.PREFERRED)
             if record is not None:
                 records.append(record)
-                results.append(ElectionAnswer(topic=topic.name, partition=number))
+                results.append(ElectionResult(topic=topic.name, partition=number))
                 if len(records) >= limit:
                     return Decision(tuple(records), tuple(results))
     return Decision(tuple(records), tuple(results))
@@ -97,7 +97,7 @@ def balance_leaders(
 
 def elect_leaderless(
     image: MetadataImage, config: BrokerConfig, *, limit: int = MAX_ELECTIONS_AT_ONCE
-) -> Decision[ElectionAnswer]:
+) -> Decision[ElectionResult]:
     """Elects a leader for each partition that has none, where this is possible.
 
     Runs when a controller becomes active, because its predecessor may have stopped in between; and periodically,
@@ -105,12 +105,12 @@ def elect_leaderless(
     """
     changer = PartitionChanger(image, config)
     records: list[MetadataRecord] = []
-    results: list[ElectionAnswer] = []
+    results: list[ElectionResult] = []
     for topic, number in leaderless(image):
         record = changer.change(topic, number)
         if record is not None and record.leader >= 0:
             records.append(record)
-            results.append(ElectionAnswer(topic=topic.name, partition=number))
+            results.append(ElectionResult(topic=topic.name, partition=number))
             if len(records) >= limit:
                 break
     return Decision(tuple(records), tuple(results))
@@ -171,7 +171,7 @@ class IsrChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IsrAnswer(Outcome):
+class IsrChangeResult(DecisionResult):
     topic_id: UUID
     partition: int
     state: PartitionState | None = None
@@ -184,15 +184,15 @@ def alter_partitions(
     broker_epoch: int,
     changes: Sequence[IsrChange],
     config: BrokerConfig,
-) -> Decision[IsrAnswer]:
+) -> Decision[IsrChangeResult]:
     """Applies the ISR changes that a leader requests. Raises STALE_BROKER_EPOCH if the broker epoch is not current."""
     registered(image, broker_id, broker_epoch)
     changer = PartitionChanger(image, config)
     records: list[MetadataRecord] = []
-    results: list[IsrAnswer] = []
+    results: list[IsrChangeResult] = []
     seen: set[tuple[UUID, int]] = set()
     for change in changes:
-        answer = IsrAnswer(topic_id=change.topic_id, partition=change.partition)
+        answer = IsrChangeResult(topic_id=change.topic_id, partition=change.partition)
         try:
             if (change.topic_id, change.partition) in seen:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names a partition twice.")

@@ -14,9 +14,9 @@ from millstream.node.metadata.image import ALL_BROKERS, MetadataImage, ResourceT
 from millstream.node.metadata.records import (
     ConfigRecord,
     Decision,
+    DecisionResult,
     FeatureLevelRecord,
     MetadataRecord,
-    Outcome,
     PartitionChangeRecord,
     SupportedFeature,
 )
@@ -123,13 +123,13 @@ class FeatureUpdate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureAnswer(Outcome):
+class FeatureUpdateResult(DecisionResult):
     name: str
 
 
 def update_features(
     image: MetadataImage, updates: Sequence[FeatureUpdate], config: BrokerConfig, *, validate_only: bool = False
-) -> Decision[FeatureAnswer]:
+) -> Decision[FeatureUpdateResult]:
     """Changes the levels of features. If one change is not possible: INVALID_UPDATE_VERSION, and nothing changes."""
     if len({update.name for update in updates}) != len(updates):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names a feature twice.")
@@ -141,7 +141,7 @@ def update_features(
         records.append(FeatureLevelRecord(name=update.name, feature_level=update.level))
         if update.name == ELIGIBLE_LEADER_REPLICAS_VERSION.name:
             records += _one_minimum_for_all(image, config) if update.level else _without_eligible_leaders(image)
-    answers = tuple(FeatureAnswer(name=update.name) for update in updates)
+    answers = tuple(FeatureUpdateResult(name=update.name) for update in updates)
     return Decision(() if validate_only else tuple(records), answers)
 
 

@@ -69,7 +69,7 @@ class BrokerRegistration:
         return not self.fenced and not self.in_controlled_shutdown
 
     @property
-    def has_lost_its_disk(self) -> bool:
+    def has_offline_log_dir(self) -> bool:
         """Whether it reported that its log directory has failed. The next registration clears this."""
         return LOST_DIRECTORY in self.log_dirs
 

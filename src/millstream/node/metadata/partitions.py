@@ -124,7 +124,7 @@ class PartitionChanger:
         self._gone = {broker for broker in (leaving, crashed) if broker is not None}
         self._crashed = crashed
 
-    def without_the_gone(self, partitions: Iterable[tuple[TopicImage, int]]) -> list[PartitionChangeRecord]:
+    def shrink_isrs(self, partitions: Iterable[tuple[TopicImage, int]]) -> list[PartitionChangeRecord]:
         """The changes that remove leaving or crashed brokers from the ISRs of these partitions, and elect leaders."""
         changes = []
         for topic, number in partitions:
@@ -264,7 +264,7 @@ class PartitionChanger:
 def directory_of(image: MetadataImage, broker_id: int) -> UUID:
     """The log directory of a new replica; unassigned if the broker has several."""
     broker = image.brokers.get(BrokerId(broker_id))
-    if broker is None or len(broker.log_dirs) != 1 or broker.has_lost_its_disk:
+    if broker is None or len(broker.log_dirs) != 1 or broker.has_offline_log_dir:
         return UNASSIGNED_DIRECTORY
     return broker.log_dirs[0]
 

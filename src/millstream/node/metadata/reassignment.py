@@ -16,7 +16,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId, TopicName
 from millstream.node.metadata.image import MetadataImage, PartitionState, TopicImage
 from millstream.node.metadata.partitions import PartitionChanger, ReplicationRules, check_assignment, interleaved
-from millstream.node.metadata.records import Decision, MetadataRecord, Outcome, PartitionChangeRecord, refusal
+from millstream.node.metadata.records import Decision, DecisionResult, MetadataRecord, PartitionChangeRecord, refusal
 from millstream.node.metadata.topic_names import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
@@ -34,7 +34,7 @@ class Reassignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReassignmentAnswer(Outcome):
+class ReassignmentResult(DecisionResult):
     topic: str
     partition: int
 
@@ -54,12 +54,12 @@ def alter_reassignments(
     config: BrokerConfig,
     *,
     allow_replication_factor_change: bool = True,
-) -> Decision[ReassignmentAnswer]:
+) -> Decision[ReassignmentResult]:
     """Starts, replaces and cancels reassignments. Each item succeeds or fails on its own."""
     changer = PartitionChanger(image, config)
     rules = ReplicationRules(image, config)
     records: list[MetadataRecord] = []
-    results: list[ReassignmentAnswer] = []
+    results: list[ReassignmentResult] = []
     seen: set[tuple[str, int]] = set()
     for asked in reassignments:
         try:
@@ -77,12 +77,12 @@ def alter_reassignments(
         except KafkaError as error:
             code, message = refusal(error)
             results.append(
-                ReassignmentAnswer(topic=asked.topic, partition=asked.partition, error=code, message=message)
+                ReassignmentResult(topic=asked.topic, partition=asked.partition, error=code, message=message)
             )
             continue
         if record is not None:
             records.append(record)
-        results.append(ReassignmentAnswer(topic=asked.topic, partition=asked.partition))
+        results.append(ReassignmentResult(topic=asked.topic, partition=asked.partition))
     return Decision(tuple(records), tuple(results))
 
 
@@ -201,7 +201,7 @@ def wanted_replication_factors(config: BrokerConfig) -> dict[str, int]:
     return wanted
 
 
-def grow_internal_topics(image: MetadataImage, config: BrokerConfig) -> Decision[ReassignmentAnswer]:
+def grow_internal_topics(image: MetadataImage, config: BrokerConfig) -> Decision[ReassignmentResult]:
     """Starts reassignments that add missing replicas to internal topics.
 
     Partitions with a reassignment in progress are skipped until it is complete.

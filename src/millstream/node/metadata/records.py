@@ -365,7 +365,7 @@ class Decision(Generic[R_co]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class DecisionResult:
     """The error of one item of a request: NONE, or Kafka's code and a message that says what to do."""
 
     error: ErrorCode = ErrorCode.NONE

@@ -18,8 +18,8 @@ from millstream.node.metadata.partitions import check_assignment, new_partition,
 from millstream.node.metadata.records import (
     ConfigRecord,
     Decision,
+    DecisionResult,
     MetadataRecord,
-    Outcome,
     PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
@@ -44,7 +44,7 @@ class NewTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicCreation(Outcome):
+class TopicCreation(DecisionResult):
     name: str
     topic_id: TopicId = NO_TOPIC_ID
     partition_count: int = -1
@@ -61,7 +61,7 @@ class TopicReference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDeletion(Outcome):
+class TopicDeletion(DecisionResult):
     name: str | None
     topic_id: UUID
 
@@ -76,7 +76,7 @@ class NewPartitions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionsCreation(Outcome):
+class PartitionsCreation(DecisionResult):
     name: str
 
 

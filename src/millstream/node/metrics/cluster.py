@@ -3,9 +3,9 @@
 Every node reports the same values for the cluster: use the maximum, not the sum.
 """
 
+from millstream.common.prometheus import Page, gauge
 from millstream.node.consensus.raft.roles import Role
-from millstream.node.metrics.exposition import Page, gauge
-from millstream.node.metrics.observed_node import ObservedNode, Subject, Turns
+from millstream.node.metrics.observed_node import MetricsSubject, ObservedNode, TimeSlices
 
 BROKERS = gauge("millstream_cluster_brokers", "Registered brokers by state: active, fenced, stopping.", "state")
 DISKS_LOST = gauge(
@@ -22,7 +22,7 @@ REASSIGNING = gauge("millstream_cluster_reassigning_partitions", "Partitions wit
 _PER_TURN = 200
 
 
-async def collect_cluster(node: ObservedNode, page: Page, turns: Turns) -> None:
+async def collect_cluster(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     if node.loader is None:
         return
     image = node.loader.image
@@ -31,7 +31,7 @@ async def collect_cluster(node: ObservedNode, page: Page, turns: Turns) -> None:
         states["active" if broker.active else "fenced" if broker.fenced else "stopping"] += 1
     for state, count in states.items():
         page.add(BROKERS, count, state)
-    page.add(DISKS_LOST, sum(broker.has_lost_its_disk for broker in image.brokers.values()))
+    page.add(DISKS_LOST, sum(broker.has_offline_log_dir for broker in image.brokers.values()))
     partitions = offline = not_preferred = reassigning = 0
     for topic in image.topics.values():
         for partition in topic.partitions:
@@ -51,7 +51,7 @@ async def collect_cluster(node: ObservedNode, page: Page, turns: Turns) -> None:
     page.add(REASSIGNING, reassigning)
 
 
-CLUSTER = Subject(
+CLUSTER = MetricsSubject(
     "cluster", (BROKERS, DISKS_LOST, TOPICS, PARTITIONS, OFFLINE, NOT_PREFERRED, REASSIGNING), collect_cluster
 )
 
@@ -77,7 +77,7 @@ LAG = gauge(
 )
 
 
-async def collect_quorum(node: ObservedNode, page: Page, turns: Turns) -> None:
+async def collect_quorum(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     quorum = node.quorum
     if quorum is None or not quorum.is_started:
         return
@@ -99,7 +99,7 @@ async def collect_quorum(node: ObservedNode, page: Page, turns: Turns) -> None:
                 page.add(LAG, max(behind, 0), str(progress.replica.id), kind)
 
 
-QUORUM = Subject(
+QUORUM = MetricsSubject(
     "quorum",
     (ACTIVE, ROLE, VOTER, VOTERS, EPOCH, LEADER, HIGH_WATERMARK, LOG_END, UNPUBLISHED, LAG),
     collect_quorum,

@@ -8,16 +8,16 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from millstream.common.prometheus import CONTENT_TYPE, Family, Page, gauge
 from millstream.node.metrics.cluster import CLUSTER, QUORUM
-from millstream.node.metrics.exposition import CONTENT_TYPE, Family, Page, gauge
 from millstream.node.metrics.groups import GROUP_SUBJECT
-from millstream.node.metrics.observed_node import ObservedNode, Subject, Turns, why_not_ready
+from millstream.node.metrics.observed_node import MetricsSubject, ObservedNode, TimeSlices, why_not_ready
 from millstream.node.metrics.partitions import COMPACTION, PARTITIONS, REPLICATION, TOPICS
 from millstream.node.metrics.process import PROCESS
 from millstream.node.metrics.requests import CONNECTIONS, REQUESTS
 from millstream.node.server.plain_http import HttpRequest, HttpResponse
 
-SUBJECTS: tuple[Subject, ...] = (
+SUBJECTS: tuple[MetricsSubject, ...] = (
     PROCESS,
     REQUESTS,
     CONNECTIONS,
@@ -108,8 +108,8 @@ class NodeEndpoints:
             task.add_done_callback(lambda done: self._under_way.pop(chosen, None))
         task.add_done_callback(lambda done: None if done.cancelled() else deliver(done.result()))
 
-    async def _page(self, subjects: list[Subject]) -> HttpResponse:
-        page, turns = Page(), Turns(self._now)
+    async def _page(self, subjects: list[MetricsSubject]) -> HttpResponse:
+        page, turns = Page(), TimeSlices(self._now)
         for subject in subjects:
             try:
                 await subject.collect(self._node, page, turns)

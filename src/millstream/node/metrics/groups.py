@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from millstream.node.metrics.exposition import Page, escaped, gauge
-from millstream.node.metrics.observed_node import ObservedNode, Subject, Turns
+from millstream.common.prometheus import Page, escaped, gauge
+from millstream.node.metrics.observed_node import MetricsSubject, ObservedNode, TimeSlices
 from millstream.node.transactions.core.transaction import TransactionState
 
 _AT = ("group", "topic", "partition")
@@ -43,7 +43,7 @@ OLDEST = gauge(
 _PER_TURN = 100
 
 
-async def collect(node: ObservedNode, page: Page, turns: Turns) -> None:
+async def collect(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     broker = node.broker
     if broker is None:
         return
@@ -60,7 +60,7 @@ async def collect(node: ObservedNode, page: Page, turns: Turns) -> None:
     _transactions(node, page)
 
 
-async def _lags(node: ObservedNode, page: Page, turns: Turns) -> None:
+async def _lags(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     assert node.broker is not None
     await node.broker.group_lag.refresh(turns.pause)
     committed, lags = page.lines(COMMITTED), page.lines(LAG)
@@ -96,6 +96,6 @@ def _transactions(node: ObservedNode, page: Page) -> None:
     page.add(OLDEST, (now_ms - oldest_ms) / 1000)
 
 
-GROUP_SUBJECT = Subject(
+GROUP_SUBJECT = MetricsSubject(
     "groups", (GROUPS, MEMBERS, COMMITTED, LAG, SHARE_BACKLOG, SHARE_ACQUIRED, TRANSACTIONS, OLDEST), collect
 )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from millstream.common.prometheus import Family, Histogram, Page
 from millstream.config.broker_config import BrokerConfig
 from millstream.node.broker.broker import Broker
 from millstream.node.cluster.lifecycle import BrokerLifecycle
@@ -12,8 +13,6 @@ from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
 from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
 from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.environment import Environment
-from millstream.node.measures import Histogram
-from millstream.node.metrics.exposition import Family, Page
 from millstream.node.server.listener import Listener
 from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth
 
@@ -40,7 +39,7 @@ class ProcessProbe(Protocol):
     async def read(self) -> ProcessReading: ...
 
 
-_TURN_SECONDS = 0.001
+_TIME_SLICE_SECONDS = 0.001
 """A page is made in time slices of about this length. The event loop serves others in between."""
 
 
@@ -61,7 +60,7 @@ class ObservedNode(Protocol):
     def listeners(self) -> Iterable[Listener]: ...
 
 
-class Turns:
+class TimeSlices:
     """Yields to the event loop when the current time slice is used up."""
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -69,18 +68,18 @@ class Turns:
         self._begun = now()
 
     async def pause(self) -> None:
-        if self._now() - self._begun > _TURN_SECONDS:
+        if self._now() - self._begun > _TIME_SLICE_SECONDS:
             await asyncio.sleep(0)
             self._begun = self._now()
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class MetricsSubject:
     """One part of the page, which `?collect[]=NAME` selects."""
 
     name: str
     families: tuple[Family, ...]
-    collect: Callable[[ObservedNode, Page, Turns], Coroutine[Any, Any, None]]
+    collect: Callable[[ObservedNode, Page, TimeSlices], Coroutine[Any, Any, None]]
 
 
 _CLOSE_ENOUGH = 10_000
@@ -117,6 +116,6 @@ def why_not_ready(node: ObservedNode) -> str | None:
         return "registered: reading the metadata up to the registration, and opening logs"
     if lifecycle.is_fenced:
         return "fenced by the controller: not unfenced yet, or heartbeats were too late"
-    if not node.broker.view.serves_here:
+    if not node.broker.view.is_unfenced_here:
         return "unfenced, but this node's metadata does not show it yet"
     return None

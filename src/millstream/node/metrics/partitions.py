@@ -2,8 +2,8 @@
 
 from operator import attrgetter
 
-from millstream.node.metrics.exposition import Page, counter, escaped, gauge
-from millstream.node.metrics.observed_node import ObservedNode, Subject, Turns
+from millstream.common.prometheus import Page, counter, escaped, gauge
+from millstream.node.metrics.observed_node import MetricsSubject, ObservedNode, TimeSlices
 from millstream.node.replicas.manager import ReplicaManager
 from millstream.node.replicas.partition import Partition
 
@@ -49,7 +49,7 @@ _FIELDS = {
 _TOPICS_PER_TURN = 50
 
 
-async def collect_topics(node: ObservedNode, page: Page, turns: Turns) -> None:
+async def collect_topics(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     if node.broker is None:
         return
     columns = [(page.lines(family), family.name, attrgetter(field)) for family, field in _FIELDS.items()]
@@ -61,7 +61,7 @@ async def collect_topics(node: ObservedNode, page: Page, turns: Turns) -> None:
             await turns.pause()
 
 
-TOPICS = Subject("topics", tuple(_FIELDS), collect_topics)
+TOPICS = MetricsSubject("topics", tuple(_FIELDS), collect_topics)
 
 
 _AT = ("topic", "partition")
@@ -89,7 +89,7 @@ UNREADABLE = gauge(
 _PARTITIONS_PER_TURN = 50
 
 
-async def collect_partitions(node: ObservedNode, page: Page, turns: Turns) -> None:
+async def collect_partitions(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     if node.broker is None:
         return
     sizes, starts, ends = page.lines(LOG_BYTES), page.lines(LOG_START), page.lines(LOG_END)
@@ -113,7 +113,7 @@ async def collect_partitions(node: ObservedNode, page: Page, turns: Turns) -> No
             in_sync.append(f"{IN_SYNC.name}{labels} {len(partition.in_sync())}\n")
 
 
-PARTITIONS = Subject(
+PARTITIONS = MetricsSubject(
     "partitions", (LOG_BYTES, LOG_START, LOG_END, HIGH_WATERMARK, IN_SYNC, UNREADABLE), collect_partitions
 )
 
@@ -154,7 +154,7 @@ THROTTLE_LIMIT = gauge(
 _REPLICAS_PER_TURN = 100
 
 
-async def collect_replication(node: ObservedNode, page: Page, turns: Turns) -> None:
+async def collect_replication(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     broker = node.broker
     if broker is None:
         return
@@ -175,7 +175,7 @@ async def collect_replication(node: ObservedNode, page: Page, turns: Turns) -> N
         page.add(THROTTLE_LIMIT, throttle.limit, direction)
 
 
-async def _count(replicas: ReplicaManager, turns: Turns) -> dict[str, int]:
+async def _count(replicas: ReplicaManager, turns: TimeSlices) -> dict[str, int]:
     counts = {"under replicated": 0, "under min": 0, "at min": 0, "lag": 0}
     min_in_sync: dict[str, int] = {}
     for number, partition in enumerate(list(replicas.partitions)):
@@ -206,7 +206,7 @@ def _follower_lag(partition: Partition) -> int:
     return max((log.log_end_offset - end for end in ends), default=0)
 
 
-REPLICATION = Subject(
+REPLICATION = MetricsSubject(
     "replication",
     (
         REPLICAS,
@@ -237,7 +237,7 @@ PASSED_OVER = gauge(
 )
 
 
-async def collect_compaction(node: ObservedNode, page: Page, turns: Turns) -> None:
+async def collect_compaction(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     if node.broker is None:
         return
     count = running = uncleanable = dirty_bytes = passed_over = 0
@@ -258,6 +258,6 @@ async def collect_compaction(node: ObservedNode, page: Page, turns: Turns) -> No
     page.add(PASSED_OVER, passed_over)
 
 
-COMPACTION = Subject(
+COMPACTION = MetricsSubject(
     "compaction", (COMPACTED, DIRTY_RATIO, DIRTY_BYTES, RUNNING, UNCLEANABLE, PASSED_OVER), collect_compaction
 )

@@ -2,8 +2,8 @@
 
 import platform
 
-from millstream.node.metrics.exposition import Page, counter, gauge, histogram
-from millstream.node.metrics.observed_node import ObservedNode, Subject, Turns, why_not_ready
+from millstream.common.prometheus import Page, counter, gauge, histogram
+from millstream.node.metrics.observed_node import MetricsSubject, ObservedNode, TimeSlices, why_not_ready
 from millstream.version import VERSION
 
 BUILD = gauge("millstream_build_info", "1; the versions of Millstream and Python.", "version", "python")
@@ -41,7 +41,7 @@ SYNCS = histogram(
 )
 
 
-async def collect(node: ObservedNode, page: Page, turns: Turns) -> None:
+async def collect(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     config = node.config
     page.add(BUILD, 1, VERSION, platform.python_version())
     cluster_id = node.loader.image.cluster_id if node.loader is not None else ""
@@ -71,7 +71,7 @@ async def collect(node: ObservedNode, page: Page, turns: Turns) -> None:
     page.add_histogram(SYNCS, reading.syncs)
 
 
-PROCESS = Subject(
+PROCESS = MetricsSubject(
     "process",
     (
         BUILD,

@@ -1,8 +1,8 @@
 """Metrics of requests and connections: numbers, durations, waits, refusals."""
 
+from millstream.common.prometheus import Page, counter, gauge, histogram
 from millstream.formats.model.errors import ErrorCode
-from millstream.node.metrics.exposition import Page, counter, gauge, histogram
-from millstream.node.metrics.observed_node import ObservedNode, Subject, Turns
+from millstream.node.metrics.observed_node import MetricsSubject, ObservedNode, TimeSlices
 from millstream.node.server.dispatch import Dispatcher
 
 DURATION = histogram(
@@ -31,14 +31,14 @@ WAITING = gauge(
 )
 LONG_TURNS = histogram(
     "millstream_event_loop_long_turn_seconds",
-    "Turns of the event loop above 50 ms that processed a request of this API. Nothing else was served in this time. "
+    "TimeSlices of the event loop above 50 ms that processed a request of this API. Nothing else was served in this time. "
     "The log names the client.",
     "server",
     "api",
 )
 
 
-async def collect_requests(node: ObservedNode, page: Page, turns: Turns) -> None:
+async def collect_requests(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     broker = node.broker
     servers: dict[str, Dispatcher] = {}
     if broker is not None:
@@ -68,7 +68,7 @@ def kafka_name(api: str) -> str:
     return "".join(word.capitalize() for word in api.split("_"))
 
 
-REQUESTS = Subject("requests", (DURATION, LONG_TURNS, REFUSED, ERRORS, WAITING), collect_requests)
+REQUESTS = MetricsSubject("requests", (DURATION, LONG_TURNS, REFUSED, ERRORS, WAITING), collect_requests)
 
 
 OPEN = gauge("millstream_connections", "Open connections.", "listener")
@@ -95,7 +95,7 @@ MEMORY_LIMIT = gauge("millstream_request_memory_limit_bytes", "The limit of this
 _LIMITS = ("max.connections", "max.connections.per.ip")
 
 
-async def collect_connections(node: ObservedNode, page: Page, turns: Turns) -> None:
+async def collect_connections(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     for listener in node.listeners:
         name = listener.name
         page.add(OPEN, len(listener.connections), name)
@@ -109,6 +109,6 @@ async def collect_connections(node: ObservedNode, page: Page, turns: Turns) -> N
         await turns.pause()
 
 
-CONNECTIONS = Subject(
+CONNECTIONS = MetricsSubject(
     "connections", (OPEN, ACCEPTED, REFUSED_CONNECTIONS, PAUSED, PAUSES, MEMORY, MEMORY_LIMIT), collect_connections
 )

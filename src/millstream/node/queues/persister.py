@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
-from millstream.node.cluster.cluster_view import ClusterView, PeerRequests
+from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
 from millstream.node.environment import Environment
 from millstream.node.groups.coordinator import GroupCoordinator
 from millstream.node.groups.core.shard import GroupShard
@@ -63,7 +63,7 @@ class _Write:
 
 class SharePersister:
     def __init__(
-        self, view: ClusterView, local: ShareCoordinator, peers: PeerRequests, environment: Environment
+        self, view: ClusterView, local: ShareCoordinator, peers: BrokerChannels, environment: Environment
     ) -> None:
         self._view = view
         self._local = local

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Concatenate, ParamSpec, TypeVar
 
+from millstream.common.prometheus import PAUSE_SECONDS, Histogram
 from millstream.formats.records.batch import Bytes
-from millstream.node.measures import PAUSE_SECONDS, Histogram
 from millstream.node.storage.disk import DirectoryEntry, OnError
 
 _PAGE_BYTES = 4096
@@ -50,7 +50,7 @@ SYNC_DURATIONS = SyncDurations()
 """One for the process: files have no reference to their disk."""
 
 
-def _unheard(error: OSError, path: str, reading: bool) -> None:
+def _ignore_error(error: OSError, path: str, reading: bool) -> None:
     """The error handler of a file or disk that belongs to no node."""
 
 
@@ -59,7 +59,7 @@ class RealFile:
 
     __slots__ = ("_can_probe", "_fd", "_on_error", "_path")
 
-    def __init__(self, path: str, flags: int = _OPEN_FLAGS, on_error: OnError = _unheard) -> None:
+    def __init__(self, path: str, flags: int = _OPEN_FLAGS, on_error: OnError = _ignore_error) -> None:
         self._fd = -1  # so that __del__ is safe when open raises
         self._path = path
         self._on_error = on_error
@@ -184,7 +184,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _heard(
+def _reports_errors(
     reading: bool,
 ) -> "Callable[[Callable[Concatenate[RealDisk, str, P], R]], Callable[Concatenate[RealDisk, str, P], R]]":
     """A decorator: the method reports the errors it raises to `on_error`."""
@@ -208,55 +208,55 @@ class RealDisk:
     __slots__ = ("on_error",)
 
     def __init__(self) -> None:
-        self.on_error: OnError = _unheard
+        self.on_error: OnError = _ignore_error
 
-    @_heard(reading=True)
+    @_reports_errors(reading=True)
     def open(self, path: str) -> RealFile:
         return RealFile(path, on_error=self.on_error)
 
-    @_heard(reading=False)
+    @_reports_errors(reading=False)
     def create(self, path: str) -> RealFile:
         return RealFile(path, _CREATE_FLAGS, self.on_error)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
-    @_heard(reading=True)
+    @_reports_errors(reading=True)
     def file_size(self, path: str) -> int:
         return os.stat(path).st_size
 
-    @_heard(reading=True)
+    @_reports_errors(reading=True)
     def modified_ns(self, path: str) -> int:
         return os.stat(path).st_mtime_ns
 
-    @_heard(reading=True)
+    @_reports_errors(reading=True)
     def list(self, path: str) -> Sequence[DirectoryEntry]:
         with os.scandir(path) as entries:
             return [DirectoryEntry(entry.name, entry.is_dir()) for entry in entries]
 
-    @_heard(reading=False)
+    @_reports_errors(reading=False)
     def make_directory(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
 
-    @_heard(reading=False)
+    @_reports_errors(reading=False)
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)
 
-    @_heard(reading=False)
+    @_reports_errors(reading=False)
     def remove(self, path: str) -> None:
         try:
             os.unlink(path)
         except FileNotFoundError:
             pass
 
-    @_heard(reading=False)
+    @_reports_errors(reading=False)
     def remove_directory(self, path: str) -> None:
         try:
             shutil.rmtree(path)
         except FileNotFoundError:
             pass
 
-    @_heard(reading=False)
+    @_reports_errors(reading=False)
     def sync_directory(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         begun = time.perf_counter()
@@ -266,7 +266,7 @@ class RealDisk:
             _close(fd)
         SYNC_DURATIONS.observe(begun)
 
-    @_heard(reading=False)
+    @_reports_errors(reading=False)
     def sync_filesystem(self, path: str) -> None:
         # The standard library has only sync(), which waits for every other file system too.
         syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
@@ -280,7 +280,7 @@ class RealDisk:
         finally:
             _close(fd)
 
-    @_heard(reading=True)
+    @_reports_errors(reading=True)
     def read_bytes(self, path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
@@ -288,7 +288,7 @@ class RealDisk:
     def write_bytes(self, path: str, data: bytes) -> None:
         self.create(path).write_at(0, data)
 
-    @_heard(reading=False)
+    @_reports_errors(reading=False)
     def write_atomically(self, path: str, data: bytes, *, durable: bool = True) -> None:
         temporary = path + ".tmp"
         file = self.create(temporary)
@@ -300,7 +300,7 @@ class RealDisk:
         if durable:
             self.sync_directory(os.path.dirname(path))
 
-    @_heard(reading=True)
+    @_reports_errors(reading=True)
     def map(self, path: str) -> memoryview:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

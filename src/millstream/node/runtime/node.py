@@ -20,7 +20,7 @@ from millstream.config.table import cluster, network, node
 from millstream.config.table import log as log_settings
 from millstream.node.broker.broker import Broker
 from millstream.node.cluster.cluster_view import ClusterView
-from millstream.node.cluster.controller_link import ControllerLink, LeaderWatch
+from millstream.node.cluster.controller_link import ControllerLink, LeaderListener
 from millstream.node.cluster.lifecycle import BrokerLifecycle, ControllerContact
 from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
 from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
@@ -92,9 +92,9 @@ _log = logging.getLogger("millstream.node")
 _MAINTENANCE_SECONDS = 1.0
 _STOP_FLUSH_BYTES = 128 << 20
 _STOP_FLUSH_SECONDS = 1.0
-_HAND_OVER_SECONDS = 10.0
+_CONTROLLED_SHUTDOWN_TIMEOUT_SECONDS = 10.0
 """The maximum time of a controlled shutdown."""
-_TELLING_SECONDS = 1.0
+_REPORT_TIMEOUT_SECONDS = 1.0
 """The time for which a broker with a failed disk tries to report it to the controller. Its partitions accept no writes
 during this time."""
 _DIRECTORY_CHECK_SECONDS = 1.0
@@ -126,7 +126,7 @@ class Node:
         self.lifecycle: BrokerLifecycle | None = None
         self.broker: Broker | None = None
         self._maintenance: asyncio.TimerHandle | None = None
-        self._learned: asyncio.Event | None = None
+        self._metadata_changed: asyncio.Event | None = None
         self.directory: DirectoryHealth | None = None
         self.offline: DirectoryFailure | None = None
         """The failure of the log directory for which this node went offline."""
@@ -156,7 +156,7 @@ class Node:
 
     async def _start(self) -> str:
         config, environment = self._config, self._environment
-        self._learned = asyncio.Event()
+        self._metadata_changed = asyncio.Event()
         logs, identity = self._open_directory()
         end_points = self._bind(config.listeners, self._listeners)
         controller_end_points = self._bind(config.controller_listeners, self._controller_listeners)
@@ -177,10 +177,10 @@ class Node:
             max_bytes_between_snapshots=config[cluster.METADATA_LOG_MAX_RECORD_BYTES_BETWEEN_SNAPSHOTS],
             max_snapshot_interval_ms=config[cluster.METADATA_LOG_MAX_SNAPSHOT_INTERVAL_MS],
         )
-        loader.subscribe(self._learn)
+        loader.subscribe(self._on_metadata_change)
         if config.is_controller:
             self.controller = ControllerRole(config, quorum, loader, environment, new_cluster_id=self._new_cluster_id)
-        leaders = LeaderWatch()
+        leaders = LeaderListener()
         quorum.subscribe(leaders)
         if not config.is_broker:
             quorum.start()
@@ -219,10 +219,10 @@ class Node:
             kraft_version=lambda: quorum.kraft_version,
             out_of_touch=lambda: contact.is_lost,
         )
-        lifecycle.able()
+        lifecycle.initialized()
         await lifecycle.serving
         # Metadata responses list only unfenced brokers, and some clients never retry after an empty list.
-        while not view.serves_here:
+        while not view.is_unfenced_here:
             await self._next_change()
         logs.health.is_well_again()  # operations that failed during the start were repeated, or will be
         _serve(self._listeners, self.broker.dispatcher)
@@ -274,10 +274,10 @@ class Node:
 
     # The cluster id in the metadata
 
-    def _learn(self, delta: MetadataDelta) -> None:
+    def _on_metadata_change(self, delta: MetadataDelta) -> None:
         assert self._identity is not None and self.loader is not None and self.quorum is not None
-        assert self._learned is not None
-        self._learned.set()
+        assert self._metadata_changed is not None
+        self._metadata_changed.set()
         cluster_id = self.loader.image.cluster_id
         if not cluster_id or cluster_id == self._identity.cluster_id:
             return
@@ -297,9 +297,9 @@ class Node:
             self.quorum.cluster_id = cluster_id
 
     async def _next_change(self) -> None:
-        assert self._learned is not None
-        self._learned.clear()
-        await self._learned.wait()
+        assert self._metadata_changed is not None
+        self._metadata_changed.clear()
+        await self._metadata_changed.wait()
 
     def _new_cluster_id(self) -> str:
         assert self._identity is not None
@@ -310,7 +310,7 @@ class Node:
         )
 
     def _fail(self, message: str) -> None:
-        if not self.failure.done() and not self._gives_up_directory():
+        if not self.failure.done() and not self._goes_offline():
             self.failure.set_result(message)
 
     # Failure of the log directory
@@ -325,7 +325,7 @@ class Node:
         if self._directory_check is not None:
             self._directory_check.cancel()
             self._directory_check = None
-        if self._logs is None or self.directory is None or self.directory.failure is None or self._gives_up_directory():
+        if self._logs is None or self.directory is None or self.directory.failure is None or self._goes_offline():
             return
         attempt = self._environment.offload(self._try_directory)
         attempt.add_done_callback(self._tried_directory)
@@ -345,17 +345,17 @@ class Node:
         else:
             self._directory_check = self._loop.call_later(_DIRECTORY_CHECK_SECONDS, self._look_at_directory)
 
-    def _gives_up_directory(self) -> bool:
+    def _goes_offline(self) -> bool:
         """Whether this node goes offline, or is offline, because its log directory has failed."""
         if self._giving_up is not None:
             return True
         failure = self.directory.failure if self.directory is not None else None
-        if failure is None or self.is_stopping or self.failure.done() or not self._others_can_stand_in():
+        if failure is None or self.is_stopping or self.failure.done() or not self._others_can_take_over():
             return False
-        self._giving_up = self._loop.create_task(self._give_up_directory(failure))
+        self._giving_up = self._loop.create_task(self._go_offline(failure))
         return True
 
-    def _others_can_stand_in(self) -> bool:
+    def _others_can_take_over(self) -> bool:
         """Whether other nodes have every role of this node."""
         quorum, loader, config = self.quorum, self.loader, self._config
         if quorum is None or loader is None or not quorum.is_started:
@@ -365,7 +365,7 @@ class Node:
         brokers = loader.image.brokers.values()
         return not config.is_broker or any(other.active and other.id != config.node_id for other in brokers)
 
-    async def _give_up_directory(self, failure: DirectoryFailure) -> None:
+    async def _go_offline(self, failure: DirectoryFailure) -> None:
         """Reports the failure, so that others take over at once. If this fails, they notice closed connections."""
         assert self.quorum is not None
         self.offline = failure
@@ -375,7 +375,7 @@ class Node:
             # It cannot commit any more, and cannot learn the next leader: its vote must be on disk.
             await self.quorum.stop()
         elif self.lifecycle is not None:
-            self.controller_knows = await self.lifecycle.give_up_directory(_TELLING_SECONDS)
+            self.controller_knows = await self.lifecycle.give_up_directory(_REPORT_TIMEOUT_SECONDS)
         if not self.failure.done():
             self.failure.set_result(
                 f"log directory {self._root} is offline: {failure.reason}; the other nodes take over: check the disk"
@@ -405,7 +405,7 @@ class Node:
         self.is_stopping = True
         if not self.failure.done():
             if self.lifecycle is not None:
-                await self.lifecycle.shut_down(_HAND_OVER_SECONDS)
+                await self.lifecycle.shut_down(_CONTROLLED_SHUTDOWN_TIMEOUT_SECONDS)
             if self.quorum is not None:
                 await self.quorum.stop()
         self.close()

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from millstream.common.prometheus import PAUSE_SECONDS, Histogram
 from millstream.node.environment import Environment
-from millstream.node.measures import PAUSE_SECONDS, Histogram
 from millstream.node.metrics.observed_node import ProcessReading
 from millstream.node.runtime.disk import SYNC_DURATIONS
 from millstream.node.server.network import SocketNetwork
@@ -25,8 +25,8 @@ class SystemClock:
 
 
 _THREADS = 4
-_TURN_SECONDS = 0.0002
-_BREATH_SECONDS = 0.00002
+_TIME_SLICE_SECONDS = 0.0002
+_PAUSE_SECONDS = 0.00002
 _PR_SET_TIMERSLACK = 29
 _SLACK_NANOSECONDS = 1000
 T = TypeVar("T")
@@ -56,8 +56,8 @@ def breathe() -> None:
     if begun is None:
         _sleep_exactly()
         begun = 0.0
-    if time.perf_counter() - begun > _TURN_SECONDS:
-        time.sleep(_BREATH_SECONDS)
+    if time.perf_counter() - begun > _TIME_SLICE_SECONDS:
+        time.sleep(_PAUSE_SECONDS)
         _turns.begun = time.perf_counter()
 
 
@@ -69,10 +69,10 @@ def _sleep_exactly() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _SLACK_NANOSECONDS, 0, 0, 0)
 
 
-_LOOK_SECONDS = 0.25
+_LAG_CHECK_INTERVAL_SECONDS = 0.25
 
 
-class ProcessWatch:
+class ProcessMonitor:
     def __init__(self, environment: Environment, directory: str) -> None:
         self._environment = environment
         self._directory = directory
@@ -95,8 +95,8 @@ class ProcessWatch:
     # Measurements
 
     def _look_later(self) -> None:
-        self._due = time.perf_counter() + _LOOK_SECONDS
-        self._timer = self._environment.loop.call_later(_LOOK_SECONDS, self._look)
+        self._due = time.perf_counter() + _LAG_CHECK_INTERVAL_SECONDS
+        self._timer = self._environment.loop.call_later(_LAG_CHECK_INTERVAL_SECONDS, self._look)
 
     def _look(self) -> None:
         # The loop's timers have a resolution of a millisecond and may be early by less than one.

@@ -16,13 +16,13 @@ from millstream.node.environment import Environment
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node
 from millstream.node.runtime.offline_node import OfflineNode
-from millstream.node.runtime.real_environment import ProcessWatch, real_environment
+from millstream.node.runtime.real_environment import ProcessMonitor, real_environment
 
 _log = logging.getLogger("millstream.node")
 _SWITCH_SECONDS = 0.0005
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 """The pauses between attempts to use a failed log directory again. Each failure doubles the pause."""
-_STEADY_S = 600.0
+_STEADY_SECONDS = 600.0
 """After this time without a failure, the pause is reset."""
 
 
@@ -37,26 +37,26 @@ def run(config: BrokerConfig, ready: Callable[[str], None], leaving: Callable[[]
     loop = _new_loop()
     asyncio.set_event_loop(loop)
     environment = real_environment(loop)
-    watch = ProcessWatch(environment, config.data_dir)
+    watch = ProcessMonitor(environment, config.data_dir)
     watch.start()
     try:
         # The loop handles signals only while it runs, so the start runs inside it too: a signal during a long recovery,
         # or right after the ready line, is not lost.
-        loop.run_until_complete(_Lives(config, environment, watch, ready, leaving).run())
+        loop.run_until_complete(_NodeRunner(config, environment, watch, ready, leaving).run())
     finally:
         watch.close()
         loop.close()
     return 0
 
 
-class _Lives:
+class _NodeRunner:
     """Runs a node until it is stopped, and a new node each time its log directory works again after a failure."""
 
     def __init__(
         self,
         config: BrokerConfig,
         environment: Environment,
-        watch: ProcessWatch,
+        watch: ProcessMonitor,
         ready: Callable[[str], None],
         leaving: Callable[[], None],
     ) -> None:
@@ -67,7 +67,7 @@ class _Lives:
         self._leaving = leaving
         self._loop = environment.loop
         self._was_ready = False
-        self._pause_s = _FIRST_PAUSE_S
+        self._pause_s = _FIRST_PAUSE_SECONDS
         self._running: Node | OfflineNode | None = None
 
     async def run(self) -> None:
@@ -103,8 +103,8 @@ class _Lives:
             except (ConfigError, KafkaError, OSError):
                 if not self._was_ready or node.directory is None or node.directory.failure is None:
                     raise
-            if self._loop.time() - begun_s > _STEADY_S:
-                self._pause_s = _FIRST_PAUSE_S
+            if self._loop.time() - begun_s > _STEADY_SECONDS:
+                self._pause_s = _FIRST_PAUSE_SECONDS
             await self._wait_for_disk(node)
 
     async def _wait_for_disk(self, node: Node) -> None:
@@ -122,14 +122,14 @@ class _Lives:
             await offline.wait_until_usable(self._pause_s, silent_seconds=0.0 if node.controller_knows else session_s)
         finally:
             offline.close()
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_SECONDS)
 
     def _announce(self, address: str) -> None:
         if self._was_ready:
             _log.info("node_online again")
             return
         self._was_ready = True
-        _calm_garbage_collector()
+        _make_collections_rare()
         self._ready(address)
 
 
@@ -150,7 +150,7 @@ def _raise_file_limit() -> None:
             _log.warning("file_limit_kept limit=%d error=%s", soft, error)
 
 
-def _calm_garbage_collector() -> None:
+def _make_collections_rare() -> None:
     """Excludes objects of the start from garbage collection, and makes collections rare: see docs/DESIGN.md."""
     gc.collect()
     gc.freeze()

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _log = logging.getLogger("millstream.supervisor")
-FIRST_PAUSE_S = 0.2
-LONGEST_PAUSE_S = 30.0
-STEADY_S = 60.0
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 30.0
+STEADY_SECONDS = 60.0
 """A process that ran for this time is restarted with the shortest pause."""
 
 
@@ -62,18 +62,18 @@ class SupervisedProcess:
                 self._process.send_signal(number)
 
     def _keep(self) -> None:
-        pause_s = FIRST_PAUSE_S
+        pause_s = FIRST_PAUSE_SECONDS
         while not self._stopping.is_set():
             began = time.monotonic()
             ending = self._run_once()
             if self._stopping.is_set():
                 return
             lived_s = time.monotonic() - began
-            if lived_s >= STEADY_S:
-                pause_s = FIRST_PAUSE_S
+            if lived_s >= STEADY_SECONDS:
+                pause_s = FIRST_PAUSE_SECONDS
             _log.warning("%s_ended %s lived_s=%.1f again_in_s=%g", self._what, ending, lived_s, pause_s)
             self._stopping.wait(pause_s)
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_SECONDS)
 
     def _run_once(self) -> str:
         """Runs the process until it ends; returns the reason for the log."""

@@ -11,13 +11,13 @@ import struct
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
+from millstream.common.prometheus import REQUEST_SECONDS, Histogram
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol import fetch as fetch_codec
 from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, Locate, MalformedMessage, skip_tags
 from millstream.formats.protocol.schema import Message, Schema, request_schema, response_schema
 from millstream.formats.protocol.steps import is_long, read_in_steps, write_in_steps
-from millstream.node.measures import REQUEST_SECONDS, Histogram
 from millstream.node.server.request import (
     BROKER_CLIENT_ID,
     Api,

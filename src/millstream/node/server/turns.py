@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
-from millstream.node.measures import Histogram
+from millstream.common.prometheus import Histogram
 from millstream.node.server.limits import LogThrottle
 from millstream.node.server.service import Peer
 

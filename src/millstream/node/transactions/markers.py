@@ -18,7 +18,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, TopicName, TopicPartition
 from millstream.formats.model.ordered_set import OrderedSet
 from millstream.formats.protocol.schema import Message
-from millstream.node.cluster.cluster_view import ClusterView, PeerRequests
+from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import NO_LEADER
@@ -84,7 +84,7 @@ class _Destination:
 
 
 class TransactionMarkers:
-    def __init__(self, view: ClusterView, writer: Writer, peers: PeerRequests, environment: Environment) -> None:
+    def __init__(self, view: ClusterView, writer: Writer, peers: BrokerChannels, environment: Environment) -> None:
         self._view = view
         self._writer = writer
         self._peers = peers

@@ -17,7 +17,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.model.ordered_set import OrderedSet
 from millstream.formats.protocol.schema import Message
-from millstream.node.cluster.cluster_view import ClusterView, PeerRequests
+from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
 from millstream.node.environment import Environment
 from millstream.node.metadata.records import NO_LEADER
 from millstream.node.metadata.topic_names import TRANSACTION_STATE_TOPIC
@@ -63,7 +63,7 @@ class _PendingVerification:
 
 class TransactionVerification:
     def __init__(
-        self, view: ClusterView, local: LocalCoordinator, peers: PeerRequests, environment: Environment
+        self, view: ClusterView, local: LocalCoordinator, peers: BrokerChannels, environment: Environment
     ) -> None:
         self._view = view
         self._local = local

@@ -11,14 +11,14 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from millstream.common.space_saving import SpaceSaving
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.records.batch import HEADER_SIZE, is_plausible, read_header
 from millstream.formats.records.compiled import seek_offset
 from millstream.formats.records.opening import OpeningLimits, opened
 from millstream.formats.records.varint import MAX_LONG_BYTES, MalformedRecordError, read_varint
-from millstream.space_saving import SpaceSaving
 
-HALF_LIFE_S = 30.0
+HALF_LIFE_SECONDS = 30.0
 KEPT_KEYS = 128
 SHOWN_KEYS = 20
 SHOWN_PARTITIONS = 100
@@ -41,7 +41,7 @@ class Rate:
 
     def add(self, records: int, size_bytes: int, now_s: float) -> None:
         elapsed = max(now_s - self.updated_s, 0.001)
-        fading = 2 ** (-elapsed / HALF_LIFE_S)
+        fading = 2 ** (-elapsed / HALF_LIFE_SECONDS)
         self._records = self._records * fading + records
         self._bytes = self._bytes * fading + size_bytes
         # Seconds decay as well, so the quotient is right from the start and not only after some half-lives.
@@ -61,9 +61,9 @@ class KeyShares:
     """The keys of sampled records, with their shares of records and of bytes."""
 
     def __init__(self) -> None:
-        self._records: SpaceSaving[Key] = SpaceSaving(KEPT_KEYS, HALF_LIFE_S)
-        self._bytes: SpaceSaving[Key] = SpaceSaving(KEPT_KEYS, HALF_LIFE_S)
-        self._sampled: SpaceSaving[None] = SpaceSaving(1, HALF_LIFE_S)
+        self._records: SpaceSaving[Key] = SpaceSaving(KEPT_KEYS, HALF_LIFE_SECONDS)
+        self._bytes: SpaceSaving[Key] = SpaceSaving(KEPT_KEYS, HALF_LIFE_SECONDS)
+        self._sampled: SpaceSaving[None] = SpaceSaving(1, HALF_LIFE_SECONDS)
 
     def add(self, records: Iterable[tuple[Key, int]], weight: float, now_s: float) -> None:
         """Counts sampled records. Each represents `weight` records of the topic."""
@@ -101,7 +101,7 @@ class KeyShares:
         return {"sampled_records": round(self._sampled.total(now_s)), "keys": rows[:SHOWN_KEYS]}
 
 
-class TopicHeat:
+class TopicKeyStatistics:
     def __init__(self, now_s: float) -> None:
         self.total = Rate(now_s)
         self.partitions: dict[int, Rate] = {}
