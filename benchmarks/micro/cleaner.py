@@ -19,7 +19,7 @@ from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.runtime.disk import RealDisk
-from millstream.node.runtime.real_environment import breathe
+from millstream.node.runtime.real_environment import yield_interpreter
 from millstream.node.storage.cleaner.cleaning import Cleaning
 from millstream.node.storage.cleaner.plan import CleanerSettings, Throttle, cleanable
 from millstream.node.storage.log.directory import LogDirectory
@@ -86,7 +86,7 @@ def measure(load: Workload, megabytes: float, root: str) -> dict[str, float]:
             throttle=Throttle(),
             now=lambda: 0.0,
             is_wanted=lambda log: True,
-            breathe=breathe,
+            yield_interpreter=yield_interpreter,
         )
         begun, begun_cpu = time.perf_counter(), time.process_time()
         asyncio.run(cleaning.run())

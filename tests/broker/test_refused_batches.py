@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-import millstream.node.replicas.refused_batches as refused_batches
+import millstream.node.replicas.retry_order as refused_batches
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition
@@ -24,8 +24,7 @@ from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataImage, PartitionState
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
-from millstream.node.replicas.refused_batches import REMEMBERED_S, RetryOrderGuard
-from millstream.node.replicas.sequence_gaps import NEW_LEADER_S, PATIENCE_S
+from millstream.node.replicas.retry_order import GAP_TIMEOUT_S, NEW_LEADER_S, REMEMBERED_S, RetryOrderGuard
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.server.network import SocketNetwork
 from millstream.node.storage.log.directory import LogDirectory
@@ -54,7 +53,7 @@ class Node:
     def __init__(self, root: Path) -> None:
         self.loop = asyncio.new_event_loop()
         self._passed = 0.0
-        self.out_of_touch = False
+        self.has_lost_controller = False
         time = self.loop.time
         self.loop.time = lambda: time() + self._passed  # type: ignore[method-assign]
         self.logs = LogDirectory(RealDisk(), str(root))
@@ -68,12 +67,12 @@ class Node:
             is_alive=lambda broker_id: False,
             is_eligible=lambda broker_id, epoch: False,
             broker_epoch=lambda: 1,
-            is_out_of_touch=lambda: self.out_of_touch,
+            has_lost_controller=lambda: self.has_lost_controller,
         )
         self.partition = Partition(AT, UUID(int=9), self._open, environment, replicas)
         table = PartitionTable()
         table.add(self.partition)
-        nothing: Any = SimpleNamespace(state_elsewhere=lambda *at: None)
+        nothing: Any = SimpleNamespace(state_in_metadata=lambda *at: None)
         opening = OpenedProduce(table, SchemaGuard(MetadataImage(), nothing), nothing, environment, OpeningLimits)
         self.handler = ProduceHandler(table, environment, nothing, nothing, opening)
 
@@ -172,7 +171,7 @@ def test_a_gap_that_nobody_fills_gets_the_answer_of_kafka(node: Node) -> None:
     node.partition.become_leader(LED_HERE_NOW)
     assert node.produce(batch(2))[0] == NOT_LEADER
     assert node.produce(batch(40, producer=8))[0] == NOT_LEADER
-    node.pass_time(PATIENCE_S + 1)
+    node.pass_time(GAP_TIMEOUT_S + 1)
     assert node.produce(batch(2))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert node.produce(batch(40, producer=8)) == (0, 1), "its records may have been deleted: any sequence may be first"
 
@@ -270,7 +269,7 @@ def test_what_nobody_sends_again_is_not_waited_for(memory: Memory, code: ErrorCo
 
 
 def test_it_is_forgotten_in_time_and_there_is_a_bound(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refused_batches, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(refused_batches, "MAX_REMEMBERED", 3)
     for producer in range(5):
         memory.note(batch(0, producer=producer))
     assert [memory.passes(batch(1, producer=producer)) for producer in range(5)] == [True, True, False, False, False]

@@ -102,7 +102,7 @@ class World:
             partition.become_leader(LED_HERE)
             table.add(partition)
         self.coordinator = Coordinator()
-        nowhere: Any = SimpleNamespace(state_elsewhere=lambda *at: None)
+        nowhere: Any = SimpleNamespace(state_in_metadata=lambda *at: None)
         self.transactional = TransactionalProduce(table, self.coordinator, environment, lambda: self.is_enabled)
         opening = OpenedProduce(table, SchemaGuard(MetadataImage(), nowhere), nowhere, environment, OpeningLimits)
         self.handler = ProduceHandler(table, environment, nowhere, self.transactional, opening)

@@ -149,7 +149,7 @@ class Nobody:
 
     node_id = 2
 
-    def is_out_of_touch(self) -> bool:
+    def has_lost_controller(self) -> bool:
         return False
 
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:

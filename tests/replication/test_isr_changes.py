@@ -62,7 +62,7 @@ class Partition:
         self.topic_partition = TopicPartition(f"t{number}", 0)
         self.answers: list[tuple[int, Confirmed | None]] = []
 
-    def proposal_answered(self, proposal: Proposal, error: int, confirmed: Confirmed | None) -> NextStep:
+    def on_proposal_response(self, proposal: Proposal, error: int, confirmed: Confirmed | None) -> NextStep:
         self.answers.append((error, confirmed))
         return NextStep.SEND_AGAIN if error == ErrorCode.REQUEST_TIMED_OUT else NextStep.NOTHING
 

@@ -35,7 +35,7 @@ class Around:
     def __init__(self) -> None:
         self.proposals: list[Proposal] = []
 
-    def is_out_of_touch(self) -> bool:
+    def has_lost_controller(self) -> bool:
         return False
 
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
@@ -180,7 +180,7 @@ def test_a_follower_in_front_of_the_door_is_proposed_and_let_in(bench: Bench) ->
     assert proposal.isr == ((1, 10), (2, 20))
     told = bench.outcome(bench.append(b"b"))
     assert told == [], "who is proposed counts"
-    bench.partition.proposal_answered(proposal, 0, Confirmed(3, 1, (1, 2)))
+    bench.partition.on_proposal_response(proposal, 0, Confirmed(3, 1, (1, 2)))
     assert bench.partition.in_sync() == {1, 2} and told == []
     bench.partition.fetched_by(2, 20, end + 1, 0)
     assert told == [None]

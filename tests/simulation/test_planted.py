@@ -19,9 +19,8 @@ from millstream.node.metadata.topic_names import INTERNAL_TOPICS
 from millstream.node.replicas.core.follower import PartitionFollower
 from millstream.node.replicas.local_partition import Surroundings
 from millstream.node.replicas.partition import Partition
-from millstream.node.replicas.refused_batches import RetryOrderGuard
+from millstream.node.replicas.retry_order import LeaderChangeGapGuard, RetryOrderGuard
 from millstream.node.replicas.roles import ReplicaRoles
-from millstream.node.replicas.sequence_gaps import LeaderChangeGapGuard
 from millstream.node.runtime.node import Node
 from millstream.node.storage.cleaner.copying import CleanedTransactions
 from millstream.node.storage.disk import File

@@ -33,7 +33,7 @@ def test_errors_of_the_disk_take_it_offline_once(code: int) -> None:
     assert health.failure is not None
     assert health.failure.path == "/data/t-0/0.log" and not health.failure.reading
     assert "broken" in health.failure.reason and "/data/t-0/0.log" in health.failure.reason
-    health.is_well_again()
+    health.recovered()
     assert health.failure is None
 
 

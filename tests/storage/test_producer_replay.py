@@ -4,7 +4,7 @@ from struct import pack
 
 import pytest
 
-import millstream.node.storage.log.producer_replay as producer_replay
+import millstream.node.storage.log.producer_snapshots as producer_replay
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.batch import HEADER, HEADER_SIZE, seal
 

@@ -35,7 +35,7 @@ class Environment:
     offload: Offload
     randomness: random.Random
     network: Network
-    breathe: Callable[[], None] = lambda: None
+    yield_interpreter: Callable[[], None] = lambda: None
     """Called periodically by long computations in threads, so that the event loop gets the interpreter lock."""
     stopwatch: Callable[[], float] | None = None
     """A clock for durations with a higher resolution than the loop's time. None: the loop's time is used."""

@@ -67,9 +67,9 @@ class Broker:
         environment: Environment,
         *,
         kraft_version: Callable[[], int],
-        out_of_touch: Callable[[], bool] = lambda: False,
+        has_lost_controller: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`out_of_touch` returns whether the controller cannot be reached, so that this node may be fenced."""
+        """`has_lost_controller` returns whether the controller cannot be reached, so that this node may be fenced."""
         self.view = view
         self._kraft_version = kraft_version
         self.link = link
@@ -81,8 +81,8 @@ class Broker:
             logs,
             environment,
             broker_epoch=lambda: view.broker_epoch,
-            not_ours=(METADATA_PARTITION,),
-            out_of_touch=out_of_touch,
+            other_logs=(METADATA_PARTITION,),
+            has_lost_controller=has_lost_controller,
         )
         self.partitions = self.replicas.partitions
         self.replicas.begin()
@@ -105,7 +105,7 @@ class Broker:
             offload=environment.offload,
             loop=environment.loop,
             now_ms=environment.clock.now_ms,
-            breathe=environment.breathe,
+            yield_interpreter=environment.yield_interpreter,
         )
         self.replicas.roles.on_opened = self.hot_keys.opened
         self.marker_writer = MarkerWriter(self.partitions, self.groups, environment)

@@ -179,11 +179,11 @@ class CoordinatorRuntime:
 
     def _advance(self, slices: Slices) -> int | None:
         """What the replay returns, if it is over."""
-        breathe = self._environment.breathe
+        yield_interpreter = self._environment.yield_interpreter
         try:
             for _ in range(_SLICES_PER_TURN):
                 next(slices)
-                breathe()
+                yield_interpreter()
         except StopIteration as end:
             reached: int = end.value
             return reached

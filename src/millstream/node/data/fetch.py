@@ -224,7 +224,7 @@ class FetchWait:
                 partition is not None
                 and not whole
                 and not has_stale_epoch
-                and partition.is_level(
+                and partition.is_at_end(
                     broker_id, broker_epoch, fetch.fetch_offset, fetch.log_start_offset, fetch.current_leader_epoch
                 )
                 and known.high_watermark == partition.high_watermark

@@ -35,7 +35,7 @@ class Cluster(Protocol):
 
     def cluster_id(self) -> str | None: ...
 
-    def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None: ...
+    def state_in_metadata(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None: ...
 
     def has_stale_epoch(self, broker_id: int, broker_epoch: int) -> bool: ...
 
@@ -118,7 +118,7 @@ class FetchReader:
 
     def _not_here(self, key: Key, by_id: bool, topic_unknown: bool) -> PartitionResult:
         topic, index = key
-        state = self.cluster.state_elsewhere(topic, by_id, index)
+        state = self.cluster.state_in_metadata(topic, by_id, index)
         if state is not None:
             leader = state.leader, state.leader_epoch
             return PartitionResult(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=leader)
@@ -146,7 +146,7 @@ class FetchReader:
             diverging = _divergence(log, fetch)
             if diverging is not None:
                 if partition.is_in_doubt:
-                    raise partition.doubted("it would have a consumer go back")
+                    raise partition.doubt_error("it would have a consumer go back")
                 return PartitionResult(
                     fetch.partition, 0, committed, stable, log.log_start_offset, diverging_epoch=diverging
                 )
@@ -280,5 +280,5 @@ def _refusal(partition: Partition, fetch: FetchPartition, error: KafkaError | OS
         # Final for a consumer, which then begins somewhere else. What is deleted stays so; of more, another may know.
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
-        return PartitionResult(fetch.partition, code, current_leader=partition.leader_to_name)
+        return PartitionResult(fetch.partition, code, current_leader=partition.leader_for_clients)
     return PartitionResult(fetch.partition, code)

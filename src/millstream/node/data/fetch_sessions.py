@@ -59,7 +59,7 @@ class SessionPartition:
         if partition is not None:
             partition.replica_waiters.discard(self)
             if self.key not in self._session.moved:
-                partition.was_level(self._session.replica_id, self._session.last_used)
+                partition.was_at_end(self._session.replica_id, self._session.last_used)
 
     # What the partition tells
 
@@ -67,14 +67,14 @@ class SessionPartition:
         session = self._session
         if self.key not in session.moved:
             session.moved[self.key] = None
-            partition.was_level(session.replica_id, session.last_used)
+            partition.was_at_end(session.replica_id, session.last_used)
         session.wake(self.key)
 
     def noted(self, partition: Partition) -> None:
         session = self._session
         if self.key not in session.moved:
             session.moved[self.key] = None
-            partition.was_level(session.replica_id, session.last_used)
+            partition.was_at_end(session.replica_id, session.last_used)
         if session.wants_notes:
             session.wake(self.key)
 

@@ -40,7 +40,7 @@ _ROWS_PER_TURN = 200
 
 
 class PartitionDirectory(Protocol):
-    def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
+    def state_in_metadata(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
         """A partition that this node has no replica of, if there is one."""
         ...
 
@@ -77,7 +77,7 @@ class OffsetHandlers:
         """The partition, if this node leads it in the epoch that the peer knows."""
         name = topic.encode()
         is_here = index in self._partitions.by_name.get(name, {})
-        if not is_here and self._cluster.state_elsewhere(name, False, index) is not None:
+        if not is_here and self._cluster.state_in_metadata(name, False, index) is not None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node has no replica of the partition")
         partition = self._partitions.find(topic, index)
         partition.check_is_leader()
@@ -149,7 +149,7 @@ class OffsetHandlers:
     def _end_of_epoch(self, partition: Partition, epoch: int, replica_id: int) -> tuple[int, int]:
         log = partition.log  # first of all: how far a partition is committed is not known before its log is open
         if replica_id < 0 and partition.is_in_doubt:
-            raise partition.doubted("a consumer would go back to where this log ends")
+            raise partition.doubt_error("a consumer would go back to where this log ends")
         if epoch == partition.leader_epoch and replica_id < 0:
             # A consumer must not be told of what is not committed, so the epoch that is still open ends there.
             return epoch, partition.high_watermark
@@ -215,7 +215,7 @@ class OffsetHandlers:
         if offset == DELETE_UP_TO_HIGH_WATERMARK:
             offset = partition.high_watermark
         if offset > partition.high_watermark and partition.is_in_doubt:
-            raise partition.doubted(f"{offset} is not in its log")
+            raise partition.doubt_error(f"{offset} is not in its log")
         if offset < 0 or offset > partition.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is not in the log")
         log.delete_records_before(offset)

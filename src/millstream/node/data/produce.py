@@ -28,8 +28,7 @@ from millstream.node.metadata.image import PartitionState
 from millstream.node.replicas.acknowledgement import may_acknowledge, when_acknowledged
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
-from millstream.node.replicas.refused_batches import RetryOrderGuard
-from millstream.node.replicas.sequence_gaps import LeaderChangeGapGuard
+from millstream.node.replicas.retry_order import LeaderChangeGapGuard, RetryOrderGuard
 from millstream.node.server.request import ProduceResults
 from millstream.node.transactions.produce import Deliver, Outcome, ProduceCall, TransactionalProduce, refused
 
@@ -53,7 +52,7 @@ accept the batch."""
 
 
 class PartitionDirectory(Protocol):
-    def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
+    def state_in_metadata(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
         """The state of a partition without a replica on this node; None if there is no such partition."""
         ...
 
@@ -167,7 +166,7 @@ class ProduceHandler:
                 except KafkaError as caught:
                     error = caught
                     if error.code in _PRODUCER_STATE_ERRORS and partition.is_in_doubt:
-                        error = partition.doubted(error)
+                        error = partition.doubt_error(error)
                     retry_order.note(topic, index, whole[start:end], error.code)
                     self.errors[error.code] = self.errors.get(error.code, 0) + 1
                     topic_results.append(_failed(partition, error))
@@ -218,7 +217,7 @@ class ProduceHandler:
         return batch if opened.converted is None else memoryview(opened.converted)
 
     def _not_here(self, topic: bytes, by_id: bool, index: int, topic_unknown: bool) -> PartitionResult:
-        state = self._cluster.state_elsewhere(topic, by_id, index)
+        state = self._cluster.state_in_metadata(topic, by_id, index)
         if state is not None:
             return PartitionResult(
                 index,
@@ -237,7 +236,7 @@ def _failed(partition: Partition, error: KafkaError) -> PartitionResult:
         return PartitionResult(index, error.code, message=error.message, record_errors=error.records)
     if error.code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
         return PartitionResult(index, error.code, message=error.message)
-    return PartitionResult(index, error.code, message=error.message, current_leader=partition.leader_to_name)
+    return PartitionResult(index, error.code, message=error.message, current_leader=partition.leader_for_clients)
 
 
 class PendingAck:
@@ -293,7 +292,7 @@ class PendingAck:
         for number, awaited in tuple(self._open.items()):
             if awaited.partition.is_in_doubt:
                 self._waiters[number].cancel()
-                self._done(number)(awaited.partition.doubted("appended, but not committed here"))
+                self._done(number)(awaited.partition.doubt_error("appended, but not committed here"))
 
     def _give_up(self) -> None:
         late, self._open = self._open, {}

@@ -27,7 +27,7 @@ from millstream.node.replicas.local_partition import Waiter, Waiters
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.unreadable_batches import note_unreadable, unreadable_in
 from millstream.node.storage.index.aborted_reading import aborted_among
-from millstream.node.storage.log.log_reader import BatchPlace, Slice, walk_batches
+from millstream.node.storage.log.log_reader import BatchLocation, Slice, walk_batches
 
 DELIVER_AT = "millstream-deliver-at"
 """The header with the time before which share groups do not hand the record out: milliseconds since 1970, as text."""
@@ -232,10 +232,10 @@ class SharePartitionLeader:
 
     async def _scan(
         self, records: Slice, offset: int, max_records: int, now_ms: int, aborted: AbortedBatches
-    ) -> list[BatchPlace]:
+    ) -> list[BatchLocation]:
         """Tells the machine what lies in a slice, as far as it is needed; returns the batches with records to give."""
         machine, unreadable = self.machine, self.partition.unreadable
-        data: list[BatchPlace] = []
+        data: list[BatchLocation] = []
         expected = offset
         for place in walk_batches(records):
             is_for_nobody = aborted.has(place) or place.is_control or place.is_empty
@@ -387,7 +387,7 @@ class SharePartitionLeader:
         self.wake_all()
 
 
-def _trimmed(records: Slice, places: list[BatchPlace], acquired: list[Acquired]) -> Slice:
+def _trimmed(records: Slice, places: list[BatchLocation], acquired: list[Acquired]) -> Slice:
     """The batches from the first acquired record to the last."""
     wanted = [place for place in places if place.last >= acquired[0].first and place.first <= acquired[-1].last]
     first, last = wanted[0], wanted[-1]

@@ -99,7 +99,7 @@ class IsrChanges:
             else:
                 error = found.error_code
                 confirmed = Confirmed(found.leader_epoch, found.partition_epoch, tuple(found.isr))
-            step = partition.proposal_answered(proposal, error, confirmed)
+            step = partition.on_proposal_response(proposal, error, confirmed)
             if error:
                 _log.info(
                     "isr_change_pending partition=%s isr=%s error=%s",

@@ -316,12 +316,12 @@ class Replicas(Protocol):
 
     def lag_max_ms(self) -> int: ...
 
-    def is_out_of_touch(self) -> bool:
+    def has_lost_controller(self) -> bool:
         """Whether the controller is not in reach, so that others may lead what this node leads."""
         ...
 
     def submit(self, partition: "Partition", proposal: Proposal) -> None:
-        """Asks the controller to confirm a proposal; the answer comes to `Partition.proposal_answered`."""
+        """Asks the controller to confirm a proposal; the answer comes to `Partition.on_proposal_response`."""
         ...
 
 

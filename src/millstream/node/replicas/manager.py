@@ -81,12 +81,12 @@ class ReplicaManager:
         environment: Environment,
         *,
         broker_epoch: Callable[[], int] | None = None,
-        not_ours: Iterable[TopicPartition] = (),
-        out_of_touch: Callable[[], bool] = lambda: False,
+        other_logs: Iterable[TopicPartition] = (),
+        has_lost_controller: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`broker_epoch` is that of this node's registration; left out, it is what the image says. `out_of_touch` says
+        """`broker_epoch` is that of this node's registration; left out, it is what the image says. `has_lost_controller` says
         whether the controller is not in reach."""
-        self.is_out_of_touch = out_of_touch
+        self.has_lost_controller = has_lost_controller
         self._metadata = metadata
         self._logs = logs
         self._environment = environment
@@ -112,7 +112,7 @@ class ReplicaManager:
             lambda: self.image, lambda: self.config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000, now
         )
         self.fetchers = ReplicaFetchers(self, self.follower_throttle, environment)
-        self.roles = ReplicaRoles(metadata, logs, environment, self, self.fetchers, not_ours=not_ours)
+        self.roles = ReplicaRoles(metadata, logs, environment, self, self.fetchers, other_logs=other_logs)
         self._timers: list[asyncio.TimerHandle] = []
         self._checkpointed = 0
 
@@ -184,7 +184,7 @@ class ReplicaManager:
         broker = self._broker(broker_id)
         return broker_epoch > (broker.epoch if broker is not None else -1)
 
-    def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
+    def state_in_metadata(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
         """A partition as the metadata has it, for a client that asks a node which has no replica of it."""
         if by_id:
             found = self.image.topics_by_id.get(TopicId(UUID(bytes=topic)))

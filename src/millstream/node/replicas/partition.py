@@ -24,7 +24,7 @@ from millstream.node.replicas.acknowledgement import CommitWaiter, OnCommitted
 from millstream.node.replicas.core.follower import PartitionFollower
 from millstream.node.replicas.core.leader import Confirmed, Follower, NextStep, PartitionLeader, Proposal
 from millstream.node.replicas.local_partition import NO_LEADER, LocalPartition, PartitionContext, Replicas, Role
-from millstream.node.replicas.sequence_gaps import NEW_LEADER_S
+from millstream.node.replicas.retry_order import NEW_LEADER_S
 from millstream.node.storage.log.partition_log import Appended, PartitionLog
 
 _log = logging.getLogger("millstream.replication")
@@ -181,15 +181,15 @@ class Partition(LocalPartition):
     def is_in_doubt(self) -> bool:
         """Whether another node may lead by now: there are other replicas, and the controller is not in reach."""
         state = self.state
-        return self.is_leader and state is not None and len(state.replicas) > 1 and self._replicas.is_out_of_touch()
+        return self.is_leader and state is not None and len(state.replicas) > 1 and self._replicas.has_lost_controller()
 
     @property
-    def leader_to_name(self) -> tuple[int, int] | None:
+    def leader_for_clients(self) -> tuple[int, int] | None:
         """The leader and its epoch, for clients that came to a node which does not lead; None if this node is in doubt.
         If it named itself, librdkafka would not ask any other node."""
         return None if self.is_in_doubt else (self.leader_id, self.leader_epoch)
 
-    def doubted(self, why: object) -> KafkaError:
+    def doubt_error(self, why: object) -> KafkaError:
         """What to respond in place of something that clients take as final: the real leader's log may be another one.
         `why` is that response."""
         return KafkaError(
@@ -327,7 +327,7 @@ class Partition(LocalPartition):
         if self._deletion_waiters:
             self._look_at_low_watermark()
 
-    def is_level(self, broker_id: int, broker_epoch: int, offset: int, log_start: int, leader_epoch: int) -> bool:
+    def is_at_end(self, broker_id: int, broker_epoch: int, offset: int, log_start: int, leader_epoch: int) -> bool:
         """Whether a follower that is in sync fetches again where it was, at the end: then that is noted, and is all.
 
         Most partitions of most fetches are so, and this costs a fraction of the whole way.
@@ -347,7 +347,7 @@ class Partition(LocalPartition):
         follower.level(self._now_ms())
         return True
 
-    def was_level(self, broker_id: int, at: float) -> None:
+    def was_at_end(self, broker_id: int, at: float) -> None:
         """A follower was at our end when it fetched at that time of the loop, and nothing was appended until now."""
         follower = self._leader.followers.get(broker_id) if self._leader is not None else None
         if follower is not None and int(at * 1000) > follower.fetched_ms:
@@ -385,7 +385,7 @@ class Partition(LocalPartition):
         if proposal is not None:
             self._replicas.submit(self, proposal)
 
-    def proposal_answered(self, proposal: Proposal, error: int, confirmed: Confirmed | None) -> NextStep:
+    def on_proposal_response(self, proposal: Proposal, error: int, confirmed: Confirmed | None) -> NextStep:
         leader = self._leader
         if leader is None or leader.leader_epoch != proposal.leader_epoch:
             return NextStep.NOTHING

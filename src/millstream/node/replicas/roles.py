@@ -54,16 +54,16 @@ class ReplicaRoles:
         replicas: Replicas,
         fetchers: Fetchers,
         *,
-        not_ours: Iterable[TopicPartition] = (),
+        other_logs: Iterable[TopicPartition] = (),
     ) -> None:
-        """`not_ours` are logs in the directory that belong to others of this node, such as the metadata log."""
+        """`other_logs` are logs in the directory that belong to others of this node, such as the metadata log."""
         self.partitions = PartitionTable()
         self._metadata = metadata
         self._logs = logs
         self._environment = environment
         self._replicas = replicas
         self._fetchers = fetchers
-        self._not_ours = frozenset(not_ours)
+        self._not_ours = frozenset(other_logs)
         self._log_defaults = topic_defaults(metadata.config)
         self.on_opened: Callable[[PartitionLog], None] = lambda log: None
 

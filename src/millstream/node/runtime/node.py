@@ -217,14 +217,14 @@ class Node:
             logs,
             environment,
             kraft_version=lambda: quorum.kraft_version,
-            out_of_touch=lambda: contact.is_lost,
+            has_lost_controller=lambda: contact.is_lost,
         )
         lifecycle.initialized()
         await lifecycle.serving
         # Metadata responses list only unfenced brokers, and some clients never retry after an empty list.
         while not view.is_unfenced_here:
             await self._next_change()
-        logs.health.is_well_again()  # operations that failed during the start were repeated, or will be
+        logs.health.recovered()  # operations that failed during the start were repeated, or will be
         _serve(self._listeners, self.broker.dispatcher)
         self._held.give_to(self.broker.dispatcher)
         self._schedule_maintenance()
@@ -341,7 +341,7 @@ class Node:
         assert self.directory is not None
         broken = self.broker.broken_log() if self.broker is not None else None
         if attempt.result() is None and broken is None:
-            self.directory.is_well_again()
+            self.directory.recovered()
         else:
             self._directory_check = self._loop.call_later(_DIRECTORY_CHECK_SECONDS, self._look_at_directory)
 

@@ -40,13 +40,15 @@ def real_environment(loop: asyncio.AbstractEventLoop) -> Environment:
     def offload(function: Callable[[], T]) -> "asyncio.Future[T]":
         return loop.run_in_executor(threads, function)
 
-    return Environment(SystemClock(), loop, offload, random.Random(), SocketNetwork(loop), breathe, time.perf_counter)
+    return Environment(
+        SystemClock(), loop, offload, random.Random(), SocketNetwork(loop), yield_interpreter, time.perf_counter
+    )
 
 
 _turns = threading.local()
 
 
-def breathe() -> None:
+def yield_interpreter() -> None:
     """Sleeps for a moment after each 0.2 ms, so that the event loop gets the interpreter lock.
 
     A computing thread would otherwise keep the lock until the switch interval ends, and the scheduler of the system

@@ -66,7 +66,7 @@ class DirectoryHealth:
             _log.error("log_directory_failed directory=%s error=%s", self.root, failure.reason)
             self.on_failure()
 
-    def is_well_again(self) -> None:
+    def recovered(self) -> None:
         if self.failure is not None:
             _log.info("log_directory_usable_again directory=%s", self.root)
             self.failure = None

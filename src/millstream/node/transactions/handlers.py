@@ -207,7 +207,7 @@ def _rows(topics: Iterable[Message], results: Results) -> list[dict[str, Any]]:
 
 
 class PartitionDirectory(Protocol):
-    def state_elsewhere(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
+    def state_in_metadata(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
         """A partition that this node has no replica of, if there is one."""
         ...
 
@@ -236,7 +236,7 @@ class ProducerHandlers:
     def _find(self, topic: str, index: int) -> Partition:
         check_topic_name(topic)
         name = topic.encode()
-        if index not in self._table.by_name.get(name, {}) and self._cluster.state_elsewhere(name, False, index):
+        if index not in self._table.by_name.get(name, {}) and self._cluster.state_in_metadata(name, False, index):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node has no replica of the partition")
         partition = self._table.find(topic, index)
         if partition.role is Role.OFFLINE:

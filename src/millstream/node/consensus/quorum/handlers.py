@@ -122,7 +122,7 @@ class QuorumHandlers:
     ) -> Answer:
         """Reads the request, lets raft answer it, now or later, and writes the answer."""
         try:
-            answer = self._quorum.ask(step, read())
+            answer = self._quorum.handle(step, read())
         except KafkaError as error:
             return {"error_code": error.code}
         return _written(answer, write) if isinstance(answer, asyncio.Future) else write(answer)

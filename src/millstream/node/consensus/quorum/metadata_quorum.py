@@ -283,7 +283,7 @@ class MetadataQuorum:
         self._follow()
         return last_offset
 
-    def ask(
+    def handle(
         self, step: "Callable[[Request, int], Answer | Parked]", request: Request
     ) -> "Answer | asyncio.Future[ParkedResponse]":
         """Gives raft somebody's request: the answer, or a future of it. `step` is a method of `replica`'s."""

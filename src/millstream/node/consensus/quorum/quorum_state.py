@@ -18,16 +18,16 @@ from millstream.node.consensus.raft.voter_set import ReplicaKey
 from millstream.node.storage.disk import Disk
 
 FILE_NAME = "quorum-state"
-NOBODY = -1
+NO_NODE = -1
 NO_DIRECTORY_ID = UUID(int=0)
 _LATEST_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredQuorumState:
-    leader_id: int = NOBODY
+    leader_id: int = NO_NODE
     leader_epoch: int = 0
-    voted_id: int = NOBODY
+    voted_id: int = NO_NODE
     voted_directory_id: UUID = NO_DIRECTORY_ID
     voters: tuple[int, ...] | None = None
     """The voters of a static quorum, by which a changed `controller.quorum.voters` is noticed; None where the log
@@ -50,17 +50,17 @@ class QuorumStateFile:
         voted = ReplicaKey(stored.voted_id, directory_or_none(stored.voted_directory_id))
         return QuorumState(
             epoch=max(stored.leader_epoch, 0),
-            leader_id=stored.leader_id if stored.leader_id != NOBODY else None,
-            voted=voted if stored.voted_id != NOBODY else None,
+            leader_id=stored.leader_id if stored.leader_id != NO_NODE else None,
+            voted=voted if stored.voted_id != NO_NODE else None,
         )
 
     def save(self, state: QuorumState) -> None:
         voted = state.voted
         self.write(
             StoredQuorumState(
-                leader_id=NOBODY if state.leader_id is None else state.leader_id,
+                leader_id=NO_NODE if state.leader_id is None else state.leader_id,
                 leader_epoch=state.epoch,
-                voted_id=NOBODY if voted is None else voted.id,
+                voted_id=NO_NODE if voted is None else voted.id,
                 voted_directory_id=(voted.directory_id if voted is not None else None) or NO_DIRECTORY_ID,
                 voters=self.static_voters(),
             )
@@ -128,7 +128,7 @@ def _decode(found: Any) -> StoredQuorumState:
 
 def _number(found: dict[str, Any], name: str) -> int:
     value = found[name]
-    if not isinstance(value, int) or isinstance(value, bool) or value < NOBODY:
+    if not isinstance(value, int) or isinstance(value, bool) or value < NO_NODE:
         raise ValueError(f"{name} is {value!r}")
     return value
 

@@ -256,7 +256,7 @@ cdef class KeyMap:
             raise UncleanableError(_TEXTS[cursor.fault])
         return result
 
-    def forget(self, breathe):
+    def forget(self, yield_interpreter):
         """Free the memory."""
         free(self._digests)
         free(self._numbers)

@@ -87,7 +87,7 @@ class Cleaning:
         throttle: Throttle,
         now: Callable[[], float],
         is_wanted: Callable[[PartitionLog], bool],
-        breathe: Callable[[], None] = lambda: None,
+        yield_interpreter: Callable[[], None] = lambda: None,
     ) -> None:
         self.log = log
         self.found = found
@@ -97,7 +97,7 @@ class Cleaning:
         self._is_wanted = is_wanted
         self._truncations = log.truncations
         self._plan = _make_plan(log, found, settings, now_ms)
-        self._plan.breathe = breathe
+        self._plan.yield_interpreter = yield_interpreter
         self._indexes = [segment.aborted for segment in log.segments if segment.aborted]
         self._is_closed = False
         self.segments_after = 0
@@ -140,7 +140,7 @@ class Cleaning:
             return keys.next_offset
         finally:
             if not self._is_closed:
-                self._offload(partial(keys.forget, plan.breathe))  # here it would hold up the event loop
+                self._offload(partial(keys.forget, plan.yield_interpreter))  # here it would hold up the event loop
 
     def _prepare(self) -> None:
         """In a thread: remove what an earlier pass may have left, and see which transactions were aborted."""

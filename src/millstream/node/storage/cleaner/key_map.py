@@ -184,8 +184,8 @@ class KeyMap:
             raise UncleanableError("the records of a batch do not end where it does")
         return fates
 
-    def forget(self, breathe: Callable[[], None]) -> None:
+    def forget(self, yield_interpreter: Callable[[], None]) -> None:
         """Free the memory, a little at a time."""
         for shard in self._latest:
             shard.clear()
-            breathe()
+            yield_interpreter()

@@ -59,10 +59,10 @@ class LogCleaner:
         offload: Offload,
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
-        breathe: Callable[[], None] = lambda: None,
+        yield_interpreter: Callable[[], None] = lambda: None,
     ) -> None:
         self._logs = logs
-        self._breathe = breathe
+        self._yield_interpreter = yield_interpreter
         self._settings = settings
         self._offload = offload
         self._loop = loop
@@ -177,7 +177,7 @@ class LogCleaner:
             throttle=self._throttle,
             now=self._loop.time,
             is_wanted=self._is_wanted,
-            breathe=self._breathe,
+            yield_interpreter=self._yield_interpreter,
         )
         self._running[log.topic_partition] = cleaning
         task = self._loop.create_task(self._clean(cleaning))

@@ -94,13 +94,13 @@ class Plan:
     themselves that they have too many records are not here."""
     is_aborted: bool = False
     """Set by the loop, looked at by threads between blocks."""
-    breathe: Callable[[], None] = lambda: None
+    yield_interpreter: Callable[[], None] = lambda: None
     """Called between stretches of work, in the thread."""
     stats: PassStats = field(default_factory=PassStats)
 
     def check(self) -> None:
         """Between stretches of work: let others have the interpreter, and see whether to go on."""
-        self.breathe()
+        self.yield_interpreter()
         if self.is_aborted:
             raise CleaningAbortedError
 

@@ -30,8 +30,7 @@ from millstream.node.storage.log.batch_scan import walk_headers
 from millstream.node.storage.log.files import LogFiles, scan_files
 from millstream.node.storage.log.leader_epochs import LeaderEpochs
 from millstream.node.storage.log.partition_log import PartitionLog
-from millstream.node.storage.log.producer_replay import aborted_in, rebuild_producers
-from millstream.node.storage.log.producer_snapshots import SnapshotFiles
+from millstream.node.storage.log.producer_snapshots import SnapshotFiles, aborted_in, rebuild_producers
 from millstream.node.storage.log.producer_state import ProducerState
 from millstream.node.storage.log.recovery import recover_log
 from millstream.node.storage.log.segment import Segment

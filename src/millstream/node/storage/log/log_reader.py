@@ -263,7 +263,7 @@ def _search(segments: SegmentList, slot: int, log_end_offset: int, bounds: Bound
     return Slice(segment.log.get(), 0, min(bounds.max_bytes, segment.size), False, candidates, bounds)
 
 
-class BatchPlace(NamedTuple):
+class BatchLocation(NamedTuple):
     first: int
     last: int
     """First and last offset."""
@@ -277,11 +277,11 @@ class BatchPlace(NamedTuple):
     """Compaction left nothing of it but its producer's last sequence."""
 
 
-def walk_batches(records: Slice) -> Iterator[BatchPlace]:
+def walk_batches(records: Slice) -> Iterator[BatchLocation]:
     """The whole batches of a slice that is ready."""
     end = records.position + records.length
     for position, header in walk_headers(records.file, records.position, end):
-        yield BatchPlace(
+        yield BatchLocation(
             header.base_offset,
             header.last_offset,
             position,

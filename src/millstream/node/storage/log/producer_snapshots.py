@@ -3,17 +3,34 @@
 Only the last batch of each producer is stored, as Kafka does; `producer_replay` finds the few before it in the log.
 
 The `.snapshot` files of one log: which exist, writing the next, removing those that describe what is gone.
+
+Bringing producer state forward over batches that are in the log already: replication, loading, recovery.
+
+Nothing is judged here; what is in the log is what happened.
 """
 
-from collections.abc import Collection, Iterable
+import logging
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from struct import Struct
 
 from crc32c import crc32c
 
-from millstream.formats.records.batch import MAX_SEQUENCE, NO_SEQUENCE
+from millstream.formats.model.errors import KafkaError
+from millstream.formats.records.batch import (
+    CONTROL_BIT,
+    MAX_SEQUENCE,
+    NO_SEQUENCE,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Bytes,
+)
 from millstream.node.storage.disk import Disk
 from millstream.node.storage.file_formats import SNAPSHOT_SUFFIX, DamagedFileError, offset_file
-from millstream.node.storage.log.producer_state import ProducerEntry, ProducerState
+from millstream.node.storage.index.transaction_index import AbortedTransaction, read_marker
+from millstream.node.storage.log.batch_scan import walk_headers
+from millstream.node.storage.log.producer_state import REMEMBERED_BATCHES, ProducerEntry, ProducerState
+from millstream.node.storage.log.segment import Segment
 
 _HEAD = Struct(">hIi")
 _ENTRY = Struct(">qhiqiqiq")
@@ -124,3 +141,143 @@ class SnapshotFiles:
 
     def _path(self, offset: int) -> str:
         return offset_file(self._directory, offset, SNAPSHOT_SUFFIX)
+
+
+_log = logging.getLogger("millstream.storage")
+
+_NEARBY_OFFSETS = 2000
+_NEARBY_BATCHES = 250
+_MOST_BATCHES = 10_000
+"""How far back earlier batches of producers are looked for: more than clients have under way, and read at once. So many
+batches, whether they hold one record or ten thousand: the stretch of offsets grows until it has them."""
+
+
+def note_batch(producers: ProducerState, header: Sequence[int], batch: Bytes | None) -> AbortedTransaction | None:
+    """Take note of one batch; `batch` is needed only where it is a control batch.
+
+    Returns what the transaction index has to say of it.
+    """
+    producer_id = header[9]
+    if producer_id < 0:
+        return None
+    if not header[5] & CONTROL_BIT:
+        producers.append(
+            producer_id,
+            header[10],
+            header[11],
+            header[6],
+            header[0] + header[6],
+            header[8],
+            bool(header[5] & TRANSACTIONAL_BIT),
+        )
+        return None
+    marker = read_marker(batch) if batch is not None else None
+    if marker is None:
+        return None
+    return producers.end_transaction(
+        producer_id, header[10], marker.coordinator_epoch, header[8], header[0], marker.committed
+    )
+
+
+def load_snapshot(disk: Disk, directory: str, snapshots: list[int]) -> tuple[int | None, ProducerState]:
+    """The latest snapshot that can be read, and its offset; damaged ones are removed, here and from the list."""
+    while snapshots:
+        offset = max(snapshots)
+        path = offset_file(directory, offset, SNAPSHOT_SUFFIX)
+        try:
+            return offset, ProducerState(decode_snapshot(disk.read_bytes(path)))
+        except (DamagedFileError, FileNotFoundError) as error:
+            _log.warning("snapshot_discarded file=%s reason=%s", path, error)
+            disk.remove(path)
+            snapshots.remove(offset)
+    return None, ProducerState()
+
+
+def rebuild_producers(
+    disk: Disk, directory: str, segments: Iterable[Segment], snapshots: list[int], log_start_offset: int
+) -> ProducerState:
+    """From the latest sound snapshot and the batches after it."""
+    offset, producers = load_snapshot(disk, directory, snapshots)
+    start = log_start_offset if offset is None else offset
+    ordered = list(segments)
+    for slot, segment in enumerate(ordered):
+        if slot + 1 < len(ordered) and ordered[slot + 1].base_offset <= start:
+            continue
+        found = segment.find(start) if segment.size else None
+        if found is not None:
+            replay(producers, segment, found, start)
+    if offset is not None and producers.entries:
+        _remember_earlier(producers, ordered, offset)
+    return producers
+
+
+def aborted_in(
+    disk: Disk, directory: str, segments: Sequence[Segment], slot: int, snapshots: list[int]
+) -> list[AbortedTransaction]:
+    """The aborted transactions whose markers are in the segment at `slot`, found in the log itself."""
+    segment = segments[slot]
+    earlier = [offset for offset in snapshots if offset <= segment.base_offset]
+    producers = rebuild_producers(disk, directory, segments[:slot], earlier, segments[0].base_offset)
+    return replay(producers, segment, 0, segment.base_offset)
+
+
+def _remember_earlier(producers: ProducerState, segments: list[Segment], offset: int) -> None:
+    """Fill up the last batches of each producer from the log, as far as they are near.
+
+    A snapshot has only the last one of each. A producer with several requests under way when the node went down
+    repeats them all, and has to give up if one of them is taken for out of order.
+    """
+    earlier = ProducerState()
+    for header in _batches_before(segments, offset):
+        if not header.is_control:
+            note_batch(earlier, header, None)
+    for producer_id, entry in producers.entries.items():
+        known = earlier.entries.get(producer_id)
+        if known is not None and known.epoch == entry.epoch and entry.batches:
+            before = [batch for batch in known.batches if batch[2] < entry.batches[0][2]]
+            entry.batches = [*before, *entry.batches][-REMEMBERED_BATCHES:]
+
+
+def _batches_before(segments: list[Segment], offset: int) -> list[BatchHeader]:
+    """The last ones before the offset: `_NEARBY_BATCHES` or more, unless there are fewer, or masses of small ones begin
+    before that."""
+    first = segments[0].base_offset if segments else offset
+    found: list[BatchHeader] = []
+    reach = _NEARBY_OFFSETS
+    while True:
+        since = max(offset - reach, first)
+        further = list(islice(_batches_between(segments, since, offset), _MOST_BATCHES + 1))
+        if len(further) > _MOST_BATCHES:
+            return found
+        found = further
+        if len(found) >= _NEARBY_BATCHES or since == first:
+            return found
+        reach *= 8
+
+
+def _batches_between(segments: list[Segment], since: int, until: int) -> Iterator[BatchHeader]:
+    for slot, segment in enumerate(segments):
+        if segment.base_offset >= until or (slot + 1 < len(segments) and segments[slot + 1].base_offset <= since):
+            continue
+        try:
+            found = segment.find(max(since, segment.base_offset)) if segment.size else None
+        except KafkaError:  # damaged there; whoever reads those records will be told
+            found = None
+        if found is None:
+            continue
+        for _, header in walk_headers(segment.file(), found, segment.size):
+            if header.base_offset >= until:
+                break
+            yield header
+
+
+def replay(producers: ProducerState, segment: Segment, position: int, from_offset: int) -> list[AbortedTransaction]:
+    """Take note of a segment's batches; returns the transactions that they abort."""
+    file = segment.file()
+    aborted = []
+    for at, header in walk_headers(file, position, segment.size):
+        if header.last_offset >= from_offset:
+            found = note_batch(producers, header, file.read_at(at, header.size) if header.is_control else None)
+            if found is not None:
+                aborted.append(found)
+    return aborted

@@ -28,8 +28,7 @@ from millstream.node.storage.index.transaction_index import AbortedTransaction, 
 from millstream.node.storage.log.batch_scan import walk_checked, walk_headers
 from millstream.node.storage.log.files import LogFiles, scan_files
 from millstream.node.storage.log.leader_epochs import LeaderEpochs
-from millstream.node.storage.log.producer_replay import load_snapshot, note_batch
-from millstream.node.storage.log.producer_snapshots import encode_snapshot
+from millstream.node.storage.log.producer_snapshots import encode_snapshot, load_snapshot, note_batch
 from millstream.node.storage.log.producer_state import ProducerState
 
 _log = logging.getLogger("millstream.storage")

@@ -4,7 +4,7 @@ elsewhere."""
 from typing import TYPE_CHECKING
 
 from millstream.node.storage.log.leader_epochs import LeaderEpochs
-from millstream.node.storage.log.producer_replay import rebuild_producers
+from millstream.node.storage.log.producer_snapshots import rebuild_producers
 from millstream.node.storage.log.producer_state import ProducerState
 from millstream.node.storage.log.segment import Segment
 

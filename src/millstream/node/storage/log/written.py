@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from millstream.formats.records.batch import CONTROL_BIT, LOG_OVERHEAD, TRANSACTIONAL_BIT
 from millstream.node.storage.index.transaction_index import AbortedTransaction
 from millstream.node.storage.log.batch_admission import Header
-from millstream.node.storage.log.producer_replay import note_batch
+from millstream.node.storage.log.producer_snapshots import note_batch
 
 if TYPE_CHECKING:
     from millstream.node.storage.log.partition_log import PartitionLog
