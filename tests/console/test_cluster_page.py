@@ -62,9 +62,9 @@ def _reassign(wire: Cluster, topic: str, replicas: list[int]) -> None:
     """Only their order changes, so the leader stays."""
     row = {"partition_index": 0, "replicas": replicas}
     topics = [{"name": topic, "partitions": [row]}]
-    answer = wire.call("alter_partition_reassignments", topics=topics, timeout_ms=30_000)
-    assert answer.error_code == 0
-    assert answer.responses[0].partitions[0].error_code == 0
+    response = wire.call("alter_partition_reassignments", topics=topics, timeout_ms=30_000)
+    assert response.error_code == 0
+    assert response.responses[0].partitions[0].error_code == 0
     deadline = time.monotonic() + PATIENCE_S
     while list(wire.topics([topic])[topic].partitions[0].replicas) != replicas:
         assert time.monotonic() < deadline
@@ -74,12 +74,12 @@ def _reassign(wire: Cluster, topic: str, replicas: list[int]) -> None:
 def test_progress_of_pipelines_is_read_from_their_groups(
     looking: Looking, wire: Cluster, traffic: Traffic, screenshot: Callable[..., None]
 ) -> None:
-    place = TopicPartition("orders", 0)
-    wire.commit_offsets("shop.revenue", {place: 1})
+    topic_partition = TopicPartition("orders", 0)
+    wire.commit_offsets("shop.revenue", {topic_partition: 1})
     page: Any = looking.open("/pipelines")
     looking.await_text("pipelines", "revenue")
     for offset in range(2, 400):
-        wire.commit_offsets("shop.revenue", {place: offset})
+        wire.commit_offsets("shop.revenue", {topic_partition: offset})
         if page.get_by_test_id("pipelines").get_by_text("running").count():
             break
         page.wait_for_timeout(250)
@@ -126,5 +126,5 @@ def _configure(wire: Cluster, kind: int, name: str, settings: Mapping[str, str |
         for key, value in settings.items()
     ]
     resource = {"resource_type": kind, "resource_name": name, "configs": rows}
-    (answer,) = wire.call("incremental_alter_configs", resources=[resource], validate_only=False).responses
-    assert answer.error_code == 0, answer.error_message
+    (response,) = wire.call("incremental_alter_configs", resources=[resource], validate_only=False).responses
+    assert response.error_code == 0, response.error_message

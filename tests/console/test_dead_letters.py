@@ -3,7 +3,7 @@
 import pytest
 
 from millstream.console.messages.reading import FoundRecord
-from millstream.console.queues.dead_letters import _letter
+from millstream.console.queues.dead_letters import _dead_letter
 
 
 def letter(partition: bytes, offset: bytes = b"7") -> FoundRecord:
@@ -13,11 +13,11 @@ def letter(partition: bytes, offset: bytes = b"7") -> FoundRecord:
 
 
 def test_where_it_came_from() -> None:
-    found = _letter(letter(b"3"))
+    found = _dead_letter(letter(b"3"))
     assert found is not None and (found.topic, found.partition, found.offset) == ("orders", 3, 7)
 
 
 @pytest.mark.parametrize("number", [b"", b"x", b"-1", "²".encode(), "٣".encode(), b"9" * 5000, b"\xff"])
 def test_others_in_the_topic_are_no_letters(number: bytes) -> None:
     """Whoever may write there could otherwise keep all letters from being sent back."""
-    assert _letter(letter(number)) is None and _letter(letter(b"3", number)) is None
+    assert _dead_letter(letter(number)) is None and _dead_letter(letter(b"3", number)) is None

@@ -70,8 +70,8 @@ def _ask(gateway: GatewayProcess, path: str, **headers: str) -> tuple[int, dict[
     connection = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=60)
     try:
         connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
-        answer = connection.getresponse()
-        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        response = connection.getresponse()
+        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
     finally:
         connection.close()
 
@@ -104,8 +104,8 @@ def test_a_websocket_is_held_to_the_same_as_a_request(
         sent = {name.replace("_", "-"): value for name, value in (HANDSHAKE | headers).items()}
         connection.request("GET", SOCKET, headers=sent)
         assert connection.sock is not None
-        answer = connection.getresponse()
-        assert answer.status == status
+        response = connection.getresponse()
+        assert response.status == status
     finally:
         connection.close()
 

@@ -1,4 +1,4 @@
-"""Groups in a real browser: members and lag, offsets moved after a preview, a group deleted after one question."""
+"""Groups in a real browser: members and lag, offsets moved after a preview, a group deleted after one query."""
 
 from collections.abc import Callable
 from typing import Any
@@ -58,8 +58,11 @@ def test_a_group_shows_members_assignment_and_lag(
 
 
 def _committed(wire: Cluster, group: str) -> dict[int, int]:
-    places = [TopicPartition("audited", number) for number in (0, 1)]
-    return {place.partition: offset for place, offset in wire.committed_offsets(group, places).items()}
+    topic_partitions = [TopicPartition("audited", number) for number in (0, 1)]
+    return {
+        topic_partition.partition: offset
+        for topic_partition, offset in wire.committed_offsets(group, topic_partitions).items()
+    }
 
 
 def test_offsets_are_moved_as_the_preview_showed(
@@ -149,5 +152,5 @@ def test_a_group_is_deleted_after_one_question(looking: Looking, wire: Cluster, 
 
 
 def _choose(page: Any, text: str) -> None:
-    page.get_by_test_id("reset").get_by_label("Where").click()
+    page.get_by_test_id("reset").get_by_label("New position").click()
     page.get_by_role("option", name=text).click()

@@ -5,45 +5,34 @@ from uuid import UUID
 
 import pytest
 
+from millstream.admin.cluster import NO_QUORUM, LogDirectories, Partition, Quorum, QuorumNode, Reassignment
+from millstream.admin.groups import Group, GroupMember
+from millstream.admin.offsets import ResetTarget
 from millstream.console.console import UserError
 from millstream.console.formats import ago, rate, short_count, size
-from millstream.console.groups.offsets import Target, Where, target_of
+from millstream.console.groups.offsets import ResetMode, parse_target
 from millstream.console.live.metrics import History, Series, parse, quantile
 from millstream.console.live.pipelines import progress_of as pipeline_progress
 from millstream.console.live.problems import Severity, problems_of
-from millstream.console.live.snapshot import (
-    NO_LEADER,
-    NO_QUORUM,
-    Broker,
-    Disk,
-    Group,
-    Member,
-    Partition,
-    Quorum,
-    QuorumNode,
-    Reassignment,
-    Snapshot,
-    Topic,
-    not_preferred,
-    progress_of,
-)
+from millstream.console.live.snapshot import Broker, Snapshot, Topic, not_preferred, progress_of
 from millstream.console.live.watcher import with_lag
 from millstream.raw_client import TopicPartition
+from millstream.raw_client.model import NO_LEADER
 
 
 def partition(index: int, leader: int, isr: tuple[int, ...] = (1, 2, 3), topic: str = "orders") -> Partition:
-    return Partition(topic, index, leader, 0, (1, 2, 3), isr)
+    return Partition(topic, index, leader, (1, 2, 3), isr, False, 0)
 
 
 def snapshot(*partitions: Partition) -> Snapshot:
-    voters = tuple(QuorumNode(number, True, number == 1, 10, 0, 0) for number in (1, 2, 3))
+    voters = [QuorumNode(number, UUID(int=0), 10, 0, 0, True, number == 1) for number in (1, 2, 3)]
     return Snapshot(
         number=1,
         at=1000.0,
-        trouble=None,
+        error=None,
         cluster_id="c",
         brokers=tuple(Broker(number, "localhost", 9090 + number, None, False) for number in (1, 2, 3)),
-        topics={"orders": Topic("orders", UUID(int=1), False, partitions)},
+        topics={"orders": Topic("orders", False, partitions)},
         quorum=Quorum(1, 1, 10, voters),
         min_in_sync={"orders": 2},
     )
@@ -59,7 +48,7 @@ def test_a_healthy_cluster_has_no_problems() -> None:
 
 def test_a_broker_that_does_not_answer_is_named_with_what_it_leads() -> None:
     first, second, third = HEALTHY.brokers
-    silent = replace(HEALTHY, brokers=(first, replace(second, trouble="connection refused"), third))
+    silent = replace(HEALTHY, brokers=(first, replace(second, error="connection refused"), third))
     (problem,) = problems_of(silent)
     assert problem.severity is Severity.CRITICAL
     assert problem.what == "Broker 2 does not respond"
@@ -79,7 +68,7 @@ def test_partitions_in_trouble_are_named_the_worst_first() -> None:
 
 
 def test_a_quorum_without_leader_and_a_full_disk_are_problems() -> None:
-    disk = Disk(50, 100, 5, False, {}, {})
+    disk = LogDirectories(50, 100, 5, False, {}, {})
     found = problems_of(replace(HEALTHY, quorum=NO_QUORUM, disks={3: disk}))
     assert [problem.what for problem in found] == [
         "The metadata quorum has no leader",
@@ -91,7 +80,7 @@ def test_a_quorum_without_leader_and_a_full_disk_are_problems() -> None:
 def test_a_voter_that_fell_behind_is_a_warning() -> None:
     assert HEALTHY.quorum is not None
     leader, second, third = HEALTHY.quorum.nodes
-    late = replace(HEALTHY.quorum, nodes=(leader, second, replace(third, lag=7, caught_up_ms_ago=60_000)))
+    late = replace(HEALTHY.quorum, nodes=[leader, second, replace(third, lag=7, behind_ms=60_000)])
     (problem,) = problems_of(replace(HEALTHY, quorum=late))
     assert (problem.severity, problem.what) == (Severity.WARNING, "Voter 3 of the quorum is behind")
 
@@ -142,16 +131,16 @@ def test_quantiles_are_those_of_prometheus(buckets: dict[float, float], share: f
 
 def test_rates_come_from_ends_and_a_silent_leader_makes_no_burst() -> None:
     history = History()
-    places = [each.place for each in HEALTHY.partitions]
-    history.note_ends(0.0, dict.fromkeys(places, 100), HEALTHY.topics)
-    history.note_ends(1.0, dict.fromkeys(places, 110), HEALTHY.topics)
+    topic_partitions = [each.topic_partition for each in HEALTHY.partitions]
+    history.note_ends(0.0, dict.fromkeys(topic_partitions, 100), HEALTHY.topics)
+    history.note_ends(1.0, dict.fromkeys(topic_partitions, 110), HEALTHY.topics)
     assert history.rates(1.0) == {"orders": 30.0}
-    history.note_ends(2.0, {places[0]: 120}, HEALTHY.topics)
+    history.note_ends(2.0, {topic_partitions[0]: 120}, HEALTHY.topics)
     assert history.rates(2.0) == {"orders": pytest.approx(20.0)}
 
 
-def group(name: str, offset: int, members: tuple[Member, ...] = ()) -> Group:
-    return Group(name, "classic", "Empty", "", 1, members, {TopicPartition("orders", 0): offset})
+def group(name: str, offset: int, members: tuple[GroupMember, ...] = ()) -> Group:
+    return Group(name, "classic", "Empty", "", 1, list(members), offsets={TopicPartition("orders", 0): offset})
 
 
 def test_lag_is_counted_from_the_ends() -> None:
@@ -164,7 +153,7 @@ def test_lag_is_counted_from_the_ends() -> None:
 def test_groups_without_members_that_move_are_queries() -> None:
     history = History()
     ends = {TopicPartition("orders", 0): 100}
-    member = Member("m", "c", "h", None, ())
+    member = GroupMember("m", None, "c", "h", [])
     for at, offset in ((0.0, 10), (2.0, 30)):
         found = {
             "shop.totals": group("shop.totals", offset),
@@ -184,22 +173,30 @@ def test_groups_without_members_that_move_are_queries() -> None:
 
 
 def test_how_far_a_move_is_goes_by_the_slowest_new_replica() -> None:
-    place = TopicPartition("orders", 0)
-    disks = {number: Disk(0, None, None, False, {place: held}, {}) for number, held in {1: 200, 2: 100, 3: 50}.items()}
+    topic_partition = TopicPartition("orders", 0)
+    disks = {
+        number: LogDirectories(0, None, None, False, {topic_partition: held}, {})
+        for number, held in {1: 200, 2: 100, 3: 50}.items()
+    }
     moving = replace(HEALTHY, disks=disks)
-    assert progress_of(moving, Reassignment(place, (1, 2, 3), (2, 3), ())) == 25.0
-    assert progress_of(moving, Reassignment(place, (1, 2), (), (2,))) == 100.0
+    assert progress_of(moving, Reassignment(topic_partition, (1, 2, 3), (2, 3), ())) == 25.0
+    assert progress_of(moving, Reassignment(topic_partition, (1, 2), (), (2,))) == 100.0
     assert progress_of(moving, Reassignment(TopicPartition("gone", 0), (1,), (2,), ())) == 100.0
 
 
 def test_what_is_typed_beside_a_target() -> None:
-    assert target_of(Where.EARLIEST, "whatever") == Target(Where.EARLIEST)
-    assert target_of(Where.OFFSET, " 1,000 ") == Target(Where.OFFSET, 1000)
-    assert target_of(Where.SHIFT, "-5") == Target(Where.SHIFT, -5)
-    assert target_of(Where.TIME, "1970-01-01T00:00:01+00:00") == Target(Where.TIME, 1000)
-    for where, text in ((Where.OFFSET, "-1"), (Where.OFFSET, "x"), (Where.SHIFT, ""), (Where.TIME, "yesterday")):
+    assert parse_target(ResetMode.EARLIEST, "whatever") == ResetTarget.earliest()
+    assert parse_target(ResetMode.OFFSET, " 1,000 ") == ResetTarget.to_offset(1000)
+    assert parse_target(ResetMode.SHIFT, "-5") == ResetTarget.shift_by(-5)
+    assert parse_target(ResetMode.TIME, "1970-01-01T00:00:01+00:00") == ResetTarget.to_time(1000)
+    for where, text in (
+        (ResetMode.OFFSET, "-1"),
+        (ResetMode.OFFSET, "x"),
+        (ResetMode.SHIFT, ""),
+        (ResetMode.TIME, "yesterday"),
+    ):
         with pytest.raises(UserError):
-            target_of(where, text)
+            parse_target(where, text)
 
 
 def test_numbers_are_short() -> None:

@@ -20,7 +20,7 @@ from millstream.console.messages.query import (
 )
 from millstream.console.messages.reading import FoundRecord
 from millstream.console.messages.text import header_line, hexadecimal, kind_label, one_line, seen, written_out
-from millstream.console.messages.writing import TypedWrongError, typed_bytes, typed_headers
+from millstream.console.messages.writing import InvalidInputError, parse_bytes, parse_headers
 from millstream.registry.decoding import Decoded, decode_without_schema
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -186,16 +186,16 @@ def test_headers_are_text_or_hexadecimal() -> None:
 
 
 def test_what_is_typed_becomes_bytes() -> None:
-    assert typed_bytes("ü", "text", "key") == b"\xc3\xbc"
-    assert typed_bytes("ignored", "null", "key") is None
-    assert typed_bytes(' {"a": 1} ', "JSON", "value") == b' {"a": 1} '
-    assert typed_bytes(base64.b64encode(b"\x00\xff").decode(), "base64", "value") == b"\x00\xff"
+    assert parse_bytes("ü", "text", "key") == b"\xc3\xbc"
+    assert parse_bytes("ignored", "null", "key") is None
+    assert parse_bytes(' {"a": 1} ', "JSON", "value") == b' {"a": 1} '
+    assert parse_bytes(base64.b64encode(b"\x00\xff").decode(), "base64", "value") == b"\x00\xff"
     for text, form in (("{", "JSON"), ("a?", "base64")):
-        with pytest.raises(TypedWrongError, match="value"):
-            typed_bytes(text, form, "value")
+        with pytest.raises(InvalidInputError, match="value"):
+            parse_bytes(text, form, "value")
 
 
 def test_headers_are_typed_a_line_each() -> None:
-    assert typed_headers("a: 1\n\nb\n c : x:y") == (("a", b"1"), ("b", None), ("c", b"x:y"))
-    with pytest.raises(TypedWrongError, match="Line 2"):
-        typed_headers("a: 1\n: 2")
+    assert parse_headers("a: 1\n\nb\n c : x:y") == (("a", b"1"), ("b", None), ("c", b"x:y"))
+    with pytest.raises(InvalidInputError, match="Line 2"):
+        parse_headers("a: 1\n: 2")

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from millstream.console.messages.query import RecordFilter
-from millstream.console.messages.reading import Allowance, FoundRecord, Range, RecordReader, RecordTail
-from millstream.console.messages.writing import RecordWriter, TypedWrongError
+from millstream.console.messages.reading import FoundRecord, Range, ReadLimit, RecordReader, RecordTail
+from millstream.console.messages.writing import InvalidInputError, RecordWriter
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch
 from millstream.raw_client import Cluster, TopicPartition, UnreadableError
@@ -64,7 +64,7 @@ def test_partitions_are_merged_by_time_in_both_directions(cluster: Cluster, read
     ranges = reader.ranges(topic)
     newest = reader.backwards(topic, ranges, 50)
     assert values(newest.records) == [b"%d" % number for number in range(299, 249, -1)]
-    assert newest.more and not newest.cut_short
+    assert newest.more and not newest.stopped_early
     older = reader.backwards(
         topic, {index: Range(span.start, newest.following[index]) for index, span in ranges.items()}, 1000
     )
@@ -94,27 +94,27 @@ def test_looking_for_something_rare_stops_and_goes_on(cluster: Cluster, reader: 
     for batch in range(20):
         write(cluster, topic, 0, [b"needle" if batch == 2 and at == 7 else b"hay" for at in range(500)], batch * 1000)
     ranges = reader.ranges(topic)
-    looked_at, asked = 0, 0
+    searched, asked = 0, 0
     wanted = RecordFilter(decode, "needle")
     while True:
-        page = reader.backwards(topic, ranges, 1, wanted, Allowance(records=2000))
-        looked_at, asked = looked_at + page.looked_at, asked + 1
+        page = reader.backwards(topic, ranges, 1, wanted, ReadLimit(records=2000))
+        searched, asked = searched + page.searched, asked + 1
         if page.records:
             break
-        assert page.cut_short and page.more
+        assert page.stopped_early and page.more
         ranges = {0: Range(0, page.following[0])}
     assert [record.offset for record in page.records] == [1007]
     assert asked > 1
-    assert looked_at == 10_000 - 1007
+    assert searched == 10_000 - 1007
 
 
 def test_a_batch_that_cannot_be_read_is_told_and_left_out(cluster: Cluster, reader: RecordReader) -> None:
     """Before the broker knows of it, and after."""
     topic = make_topic(cluster)
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     write(cluster, topic, 0, [b"a", b"b"], 1000)
     producer = Producer(cluster)
-    producer.send(place, bytearray(unreadable()), 3)
+    producer.send(topic_partition, bytearray(unreadable()), 3)
     producer.flush()
     producer.close()
     write(cluster, topic, 0, [b"c", b"d"], 2000)
@@ -122,10 +122,10 @@ def test_a_batch_that_cannot_be_read_is_told_and_left_out(cluster: Cluster, read
     for read in (reader.forwards, reader.backwards):
         page = read(topic, ranges, 10)
         assert sorted(values(page.records)) == [b"a", b"b", b"c", b"d"]
-        assert len(page.problems) == 1 and f"{place}: offsets 2 to 4 are left out" in page.problems[0]
-    with pytest.raises(UnreadableError, match=f"{place} cannot be read at offset 2"):
+        assert len(page.problems) == 1 and f"{topic_partition}: offsets 2 to 4 are left out" in page.problems[0]
+    with pytest.raises(UnreadableError, match=f"{topic_partition} cannot be read at offset 2"):
         for _ in range(1000):
-            cluster.fetch(place, 2, max_bytes=1000, max_wait_ms=0)
+            cluster.fetch(topic_partition, 2, max_bytes=1000, max_wait_ms=0)
     page = reader.backwards(topic, ranges, 10)
     assert sorted(values(page.records))[:2] == [b"a", b"b"]
     assert "cannot be read at offset 2" in page.problems[0]
@@ -135,16 +135,16 @@ def test_a_batch_that_cannot_be_read_is_told_and_left_out(cluster: Cluster, read
 def test_nothing_is_there(cluster: Cluster, reader: RecordReader) -> None:
     topic = make_topic(cluster, 2)
     page = reader.backwards(topic, reader.ranges(topic), 10)
-    assert (page.records, page.more, page.cut_short, page.problems) == ([], False, False, [])
+    assert (page.records, page.more, page.stopped_early, page.problems) == ([], False, False, [])
 
 
 def test_aborted_transactions_are_left_out(cluster: Cluster, reader: RecordReader) -> None:
     topic = make_topic(cluster)
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     transactions = Transactions(cluster, timeout_ms=60_000)
     for commit in (True, False, True):
         identity = transactions.take(f"{topic}-id", two_phase=False)
-        transactions.add_partitions(identity, [place])
+        transactions.add_partitions(identity, [topic_partition])
         producer = Producer(
             cluster, transactional_id=identity.transactional_id, at_most=transactions.max_produce_version
         )
@@ -156,7 +156,7 @@ def test_aborted_transactions_are_left_out(cluster: Cluster, reader: RecordReade
             base_sequence=0,
             transactional=True,
         )
-        producer.send(place, batch, 3)
+        producer.send(topic_partition, batch, 3)
         producer.flush()
         producer.close()
         transactions.end(identity, commit=commit)
@@ -201,5 +201,5 @@ def test_one_record_is_written_where_its_key_belongs(cluster: Cluster, reader: R
     (record,) = reader.backwards(topic, {3: reader.ranges(topic)[3]}, 1).records
     assert record[:2] == (3, at.offset) and record[3:] == (None, None, (("trace", b"x"),))
     assert record.timestamp_ms >= int(before_ms)
-    with pytest.raises(TypedWrongError, match="0 to 3"):
+    with pytest.raises(InvalidInputError, match="0 to 3"):
         writer.write(topic, None, b"", partition=4)

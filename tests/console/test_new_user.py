@@ -82,9 +82,9 @@ class Curl(threading.Thread):
     def post(self) -> Any:
         body = json.dumps({"records": [{"key": "tea", "value": {"item": "tea", "number": self.sent}}] * 20})
         command = ["curl", "-sS", f"{self._url}/v1/topics/{TOPIC}/produce", "-d", body]
-        answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
+        response = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
         self.sent += 20
-        return answer
+        return response
 
     def run(self) -> None:
         while not self._ended.wait(0.3):

@@ -31,8 +31,8 @@ def worker(cluster: EmbeddedCluster, wire: Cluster, make_topic: Callable[..., st
     make_topic("dlq.mails", 1, **{"errors.deadletterqueue.group.enable": "true"})
     configs = [{"name": name, "config_operation": 0, "value": value} for name, value in SETTINGS.items()]
     resource = {"resource_type": 32, "resource_name": GROUP, "configs": configs}
-    (answer,) = wire.call("incremental_alter_configs", resources=[resource], validate_only=False).responses
-    assert answer.error_code == 0, answer.error_message
+    (response,) = wire.call("incremental_alter_configs", resources=[resource], validate_only=False).responses
+    assert response.error_code == 0, response.error_message
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     for number in range(20):
         producer.produce("mails", f'{{"to": "<img src=x>{number}@example.org"}}', key=f"k{number}")

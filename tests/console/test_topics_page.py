@@ -15,11 +15,11 @@ pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.timeout(300)
 
 
-def eventually(answer: Callable[[], object], expected: object) -> None:
+def eventually(response: Callable[[], object], expected: object) -> None:
     """Brokers learn of a change one after another, and any of them may be asked."""
     until = time.monotonic() + PATIENCE_S
-    while answer() != expected:
-        assert time.monotonic() < until, f"{answer()} is not {expected}"
+    while response() != expected:
+        assert time.monotonic() < until, f"{response()} is not {expected}"
         time.sleep(0.1)
 
 

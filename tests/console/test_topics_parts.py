@@ -1,39 +1,39 @@
 """What the topics pages are made of, without a cluster: states, layouts, what goes with a topic, names, settings."""
 
-from uuid import uuid4
-
 import pytest
 
 pytest.importorskip("nicegui")  # rows link to pages
 
-from millstream.console.live.snapshot import Broker, Disk, Group, Member, Partition, Snapshot, Topic
+from millstream.admin.cluster import LogDirectories, Partition
+from millstream.admin.groups import Group, GroupMember
+from millstream.console.live.snapshot import Broker, Snapshot, Topic
 from millstream.console.topics.hot_key_reports import key_text, merged
 from millstream.console.topics.rows import (
     Contents,
     Reader,
     brokers_of,
     contents_of,
+    deletion_summary,
     health,
     layout_rows,
     readers_of,
     topic_rows,
-    what_goes,
 )
-from millstream.console.topics.settings import Source, TopicSetting, complaint, known_settings, name_complaint
+from millstream.console.topics.settings import Source, TopicSetting, known_settings, name_error, value_error
 from millstream.raw_client import TopicPartition
 
 
 def snapshot(*partitions: Partition, down: int | None = None, **more: object) -> Snapshot:
-    topics = {each.topic: Topic(each.topic, uuid4(), False, ()) for each in partitions}
+    topics = {each.topic: Topic(each.topic, False, ()) for each in partitions}
     for name in topics:
         mine = tuple(each for each in partitions if each.topic == name)
-        topics[name] = Topic(name, topics[name].id, name.startswith("__"), mine)
+        topics[name] = Topic(name, name.startswith("__"), mine)
     brokers = tuple(Broker(n, "host", 9092, None, False, "gone" if n == down else None) for n in (1, 2, 3))
-    return Snapshot(number=1, trouble=None, brokers=brokers, topics=topics, **more)  # type: ignore[arg-type]
+    return Snapshot(number=1, error=None, brokers=brokers, topics=topics, **more)  # type: ignore[arg-type]
 
 
 def part(index: int, leader: int, isr: tuple[int, ...] = (1, 2, 3), topic: str = "orders") -> Partition:
-    return Partition(topic, index, leader, 0, (1, 2, 3), isr)
+    return Partition(topic, index, leader, (1, 2, 3), isr, False, 0)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def part(index: int, leader: int, isr: tuple[int, ...] = (1, 2, 3), topic: str =
         (snapshot(part(0, 1)), ("healthy", "good")),
         (snapshot(part(0, 1, (1, 2))), ("1 under-replicated", "warn")),
         (snapshot(part(0, 1, (1,)), min_in_sync={"orders": 2}), ("1 below min ISR", "bad")),
-        (snapshot(part(0, -1), part(1, 1)), ("1 without leader", "bad")),
-        (snapshot(part(0, 2), part(1, 1), down=2), ("1 without leader", "bad")),
+        (snapshot(part(0, -1), part(1, 1)), ("1 offline", "bad")),
+        (snapshot(part(0, 2), part(1, 1), down=2), ("1 offline", "bad")),
     ],
 )
 def test_how_a_topic_is(seen: Snapshot, expected: tuple[str, str]) -> None:
@@ -51,9 +51,9 @@ def test_how_a_topic_is(seen: Snapshot, expected: tuple[str, str]) -> None:
 
 
 def test_the_layout_has_a_cell_for_each_broker() -> None:
-    place = TopicPartition("orders", 0)
-    disks = {2: Disk(2000, None, None, False, {place: 2000}, {})}
-    seen = snapshot(Partition("orders", 0, 2, 7, (2, 3), (2,)), down=3, disks=disks, ends={place: 5})
+    topic_partition = TopicPartition("orders", 0)
+    disks = {2: LogDirectories(2000, None, None, False, {topic_partition: 2000}, {})}
+    seen = snapshot(Partition("orders", 0, 2, (2, 3), (2,), False, 7), down=3, disks=disks, ends={topic_partition: 5})
     topic = seen.topics["orders"]
     (row,) = layout_rows(topic, seen, brokers_of(topic, seen))
     assert (row["b1"], row["b2"], row["b3"]) == ("·", "leader|2.0 KB", "down")
@@ -68,26 +68,26 @@ def test_internal_topics_are_shown_on_demand() -> None:
 
 
 def test_who_reads_a_topic_and_what_goes_with_it() -> None:
-    place = TopicPartition("orders", 0)
+    topic_partition = TopicPartition("orders", 0)
     groups = {
-        "idle": Group("idle", "classic", "Empty", "", 1, (), {place: 3}, {place: 7}),
-        "busy": Group("busy", "consumer", "Stable", "", 1, (Member("m", "c", "h", None, (place,)),), {}, {}),
-        "other": Group("other", "consumer", "Empty", "", 1, (), {TopicPartition("else", 0): 1}, {}),
+        "idle": Group("idle", "classic", "Empty", "", 1, [], offsets={topic_partition: 3}, lags={topic_partition: 7}),
+        "busy": Group("busy", "consumer", "Stable", "", 1, [GroupMember("m", None, "c", "h", [topic_partition])]),
+        "other": Group("other", "consumer", "Empty", "", 1, [], offsets={TopicPartition("else", 0): 1}),
     }
-    seen = snapshot(part(0, 1), groups=groups, groups_known=True, ends={place: 10})
+    seen = snapshot(part(0, 1), groups=groups, groups_known=True, ends={topic_partition: 10})
     assert readers_of("orders", seen) == (Reader("busy", "consumer", 1, 0), Reader("idle", "classic", 0, 7))
     assert topic_rows(seen, internal=False)[0]["readers"] == 2
     going = contents_of("orders", seen, {0: 4})
     assert (going.partitions, going.replicas, going.records) == (1, 3, 6)
-    lines = what_goes(going)
+    lines = deletion_summary(going)
     assert lines[1:3] == ["1 partition with 3 replicas", "6 records, 0 B on disk"]
     assert "read by group busy (consumer, 1 member, lag 0)" in lines
-    assert "unknown number" in what_goes(Contents("x", 1, 1, None, 0, ()))[2]
+    assert "unknown number" in deletion_summary(Contents("x", 1, 1, None, 0, ()))[2]
 
 
 def test_names_of_topics() -> None:
     existing = {"a.b": object()}
-    assert name_complaint("fine-1_2.x", existing) is None
+    assert name_error("fine-1_2.x", existing) is None
     for name, reason in {
         "": "name",
         "a.b": "already",
@@ -96,18 +96,18 @@ def test_names_of_topics() -> None:
         "..": "letters",
         "x" * 250: "249",
     }.items():
-        assert reason in str(name_complaint(name, existing)), name
+        assert reason in str(name_error(name, existing)), name
 
 
 def test_values_are_checked_before_they_are_sent() -> None:
-    assert complaint("retention.ms", "1000") is None
-    assert "not allowed" in str(complaint("retention.ms", "soon"))
-    assert complaint("a.setting.of.another.broker", "x") is None
+    assert value_error("retention.ms", "1000") is None
+    assert "not allowed" in str(value_error("retention.ms", "soon"))
+    assert value_error("a.setting.of.another.broker", "x") is None
 
 
 def test_large_numbers_are_put_in_words() -> None:
     def words(name: str, value: str) -> str:
-        return TopicSetting(name, value, Source.DEFAULT, None, "long", "", "", (), False).value_in_words
+        return TopicSetting(name, value, Source.DEFAULT, None, "", "", (), False).value_in_words
 
     assert words("retention.ms", "604800000") == "7 d"
     assert words("segment.bytes", "1073741824") == "1.1 GB"

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class FakeCluster:
-    """Three brokers, one topic of three partitions. `down` refuse connections, `hanging` never answer."""
+    """Three brokers, one topic of three partitions. `down` refuse connections, `hanging` never response."""
 
     def __init__(self) -> None:
         self.down: set[int] = set()
@@ -49,7 +49,7 @@ class FakeCluster:
             Row(broker_id=number, host="localhost", port=9090 + number, rack=None, is_fenced=False)
             for number in (1, 2, 3)
         ]
-        return Row(cluster_id="test", controller_id=1, brokers=brokers)
+        return Row(error_code=0, cluster_id="test", controller_id=1, brokers=brokers)
 
     def metadata(self, **_: Any) -> Any:
         partitions = [
@@ -66,14 +66,17 @@ class FakeCluster:
         return Row(topics=rows)
 
     def describe_quorum(self, **_: Any) -> Any:
-        voters = [Row(replica_id=n, log_end_offset=5, last_caught_up_timestamp=100) for n in (1, 2, 3)]
+        voters = [
+            Row(replica_id=n, replica_directory_id=UUID(int=0), log_end_offset=5, last_caught_up_timestamp=100)
+            for n in (1, 2, 3)
+        ]
         row = Row(
             error_code=0, leader_id=1, leader_epoch=1, high_watermark=5, current_voters=voters, observers=[],
         )  # fmt: skip
         return Row(error_code=0, topics=[Row(partitions=[row])])
 
     def list_partition_reassignments(self, **_: Any) -> Any:
-        return Row(topics=[])
+        return Row(error_code=0, topics=[])
 
     def list_groups(self, **_: Any) -> Any:
         return Row(groups=[])
@@ -99,7 +102,7 @@ class _Alone:
         directory = self._cluster.failed.get(self._number)
         if directory is None or api != "describe_log_dirs":
             raise UnreachableError("connection refused")
-        return Row(results=[Row(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory)])
+        return Row(results=[Row(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory, topics=[])])
 
 
 @pytest.fixture
@@ -110,7 +113,7 @@ def cluster() -> FakeCluster:
 @pytest.fixture
 def watcher(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watcher]:
     """One that is ten times as quick as usual."""
-    for name in ("PERIOD_S", "_LOOK_S", "_GROUPS_EVERY_S"):
+    for name in ("PERIOD_S", "_POLL_TIMEOUT_S", "_GROUPS_EVERY_S"):
         monkeypatch.setattr(f"millstream.console.live.watcher.{name}", 0.15)
     watching = Watcher(cluster)  # type: ignore[arg-type]
     watching.opened("a page")
@@ -128,12 +131,12 @@ def await_snapshot(watcher: Watcher, holds: Callable[[Snapshot], bool]) -> Snaps
 
 
 def silent(snapshot: Snapshot) -> list[int]:
-    return [broker.id for broker in snapshot.brokers if broker.trouble]
+    return [broker.id for broker in snapshot.brokers if broker.error]
 
 
 def test_what_brokers_say_is_put_together(watcher: Watcher) -> None:
     seen = await_snapshot(watcher, lambda snapshot: snapshot.number > 2 and snapshot.groups_known)
-    assert (seen.trouble, seen.cluster_id, silent(seen)) == (None, "test", [])
+    assert (seen.error, seen.cluster_id, silent(seen)) == (None, "test", [])
     assert len(seen.ends) == 3
     assert seen.quorum is not None and seen.quorum.leader == 1
 
@@ -142,8 +145,8 @@ def test_a_dead_broker_is_seen_and_its_return_too(watcher: Watcher, cluster: Fak
     await_snapshot(watcher, lambda snapshot: snapshot.number > 2)
     cluster.down = {2}
     seen = await_snapshot(watcher, lambda snapshot: silent(snapshot) == [2])
-    assert seen.trouble is None
-    assert seen.brokers[1].trouble == "It refuses or closes connections"
+    assert seen.error is None
+    assert seen.brokers[1].error == "It refuses or closes connections"
     assert len(seen.ends) == 3, "what it led is known as it last was"
     cluster.down = set()
     await_snapshot(watcher, lambda snapshot: silent(snapshot) == [])
@@ -165,8 +168,8 @@ def test_one_that_hangs_keeps_nobody_waiting(watcher: Watcher, cluster: FakeClus
     before = await_snapshot(watcher, lambda snapshot: snapshot.number > 2)
     cluster.hanging = {3}
     seen = await_snapshot(watcher, lambda snapshot: silent(snapshot) == [3])
-    assert seen.trouble is None
-    assert seen.brokers[2].trouble == "It did not respond in time"
+    assert seen.error is None
+    assert seen.brokers[2].error == "It did not respond in time"
     later = await_snapshot(watcher, lambda snapshot: snapshot.number >= seen.number + 3)
     assert silent(later) == [3]
     assert later.ends != before.ends, "the others go on"
@@ -178,10 +181,10 @@ def test_one_that_hangs_keeps_nobody_waiting(watcher: Watcher, cluster: FakeClus
 def test_without_any_broker_the_last_look_stays(watcher: Watcher, cluster: FakeCluster) -> None:
     await_snapshot(watcher, lambda snapshot: snapshot.number > 2)
     cluster.down = {1, 2, 3}
-    seen = await_snapshot(watcher, lambda snapshot: snapshot.trouble is not None)
+    seen = await_snapshot(watcher, lambda snapshot: snapshot.error is not None)
     assert len(seen.brokers) == 3 and "orders" in seen.topics
     cluster.down = set()
-    await_snapshot(watcher, lambda snapshot: snapshot.trouble is None and not silent(snapshot))
+    await_snapshot(watcher, lambda snapshot: snapshot.error is None and not silent(snapshot))
 
 
 def test_nobody_looks_while_no_page_is_open(
@@ -207,5 +210,5 @@ def test_nobody_looks_while_no_page_is_open(
 
 def test_after_a_change_it_looks_at_once(watcher: Watcher) -> None:
     seen = await_snapshot(watcher, lambda snapshot: snapshot.number > 3)
-    watcher.look_soon()
+    watcher.poll_soon()
     await_snapshot(watcher, lambda snapshot: snapshot.number > seen.number)

@@ -170,7 +170,7 @@ def _is_well(address: str) -> None:
 
 def _get(address: str, path: str) -> str:
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=30) as answer:
-            return bytes(answer.read()).decode()
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=30) as response:
+            return bytes(response.read()).decode()
     except urllib.error.HTTPError as error:
         return error.read().decode()

@@ -32,9 +32,9 @@ def http(broker: EmbeddedBroker) -> Iterator[httpx.Client]:
 def polled(http: httpx.Client, group: str) -> httpx.Response:
     """The next response that is not an empty list: the group may have to settle first."""
     while True:
-        answer = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 5000})
-        if answer.status_code != 200 or answer.json()["messages"]:
-            return answer
+        response = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 5000})
+        if response.status_code != 200 or response.json()["messages"]:
+            return response
 
 
 @pytest.mark.parametrize("kind", ["records", "bytes"])
@@ -64,9 +64,9 @@ def test_many_records_of_one_batch_come_bit_by_bit(broker: EmbeddedBroker, http:
     assert http.post(f"/consumers/{group}/subscribe", json={"topics": [topic]}).status_code == 200
     seen: list[int] = []
     while len(seen) < len(rows):
-        answer = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 5000, "max_records": 10_000})
-        assert answer.status_code == 200
-        seen += [row["offset"] for row in answer.json()["messages"]]
+        response = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 5000, "max_records": 10_000})
+        assert response.status_code == 200
+        seen += [row["offset"] for row in response.json()["messages"]]
     assert seen == list(range(25_000))
 
 

@@ -71,6 +71,11 @@ class Group:
     """Lags as the broker counts them, for share groups. Only `GroupAdmin.groups_on` fills them in."""
 
     @property
+    def lag(self) -> int:
+        """The sum of `lags`."""
+        return sum(self.lags.values())
+
+    @property
     def is_active(self) -> bool:
         """Whether it has members, or is about to have some."""
         return bool(self.members) or self.state not in _IDLE_STATES

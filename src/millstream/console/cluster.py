@@ -1,57 +1,30 @@
 """The Cluster page: leaders, replicas, disks, reassignments and the quorum; elects preferred leaders."""
 
-from collections.abc import Sequence
-
 from nicegui import ui
 
+from millstream.admin.cluster import ClusterAdmin
 from millstream.console.formats import ago, count, plural, size
 from millstream.console.frame import Frame, console_page
 from millstream.console.live.snapshot import Snapshot, not_preferred, progress_of
 from millstream.console.overview import broker_rows, quorum_rows
 from millstream.console.tables import Column, DataTable
 from millstream.console.widgets import BarChart, Stat, card, grid, heading
-from millstream.formats.model.errors import ErrorCode
-from millstream.raw_client import Cluster, TopicPartition
-from millstream.raw_client.errors import error_code, refusal
-
-_TIMEOUT_MS = 30_000
-
-
-def elect_preferred(cluster: Cluster, places: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
-    """What could not be, and why."""
-    topics: dict[str, list[int]] = {}
-    for place in places:
-        topics.setdefault(place.topic, []).append(place.partition)
-    answer = cluster.call(
-        "elect_leaders",
-        election_type=0,
-        topic_partitions=[{"topic": topic, "partitions": numbers} for topic, numbers in topics.items()],
-        timeout_ms=_TIMEOUT_MS,
-    )
-    if answer.error_code:
-        raise refusal("the election", error_code(answer.error_code))
-    return {
-        TopicPartition(topic.topic, row.partition_id): row.error_message or error_code(row.error_code).name
-        for topic in answer.replica_election_results
-        for row in topic.partition_result
-        if row.error_code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
-    }
 
 
 @console_page("/cluster")
 def cluster(frame: Frame) -> None:
     async def elect() -> None:
-        places = [each.place for each in not_preferred(frame.snapshot)]
+        partitions = [each.topic_partition for each in not_preferred(frame.snapshot)]
         with frame.reporting("The leaders were not elected"):
-            refused = await frame.run(elect_preferred, frame.console.cluster, places)
-            frame.changed()
+            refused = await frame.run(ClusterAdmin(frame.console.cluster).elect_preferred, partitions)
+            frame.poll_now()
             if refused:
-                place, why = next(iter(refused.items()))
-                frame.complain(
-                    f"The leader of {plural(len(refused), 'partition')} was not changed, for example {place}: {why}"
+                partition, why = next(iter(refused.items()))
+                frame.show_error(
+                    f"The leader of {plural(len(refused), 'partition')} was not changed, for example {partition}: {why}"
                 )
             else:
-                frame.say(f"Preferred leader elected for {plural(len(places), 'partition')}")
+                frame.notify(f"Preferred leader elected for {plural(len(partitions), 'partition')}")
 
     with heading("Cluster"):
         button = ui.button("Elect preferred leaders", icon="balance", on_click=elect).props(
@@ -109,12 +82,12 @@ def cluster(frame: Frame) -> None:
         with card("Reassignments in progress"):
             moves = DataTable(
                 [
-                    Column("place", "Partition", cell="mono", searched=True),
+                    Column("partition", "Partition", cell="mono", searched=True),
                     Column("adding", "To"),
                     Column("removing", "From"),
                     Column("progress", "Copied", cell="bar"),
                 ],
-                key="place",
+                key="partition",
                 empty="No reassignments",
                 filtered=False,
                 test_id="reassignments",
@@ -176,7 +149,7 @@ def cluster(frame: Frame) -> None:
         moves.update(
             [
                 {
-                    "place": str(each.place),
+                    "partition": str(each.partition),
                     "adding": ", ".join(map(str, each.adding)) or "–",
                     "removing": ", ".join(map(str, each.removing)) or "–",
                     "progress": f"{percent:.0f} %",

@@ -90,24 +90,24 @@ class Frame:
         except asyncio.CancelledError:
             raise
         except (WireError, RegistryError, UserError) as error:
-            self.complain(f"{what}: {error}")
+            self.show_error(f"{what}: {error}")
         except Exception:
             number = secrets.token_hex(4)
             _log.exception("page_failed incident=%s", number)
-            self.complain(f"{what}: internal error in the console. Search the gateway's log for incident {number}.")
+            self.show_error(f"{what}: internal error in the console. Search the gateway's log for incident {number}.")
 
-    def complain(self, text: str) -> None:
+    def show_error(self, text: str) -> None:
         self._banner_text.set_text(text)
         self._banner.set_visibility(True)
 
-    def say(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         """A short note that goes by itself."""
         with self._client:
             ui.notify(text, type="positive", position="bottom-right", timeout=4000)
 
-    def changed(self) -> None:
+    def poll_now(self) -> None:
         """After a change: look at the cluster at once."""
-        self.console.watcher.look_soon()
+        self.console.watcher.poll_soon()
 
     async def confirm(self, title: str, names: Sequence[str], *, action: str, more: str = "") -> bool:
         """Asks once, naming what will go. Enter does not agree by accident: the safe button has the focus."""
@@ -227,10 +227,10 @@ class Frame:
             text, tone = next(each.what for each in found if each.severity is worst), "warn"
         self._health.set_text(text)
         self._health.classes(remove="ms-good ms-warn ms-bad ms-dim", add=f"ms-{tone}")
-        stale = snapshot.trouble is not None and snapshot.number > 0
+        stale = snapshot.error is not None and snapshot.number > 0
         self._stale.set_visibility(stale)
         if stale:
-            self._stale_text.set_text(f"No broker responds. The page shows the last known state. {snapshot.trouble}")
+            self._stale_text.set_text(f"No broker responds. The page shows the last known state. {snapshot.error}")
 
 
 def go(path: str, **query: str) -> None:

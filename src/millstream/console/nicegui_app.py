@@ -22,7 +22,7 @@ _PAGES = (
 )
 """Each module registers its page when it is imported."""
 _loaded = False
-PATIENCE_S = 60.0
+RECONNECT_TIMEOUT_S = 60.0
 """How long a page may be cut off, or its browser be too busy to respond, before the gateway forgets the page. It is
 then loaded again, and what was typed in a dialog is lost. NiceGUI waits 0.4 of this for the response to a ping."""
 
@@ -54,7 +54,7 @@ def _configure() -> None:
         dark=None,
         language="en-US",
         binding_refresh_interval=None,  # nothing is bound here: pages are told what changed
-        reconnect_timeout=PATIENCE_S,
+        reconnect_timeout=RECONNECT_TIMEOUT_S,
         message_history_length=500,
         tailwind=False,
         unocss=None,
@@ -68,10 +68,10 @@ def _configure() -> None:
     app.add_middleware(GZipMiddleware)
     app.add_middleware(SetCacheControlMiddleware)
     app.add_static_files("/assets", _ASSETS, max_cache_age=0)
-    app.on_page_exception(_sorry)
+    app.on_page_exception(_show_page_error)
 
 
-def _sorry(error: Exception) -> None:
+def _show_page_error(error: Exception) -> None:
     """What a page shows that could not be made: no stack trace, which is in the log."""
     ui.label("This page cannot be shown")
     ui.label("Internal error in the console. See the gateway's log for the reason. Reload the page to try again.")

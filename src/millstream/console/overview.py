@@ -181,9 +181,9 @@ def quorum_rows(snapshot: Snapshot) -> list[dict[str, object]]:
             "id": node.id,
             "role": "leader" if node.is_leader else "voter" if node.is_voter else "observer",
             "_tones": {"role": "good" if node.is_leader else "info" if node.is_voter else "dim"},
-            "end": max(0, node.log_end),
+            "end": max(0, node.log_end_offset),
             "lag": node.lag,
-            "caught_up": node.caught_up_ms_ago,
+            "caught_up": node.behind_ms,
         }
         for node in snapshot.quorum.nodes
     ]

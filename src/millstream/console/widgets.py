@@ -23,13 +23,13 @@ _SOFT_CELL = '<q-td :props="props"><div class="ms-wrap-cell">{{ props.value }}</
 _SEND = "(event) => emit(millstreamTyped(event.target))"
 
 
-def let_pick(table: DataTable, column: str, pick: Callable[[str], Any]) -> None:
+def link_column(table: DataTable, column: str, pick: Callable[[str], Any]) -> None:
     """Makes a column links, for the mouse and for keys, that call `pick` with the row's key."""
     table.table.add_slot(f"body-cell-{column}", _PICK_CELL)
     table.table.on("pick", lambda event: pick(str(event.args)))
 
 
-def show_softly(table: DataTable, column: str) -> None:
+def wrap_column(table: DataTable, column: str) -> None:
     """A column of help texts: smaller, and on as many lines as it takes."""
     table.table.add_slot(f"body-cell-{column}", _SOFT_CELL)
 
@@ -45,7 +45,7 @@ def dialog(title: str, *, wide: bool = False, test_id: str = "") -> Iterator[ui.
     box.on("hide", box.delete)
 
 
-class Typed:
+class FormValues:
     """What the text fields of a form showed when it was sent."""
 
     def __init__(self, shown: Any = None) -> None:
@@ -64,14 +64,14 @@ class Typed:
             return None
 
 
-def send_form(button: ui.button, act: Callable[[Typed], Awaitable[None]]) -> ui.button:
+def send_form(button: ui.button, act: Callable[[FormValues], Awaitable[None]]) -> ui.button:
     """A click calls `act` with what the fields show that are in the same dialog or card."""
-    return button.on("click", lambda event: act(Typed(event.args)), js_handler=_SEND)
+    return button.on("click", lambda event: act(FormValues(event.args)), js_handler=_SEND)
 
 
-def send_form_on_enter(field: ui.input, act: Callable[[Typed], Awaitable[None]]) -> ui.input:
+def send_form_on_enter(field: ui.input, act: Callable[[FormValues], Awaitable[None]]) -> ui.input:
     """Enter in a field does what the form's button does."""
-    return field.on("keydown.enter", lambda event: act(Typed(event.args)), js_handler=_SEND)
+    return field.on("keydown.enter", lambda event: act(FormValues(event.args)), js_handler=_SEND)
 
 
 def number_input(label: str, value: int, least: int, most: int) -> ui.input:
@@ -79,7 +79,7 @@ def number_input(label: str, value: int, least: int, most: int) -> ui.input:
     return ui.input(label, value=str(value)).props(f"type=number min={least} max={most} step=1 outlined dense")
 
 
-def suggest(field: ui.input, text: str) -> None:
+def fill_if_empty(field: ui.input, text: str) -> None:
     """Puts a text into a field if nothing was typed there. Decided in the browser, which alone knows."""
     wanted = json.dumps(text).replace("<", "\\u003c")
     ui.run_javascript(
@@ -87,7 +87,7 @@ def suggest(field: ui.input, text: str) -> None:
     )
 
 
-class Complaint:
+class FieldErrors:
     """Says in a dialog what is wrong with what was typed, one line for each field; empty if nothing is wrong.
 
     A complaint about one field stays while another field is changed: it is gone when its own field is right, or when
@@ -97,29 +97,29 @@ class Complaint:
     def __init__(self) -> None:
         self._about: dict[str, str] = {}
         self._label = ui.label("").classes("ms-complaint").props("role=alert data-testid=complaint")
-        self._show()
+        self._update()
 
-    def say(self, text: str, about: str = "") -> None:
+    def show(self, text: str, about: str = "") -> None:
         """Replaces what was said about the same field. An empty text takes it back."""
         self._about.pop(about, None)
         if text:
             self._about[about] = text
-        self._show()
+        self._update()
 
-    def say_all(self, texts: Mapping[str, str]) -> None:
+    def show_all(self, texts: Mapping[str, str]) -> None:
         """All that is wrong, by field; what was said before is taken back."""
         self._about = dict(texts)
-        self._show()
+        self._update()
 
-    def is_about(self, field: str) -> bool:
+    def has_error(self, field: str) -> bool:
         return field in self._about
 
-    def _show(self) -> None:
+    def _update(self) -> None:
         self._label.set_text("\n".join(self._about.values()))
         self._label.set_visibility(bool(self._about))
 
 
-class LiveChoice(ui.select):
+class LiveSelect(ui.select):
     """A choice whose options may change while a person chooses.
 
     The browser sends the number of an option in the list that it shows. That list may be older than the gateway's, so

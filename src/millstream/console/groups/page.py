@@ -4,14 +4,15 @@ from dataclasses import dataclass
 
 from nicegui import ui
 
+from millstream.admin.groups import SHARE, Group, GroupAdmin, check_not_active
+from millstream.admin.offsets import OffsetMove, plan_reset
 from millstream.console.console import UserError, href
 from millstream.console.formats import count, plural, short_count
 from millstream.console.frame import Frame, console_page, go
-from millstream.console.groups.offsets import Move, Where, carry_out, delete_group, plan, target_of
-from millstream.console.live.reading import SHARE
-from millstream.console.live.snapshot import Group, Snapshot
+from millstream.console.groups.offsets import ResetMode, parse_target
+from millstream.console.live.snapshot import Snapshot
 from millstream.console.tables import Column, DataTable
-from millstream.console.widgets import Complaint, Points, Stat, TimeChart, Typed, card, grid, heading, send_form
+from millstream.console.widgets import FieldErrors, FormValues, Points, Stat, TimeChart, card, grid, heading, send_form
 from millstream.raw_client import TopicPartition, WireError
 
 _STATE_TONES = {"Stable": "good", "Empty": "dim", "Dead": "bad"}
@@ -77,27 +78,31 @@ class GroupHead:
             return
         noun = self._wording.noun
         with self._frame.reporting(f"{noun.capitalize()} not deleted"):
-            names = [f"{noun} {group.name}", *(f"{self._wording.offset} {place}" for place in sorted(group.offsets))]
+            names = [
+                f"{noun} {group.name}",
+                *(f"{self._wording.offset} {topic_partition}" for topic_partition in sorted(group.offsets)),
+            ]
             if await self._frame.confirm(f"Delete {noun} {group.name}?", names, action=f"Delete {noun}"):
-                await self._frame.run(delete_group, self._frame.console.cluster, group)
-                self._frame.changed()
+                check_not_active(group)
+                await self._frame.run(GroupAdmin(self._frame.console.cluster).delete, group.name)
+                self._frame.poll_now()
                 go(self._wording.page)
 
 
 def member_rows(group: Group) -> list[dict[str, object]]:
     return [
         {
-            "id": member.id,
-            "client": member.client + (f" ({member.instance})" if member.instance else ""),
+            "id": member.member_id,
+            "client": member.client_id + (f" ({member.instance_id})" if member.instance_id else ""),
             "host": member.host,
-            "partitions": ", ".join(map(str, sorted(member.partitions))) or "none",
+            "partitions": ", ".join(map(str, sorted(member.assignment))) or "none",
         }
         for member in group.members
     ]
 
 
 def topics_read(group: Group) -> str:
-    return ", ".join(sorted({place.topic for place in group.offsets}))
+    return ", ".join(sorted({topic_partition.topic for topic_partition in group.offsets}))
 
 
 @console_page("/groups")
@@ -129,7 +134,7 @@ def _list(frame: Frame) -> None:
         )
 
     def show(snapshot: Snapshot) -> None:
-        table.update([_row(group) for group in snapshot.groups.values() if group.kind != SHARE])
+        table.update([_row(group) for group in snapshot.groups.values() if group.type != SHARE])
 
     frame.live(show)
 
@@ -139,7 +144,7 @@ def _row(group: Group) -> dict[str, object]:
         "group": group.name,
         "state": group.state,
         "_tones": {"state": state_tone(group.state)},
-        "kind": group.kind,
+        "kind": group.type,
         "members": len(group.members),
         "topics": topics_read(group),
         "lag": group.lag,
@@ -183,13 +188,13 @@ class GroupView:
             with card("Offsets"):
                 self._offset_table = DataTable(
                     [
-                        Column("place", "Partition", cell="mono", searched=True),
+                        Column("topic_partition", "Partition", cell="mono", searched=True),
                         Column("offset", "Committed", count, right=True),
                         Column("end", "Log end", count, right=True),
                         Column("lag", "Lag", count, right=True),
                         Column("client", "Read by", searched=True),
                     ],
-                    key="place",
+                    key="topic_partition",
                     empty="No committed offsets",
                     test_id="offsets",
                 )
@@ -202,36 +207,38 @@ class GroupView:
         self._state.show(group.state, "dim" if state_tone(group.state) == "dim" else "")
         self._lag.show(short_count(group.lag))
         self._members.show(count(len(group.members)))
-        self._kind.show(group.kind)
+        self._kind.show(group.type)
         self._assignor.show(group.assignor or "–")
         self._coordinator.show(str(group.coordinator))
         self._chart.update({"lag": self._head.lags(snapshot)})
         self._member_table.update(member_rows(group))
-        readers = {place: member.client for member in group.members for place in member.partitions}
+        readers = {
+            topic_partition: member.client_id for member in group.members for topic_partition in member.assignment
+        }
         self._offset_table.update(
             [
                 {
-                    "place": str(place),
+                    "topic_partition": str(topic_partition),
                     "offset": offset,
-                    "end": snapshot.ends.get(place),
-                    "lag": group.lags.get(place),
-                    "client": readers.get(place, ""),
+                    "end": snapshot.ends.get(topic_partition),
+                    "lag": group.lags.get(topic_partition),
+                    "client": readers.get(topic_partition, ""),
                 }
-                for place, offset in sorted(group.offsets.items())
+                for topic_partition, offset in sorted(group.offsets.items())
             ]
         )
 
 
 _HINTS = {
-    Where.TIME: "2026-01-31T12:00 in the gateway's time zone, or with Z or +02:00",
-    Where.OFFSET: "the same offset for all partitions of the chosen topics",
-    Where.SHIFT: "number of records; a negative number moves back",
+    ResetMode.TIME: "2026-01-31T12:00 in the gateway's time zone, or with Z or +02:00",
+    ResetMode.OFFSET: "the same offset for all partitions of the chosen topics",
+    ResetMode.SHIFT: "number of records; a negative number moves back",
 }
 
 
 def open_reset_dialog(frame: Frame, group: Group) -> None:
-    topics = sorted({place.topic for place in group.offsets})
-    moves: list[Move] = []
+    topics = sorted({topic_partition.topic for topic_partition in group.offsets})
+    moves: list[OffsetMove] = []
     asked = 0  # a preview that something was changed after is not shown
     with ui.dialog() as dialog, ui.card().classes("ms-dialog").style("width: 760px").props("data-testid=reset"):
         ui.label(f"Move offsets of {group.name}").classes("ms-dialog-title")
@@ -244,28 +251,28 @@ def open_reset_dialog(frame: Frame, group: Group) -> None:
             chosen = ui.select(topics, value=topics, multiple=True, label="Topics").props(
                 "dense outlined use-chips options-dense"
             )
-            where = ui.select({each: each.value for each in Where}, value=Where.EARLIEST, label="Move").props(
-                "dense outlined options-dense data-testid=where"
-            )
+            where = ui.select(
+                {each: each.value for each in ResetMode}, value=ResetMode.EARLIEST, label="New position"
+            ).props("dense outlined options-dense data-testid=where")
             text = ui.input(label="Value").props("dense outlined data-testid=value")
             show = ui.button("Preview").props("outline no-caps data-testid=preview")
             send_form(show, lambda typed: preview(typed))
         hint = ui.label("").classes("ms-muted")
         table = DataTable(
             [
-                Column("place", "Partition", cell="mono"),
+                Column("topic_partition", "Partition", cell="mono"),
                 Column("old", "From", count, right=True),
                 Column("new", "To", count, right=True),
                 Column("change", "Change", lambda number: f"{number:+,}", right=True),
                 Column("note", "", cell="badge"),
             ],
-            key="place",
+            key="topic_partition",
             empty="Choose Preview. Nothing changes before you confirm.",
             filtered=False,
             page_size=25,
             test_id="moves",
         )
-        complaint = Complaint()
+        errors = FieldErrors()
         with ui.element("div").classes("ms-actions"):
             ui.button("Cancel", on_click=dialog.close).props("flat no-caps")
             do = ui.button("Move offsets", on_click=lambda: execute()).props(
@@ -283,21 +290,23 @@ def open_reset_dialog(frame: Frame, group: Group) -> None:
         nonlocal asked
         asked += 1
         moves.clear()
-        complaint.say("")
+        errors.show("")
         table.update([])
         do.set_text("Move offsets")
         do.disable()
 
-    async def preview(typed: Typed) -> None:
+    async def preview(typed: FormValues) -> None:
         forget()
         mine = asked
-        places: list[TopicPartition] = [place for place in group.offsets if place.topic in (chosen.value or [])]
+        topic_partitions: list[TopicPartition] = [
+            topic_partition for topic_partition in group.offsets if topic_partition.topic in (chosen.value or [])
+        ]
         try:
-            target = target_of(where.value, typed.text(text))
-            planned = await frame.run(plan, frame.console.cluster, group.offsets, places, target)
+            target = parse_target(where.value, typed.text(text))
+            planned = await frame.run(plan_reset, frame.console.cluster, group.offsets, topic_partitions, target)
         except (UserError, WireError) as error:
             if mine == asked:
-                complaint.say(str(error))
+                errors.show(str(error))
             return
         if mine != asked:
             return
@@ -305,11 +314,11 @@ def open_reset_dialog(frame: Frame, group: Group) -> None:
         table.update(
             [
                 {
-                    "place": str(move.place),
+                    "topic_partition": str(move.partition),
                     "old": move.old,
                     "new": move.new,
                     "change": None if move.old is None else move.new - move.old,
-                    "note": "outside the log, set to its nearest end" if move.clamped else "",
+                    "note": "outside the log, set to its nearest end" if move.is_clamped else "",
                     "_tones": {"note": "warn"},
                 }
                 for move in moves
@@ -323,14 +332,17 @@ def open_reset_dialog(frame: Frame, group: Group) -> None:
         doing = list(moves)
         do.props("loading")
         try:
-            await frame.run(carry_out, frame.console.cluster, group, doing)
+            check_not_active(group)
+            offsets = {move.partition: move.new for move in doing}
+            groups = GroupAdmin(frame.console.cluster)
+            await frame.run(groups.set_offsets, group.name, offsets, share=group.type == SHARE)
         except (UserError, WireError) as error:
-            complaint.say(f"Offsets not moved: {error}")
+            errors.show(f"Offsets not moved: {error}")
             return
         finally:
             do.props(remove="loading")
-        frame.say(f"{plural(len(doing), 'offset')} of {group.name} moved")
-        frame.changed()
+        frame.notify(f"{plural(len(doing), 'offset')} of {group.name} moved")
+        frame.poll_now()
         dialog.close()
 
     where.on_value_change(chose)

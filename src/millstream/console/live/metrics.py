@@ -41,10 +41,10 @@ def fetch_metrics(host: str, port: int, subjects: Sequence[str], timeout_s: floa
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
         connection.request("GET", f"/metrics?{chosen}", headers={"Accept": "text/plain"})
-        answer = connection.getresponse()
-        if answer.status != http.HTTPStatus.OK:
-            raise MetricsError(f"HTTP status {answer.status}")
-        return list(parse(answer.read(_LARGEST_PAGE).decode("utf-8", "replace")))
+        response = connection.getresponse()
+        if response.status != http.HTTPStatus.OK:
+            raise MetricsError(f"HTTP status {response.status}")
+        return list(parse(response.read(_LARGEST_PAGE).decode("utf-8", "replace")))
     except http.client.HTTPException as error:
         raise MetricsError(str(error) or type(error).__name__) from error
     except OSError as error:
@@ -88,7 +88,7 @@ class _Page:
     """By API: how many requests took at most so many seconds."""
 
 
-class Measured:
+class BrokerRates:
     def __init__(self) -> None:
         self._pages: dict[str, _Page] = {}
         self._absent: dict[str, float] = {}
@@ -118,8 +118,8 @@ def read_acquired(broker: Broker) -> dict[str, dict[TopicPartition, int]]:
         return found
     for name, labels, value in samples:
         if name == _ACQUIRED:
-            place = TopicPartition(labels["topic"], int(labels["partition"]))
-            found.setdefault(labels["group"], {})[place] = int(value)
+            topic_partition = TopicPartition(labels["topic"], int(labels["partition"]))
+            found.setdefault(labels["group"], {})[topic_partition] = int(value)
     return found
 
 
@@ -235,11 +235,15 @@ class History:
         self._known.update(ends)
         totals: dict[str, int] = {}
         for topic in topics.values():
-            known = [self._known[each.place] for each in topic.partitions if each.place in self._known]
+            known = [
+                self._known[each.topic_partition] for each in topic.partitions if each.topic_partition in self._known
+            ]
             if len(known) == len(topic.partitions):  # or else the rest, once known, would look like a burst
                 totals[topic.name] = sum(known)
-        for place in [place for place in self._known if place.topic not in topics]:
-            del self._known[place]
+        for topic_partition in [
+            topic_partition for topic_partition in self._known if topic_partition.topic not in topics
+        ]:
+            del self._known[topic_partition]
         self._ends.append((now, totals))
         while len(self._ends) > 2 and self._ends[1][0] <= now - _RATE_OVER_S:
             self._ends.popleft()
@@ -257,7 +261,7 @@ class History:
 
     def note(self, snapshot: Snapshot) -> None:
         at = snapshot.at
-        if snapshot.trouble is None and len(self._ends) > 1:
+        if snapshot.error is None and len(self._ends) > 1:
             self.records_in.add(at, sum(self._last_rates().values()))
         for number in ("bytes_in", "bytes_out"):
             known = [each[number] for each in snapshot.metrics.values() if number in each]

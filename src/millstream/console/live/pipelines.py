@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from millstream.admin.groups import SHARE
 from millstream.console.live.metrics import History
-from millstream.console.live.reading import SHARE
 from millstream.console.live.snapshot import Snapshot
 
 _STILL_AFTER_S = 30.0
@@ -31,7 +31,7 @@ class Progress:
 def progress_of(snapshot: Snapshot, history: History) -> list[Progress]:
     found = []
     for group in snapshot.groups.values():
-        if group.kind == SHARE or group.members or not group.offsets or group.name.endswith(_REDRIVE):
+        if group.type == SHARE or group.members or not group.offsets or group.name.endswith(_REDRIVE):
             continue
         moved_at = history.moved_at.get(group.name)
         pipeline, dot, query = group.name.partition(".")
@@ -42,7 +42,7 @@ def progress_of(snapshot: Snapshot, history: History) -> list[Progress]:
                 group.name,
                 pipeline,
                 query if dot else group.name,
-                sorted({place.topic for place in group.offsets}),
+                sorted({topic_partition.topic for topic_partition in group.offsets}),
                 _phase(group.lag, moved_at, snapshot.at),
                 history.paces.get(group.name, 0.0),
                 group.lag,

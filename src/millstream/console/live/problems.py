@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from millstream.console.live.snapshot import NO_LEADER, Broker, Partition, Snapshot
+from millstream.admin.cluster import Partition
+from millstream.console.live.snapshot import Broker, Snapshot
+from millstream.raw_client.model import NO_LEADER
 
 _NAMED = 3
 _DISK_NEARLY_FULL = 0.9
@@ -31,12 +33,12 @@ def broker_state(snapshot: Snapshot, broker: Broker) -> tuple[str, str]:
     """In a few words, and the tone to show them in."""
     if failed := snapshot.failed_directories.get(broker.id):
         return f"disk offline: {', '.join(failed)}", "bad"
-    if broker.trouble:
+    if broker.error:
         return "no response", "bad"
     if broker.fenced:
         return "fenced", "bad"
     disk = snapshot.disks.get(broker.id)
-    return ("cordoned", "warn") if disk is not None and disk.cordoned else ("up", "good")
+    return ("cordoned", "warn") if disk is not None and disk.is_cordoned else ("up", "good")
 
 
 def problems_of(snapshot: Snapshot) -> list[Problem]:
@@ -55,11 +57,11 @@ def problems_of(snapshot: Snapshot) -> list[Problem]:
 
 
 def _cluster(snapshot: Snapshot) -> Iterator[Problem]:
-    if snapshot.trouble is not None:
+    if snapshot.error is not None:
         yield Problem(
             Severity.CRITICAL,
             "No broker responds",
-            snapshot.trouble,
+            snapshot.error,
             "Start the brokers, or check the bootstrap address of the gateway. The page shows the last known state.",
         )
 
@@ -75,14 +77,14 @@ def _brokers(snapshot: Snapshot) -> Iterator[Problem]:
                 f"The disk of {', '.join(failed)} fails. Other replicas take over its partitions, if there are any.",
                 f"Check the disk of {broker.host}. The broker recovers by itself when the disk works again.",
             )
-        elif broker.trouble is not None:
+        elif broker.error is not None:
             waiting = (
                 f" {_count(led, 'partition')} led by it cannot be read or written until another broker takes over."
             )
             yield Problem(
                 Severity.CRITICAL,
                 f"Broker {broker.id} does not respond",
-                f"{broker.trouble}.{waiting if led else ''}",
+                f"{broker.error}.{waiting if led else ''}",
                 f"Check the process and the log of {broker.address}, and restart it. This page updates by itself.",
             )
         elif broker.fenced:
@@ -117,11 +119,11 @@ def _partitions(snapshot: Snapshot) -> Iterator[Problem]:
             f"{_names(few)}: writes with acks=all are rejected.",
             f"Restart {_brokers_named(_missing(few))}.",
         )
-    refused = {each.place for each in few}
+    refused = {each.topic_partition for each in few}
     behind = [
         each
         for each in partitions
-        if each.is_under_replicated and each.leader != NO_LEADER and each.place not in refused
+        if each.is_under_replicated and each.leader != NO_LEADER and each.topic_partition not in refused
     ]
     if behind:
         yield Problem(
@@ -135,7 +137,7 @@ def _partitions(snapshot: Snapshot) -> Iterator[Problem]:
 
 def _quorum(snapshot: Snapshot) -> Iterator[Problem]:
     quorum = snapshot.quorum
-    if quorum is None or snapshot.trouble is not None:
+    if quorum is None or snapshot.error is not None:
         return
     if quorum.leader == NO_LEADER:
         yield Problem(
@@ -145,7 +147,7 @@ def _quorum(snapshot: Snapshot) -> Iterator[Problem]:
             "Start a majority of the controllers. Until then, topics and leaders cannot change.",
         )
     for node in quorum.nodes:
-        late = node.caught_up_ms_ago
+        late = node.behind_ms
         if node.is_voter and not node.is_leader and (late is None or late > _VOTER_BEHIND_MS) and node.lag != 0:
             since = "has never caught up" if late is None else f"has not caught up for {late // 1000} s"
             yield Problem(
@@ -193,7 +195,7 @@ def _missing(partitions: Iterable[Partition]) -> list[int]:
 
 
 def _names(partitions: list[Partition]) -> str:
-    shown = ", ".join(str(each.place) for each in partitions[:_NAMED])
+    shown = ", ".join(str(each.topic_partition) for each in partitions[:_NAMED])
     return shown if len(partitions) <= _NAMED else f"{shown} and {len(partitions) - _NAMED} more"
 
 

@@ -13,30 +13,34 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from millstream.console.live.metrics import History, Measured, read_acquired
-from millstream.console.live.reading import (
-    SHARE,
-    read_brokers,
-    read_disk,
-    read_ends,
-    read_failed_directories,
-    read_groups,
-    read_min_in_sync,
-    read_quorum,
-    read_reassignments,
-    read_topics,
+from millstream.admin.cluster import NO_QUORUM, ClusterAdmin, LogDirectories, Partition, Quorum
+from millstream.admin.groups import SHARE, Group, GroupAdmin
+from millstream.console.live.metrics import BrokerRates, History, read_acquired
+from millstream.console.live.snapshot import Broker, Snapshot, Topic
+from millstream.formats.model.errors import ErrorCode
+from millstream.raw_client import (
+    LATEST,
+    Cluster,
+    RefusedError,
+    SetupError,
+    TopicPartition,
+    UnreachableError,
+    WireError,
 )
-from millstream.console.live.snapshot import Broker, Group, Partition, Snapshot
-from millstream.raw_client import Cluster, RefusedError, TopicPartition, UnreachableError, WireError
 
 T = TypeVar("T")
 PERIOD_S = 1.0
-_LOOK_S = 1.2
-"""How long one look waits for its jobs."""
-_SLOW_S = 4.0
-"""How long an answer about the whole cluster may take: a large one, or one broker that hangs, is no outage."""
+_POLL_TIMEOUT_S = 1.2
+"""How long a poll waits for its jobs."""
+_SLOW_RESPONSE_S = 4.0
+"""How long a response about the whole cluster may take: a large cluster or one hanging broker is no outage."""
+_REQUEST_TIMEOUT_S = 1.0
+_BROKER_TIMEOUT_S = 2.0
+"""For the longer requests to one broker: log directories and groups."""
+_ATTEMPTS = 3
+"""A broker that hangs uses up one attempt, and is tried last in the next."""
 _LINGER_S = 30.0
-"""How long to go on when the last page was closed: a page that is loaded anew finds its charts filled."""
+"""How long to continue after the last page was closed, so that a reloaded page finds its charts filled."""
 _GROUPS_EVERY_S = 2.0
 _DISKS_EVERY_S = 5.0
 _CONFIGS_EVERY_S = 30.0
@@ -46,26 +50,29 @@ _log = logging.getLogger("millstream.console")
 
 
 class Watcher:
-    """`snapshot` is what was seen last; `history` what charts are drawn from."""
+    """`snapshot` is the latest state of the cluster, `history` the data of the charts."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._admin = ClusterAdmin(cluster, attempts=_ATTEMPTS, timeout_s=_REQUEST_TIMEOUT_S)
+        self._disk_admin = ClusterAdmin(cluster, attempts=1, timeout_s=_BROKER_TIMEOUT_S)
+        self._group_admin = GroupAdmin(cluster)
         self.snapshot = Snapshot()
         self.history = History()
-        self._measured = Measured()
+        self._broker_rates = BrokerRates()
         self._lock = threading.Condition()
         self._viewers: set[object] = set()
         self._left_at = 0.0
         self._closed = False
         self._thread: threading.Thread | None = None
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="console-look")
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="console-poll")
         self._running: dict[tuple[str, int], Future[object]] = {}
         self._groups_at: dict[int, dict[str, Group]] = {}
         self._due: dict[str, float] = {}
-        self._waited_in_vain = False
+        self._had_late_jobs = False
         self._heard_at = 0.0
 
-    # Who looks
+    # Open pages
 
     def opened(self, viewer: object) -> None:
         with self._lock:
@@ -80,8 +87,8 @@ class Watcher:
             self._viewers.discard(viewer)
             self._left_at = time.monotonic()
 
-    def look_soon(self) -> None:
-        """After a change: all is read anew at the next look, which comes at once."""
+    def poll_soon(self) -> None:
+        """After a change: polls everything again, at once."""
         with self._lock:
             self._due.clear()
             self._lock.notify_all()
@@ -97,130 +104,140 @@ class Watcher:
     # The thread
 
     def _watch(self) -> None:
-        looks = 0
+        polls = 0
         while self._wanted():
-            looks += 1
+            polls += 1
             began = time.monotonic()
             try:
-                self._look()
-            except Exception:  # whatever it is, the next look may go well
-                _log.exception("look_failed")
+                self._poll()
+            except Exception:  # the next poll may succeed
+                _log.exception("poll_failed")
             took = time.monotonic() - began
-            # A cluster so large that a look takes long is looked at less often; but not one in which a broker hangs.
-            period = PERIOD_S if self._waited_in_vain else max(PERIOD_S, 2 * took)
+            # A very large cluster is polled less often, but not a cluster with a broker that hangs.
+            period = PERIOD_S if self._had_late_jobs else max(PERIOD_S, 2 * took)
             with self._lock:
-                # The first look only learns whom to ask; the second has what pages show.
-                self._lock.wait(max(0.05, period - took if looks > 2 else 0.0))
+                # The first poll only finds the brokers; the second has the data for the pages.
+                self._lock.wait(max(0.05, period - took if polls > 2 else 0.0))
 
     def _wanted(self) -> bool:
-        """Whether to look once more; waits while no page is open."""
+        """Whether to poll again; waits while no page is open."""
         with self._lock:
             while not self._closed and not self._viewers and time.monotonic() - self._left_at > _LINGER_S:
                 self._lock.wait()
             return not self._closed
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         before = self.snapshot
         now = time.time()
-        look = _Look(self._pool, self._running)
-        listed = look.begin("brokers", 0, lambda: read_brokers(self._cluster))
-        topics = look.begin("topics", 0, lambda: read_topics(self._cluster))
-        quorum = look.begin("quorum", 0, lambda: read_quorum(self._cluster))
-        moves = look.begin("moves", 0, lambda: read_reassignments(self._cluster))
-        # Whom to ask is known from the look before: what moved in between is seen by the next.
-        probes = {broker.id: self._probe(look, broker, before) for broker in before.brokers}
+        poll = _PollJobs(self._pool, self._running)
+        listed = poll.begin("brokers", 0, self._admin.describe)
+        topics = poll.begin("topics", 0, self._read_topics)
+        quorum = poll.begin("quorum", 0, self._read_quorum)
+        moves = poll.begin("moves", 0, self._admin.reassignments)
+        # The brokers are those of the last poll. Changes since then are seen in the next one.
+        probes = {broker.id: self._probe(poll, broker, before) for broker in before.brokers}
         metrics = {
-            broker.id: look.begin("metrics", broker.id, partial(self._measured.read, broker))
+            broker.id: poll.begin("metrics", broker.id, partial(self._broker_rates.read, broker))
             for broker in before.brokers
             if broker.is_up and not self._cluster.settings.protocol.has_tls
         }
-        groups = self._begin_each("groups", _GROUPS_EVERY_S, look, before, lambda n: read_groups(self._cluster, n))
+        groups = self._begin_each("groups", _GROUPS_EVERY_S, poll, before, self._read_groups)
         held: dict[int, Future[dict[str, dict[TopicPartition, int]]]] = {}
-        if any(group.kind == SHARE for group in before.groups.values()):
+        if any(group.type == SHARE for group in before.groups.values()):
             held = {
-                broker.id: look.begin("held", broker.id, partial(read_acquired, broker))
+                broker.id: poll.begin("held", broker.id, partial(read_acquired, broker))
                 for broker in before.brokers
                 if broker.id in before.metrics
             }
-        disks = self._begin_each("disks", _DISKS_EVERY_S, look, before, lambda n: read_disk(self._cluster, n))
+        disks = self._begin_each("disks", _DISKS_EVERY_S, poll, before, self._disk_admin.log_directories)
         failing = {
-            each.id: look.begin("failing", each.id, partial(read_failed_directories, self._cluster, each))
+            each.id: poll.begin("failing", each.id, partial(self._read_failed_directories, each))
             for each in before.brokers
             if not each.is_up
         }
         configs = None
         if before.topics and self._is_due("configs", _CONFIGS_EVERY_S, before.topics.keys() - before.min_in_sync):
             names = list(before.topics)
-            configs = look.begin("configs", 0, lambda: read_min_in_sync(self._cluster, names))
-        self._waited_in_vain = not look.finish(_LOOK_S)
+            configs = poll.begin("configs", 0, lambda: self._admin.min_in_sync(names))
+        self._had_late_jobs = not poll.finish(_POLL_TIMEOUT_S)
 
-        trouble = self._trouble(look, (listed, topics))
-        cluster_id, controller, brokers = look.result(
-            listed,
-            (before.cluster_id, before.controller, tuple(replace(each, trouble=None) for each in before.brokers)),
-        )
+        error = self._cluster_error(poll, (listed, topics))
+        info = listed.result() if poll.error(listed) is None else None
+        if info is None:
+            cluster_id, controller, brokers = before.cluster_id, before.controller, before.brokers
+        else:
+            cluster_id, controller = info.cluster_id, info.controller_id
+            brokers = tuple(Broker(row.id, row.host, row.port, row.rack, row.fenced) for row in info.brokers)
         ends: dict[TopicPartition, int] = {}
         nothing: dict[TopicPartition, int] = {}
-        troubles: dict[int, str] = {}
+        errors: dict[int, str] = {}
         for number, probe in probes.items():
-            told: dict[TopicPartition, int] = look.result(probe, nothing)
+            told: dict[TopicPartition, int] = poll.result(probe, nothing)
             ends.update(told)
-            if look.trouble(probe) is not None:
-                troubles[number] = why_silent(probe.exception() if probe.done() else None)
-        found_topics = look.result(topics, dict(before.topics))
-        found_disks = {**before.disks, **self._results(look, disks)}
+            if poll.error(probe) is not None:
+                errors[number] = unreachable_reason(probe.exception() if probe.done() else None)
+        min_in_sync = dict(before.min_in_sync)
+        if configs is not None:
+            min_in_sync = poll.result(configs, min_in_sync)
+        moved = poll.result(moves, list(before.reassignments))
+        found_topics = poll.result(topics, dict(before.topics))
+        found_disks = {**before.disks, **self._results(poll, disks)}
         failed = {
-            each.id: found_disks[each.id].failed for each in brokers if each.id in found_disks and not each.fenced
+            each.id: found_disks[each.id].offline for each in brokers if each.id in found_disks and not each.fenced
         }
-        failed.update(self._results(look, failing))
+        failed.update(self._results(poll, failing))
         self.history.note_ends(now, ends, found_topics)
-        known_groups = self._groups(look, groups, brokers)
-        all_ends = {place: end for place, end in (before.ends | ends).items() if place.topic in found_topics}
+        known_groups = self._groups(poll, groups, brokers)
+        all_ends = {
+            topic_partition: end
+            for topic_partition, end in (before.ends | ends).items()
+            if topic_partition.topic in found_topics
+        }
         snapshot = Snapshot(
             number=before.number + 1,
             at=now,
-            trouble=trouble,
+            error=error,
             cluster_id=cluster_id,
             controller=controller,
-            brokers=tuple(replace(each, trouble=troubles.get(each.id)) for each in brokers),
+            brokers=tuple(replace(each, error=errors.get(each.id)) for each in brokers),
             topics=found_topics,
-            quorum=look.result(quorum, before.quorum),
+            quorum=poll.result(quorum, before.quorum),
             ends=all_ends,
             rates=self.history.rates(now),
             disks=found_disks,
             failed_directories={number: names for number, names in failed.items() if names},
-            min_in_sync=before.min_in_sync if configs is None else look.result(configs, before.min_in_sync),
-            reassignments=look.result(moves, before.reassignments),
+            min_in_sync=min_in_sync,
+            reassignments=tuple(moved),
             groups=with_lag(known_groups, all_ends),
-            groups_known=before.groups_known or any(look.trouble(job) is None for job in groups.values()),
-            acquired=_merged(self._results(look, held).values()),
-            metrics={number: found for number, job in metrics.items() if (found := look.result(job, None)) is not None},
+            groups_known=before.groups_known or any(poll.error(job) is None for job in groups.values()),
+            acquired=_merged(self._results(poll, held).values()),
+            metrics={number: found for number, job in metrics.items() if (found := poll.result(job, None)) is not None},
         )
         self.history.note(snapshot)
         self.snapshot = snapshot
 
-    def _trouble(self, look: "_Look", asked: Sequence["Future[Any]"]) -> str | None:
-        """Why nobody tells of the cluster. A slow answer is waited for a little before it counts as none."""
+    def _cluster_error(self, poll: "_PollJobs", asked: Sequence["Future[Any]"]) -> str | None:
+        """Why no broker responds. A slow response counts as an error only after a while."""
         for job in asked:
-            why = look.trouble(job)
+            why = poll.error(job)
             if why is not None:
                 late = not job.done() or getattr(job.exception(), "late", False)
-                recently = time.monotonic() - self._heard_at < _SLOW_S
+                recently = time.monotonic() - self._heard_at < _SLOW_RESPONSE_S
                 return None if late and recently else why
         self._heard_at = time.monotonic()
         return None
 
-    def _probe(self, look: "_Look", broker: Broker, before: Snapshot) -> "Future[dict[TopicPartition, int]]":
-        """Asks a broker for the ends of what it leads; one that leads nothing is asked all the same: does it answer?"""
+    def _probe(self, poll: "_PollJobs", broker: Broker, before: Snapshot) -> "Future[dict[TopicPartition, int]]":
+        """Requests the end offsets of a broker, also of one that leads nothing, to see whether it responds."""
         led: list[Partition] = [each for each in before.partitions if each.leader == broker.id]
-        return look.begin("probe", broker.id, lambda: read_ends(self._cluster, broker.id, led))
+        return poll.begin("probe", broker.id, partial(self._read_ends, broker, led))
 
     def _begin_each(
-        self, what: str, every_s: float, look: "_Look", before: Snapshot, read: Callable[[int], T]
+        self, what: str, every_s: float, poll: "_PollJobs", before: Snapshot, read: Callable[[Broker], T]
     ) -> dict[int, "Future[T]"]:
         if not before.brokers or not self._is_due(what, every_s):
             return {}
-        return {each.id: look.begin(what, each.id, partial(read, each.id)) for each in before.brokers if each.is_up}
+        return {each.id: poll.begin(what, each.id, partial(read, each)) for each in before.brokers if each.is_up}
 
     def _is_due(self, what: str, every_s: float, also: object = None) -> bool:
         now = time.monotonic()
@@ -230,10 +247,10 @@ class Watcher:
         return True
 
     def _groups(
-        self, look: "_Look", read: Mapping[int, "Future[list[Group]]"], brokers: tuple[Broker, ...]
+        self, poll: "_PollJobs", read: Mapping[int, "Future[list[Group]]"], brokers: tuple[Broker, ...]
     ) -> dict[str, Group]:
-        """Of a coordinator that did not answer, what it said last, until another has its groups."""
-        for number, found in self._results(look, read).items():
+        """A coordinator that did not respond keeps its last known groups, until another broker has them."""
+        for number, found in self._results(poll, read).items():
             self._groups_at[number] = {group.name: group for group in found}
             for other, theirs in self._groups_at.items():
                 if other != number:
@@ -244,13 +261,60 @@ class Watcher:
             del self._groups_at[number]
         return {name: group for theirs in self._groups_at.values() for name, group in theirs.items()}
 
+    # Requests
+
+    def _read_topics(self) -> dict[str, Topic]:
+        found: dict[str, list[Partition]] = {}
+        for partition in self._admin.partitions():
+            found.setdefault(partition.topic, []).append(partition)
+        return {name: Topic(name, rows[0].is_internal, tuple(rows)) for name, rows in found.items()}
+
+    def _read_quorum(self) -> Quorum | None:
+        """None if the brokers do not support DescribeQuorum; without a leader, NO_QUORUM."""
+        try:
+            return self._admin.quorum()
+        except SetupError:
+            return None
+        except WireError:
+            return NO_QUORUM
+
+    def _read_groups(self, broker: Broker) -> list[Group]:
+        return self._group_admin.groups_on(broker.id, timeout_s=_BROKER_TIMEOUT_S)
+
+    def _read_failed_directories(self, broker: Broker) -> tuple[str, ...]:
+        """Log directories with a failed disk, of a broker that is down: it still serves this request."""
+        found: LogDirectories = self._admin.log_directories(replace(broker, fenced=True))  # by address, as it is down
+        return found.offline
+
+    def _read_ends(self, broker: Broker, led: Sequence[Partition]) -> dict[TopicPartition, int]:
+        """End offsets of the partitions that a broker leads. Partitions whose leader has changed are left out."""
+        topics: dict[str, list[dict[str, int]]] = {}
+        for each in led:
+            row = {"partition_index": each.index, "current_leader_epoch": -1, "timestamp": LATEST}
+            topics.setdefault(each.topic, []).append(row)
+        response = self._cluster.call(
+            "list_offsets",
+            node=broker.id,
+            once=True,
+            within_s=_REQUEST_TIMEOUT_S,
+            replica_id=-1,
+            isolation_level=0,
+            topics=[{"name": name, "partitions": rows} for name, rows in topics.items()],
+        )
+        return {
+            TopicPartition(topic.name, row.partition_index): row.offset
+            for topic in response.topics
+            for row in topic.partitions
+            if row.error_code == ErrorCode.NONE
+        }
+
     @staticmethod
-    def _results(look: "_Look", jobs: Mapping[int, "Future[T]"]) -> dict[int, T]:
-        return {number: job.result() for number, job in jobs.items() if look.trouble(job) is None}
+    def _results(poll: "_PollJobs", jobs: Mapping[int, "Future[T]"]) -> dict[int, T]:
+        return {number: job.result() for number, job in jobs.items() if poll.error(job) is None}
 
 
-class _Look:
-    """The jobs of one look."""
+class _PollJobs:
+    """The jobs of one poll."""
 
     def __init__(self, pool: ThreadPoolExecutor, running: dict[tuple[str, int], Future[object]]) -> None:
         self._pool = pool
@@ -258,38 +322,38 @@ class _Look:
         self._jobs: list[Future[object]] = []
 
     def begin(self, what: str, number: int, work: Callable[[], T]) -> "Future[T]":
-        """One of a kind at a time: while the last one hangs, it is waited for once more."""
+        """Starts a job, unless the last one of its kind is still running; then it waits for that one."""
         last = self._running.get((what, number))
         if last is None or last.done():
             job = self._pool.submit(work)
-            self._running[what, number] = job  # type: ignore[assignment]  # kept only to be asked whether it is done
+            self._running[what, number] = job  # type: ignore[assignment]  # kept only to see whether it is done
         else:
             job = last  # type: ignore[assignment]
         self._jobs.append(job)  # type: ignore[arg-type]
         return job
 
     def finish(self, timeout_s: float) -> bool:
-        """Waits for the jobs; whether all were done in time."""
+        """Waits for the jobs. Returns whether all were done in time."""
         return not wait(self._jobs, timeout_s).not_done
 
     @staticmethod
-    def trouble(job: "Future[T]") -> str | None:
+    def error(job: "Future[T]") -> str | None:
         if not job.done():
             return "no response in time"
         error = job.exception()
         if error is None:
             return None
         if not isinstance(error, (WireError, TimeoutError)):
-            _log.error("look_failed", exc_info=error)
+            _log.error("poll_failed", exc_info=error)
         return str(error)
 
     @classmethod
     def result(cls, job: "Future[T]", otherwise: T) -> T:
-        return job.result() if cls.trouble(job) is None else otherwise
+        return job.result() if cls.error(job) is None else otherwise
 
 
-def why_silent(error: BaseException | None) -> str:
-    """Of one broker, in few words: its address is shown beside."""
+def unreachable_reason(error: BaseException | None) -> str:
+    """Why a broker does not respond, in a few words; its address is shown beside."""
     if isinstance(error, UnreachableError) and not error.late:
         return "It refuses or closes connections"
     if isinstance(error, RefusedError):
@@ -298,18 +362,22 @@ def why_silent(error: BaseException | None) -> str:
 
 
 def with_lag(groups: Mapping[str, Group], ends: Mapping[TopicPartition, int]) -> dict[str, Group]:
-    """Consumer groups get their lag from where logs end; share groups' own is better, where the broker told it."""
+    """Computes the lag of consumer groups from the end offsets. For share groups, the count of the broker is used."""
     found = {}
     for name in sorted(groups):
         group = groups[name]
-        counted = {place: max(0, ends[place] - at) for place, at in group.offsets.items() if place in ends}
-        found[name] = replace(group, lags={**counted, **(group.lags if group.kind == SHARE else {})})
+        counted = {
+            topic_partition: max(0, ends[topic_partition] - at)
+            for topic_partition, at in group.offsets.items()
+            if topic_partition in ends
+        }
+        found[name] = replace(group, lags={**counted, **(group.lags if group.type == SHARE else {})})
     return found
 
 
 def _merged(parts: Iterable[Mapping[str, Mapping[TopicPartition, int]]]) -> dict[str, dict[TopicPartition, int]]:
     found: dict[str, dict[TopicPartition, int]] = {}
     for part in parts:
-        for group, places in part.items():
-            found.setdefault(group, {}).update(places)
+        for group, topic_partitions in part.items():
+            found.setdefault(group, {}).update(topic_partitions)
     return found

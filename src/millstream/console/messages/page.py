@@ -15,9 +15,9 @@ from millstream.console.messages.query import (
     MODES,
     NEWEST,
     OFFSET,
-    PLACES,
+    SEARCH_PARTS,
     TIME,
-    Question,
+    Query,
     first_page,
     next_page,
     tail,
@@ -29,15 +29,15 @@ from millstream.console.messages.writing import (
     JSON,
     NULL,
     TEXT,
+    InvalidInputError,
     RecordWriter,
-    TypedWrongError,
-    typed_bytes,
-    typed_headers,
+    parse_bytes,
+    parse_headers,
 )
 from millstream.console.widgets import (
-    Complaint,
-    LiveChoice,
-    Typed,
+    FieldErrors,
+    FormValues,
+    LiveSelect,
     card,
     dialog,
     heading,
@@ -64,7 +64,7 @@ class _Messages:
         self._reader = RecordReader(frame.console.cluster)
         self._decode = Decoder(frame.console.registry).decode
         self._zone: tzinfo = UTC
-        self._question: Question | None = None
+        self._query: Query | None = None
         self._rest: dict[int, Range] = {}
         self._tail: RecordTail | None = None
         self._asked = 0
@@ -95,7 +95,7 @@ class _Messages:
             topic, number = asked.get("topic", ""), asked.get("partition", "")
             wanted = int(number) if number.isascii() and number.isdigit() and len(number) < 7 else None
             self._topic = (
-                LiveChoice(
+                LiveSelect(
                     [topic] if topic else [],
                     value=topic or None,
                     label="Topic",
@@ -106,7 +106,7 @@ class _Messages:
                 .classes("ms-field-wide")
             )
             self._partition = (
-                LiveChoice(
+                LiveSelect(
                     {None: "all"} if wanted is None else {None: "all", wanted: str(wanted)},
                     value=wanted,
                     label="Partition",
@@ -132,8 +132,8 @@ class _Messages:
                 .props("outlined dense clearable data-filter data-testid=contains")
                 .classes("ms-field-wide")
             )
-            self._place = (
-                ui.select(list(PLACES), value=PLACES[0], label="in")
+            self._search_in = (
+                ui.select(list(SEARCH_PARTS), value=SEARCH_PARTS[0], label="in")
                 .props("outlined dense options-dense")
                 .classes("ms-field")
             )
@@ -199,14 +199,14 @@ class _Messages:
         else:
             self._at.props("label=Offset").props["placeholder"] = "0"
 
-    def _read_form(self, typed: Typed) -> Question:
-        return Question(
+    def _read_form(self, typed: FormValues) -> Query:
+        return Query(
             topic=str(self._topic.value or ""),
             mode=str(self._mode.value),
             at=typed.text(self._at),
             partition=self._partition.value,
             text=typed.text(self._text),
-            place=str(self._place.value),
+            search_in=str(self._search_in.value),
             field=typed.text(self._field),
             count=int(self._count.value or 50),
         )
@@ -214,11 +214,11 @@ class _Messages:
     # Asking
 
     async def _ask(self) -> None:
-        await self._ask_typed(Typed())
+        await self._ask_typed(FormValues())
 
-    async def _ask_typed(self, typed: Typed) -> None:
-        question = self._read_form(typed)
-        if not question.topic:
+    async def _ask_typed(self, typed: FormValues) -> None:
+        query = self._read_form(typed)
+        if not query.topic:
             return
         self._asked += 1
         self._tail = None
@@ -226,25 +226,25 @@ class _Messages:
         self._more.set_visibility(False)
         with self._frame.reporting("The records cannot be read"):
             try:
-                question.check(self._zone)
+                query.check(self._zone)
             except ValueError as error:
                 raise UserError(str(error)) from None
-            self._question = question
-            if question.mode == LIVE:
+            self._query = query
+            if query.mode == LIVE:
                 self._table.replace([])
                 self._skipped = 0
-                self._tail = tail(self._reader, question, self._decode)
+                self._tail = tail(self._reader, query, self._decode)
                 self._dot.set_visibility(True)
                 self._status.set_text("Waiting for new records…")
                 return
             self._table.replace([])
-            await self._read(lambda: first_page(self._reader, question, self._decode, self._zone))
+            await self._read(lambda: first_page(self._reader, query, self._decode, self._zone))
 
     async def _continue(self) -> None:
-        question, rest = self._question, self._rest
-        if question is not None:
+        query, rest = self._query, self._rest
+        if query is not None:
             with self._frame.reporting("The records cannot be read"):
-                await self._read(lambda: next_page(self._reader, question, self._decode, rest))
+                await self._read(lambda: next_page(self._reader, query, self._decode, rest))
 
     async def _read(self, read: Any) -> None:
         asked = self._asked
@@ -267,27 +267,27 @@ class _Messages:
         self._rest = rest
         self._table.append(lines)
         self._status.set_text(self._outcome(page))
-        backwards = self._question is not None and self._question.is_backwards
-        self._more.set_text("Continue search" if page.cut_short else "Older" if backwards else "Newer")
+        backwards = self._query is not None and self._query.is_backwards
+        self._more.set_text("Continue search" if page.stopped_early else "Older" if backwards else "Newer")
         self._more.set_visibility(page.more and len(self._table) < MOST_ROWS)
         for problem in page.problems:
-            self._frame.complain(problem)
+            self._frame.show_error(problem)
 
     def _outcome(self, page: Page) -> str:
         shown = plural(len(self._table), "record")
         zone = f", times in {self._zone.tzname(None) or self._zone}"
         if len(self._table) >= MOST_ROWS:
             return f"{shown}, the maximum: start at a later offset, or use a filter{zone}"
-        if page.cut_short:
-            return f"{shown}; search stopped after {count(page.looked_at)} records{zone}"
+        if page.stopped_early:
+            return f"{shown}; search stopped after {count(page.searched)} records{zone}"
         if not len(self._table):
             return "No records match the filter." if self._filtered else "No records."
-        looked = f", {count(page.looked_at)} searched" if self._filtered else ""
+        looked = f", {count(page.searched)} searched" if self._filtered else ""
         return f"{shown}{looked}{zone}"
 
     @property
     def _filtered(self) -> bool:
-        return self._question is not None and bool(self._question.text.strip() or self._question.field.strip())
+        return self._query is not None and bool(self._query.text.strip() or self._query.field.strip())
 
     async def _step(self) -> None:
         following, asked = self._tail, self._asked
@@ -315,7 +315,7 @@ class _Messages:
     # Single records
 
     async def _open(self, line: Line) -> None:
-        topic = self._question.topic if self._question is not None else ""
+        topic = self._query.topic if self._query is not None else ""
         with self._frame.reporting("The record cannot be shown"):
             record: FoundRecord | None = line.record
             if not line.is_whole:
@@ -332,7 +332,7 @@ class _Messages:
     def _write(self) -> None:
         topic = self._frame.snapshot.topics.get(str(self._topic.value))
         if topic is None:
-            self._frame.complain("Choose a topic first.")
+            self._frame.show_error("Choose a topic first.")
             return
 
         async def written() -> None:
@@ -393,30 +393,30 @@ class _Writing:
                 ui.textarea("Headers").props("outlined autogrow data-testid=write-headers").classes("ms-stack")
             )
             ui.label("One header per line, as name: value").classes("ms-help")
-            self._complaint = Complaint()
+            self._errors = FieldErrors()
             with ui.element("div").classes("ms-actions"):
                 ui.button("Close", on_click=self._dialog.close).props("flat no-caps")
                 self._button = ui.button("Produce", icon="send").props("unelevated no-caps data-testid=write")
                 send_form(self._button, self._write)
         self._dialog.open()
 
-    async def _write(self, typed: Typed) -> None:
+    async def _write(self, typed: FormValues) -> None:
         try:
             key_form = str(self._key_form.value)
             # An empty line under "text" is how most people say that there is no key.
             key_text = typed.text(self._key)
-            key = None if key_form == TEXT and not key_text else typed_bytes(key_text, key_form, "key")
-            value = typed_bytes(typed.text(self._value), str(self._value_form.value), "value")
-            headers = typed_headers(typed.text(self._headers))
+            key = None if key_form == TEXT and not key_text else parse_bytes(key_text, key_form, "key")
+            value = parse_bytes(typed.text(self._value), str(self._value_form.value), "value")
+            headers = parse_headers(typed.text(self._headers))
             self._button.props("loading")
             writer = RecordWriter(self._frame.console.cluster)
             at = await self._frame.run(writer.write, self._topic, key, value, headers, self._partition.value)
-        except (TypedWrongError, WireError) as error:
-            self._complaint.say(str(error))
+        except (InvalidInputError, WireError) as error:
+            self._errors.show(str(error))
             return
         finally:
             self._button.props(remove="loading")
-        self._complaint.say("")
-        self._frame.say(f"Record written to partition {at.partition} at offset {at.offset:,}.")
-        self._frame.changed()
+        self._errors.show("")
+        self._frame.notify(f"Record written to partition {at.partition} at offset {at.offset:,}.")
+        self._frame.poll_now()
         await self._written()

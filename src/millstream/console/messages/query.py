@@ -21,7 +21,7 @@ Step = str | int | None
 """A name, an index, or every one of a list."""
 
 ANYWHERE, IN_KEY, IN_VALUE, IN_HEADERS = "anywhere", "key", "value", "headers"
-PLACES = (ANYWHERE, IN_KEY, IN_VALUE, IN_HEADERS)
+SEARCH_PARTS = (ANYWHERE, IN_KEY, IN_VALUE, IN_HEADERS)
 _SCHEMA_MAGIC = b"\x00"
 _COMPARISON = re.compile(r"(?P<path>.+?)\s*(?P<sign>!=|>=|<=|=|>|<|~)\s*(?P<wanted>.*)", re.DOTALL)
 _PATH_PART = re.compile(
@@ -120,7 +120,7 @@ class RecordFilter:
 
     decode: Decode
     text: str = ""
-    place: str = ANYWHERE
+    search_in: str = ANYWHERE
     field: FieldIs | None = None
     field_of_key: bool = False
 
@@ -136,11 +136,11 @@ class RecordFilter:
         return decoded.kind != "binary" and self.field.holds(decoded.value)
 
     def _parts(self, record: FoundRecord) -> Iterator[bytes | None]:
-        if self.place in (ANYWHERE, IN_KEY):
+        if self.search_in in (ANYWHERE, IN_KEY):
             yield record.key
-        if self.place in (ANYWHERE, IN_VALUE):
+        if self.search_in in (ANYWHERE, IN_VALUE):
             yield record.value
-        if self.place in (ANYWHERE, IN_HEADERS):
+        if self.search_in in (ANYWHERE, IN_HEADERS):
             for name, value in record.headers:
                 yield name.encode("utf-8", "surrogateescape")
                 yield value
@@ -243,14 +243,14 @@ MODES = {NEWEST: "Newest", OLDEST: "Oldest", OFFSET: "From offset", TIME: "From 
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Query:
     topic: str
     mode: str = NEWEST
     at: str = ""
     """The offset or time, as it was typed."""
     partition: int | None = None
     text: str = ""
-    place: str = ANYWHERE
+    search_in: str = ANYWHERE
     field: str = ""
     count: int = 50
 
@@ -260,7 +260,7 @@ class Question:
 
     def filter(self, decode: Decode) -> RecordFilter | None:
         """ValueError says what was typed wrong."""
-        found = RecordFilter(decode, self.text.strip(), self.place, parse_field(self.field))
+        found = RecordFilter(decode, self.text.strip(), self.search_in, parse_field(self.field))
         return found if found else None
 
     def check(self, zone: tzinfo) -> None:
@@ -276,31 +276,31 @@ class Question:
         return None if self.partition is None else [self.partition]
 
 
-def first_page(reader: RecordReader, question: Question, decode: Decode, zone: tzinfo) -> tuple[Page, dict[int, Range]]:
+def first_page(reader: RecordReader, query: Query, decode: Decode, zone: tzinfo) -> tuple[Page, dict[int, Range]]:
     """The page, and the ranges that the next one goes on from."""
-    ranges = reader.ranges(question.topic, question._partitions)
-    if question.mode == OFFSET:
-        offset = parse_offset(question.at)
+    ranges = reader.ranges(query.topic, query._partitions)
+    if query.mode == OFFSET:
+        offset = parse_offset(query.at)
         ranges = {index: Range(min(max(span.start, offset), span.end), span.end) for index, span in ranges.items()}
-    elif question.mode == TIME:
-        starts = reader.starts_at(question.topic, parse_moment(question.at, zone, datetime.now(UTC)), ranges)
+    elif query.mode == TIME:
+        starts = reader.starts_at(query.topic, parse_moment(query.at, zone, datetime.now(UTC)), ranges)
         ranges = {index: Range(starts[index], span.end) for index, span in ranges.items()}
-    return next_page(reader, question, decode, ranges)
+    return next_page(reader, query, decode, ranges)
 
 
 def next_page(
-    reader: RecordReader, question: Question, decode: Decode, ranges: dict[int, Range]
+    reader: RecordReader, query: Query, decode: Decode, ranges: dict[int, Range]
 ) -> tuple[Page, dict[int, Range]]:
-    read = reader.backwards if question.is_backwards else reader.forwards
-    page = read(question.topic, ranges, question.count, question.filter(decode))
+    read = reader.backwards if query.is_backwards else reader.forwards
+    page = read(query.topic, ranges, query.count, query.filter(decode))
     rest = {
         index: Range(span.start, page.following[index])
-        if question.is_backwards
+        if query.is_backwards
         else Range(page.following[index], span.end)
         for index, span in ranges.items()
     }
     return page, rest
 
 
-def tail(reader: RecordReader, question: Question, decode: Decode) -> RecordTail:
-    return RecordTail(reader, question.topic, question._partitions, question.filter(decode))
+def tail(reader: RecordReader, query: Query, decode: Decode) -> RecordTail:
+    return RecordTail(reader, query.topic, query._partitions, query.filter(decode))

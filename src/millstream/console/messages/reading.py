@@ -1,7 +1,7 @@
 """Reads records for display: the newest, from an offset or a time, and new ones as they arrive, with bounded cost.
 
 Partitions are merged by time while they are read, so a page is in order over the whole topic. Each partition is read in
-chunks, and only as far as needed. `Allowance` limits the cost of one query; a page that reached the limit says so and
+chunks, and only as far as needed. `ReadLimit` limits the cost of one query; a page that reached the limit says so and
 can be continued. Live reading never falls behind: it skips the oldest new records that exceed the limit and counts
 them.
 """
@@ -23,13 +23,13 @@ from millstream.formats.records.record import Header
 from millstream.raw_client import EARLIEST, LATEST, Cluster, OffsetOutOfRangeError, TopicPartition, UnreadableError
 
 FETCH_BYTES = 1 << 20
-_FIRST_STRETCH = 16
-_LONGEST_STRETCH = 8192
+_FIRST_CHUNK = 16
+_LARGEST_CHUNK = 8192
 _THREADS = 8
 _OPENING = OpeningLimits(max_bytes=64 << 20, max_records=1_000_000)
 """Of one batch."""
 _MOST_HELD = 64 << 20
-"""Bytes of the records of one stretch."""
+"""Bytes of the records of one chunk."""
 
 
 class FoundRecord(NamedTuple):
@@ -44,8 +44,8 @@ class FoundRecord(NamedTuple):
 Matches = Callable[[FoundRecord], bool]
 
 
-class Allowance:
-    """How much one question may read; whoever reads says so here and stops when it is spent."""
+class ReadLimit:
+    """How much one query may read; whoever reads says so here and stops when it is spent."""
 
     def __init__(self, records: int = 200_000, size_bytes: int = 64 << 20, seconds: float = 10.0) -> None:
         self.records = records
@@ -77,11 +77,11 @@ class Page:
     records: list[FoundRecord]
     following: dict[int, int]
     """Backwards: the offset before which to go on; forwards: the one to go on from."""
-    looked_at: int
+    searched: int
     more: bool
     """Whether there is something left in that direction."""
-    cut_short: bool
-    """The allowance was spent before the page was full."""
+    stopped_early: bool
+    """The limit was spent before the page was full."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -95,17 +95,20 @@ class RecordReader:
         """What can be read now of each partition, of all or of those named."""
         if partitions is None:
             partitions = range(self._cluster.partitions_of(topic))
-        places = [TopicPartition(topic, index) for index in partitions]
-        starts = self._cluster.offsets(dict.fromkeys(places, EARLIEST))
-        ends = self._cluster.offsets(dict.fromkeys(places, LATEST))
-        return {place.partition: Range(starts[place].offset, ends[place].offset) for place in places}
+        topic_partitions = [TopicPartition(topic, index) for index in partitions]
+        starts = self._cluster.offsets(dict.fromkeys(topic_partitions, EARLIEST))
+        ends = self._cluster.offsets(dict.fromkeys(topic_partitions, LATEST))
+        return {
+            topic_partition.partition: Range(starts[topic_partition].offset, ends[topic_partition].offset)
+            for topic_partition in topic_partitions
+        }
 
     def starts_at(self, topic: str, moment_ms: int, ranges: Mapping[int, Range]) -> dict[int, int]:
         """The first offset of each partition at or after a time; its end if there is none."""
         found = self._cluster.offsets({TopicPartition(topic, index): moment_ms for index in ranges})
         return {
-            place.partition: ranges[place.partition].end if there.offset < 0 else there.offset
-            for place, there in found.items()
+            topic_partition.partition: ranges[topic_partition.partition].end if there.offset < 0 else there.offset
+            for topic_partition, there in found.items()
         }
 
     def backwards(
@@ -114,10 +117,10 @@ class RecordReader:
         ranges: Mapping[int, Range],
         count: int,
         matches: Matches | None = None,
-        allowance: Allowance | None = None,
+        limit: ReadLimit | None = None,
     ) -> Page:
         """The last `count` records before each range's end, newest first."""
-        return self._page(topic, ranges, count, matches, allowance or Allowance(), _Backwards)
+        return self._page(topic, ranges, count, matches, limit or ReadLimit(), _Backwards)
 
     def forwards(
         self,
@@ -125,10 +128,10 @@ class RecordReader:
         ranges: Mapping[int, Range],
         count: int,
         matches: Matches | None = None,
-        allowance: Allowance | None = None,
+        limit: ReadLimit | None = None,
     ) -> Page:
         """The first `count` records from each range's start on, oldest first."""
-        return self._page(topic, ranges, count, matches, allowance or Allowance(), _Forwards)
+        return self._page(topic, ranges, count, matches, limit or ReadLimit(), _Forwards)
 
     def one(self, topic: str, partition: int, offset: int) -> FoundRecord | None:
         """The record at an offset; None if it is not there any more."""
@@ -141,27 +144,26 @@ class RecordReader:
         ranges: Mapping[int, Range],
         count: int,
         matches: Matches | None,
-        allowance: Allowance,
-        direction: "type[_Walk]",
+        limit: ReadLimit,
+        direction: "type[_PartitionReader]",
     ) -> Page:
-        stretch = max(4, min(64, 2 * count // max(1, len(ranges))))
+        chunk = max(4, min(64, 2 * count // max(1, len(ranges))))
         walks = [
-            direction(self._cluster, TopicPartition(topic, index), span, stretch, allowance)
-            for index, span in ranges.items()
+            direction(self._cluster, TopicPartition(topic, index), span, chunk, limit) for index, span in ranges.items()
         ]
         _prime([walk for walk in walks if not walk.at_end])
         heap = [(direction.order(walk.next), walk) for walk in walks if walk.fill()]
         heapq.heapify(heap)
         records: list[FoundRecord] = []
-        looked_at = 0
-        while heap and len(records) < count and not (looked_at % 1024 == 0 and looked_at and allowance.spent):
+        searched = 0
+        while heap and len(records) < count and not (searched % 1024 == 0 and searched and limit.spent):
             _, walk = heap[0]
             record = walk.take()
             if walk.fill():
                 heapq.heapreplace(heap, (direction.order(walk.next), walk))
             else:
                 heapq.heappop(heap)
-            looked_at += 1
+            searched += 1
             if matches is None or matches(record):
                 records.append(record)
         full = len(records) == count
@@ -169,23 +171,23 @@ class RecordReader:
         return Page(
             records,
             {walk.partition: walk.following for walk in walks},
-            looked_at,
+            searched,
             more,
             more and not full,
             [walk.problem for walk in walks if walk.problem],
         )
 
 
-class _Walk(ABC):
-    """One partition from one end of a range to the other, a stretch at a time."""
+class _PartitionReader(ABC):
+    """One partition from one end of a range to the other, a chunk at a time."""
 
     def __init__(
-        self, cluster: Cluster, place: TopicPartition, span: Range, stretch: int, allowance: Allowance
+        self, cluster: Cluster, topic_partition: TopicPartition, span: Range, chunk: int, limit: ReadLimit
     ) -> None:
         self._cluster = cluster
-        self._place = place
-        self._allowance = allowance
-        self._stretch = stretch
+        self._topic_partition = topic_partition
+        self._limit = limit
+        self._chunk = chunk
         self._low, self._high = span
         """What has not been read yet."""
         self._ready: list[FoundRecord] = []
@@ -203,7 +205,7 @@ class _Walk(ABC):
 
     @abstractmethod
     def _read_on(self) -> list[FoundRecord]:
-        """Reads the next stretch, moves the edge, and returns its records, the next one last."""
+        """Reads the next chunk, moves the edge, and returns its records, the next one last."""
 
     @abstractmethod
     def _passed(self, record: FoundRecord) -> int:
@@ -211,7 +213,7 @@ class _Walk(ABC):
 
     @property
     def partition(self) -> int:
-        return self._place.partition
+        return self._topic_partition.partition
 
     @property
     def at_end(self) -> bool:
@@ -227,16 +229,16 @@ class _Walk(ABC):
         return record
 
     def fill(self) -> bool:
-        """Whether there is a next record; reads until there is one, the range ends or the allowance is spent."""
-        while not self._ready and self._low < self._high and not self._allowance.spent:
+        """Whether there is a next record; reads until there is one, the range ends or the limit is spent."""
+        while not self._ready and self._low < self._high and not self._limit.spent:
             try:
                 self._ready = self._read_on()
             except (KafkaError, OffsetOutOfRangeError) as error:
-                self.problem = f"{self._place}: {error}"
+                self.problem = f"{self._topic_partition}: {error}"
                 self._high = self._low
             if not self._ready:
                 self.following = self._edge
-                self._stretch = min(2 * self._stretch, _LONGEST_STRETCH)
+                self._chunk = min(2 * self._chunk, _LARGEST_CHUNK)
         return bool(self._ready)
 
     def _read(self, start: int, end: int, *, whole: bool) -> tuple[list[FoundRecord], int]:
@@ -245,7 +247,7 @@ class _Walk(ABC):
         size = held = 0
         while start < end and held <= _MOST_HELD:
             try:
-                fetched = self._cluster.fetch(self._place, start, max_bytes=FETCH_BYTES, max_wait_ms=0)
+                fetched = self._cluster.fetch(self._topic_partition, start, max_bytes=FETCH_BYTES, max_wait_ms=0)
             except UnreadableError as error:
                 self.problem = str(error)
                 start = end
@@ -266,11 +268,11 @@ class _Walk(ABC):
                 except BeyondLimitsError:
                     if whole or not found:
                         raise
-                    following = header.base_offset  # those before are shown; the next stretch says what is wrong
+                    following = header.base_offset  # those before are shown; the next chunk says what is wrong
                     break
                 except KafkaError as error:
                     low, high = header.base_offset, header.last_offset
-                    self.problem = f"{self._place}: offsets {low} to {high} are skipped: {error.message}"
+                    self.problem = f"{self._topic_partition}: offsets {low} to {high} are skipped: {error.message}"
                     continue
                 found += records
                 held += sum(len(each.key or b"") + len(each.value or b"") for each in records)
@@ -282,13 +284,13 @@ class _Walk(ABC):
                 if fetched.data:
                     raise _damaged(start, "no record batch starts there")
                 break  # it was taken back since the range was asked for
-            start = min(following, end)  # a batch may go on behind the end: the rest of it is the next stretch's
+            start = min(following, end)  # a batch may go on behind the end: the rest of it is the next chunk's
             if not whole:
                 break
-        self._allowance.take(len(found), max(size, held))
-        if found:  # the next stretch is to cost about one fetch
+        self._limit.take(len(found), max(size, held))
+        if found:  # the next chunk is to cost about one fetch
             average = max(1, size // len(found))
-            self._stretch = max(_FIRST_STRETCH, min(_LONGEST_STRETCH, 2 * self._stretch, FETCH_BYTES // average))
+            self._chunk = max(_FIRST_CHUNK, min(_LARGEST_CHUNK, 2 * self._chunk, FETCH_BYTES // average))
         return found, start
 
     def _opened(self, data: memoryview, at: int, header: BatchHeader, start: int, end: int) -> list[FoundRecord]:
@@ -302,7 +304,7 @@ class _Walk(ABC):
         ]
 
 
-class _Backwards(_Walk):
+class _Backwards(_PartitionReader):
     @staticmethod
     def order(record: FoundRecord) -> tuple[int, int, int]:
         return (-record.timestamp_ms, record.partition, -record.offset)
@@ -312,7 +314,7 @@ class _Backwards(_Walk):
         return self._high
 
     def _read_on(self) -> list[FoundRecord]:
-        start = max(self._low, self._high - self._stretch)
+        start = max(self._low, self._high - self._chunk)
         found, _ = self._read(start, self._high, whole=True)
         self._high = start
         return found
@@ -321,7 +323,7 @@ class _Backwards(_Walk):
         return record.offset
 
 
-class _Forwards(_Walk):
+class _Forwards(_PartitionReader):
     @staticmethod
     def order(record: FoundRecord) -> tuple[int, int, int]:
         return (record.timestamp_ms, record.partition, record.offset)
@@ -331,7 +333,7 @@ class _Forwards(_Walk):
         return self._low
 
     def _read_on(self) -> list[FoundRecord]:
-        end = min(self._high, self._low + self._stretch)
+        end = min(self._high, self._low + self._chunk)
         found, reached = self._read(self._low, end, whole=False)
         self._low = reached if reached > self._low else end
         found.reverse()
@@ -345,11 +347,11 @@ def _damaged(offset: int, reason: str) -> KafkaError:
     return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {offset} cannot be read: {reason}")
 
 
-def _prime(walks: list[_Walk]) -> None:
-    """The first stretch of every partition, several at a time: each is a way to a broker and back."""
+def _prime(walks: list[_PartitionReader]) -> None:
+    """The first chunk of every partition, several at a time: each is a way to a broker and back."""
     if len(walks) > 1:
         with ThreadPoolExecutor(min(_THREADS, len(walks))) as pool:
-            for _ in pool.map(_Walk.fill, walks):
+            for _ in pool.map(_PartitionReader.fill, walks):
                 pass
 
 
@@ -363,7 +365,7 @@ _LONGEST_S = 2.0
 class Step:
     records: list[FoundRecord]
     """Oldest first."""
-    looked_at: int
+    searched: int
     skipped: int
     """Offsets that were passed over, of which some may have had no record."""
     problems: list[str]
@@ -399,7 +401,7 @@ class RecordTail:
         self._positions = {index: span.end for index, span in ranges.items()}
         if not grown:
             return Step([], 0, 0, [])
-        allowance = Allowance(_MOST_LOOKED_AT, _MOST_BYTES, _LONGEST_S)
-        page = self._reader.backwards(self._topic, grown, most, self._matches, allowance)
+        limit = ReadLimit(_MOST_LOOKED_AT, _MOST_BYTES, _LONGEST_S)
+        page = self._reader.backwards(self._topic, grown, most, self._matches, limit)
         skipped = sum(page.following[index] - span.start for index, span in grown.items()) if page.more else 0
-        return Step(page.records[::-1], page.looked_at, skipped, page.problems)
+        return Step(page.records[::-1], page.searched, skipped, page.problems)

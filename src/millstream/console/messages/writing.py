@@ -22,7 +22,7 @@ FORMS = (TEXT, JSON, BASE64, NULL)
 _DELIVERY_S = 30.0
 
 
-class TypedWrongError(ValueError):
+class InvalidInputError(ValueError):
     """What was typed is not of the form that was chosen; the text says how to put it right."""
 
 
@@ -32,7 +32,7 @@ class WrittenAt:
     offset: int
 
 
-def typed_bytes(text: str, form: str, what: str) -> bytes | None:
+def parse_bytes(text: str, form: str, what: str) -> bytes | None:
     """The bytes of a key or value as it was typed; `what` names it in the error."""
     if form == NULL:
         return None
@@ -40,23 +40,23 @@ def typed_bytes(text: str, form: str, what: str) -> bytes | None:
         try:
             return base64.b64decode("".join(text.split()), validate=True)
         except (binascii.Error, ValueError) as error:
-            raise TypedWrongError(
+            raise InvalidInputError(
                 f"The {what} is not valid base64 ({error}). Correct it, or choose another format."
             ) from None
     if form == JSON:
         try:
             orjson.loads(text)
         except ValueError as error:
-            raise TypedWrongError(
+            raise InvalidInputError(
                 f"The {what} is not valid JSON ({error}). Correct it, or choose the format text."
             ) from None
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise TypedWrongError(f"The {what} holds half of a surrogate pair. Enter it again, or use base64.") from None
+        raise InvalidInputError(f"The {what} holds half of a surrogate pair. Enter it again, or use base64.") from None
 
 
-def typed_headers(text: str) -> tuple[Header, ...]:
+def parse_headers(text: str) -> tuple[Header, ...]:
     """One header a line, `name: value`; a line without a colon is a header without a value."""
     headers: list[Header] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -64,7 +64,7 @@ def typed_headers(text: str) -> tuple[Header, ...]:
             continue
         name, colon, value = line.partition(":")
         if not name.strip():
-            raise TypedWrongError(
+            raise InvalidInputError(
                 f"Line {number} of the headers has no name. Enter one header per line, as name: value."
             )
         headers.append((name.strip(), value.strip().encode() if colon else None))
@@ -90,17 +90,17 @@ class RecordWriter:
         if partition is None:
             partition = random.randrange(count) if key is None else int(partition_by_key(pa.array([key]), count)[0])
         elif not 0 <= partition < count:
-            raise TypedWrongError(f"{topic} has no partition {partition}, only 0 to {count - 1}.")
-        # With an id of its own the record is written once, even if an answer is lost and it is sent again.
+            raise InvalidInputError(f"{topic} has no partition {partition}, only 0 to {count - 1}.")
+        # With an id of its own the record is written once, even if an response is lost and it is sent again.
         producer_id, epoch = idempotent_producer(self._cluster)
         record = Record(key, value, tuple(headers), time.time_ns() // 1_000_000)
         batch = build_batch([record], producer_id=producer_id, producer_epoch=epoch, base_sequence=0)
-        place = TopicPartition(topic, partition)
+        topic_partition = TopicPartition(topic, partition)
         producer = Producer(self._cluster, delivery_timeout_s=min(_DELIVERY_S, self._cluster.timeout_s))
         try:
-            producer.send(place, batch, 1)
+            producer.send(topic_partition, batch, 1)
             producer.flush()
-            written = producer.written.get(place)
+            written = producer.written.get(topic_partition)
         finally:
             producer.close()
         return WrittenAt(partition, written.first_offset if written is not None else -1)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millstream.console.console import UserError
-from millstream.console.messages.reading import Allowance, FoundRecord, Range, RecordReader
+from millstream.console.messages.reading import FoundRecord, Range, ReadLimit, RecordReader
 from millstream.formats.records.record import Record, build_batch
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.raw_client.producing import Producer
@@ -23,7 +23,7 @@ _NUMBER = re.compile("[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     record: FoundRecord
     topic: str
     partition: int
@@ -33,12 +33,12 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class Letters:
+class DeadLetters:
     """Those of a group that have not been sent back, oldest first, and where each partition of their topic was read
     to: others' letters may lie between."""
 
     topic: str
-    letters: Sequence[Letter]
+    letters: Sequence[DeadLetter]
     read_to: dict[TopicPartition, int]
     more: bool
 
@@ -47,49 +47,51 @@ def redrive_group(group: str) -> str:
     return f"{group}.redrive"
 
 
-def waiting_letters(cluster: Cluster, group: str, topic: str) -> Letters:
+def pending_dead_letters(cluster: Cluster, group: str, topic: str) -> DeadLetters:
     """At most so many at once; `more` says that there are others behind."""
     reader = RecordReader(cluster)
     ranges = reader.ranges(topic)
-    places = [TopicPartition(topic, number) for number in ranges]
-    sent = cluster.committed_offsets(redrive_group(group), places)
+    topic_partitions = [TopicPartition(topic, number) for number in ranges]
+    sent = cluster.committed_offsets(redrive_group(group), topic_partitions)
     left = {
-        place.partition: Range(
-            max(ranges[place.partition].start, sent.get(place, 0)),
-            ranges[place.partition].end,
+        topic_partition.partition: Range(
+            max(ranges[topic_partition.partition].start, sent.get(topic_partition, 0)),
+            ranges[topic_partition.partition].end,
         )
-        for place in places
+        for topic_partition in topic_partitions
     }
     wanted = group.encode()
     page = reader.forwards(
-        topic, left, AT_ONCE, lambda record: _header(record, "group") == wanted, Allowance(seconds=15.0)
+        topic, left, AT_ONCE, lambda record: _header(record, "group") == wanted, ReadLimit(seconds=15.0)
     )
     if page.problems:
         raise UserError(f"some dead letters in {topic} cannot be read: {page.problems[0]}")
-    letters = [letter for record in page.records if (letter := _letter(record)) is not None]
+    letters = [letter for record in page.records if (letter := _dead_letter(record)) is not None]
     read_to = {TopicPartition(topic, number): offset for number, offset in page.following.items()}
-    return Letters(topic, letters, read_to, page.more)
+    return DeadLetters(topic, letters, read_to, page.more)
 
 
-def redrive(cluster: Cluster, group: str, letters: Letters) -> int:
+def redrive(cluster: Cluster, group: str, letters: DeadLetters) -> int:
     """Sends back what was shown; the number of records."""
-    by_place: dict[TopicPartition, list[Letter]] = {}
+    by_partition: dict[TopicPartition, list[DeadLetter]] = {}
     for letter in letters.letters:
-        by_place.setdefault(TopicPartition(letter.topic, letter.partition), []).append(letter)
-    topics = cluster.topics({place.topic for place in by_place})
-    for place in by_place:
-        if place.topic not in topics:
-            raise UserError(f"topic {place.topic!r} does not exist: create it, then send its dead letters back")
-        if place.partition >= len(topics[place.topic].partitions):
-            raise UserError(f"{place} does not exist: topic {place.topic!r} was created again with fewer partitions")
+        by_partition.setdefault(TopicPartition(letter.topic, letter.partition), []).append(letter)
+    topics = cluster.topics({topic_partition.topic for topic_partition in by_partition})
+    for topic_partition in by_partition:
+        if topic_partition.topic not in topics:
+            raise UserError(
+                f"topic {topic_partition.topic!r} does not exist: create it, then send its dead letters back"
+            )
+        if topic_partition.partition >= len(topics[topic_partition.topic].partitions):
+            raise UserError(f"{topic_partition} does not exist: the topic was created again with fewer partitions")
     producer_id, epoch = idempotent_producer(cluster)
     producer = Producer(cluster, delivery_timeout_s=cluster.timeout_s)
     try:
-        for place, theirs in by_place.items():
+        for topic_partition, theirs in by_partition.items():
             for at in range(0, len(theirs), _PER_BATCH):
                 records = [_original(letter.record) for letter in theirs[at : at + _PER_BATCH]]
                 batch = build_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=at)
-                producer.send(place, batch, len(records))
+                producer.send(topic_partition, batch, len(records))
         producer.flush()
     finally:
         producer.close()
@@ -97,11 +99,13 @@ def redrive(cluster: Cluster, group: str, letters: Letters) -> int:
     return len(letters.letters)
 
 
-def _letter(record: FoundRecord) -> Letter | None:
+def _dead_letter(record: FoundRecord) -> DeadLetter | None:
     topic, partition, offset = (_text(record, name) for name in ("topic", "partition", "offset"))
     if not topic or not _NUMBER.fullmatch(partition) or not _NUMBER.fullmatch(offset):
         return None
-    return Letter(record, topic, int(partition), int(offset), _text(record, "delivery.count"), _text(record, "message"))
+    return DeadLetter(
+        record, topic, int(partition), int(offset), _text(record, "delivery.count"), _text(record, "message")
+    )
 
 
 def _original(record: FoundRecord) -> Record:

@@ -4,11 +4,10 @@ Read-only: the state is requested with its current leader epoch, so nothing is w
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from uuid import UUID
 
-from millstream.console.live.snapshot import Topic
 from millstream.formats.protocol.schema import Message
 from millstream.raw_client import Cluster, CoordinatorKind, TopicPartition
 from millstream.raw_client.errors import error_code, refusal
@@ -21,46 +20,47 @@ DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Of one partition, from where the group begins: counts of records."""
+    """Counts of records of one partition, from the start offset of the group on."""
 
     start: int
     redelivered: int
-    """Given back, or their lock ran out: they wait for another try."""
+    """Released, or their lock timed out: they wait for redelivery."""
     most_deliveries: int
     done: int
-    """Out of turn: before them there is one that is not."""
+    """Acknowledged out of order: an earlier record is not."""
     given_up: int
 
 
 def read_delivery(
-    cluster: Cluster, group: str, places: Mapping[TopicPartition, int], topics: Mapping[str, Topic]
+    cluster: Cluster, group: str, topic_partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, Delivery]:
-    """Partitions whose topic is gone, or that nobody has read yet, are absent."""
+    """The delivery state by partition, without deleted topics and partitions that were never read."""
+    topics = cluster.topics({each.topic for each in topic_partitions}) if topic_partitions else {}
     found = {}
-    for place in places:
-        topic = topics.get(place.topic)
+    for topic_partition in topic_partitions:
+        topic = topics.get(topic_partition.topic)
         if topic is None:
             continue
-        row = _read(cluster, group, topic.id, place)
+        row = _read(cluster, group, topic.topic_id, topic_partition)
         if row is not None:
-            found[place] = _counted(row)
+            found[topic_partition] = _counted(row)
     return found
 
 
-def _read(cluster: Cluster, group: str, topic_id: UUID, place: TopicPartition) -> Message | None:
+def _read(cluster: Cluster, group: str, topic_id: UUID, topic_partition: TopicPartition) -> Message | None:
     def ask(api: str, epoch: int) -> Message:
-        key = f"{group}:{base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip('=')}:{place.partition}"
-        partitions = [{"partition": place.partition, "leader_epoch": epoch}]
-        answer = cluster.call_coordinator(
+        key = f"{group}:{base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip('=')}:{topic_partition.partition}"
+        partitions = [{"partition": topic_partition.partition, "leader_epoch": epoch}]
+        response = cluster.call_coordinator(
             key,
             CoordinatorKind.SHARE,
             api,
             group_id=group,
             topics=[{"topic_id": topic_id, "partitions": partitions}],
         )
-        row: Message = answer.results[0].partitions[0]
+        row: Message = response.results[0].partitions[0]
         if row.error_code:
-            raise refusal(f"the state of {group} in {place}", error_code(row.error_code), row.error_message)
+            raise refusal(f"the state of {group} in {topic_partition}", error_code(row.error_code), row.error_message)
         return row
 
     summary = ask("read_share_group_state_summary", -1)
@@ -81,10 +81,10 @@ def _counted(row: Message) -> Delivery:
 
 
 def read_settings(cluster: Cluster, group: str) -> dict[str, str]:
-    """The settings of a share group, as they hold for it; those that only concern other groups are left out."""
+    """The settings of a share group, without those for other kinds of groups."""
     resource = {"resource_type": _GROUP_RESOURCE, "resource_name": group, "configuration_keys": None}
-    answer = cluster.call("describe_configs", resources=[resource])
-    (row,) = answer.results
+    response = cluster.call("describe_configs", resources=[resource])
+    (row,) = response.results
     if row.error_code:
         raise refusal(f"the settings of group {group!r}", error_code(row.error_code), row.error_message)
     return {config.name: config.value or "" for config in row.configs if config.name.startswith(_OF_SHARE_GROUPS)}

@@ -2,13 +2,13 @@
 
 from nicegui import ui
 
+from millstream.admin.groups import SHARE, Group
 from millstream.console.console import href
 from millstream.console.formats import count, plural, short_count
 from millstream.console.frame import Frame, console_page
 from millstream.console.groups.page import QUEUE, GroupHead, member_rows, state_tone, topics_read
-from millstream.console.live.reading import SHARE
-from millstream.console.live.snapshot import Group, Snapshot
-from millstream.console.queues.dead_letters import Letters, redrive, redrive_group, waiting_letters
+from millstream.console.live.snapshot import Snapshot
+from millstream.console.queues.dead_letters import DeadLetters, pending_dead_letters, redrive, redrive_group
 from millstream.console.queues.delivery import DEAD_LETTER_TOPIC, Delivery, read_delivery, read_settings
 from millstream.console.tables import Column, DataTable
 from millstream.console.widgets import Stat, TimeChart, card, grid, heading
@@ -58,7 +58,7 @@ def _list(frame: Frame) -> None:
                     "_href": href("/queues", group=group.name),
                 }
                 for group in snapshot.groups.values()
-                if group.kind == SHARE
+                if group.type == SHARE
             ]
         )
 
@@ -110,7 +110,7 @@ class QueueView:
         with card("Partitions"):
             self._partition_table = DataTable(
                 [
-                    Column("place", "Partition", cell="mono", searched=True),
+                    Column("topic_partition", "Partition", cell="mono", searched=True),
                     Column("start", "Start offset", count, right=True),
                     Column("end", "Log end", count, right=True),
                     Column("lag", "Pending", count, right=True),
@@ -120,7 +120,7 @@ class QueueView:
                     Column("done", "Done out of order", count, right=True),
                     Column("given_up", "Archived", count, right=True),
                 ],
-                key="place",
+                key="topic_partition",
                 empty="No partitions: the group has not read any records",
                 filtered=False,
                 test_id="partitions",
@@ -153,9 +153,7 @@ class QueueView:
         try:
             with self._frame.reporting("The delivery state cannot be read"):
                 cluster = self._frame.console.cluster
-                self._delivery = await self._frame.run(
-                    read_delivery, cluster, self._name, group.offsets, snapshot.topics
-                )
+                self._delivery = await self._frame.run(read_delivery, cluster, self._name, group.offsets)
                 settings = await self._frame.run(read_settings, cluster, self._name)
                 self._setting_table.update([{"name": key, "value": value} for key, value in settings.items()])
                 self._letter_topic = settings.get(DEAD_LETTER_TOPIC, "")
@@ -177,17 +175,19 @@ class QueueView:
         self._members.show(count(len(group.members)))
         self._chart.update({"pending": self._head.lags(snapshot)})
         self._member_table.update(member_rows(group))
-        self._partition_table.update([self._row(snapshot, group, place) for place in sorted(group.offsets)])
+        self._partition_table.update(
+            [self._row(snapshot, group, topic_partition) for topic_partition in sorted(group.offsets)]
+        )
         self._show_letters(snapshot)
 
-    def _row(self, snapshot: Snapshot, group: Group, place: TopicPartition) -> dict[str, object]:
-        delivery = self._delivery.get(place)
+    def _row(self, snapshot: Snapshot, group: Group, topic_partition: TopicPartition) -> dict[str, object]:
+        delivery = self._delivery.get(topic_partition)
         return {
-            "place": str(place),
-            "start": group.offsets[place],
-            "end": snapshot.ends.get(place),
-            "lag": group.lags.get(place),
-            "held": snapshot.acquired.get(group.name, {}).get(place, 0) if snapshot.metrics else None,
+            "topic_partition": str(topic_partition),
+            "start": group.offsets[topic_partition],
+            "end": snapshot.ends.get(topic_partition),
+            "lag": group.lags.get(topic_partition),
+            "held": snapshot.acquired.get(group.name, {}).get(topic_partition, 0) if snapshot.metrics else None,
             "again": delivery.redelivered if delivery else None,
             "tries": delivery.most_deliveries if delivery else None,
             "done": delivery.done if delivery else None,
@@ -205,8 +205,10 @@ class QueueView:
             )
         else:
             sent = snapshot.groups.get(redrive_group(self._name))
-            ends = [(each.place, snapshot.ends.get(each.place, 0)) for each in topic.partitions]
-            left = sum(max(0, end - (sent.offsets.get(place, 0) if sent else 0)) for place, end in ends)
+            ends = [(each.topic_partition, snapshot.ends.get(each.topic_partition, 0)) for each in topic.partitions]
+            left = sum(
+                max(0, end - (sent.offsets.get(topic_partition, 0) if sent else 0)) for topic_partition, end in ends
+            )
             self._letters.show(count(left), "warn" if left else "")
             self._letter_note.set_text(
                 f"{plural(left, 'dead letter')} in {topic.name}, including those of other groups." if left else
@@ -217,12 +219,12 @@ class QueueView:
     async def _open_letters(self) -> None:
         with self._frame.reporting("The dead letters cannot be read"):
             letters = await self._frame.run(
-                waiting_letters, self._frame.console.cluster, self._name, self._letter_topic
+                pending_dead_letters, self._frame.console.cluster, self._name, self._letter_topic
             )
             _letters_dialog(self._frame, self._name, letters)
 
 
-def _letters_dialog(frame: Frame, group: str, letters: Letters) -> None:
+def _letters_dialog(frame: Frame, group: str, letters: DeadLetters) -> None:
     with ui.dialog() as dialog, ui.card().classes("ms-dialog").style("width: 860px").props("data-testid=letters"):
         ui.label(f"Dead letters of {group}").classes("ms-dialog-title")
         if letters.more:
@@ -267,8 +269,8 @@ def _letters_dialog(frame: Frame, group: str, letters: Letters) -> None:
         send.disable()
         with frame.reporting("The dead letters were not sent back"):
             number = await frame.run(redrive, frame.console.cluster, group, letters)
-            frame.say(f"{plural(number, 'record')} sent back")
-            frame.changed()
+            frame.notify(f"{plural(number, 'record')} sent back")
+            frame.poll_now()
         dialog.close()
 
     dialog.on("hide", dialog.delete)

@@ -25,18 +25,27 @@ from millstream.console.schemas.subjects import (
     subject_rows,
 )
 from millstream.console.tables import Column, DataTable
-from millstream.console.widgets import LiveChoice, Typed, card, dialog, heading, let_pick, send_form, suggest
+from millstream.console.widgets import (
+    FormValues,
+    LiveSelect,
+    card,
+    dialog,
+    fill_if_empty,
+    heading,
+    link_column,
+    send_form,
+)
 from millstream.registry.errors import RegistryError
 from millstream.registry.records import StoredSchema
 
 
-class Candidate:
+class SchemaForm:
     """`subject` says for which one, by what was typed; `registered` is called afterwards with its name."""
 
     def __init__(
         self,
         frame: Frame,
-        subject: Callable[[Typed], str],
+        subject: Callable[[FormValues], str],
         registered: Callable[[str], Awaitable[Any]],
         type_: str = "AVRO",
     ) -> None:
@@ -68,12 +77,12 @@ class Candidate:
         """A schema to begin with, which comes a little later than the page. What a person did meanwhile counts."""
         if self._type.value == self._first_type and not self._text.value:
             self._type.set_value(type_)
-            suggest(self._text, text)
+            fill_if_empty(self._text, text)
 
     def _type_changed(self) -> None:
         self._text.props["placeholder"] = EXAMPLES[str(self._type.value)]
 
-    async def _check(self, typed: Typed) -> None:
+    async def _check(self, typed: FormValues) -> None:
         registry = self._frame.console.registry
         asked = self._ask()
         with self._frame.reporting("The schema cannot be checked"):
@@ -90,7 +99,7 @@ class Candidate:
             else:
                 self._say("good", "The schema is compatible and can be registered", [])
 
-    async def _register(self, typed: Typed) -> None:
+    async def _register(self, typed: FormValues) -> None:
         registry = self._frame.console.registry
         self._ask()
         with self._frame.reporting("The schema cannot be registered"):
@@ -100,14 +109,14 @@ class Candidate:
                 self._say("bad", "The schema was not registered", [error.message])
                 return
             self._say("good", f"Version {stored.version} of {stored.subject} has id {stored.id}", [])
-            self._frame.say(f"Version {stored.version} of {stored.subject} is registered.")
+            self._frame.notify(f"Version {stored.version} of {stored.subject} is registered.")
             await self._registered(str(stored.subject))
 
     def _ask(self) -> int:
         self._asked += 1
         return self._asked
 
-    def _typed(self, typed: Typed) -> tuple[str, str]:
+    def _typed(self, typed: FormValues) -> tuple[str, str]:
         return typed.text(self._text), str(self._type.value)
 
     def _say(self, tone: str, title: str, reasons: list[str]) -> None:
@@ -149,12 +158,12 @@ class SubjectDetail:
         with card("Compare versions"):
             with ui.element("div").classes("ms-form"):
                 self._before = (
-                    LiveChoice([], label="Before", on_change=self._compare)
+                    LiveSelect([], label="Before", on_change=self._compare)
                     .props("outlined dense options-dense data-testid=before")
                     .style("min-width: 220px")
                 )
                 self._after = (
-                    LiveChoice([], label="After", on_change=self._compare)
+                    LiveSelect([], label="After", on_change=self._compare)
                     .props("outlined dense options-dense data-testid=after")
                     .style("min-width: 220px")
                 )
@@ -162,7 +171,7 @@ class SubjectDetail:
         with card(
             "Check or register a schema", note="checked against the versions that the compatibility level covers"
         ):
-            self._candidate = Candidate(frame, lambda typed: name, self._registered)
+            self._candidate = SchemaForm(frame, lambda typed: name, self._registered)
         with card("Versions"):
             self._versions = DataTable(
                 [
@@ -180,7 +189,7 @@ class SubjectDetail:
                 descending=True,
                 test_id="versions",
             )
-            let_pick(self._versions, "action", self._delete_one)
+            link_column(self._versions, "action", self._delete_one)
         ui.timer(0.05, self._load, once=True)
 
     async def _load(self, *, show_last: bool = True) -> None:
@@ -243,7 +252,7 @@ class SubjectDetail:
                 await self._frame.run(forget_level, registry, self._name)
             else:
                 await self._frame.run(set_level, registry, self._name, chosen)
-            self._frame.say(f"The compatibility level of {self._name} is {chosen}.")
+            self._frame.notify(f"The compatibility level of {self._name} is {chosen}.")
         await self._load(show_last=False)
 
     async def _delete_one(self, key: str) -> None:
@@ -261,7 +270,7 @@ class SubjectDetail:
         if agreed:
             with self._frame.reporting("The version cannot be deleted"):
                 await self._frame.run(delete_version, self._frame.console.registry, self._name, version.version)
-                self._frame.say(f"Version {version.version} was deleted.")
+                self._frame.notify(f"Version {version.version} was deleted.")
             await self._load()
 
     async def _delete_all(self) -> None:
@@ -282,7 +291,7 @@ class SubjectDetail:
             return
         with self._frame.reporting("The subject cannot be deleted"):
             await self._frame.run(delete_subject, self._frame.console.registry, self._name, permanent=permanent)
-            self._frame.say(f"{self._name} was deleted permanently." if permanent else f"{self._name} was deleted.")
+            self._frame.notify(f"{self._name} was deleted permanently." if permanent else f"{self._name} was deleted.")
             go("/schemas")
 
 
@@ -372,7 +381,7 @@ class _Subjects:
             return
         with self._frame.reporting("The compatibility level cannot be set"):
             await self._frame.run(set_level, self._frame.console.registry, None, chosen)
-            self._frame.say(f"The default compatibility level is {chosen}.")
+            self._frame.notify(f"The default compatibility level is {chosen}.")
         await self._load()
 
     def _register(self) -> None:
@@ -380,7 +389,7 @@ class _Subjects:
             name = ui.input("Subject").props("outlined dense autofocus data-testid=new-subject").classes("ms-stack")
             ui.label("Usually the topic name followed by -value or -key, as serializers expect.").classes("ms-help")
 
-            def subject(typed: Typed) -> str:
+            def subject(typed: FormValues) -> str:
                 wanted = typed.text(name).strip()
                 if not wanted:
                     raise UserError("enter a subject")
@@ -390,7 +399,7 @@ class _Subjects:
                 box.close()
                 go("/schemas", subject=stored)
 
-            Candidate(self._frame, subject, registered)
+            SchemaForm(self._frame, subject, registered)
         box.open()
 
 

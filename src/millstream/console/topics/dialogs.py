@@ -5,6 +5,7 @@ from typing import Any
 
 from nicegui import ui
 
+from millstream.admin.topics import TopicAdmin
 from millstream.console.formats import plural
 from millstream.console.frame import Frame
 from millstream.console.tables import Column, DataTable
@@ -13,13 +14,20 @@ from millstream.console.topics.settings import (
     Source,
     TopicSetting,
     change_settings,
-    complaint,
-    create_topic,
     known_settings,
-    name_complaint,
+    name_error,
     read_settings,
+    value_error,
 )
-from millstream.console.widgets import Complaint, Typed, dialog, let_pick, number_input, send_form, show_softly
+from millstream.console.widgets import (
+    FieldErrors,
+    FormValues,
+    dialog,
+    link_column,
+    number_input,
+    send_form,
+    wrap_column,
+)
 from millstream.raw_client import WireError
 
 # What a complaint is about, besides the settings.
@@ -45,7 +53,7 @@ class _Creation:
                 .props("outlined dense autofocus data-testid=new-name")
                 .classes("ms-stack")
             )
-            ui.label("Letters, digits, '.', '_' and '-'. A topic cannot be renamed.").classes("ms-help")
+            ui.label("DeadLetters, digits, '.', '_' and '-'. A topic cannot be renamed.").classes("ms-help")
             with ui.element("div").classes("ms-form"):
                 self._partitions = number_input("Partitions", 3, 1, MOST_PARTITIONS).props("data-testid=new-partitions")
                 self._partitions.on_value_change(lambda: self._check_again(_PARTITIONS))
@@ -66,7 +74,7 @@ class _Creation:
                     "dense outlined options-dense"
                 ).classes("ms-field-wide")
             self._rows = ui.element("div").classes("ms-stack")
-            self._complaint = Complaint()
+            self._errors = FieldErrors()
             with ui.element("div").classes("ms-actions"):
                 ui.button("Cancel", on_click=self._dialog.close).props("flat no-caps")
                 self._button = ui.button("Create").props("unelevated no-caps data-testid=create")
@@ -74,13 +82,13 @@ class _Creation:
         self._dialog.open()
 
     def _check_name(self) -> None:
-        wrong = self._wrong(Typed()).get(_NAME, "") if self._name.value else ""
-        self._complaint.say(wrong, _NAME)
+        wrong = self._wrong(FormValues()).get(_NAME, "") if self._name.value else ""
+        self._errors.show(wrong, _NAME)
 
     def _check_again(self, about: str) -> None:
         """A field that was complained about was changed. Before that, a person is left to finish typing."""
-        if self._complaint.is_about(about):
-            self._complaint.say(self._wrong(Typed()).get(about, ""), about)
+        if self._errors.has_error(about):
+            self._errors.show(self._wrong(FormValues()).get(about, ""), about)
 
     def _add_selected(self, event: Any) -> None:
         if event.value:
@@ -102,25 +110,25 @@ class _Creation:
     def _remove(self, name: str, row: ui.element) -> None:
         del self._chosen[name]
         row.delete()
-        self._complaint.say("", name)
+        self._errors.show("", name)
 
-    def _values(self, typed: Typed) -> dict[str, str]:
+    def _values(self, typed: FormValues) -> dict[str, str]:
         return {setting: typed.text(field).strip() for setting, field in self._chosen.items()}
 
-    def _wrong(self, typed: Typed) -> dict[str, str]:
+    def _wrong(self, typed: FormValues) -> dict[str, str]:
         """What is wrong, by field."""
         wrong: dict[str, str] = {}
-        if bad := name_complaint(typed.text(self._name).strip(), self._frame.snapshot.topics):
+        if bad := name_error(typed.text(self._name).strip(), self._frame.snapshot.topics):
             wrong[_NAME] = bad
         if not 1 <= (typed.number(self._partitions) or 0) <= MOST_PARTITIONS:
             wrong[_PARTITIONS] = f"enter the number of partitions, 1 to {MOST_PARTITIONS}"
         if not 1 <= (typed.number(self._replicas) or 0) <= self._brokers:
             wrong[_REPLICAS] = f"enter the number of replicas, 1 to {self._brokers} (the number of brokers)"
-        return wrong | {key: bad for key, value in self._values(typed).items() if (bad := complaint(key, value))}
+        return wrong | {key: bad for key, value in self._values(typed).items() if (bad := value_error(key, value))}
 
-    async def _create(self, typed: Typed) -> None:
+    async def _create(self, typed: FormValues) -> None:
         wrong = self._wrong(typed)
-        self._complaint.say_all(wrong)
+        self._errors.show_all(wrong)
         name, values = typed.text(self._name).strip(), self._values(typed)
         partitions, replicas = typed.number(self._partitions), typed.number(self._replicas)
         if wrong or partitions is None or replicas is None:
@@ -128,21 +136,20 @@ class _Creation:
         self._button.props("loading")
         try:
             await self._frame.run(
-                create_topic,
-                self._frame.console.cluster,
+                TopicAdmin(self._frame.console.cluster).create,
                 name,
                 partitions,
                 replicas,
                 values,
             )
         except WireError as error:
-            self._complaint.say(str(error))
+            self._errors.show(str(error))
             return
         finally:
             self._button.props(remove="loading")
         self._dialog.close()
-        self._frame.changed()
-        self._frame.say(f"Topic {name} was created.")
+        self._frame.poll_now()
+        self._frame.notify(f"Topic {name} was created.")
         self._created(name)
 
 
@@ -185,8 +192,8 @@ class SettingsView:
             sort_by="rank",
             test_id="settings",
         )
-        let_pick(self._table, "name", self._edit)
-        show_softly(self._table, "explanation")
+        link_column(self._table, "name", self._edit)
+        wrap_column(self._table, "explanation")
         self._table.table.add_slot("body-cell-value", _VALUE_CELL)
 
     async def load(self, changed: dict[str, str | None] | None = None) -> None:
@@ -231,10 +238,10 @@ class _Editing:
                     with ui.element("dd"):
                         ui.label(text).classes("ms-mono")
             self._field = value_input(setting, setting.value or "")
-            self._complaint = Complaint()
+            self._errors = FieldErrors()
             if setting.read_only:
                 self._field.props("disable")
-                self._complaint.say("This setting is read-only for topics.")
+                self._errors.show("This setting is read-only for topics.")
             with ui.element("div").classes("ms-actions"):
                 if setting.is_own:
                     ui.button("Reset to default", on_click=self._reset).props("flat no-caps data-testid=reset-setting")
@@ -244,11 +251,11 @@ class _Editing:
                     send_form(save, self._save)
         self._dialog.open()
 
-    async def _save(self, typed: Typed) -> None:
+    async def _save(self, typed: FormValues) -> None:
         text = typed.text(self._field).strip()
-        wrong = complaint(self._setting.name, text)
+        wrong = value_error(self._setting.name, text)
         if wrong:
-            self._complaint.say(wrong)
+            self._errors.show(wrong)
             return
         await self._change(text)
 
@@ -260,10 +267,10 @@ class _Editing:
         try:
             await self._frame.run(change_settings, self._frame.console.cluster, self._topic, changes)
         except WireError as error:
-            self._complaint.say(str(error))
+            self._errors.show(str(error))
             return
         self._dialog.close()
-        self._frame.say(
+        self._frame.notify(
             f"{self._setting.name} was reset to the default."
             if value is None
             else f"{self._setting.name} was set to {value}."

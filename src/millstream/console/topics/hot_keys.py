@@ -8,7 +8,7 @@ from nicegui import ui
 
 from millstream.console.formats import ago, count, rate, short_count, size
 from millstream.console.frame import Frame
-from millstream.console.messages.reading import Allowance, Range, RecordReader
+from millstream.console.messages.reading import Range, ReadLimit, RecordReader
 from millstream.console.tables import Column, DataTable
 from millstream.console.topics.hot_key_reports import REPORT_TOPIC, key_text, merged
 from millstream.console.widgets import card, grid
@@ -23,7 +23,7 @@ def newest_reports(reader: RecordReader, topic: str, *, now_ms: int | None = Non
     recent = reader.starts_at(REPORT_TOPIC, now_ms - _RECENT_MS, ranges)
     for starts in (recent, {index: span.start for index, span in ranges.items()}):
         spans = {index: Range(starts[index], span.end) for index, span in ranges.items()}
-        page = reader.forwards(REPORT_TOPIC, spans, 1 << 62, allowance=Allowance(seconds=3))
+        page = reader.forwards(REPORT_TOPIC, spans, 1 << 62, limit=ReadLimit(seconds=3))
         found: dict[bytes, bytes | None] = {
             record.key: record.value
             for record in page.records

@@ -4,6 +4,7 @@ from typing import Any
 
 from nicegui import ui
 
+from millstream.admin.topics import TopicAdmin
 from millstream.console.console import href
 from millstream.console.formats import count, rate, short_count, size
 from millstream.console.frame import Frame, console_page, go
@@ -14,15 +15,25 @@ from millstream.console.topics.hot_keys import EVERY_S, HotKeysView
 from millstream.console.topics.rows import (
     brokers_of,
     contents_of,
+    deletion_summary,
     health,
     layout_rows,
     log_starts,
     readers_of,
     topic_rows,
-    what_goes,
 )
-from millstream.console.topics.settings import MOST_PARTITIONS, add_partitions, delete_topic
-from millstream.console.widgets import Complaint, Stat, TimeChart, Typed, card, dialog, heading, number_input, send_form
+from millstream.console.topics.settings import MOST_PARTITIONS
+from millstream.console.widgets import (
+    FieldErrors,
+    FormValues,
+    Stat,
+    TimeChart,
+    card,
+    dialog,
+    heading,
+    number_input,
+    send_form,
+)
 from millstream.raw_client import WireError
 
 # A cell is "word|size"; both are data, never part of the template.
@@ -166,7 +177,9 @@ class TopicDetail:
         stats["state"].show(state, tone)
         stats["partitions"].show(count(len(topic.partitions)))
         stats["replicas"].show(count(max((len(each.replicas) for each in topic.partitions), default=0)))
-        ends = [snapshot.ends[each.place] for each in topic.partitions if each.place in snapshot.ends]
+        ends = [
+            snapshot.ends[each.topic_partition] for each in topic.partitions if each.topic_partition in snapshot.ends
+        ]
         stats["written"].show(short_count(sum(ends)) if len(ends) == len(topic.partitions) else "–")
         known = snapshot.rates.get(self._topic)
         stats["rate"].show("–" if known is None else rate(known).removesuffix("/s"))
@@ -202,21 +215,21 @@ class TopicDetail:
                 f"The topic has {there} now. Partitions cannot be removed. After the change, records of a key can go "
                 "to another partition: consumers that need the order must first read all existing records."
             ).classes("ms-help")
-            complaint = Complaint()
+            errors = FieldErrors()
 
-            async def add(typed: Typed) -> None:
+            async def add(typed: FormValues) -> None:
                 number = typed.number(wanted) or 0
                 if not there < number <= MOST_PARTITIONS:
-                    complaint.say(f"enter a number from {there + 1} to {MOST_PARTITIONS}")
+                    errors.show(f"enter a number from {there + 1} to {MOST_PARTITIONS}")
                     return
                 try:
-                    await self._frame.run(add_partitions, self._frame.console.cluster, self._topic, number)
+                    await self._frame.run(TopicAdmin(self._frame.console.cluster).add_partitions, self._topic, number)
                 except WireError as error:
-                    complaint.say(str(error))
+                    errors.show(str(error))
                     return
                 box.close()
-                self._frame.changed()
-                self._frame.say(f"{self._topic} has {number} partitions.")
+                self._frame.poll_now()
+                self._frame.notify(f"{self._topic} has {number} partitions.")
 
             with ui.element("div").classes("ms-actions"):
                 ui.button("Cancel", on_click=box.close).props("flat no-caps")
@@ -236,16 +249,16 @@ class TopicDetail:
         going = contents_of(self._topic, self._frame.snapshot, starts)
         agreed = await self._frame.confirm(
             f"Delete topic {self._topic}?",
-            what_goes(going),
+            deletion_summary(going),
             action="Delete permanently",
             more="This cannot be undone.",
         )
         if not agreed:
             return
         with self._frame.reporting(f"{self._topic} cannot be deleted"):
-            await self._frame.run(delete_topic, cluster, self._topic)
-            self._frame.changed()
-            self._frame.say(f"Topic {self._topic} was deleted.")
+            await self._frame.run(TopicAdmin(cluster).delete, self._topic)
+            self._frame.poll_now()
+            self._frame.notify(f"Topic {self._topic} was deleted.")
             go("/topics")
 
 

@@ -4,10 +4,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from millstream.admin.cluster import Partition
 from millstream.console.console import href
 from millstream.console.formats import plural, size
-from millstream.console.live.snapshot import NO_LEADER, Partition, Snapshot, Topic
+from millstream.console.live.snapshot import Snapshot, Topic
 from millstream.raw_client import EARLIEST, Cluster, TopicPartition
+from millstream.raw_client.model import NO_LEADER
 
 Row = dict[str, Any]
 
@@ -56,7 +58,7 @@ def layout_rows(topic: Topic, snapshot: Snapshot, brokers: list[int]) -> list[Ro
     for partition in topic.partitions:
         row: Row = {
             "partition": partition.index,
-            "end": snapshot.ends.get(partition.place),
+            "end": snapshot.ends.get(partition.topic_partition),
             "epoch": partition.leader_epoch,
             "_tones": {},
         }
@@ -91,15 +93,15 @@ def _cell(partition: Partition, broker: int, role: str, snapshot: Snapshot) -> s
         return "·"
     word = _ROLES[role] if snapshot.is_up(broker) or not snapshot.brokers else "down"
     disk = snapshot.disks.get(broker)
-    held = disk.sizes.get(partition.place) if disk is not None else None
+    held = disk.sizes.get(partition.topic_partition) if disk is not None else None
     return word if held is None else f"{word}|{size(held)}"
 
 
 def _readers(snapshot: Snapshot) -> Counter[str]:
     found: Counter[str] = Counter()
     for group in snapshot.groups.values():
-        topics = {place.topic for place in group.offsets}
-        topics |= {place.topic for member in group.members for place in member.partitions}
+        topics = {topic_partition.topic for topic_partition in group.offsets}
+        topics |= {topic_partition.topic for member in group.members for topic_partition in member.assignment}
         found.update(topics)
     return found
 
@@ -118,7 +120,7 @@ class Contents:
     partitions: int
     replicas: int
     records: int | None
-    """Offsets between start and end: compaction and transactions leave fewer records. None if leaders do not answer."""
+    """End minus start offsets; compaction and transactions leave fewer records. None if leaders do not respond."""
     size_bytes: int
     """Of all replicas."""
     readers: tuple[Reader, ...]
@@ -128,17 +130,21 @@ def readers_of(topic: str, snapshot: Snapshot) -> tuple[Reader, ...]:
     """Groups that have committed offsets in the topic, or members assigned to it; the active ones first."""
     found = []
     for group in snapshot.groups.values():
-        members = sum(any(place.topic == topic for place in member.partitions) for member in group.members)
-        committed = any(place.topic == topic for place in group.offsets)
+        members = sum(
+            any(topic_partition.topic == topic for topic_partition in member.assignment) for member in group.members
+        )
+        committed = any(topic_partition.topic == topic for topic_partition in group.offsets)
         if members or committed:
-            lag = sum(behind for place, behind in group.lags.items() if place.topic == topic)
-            found.append(Reader(group.name, group.kind, members, lag))
+            lag = sum(behind for topic_partition, behind in group.lags.items() if topic_partition.topic == topic)
+            found.append(Reader(group.name, group.type, members, lag))
     return tuple(sorted(found, key=lambda reader: (-reader.members, reader.group)))
 
 
 def log_starts(cluster: Cluster, topic: str, partitions: int) -> dict[int, int]:
-    places = {TopicPartition(topic, index): EARLIEST for index in range(partitions)}
-    return {place.partition: there.offset for place, there in cluster.offsets(places).items()}
+    topic_partitions = {TopicPartition(topic, index): EARLIEST for index in range(partitions)}
+    return {
+        topic_partition.partition: there.offset for topic_partition, there in cluster.offsets(topic_partitions).items()
+    }
 
 
 def contents_of(topic: str, snapshot: Snapshot, starts: dict[int, int] | None) -> Contents:
@@ -146,7 +152,11 @@ def contents_of(topic: str, snapshot: Snapshot, starts: dict[int, int] | None) -
     described = snapshot.topics[topic]
     records = None
     if starts is not None:
-        ends = {place.partition: end for place, end in snapshot.ends.items() if place.topic == topic}
+        ends = {
+            topic_partition.partition: end
+            for topic_partition, end in snapshot.ends.items()
+            if topic_partition.topic == topic
+        }
         records = sum(max(0, end - starts.get(index, end)) for index, end in ends.items())
     return Contents(
         topic,
@@ -158,7 +168,7 @@ def contents_of(topic: str, snapshot: Snapshot, starts: dict[int, int] | None) -
     )
 
 
-def what_goes(contents: Contents) -> list[str]:
+def deletion_summary(contents: Contents) -> list[str]:
     """What a person should know before a topic is deleted."""
     records = "an unknown number of records" if contents.records is None else plural(contents.records, "record")
     lines = [
