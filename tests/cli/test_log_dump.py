@@ -82,13 +82,13 @@ def test_a_flipped_bit(offline: Run, copy: Path) -> None:
     outcome = offline("log", "dump", segment, "--json")
     assert outcome.code == 7
     problems = [entry for entry in outcome.json_lines() if entry["kind"] == "problem"]
-    assert problems == [{"file": str(segment), "kind": "problem", "position": 0, "text": "the checksum does not hold"}]
+    assert problems == [{"file": str(segment), "kind": "problem", "position": 0, "text": "the checksum is wrong"}]
     assert "crc WRONG" in offline("log", "dump", segment).out
 
 
 @pytest.mark.parametrize(
     ("tail", "text"),
-    [(b"\0" * 100, "100 bytes zeros"), (b"torn", "4 bytes that are not a whole")],
+    [(b"\0" * 100, "100 bytes of zeros"), (b"torn", "4 bytes that are not a complete")],
     ids=["zeros", "torn"],
 )
 def test_a_tail_that_is_no_batch(offline: Run, copy: Path, tail: bytes, text: str) -> None:

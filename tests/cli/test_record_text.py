@@ -78,5 +78,5 @@ def test_template_of_nulls() -> None:
 
 
 def test_an_unknown_field() -> None:
-    with pytest.raises(CommandFailedError, match="%z is not known"):
+    with pytest.raises(CommandFailedError, match="%z is unknown"):
         template("%z")

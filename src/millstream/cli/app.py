@@ -1,4 +1,4 @@
-"""The command tree of `millstream`, and how failures become exit codes."""
+"""The commands of `millstream`, and the exit codes of failures."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="millstream",
-    help="Millstream: a Kafka-compatible commit log. Start a broker, work with topics, look into segments.",
+    help="Millstream: a Kafka-compatible commit log. Run brokers, topics, groups, pipelines and tables.",
     epilog=exit_codes.EXPLANATION,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -46,18 +46,23 @@ app = typer.Typer(
 def serve(
     data_dir: Annotated[
         str | None,
-        typer.Option("--data-dir", metavar="DIR", help="Where the data is kept. [default: ./millstream-data]"),
+        typer.Option("--data-dir", metavar="DIR", help="Data directory. [default: ./millstream-data]"),
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option("--listen", metavar="HOST:PORT", help="Port 0 picks a free port. [default: 127.0.0.1:9092]"),
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Address for clients; port 0 takes a free port. [default: 127.0.0.1:9092]",
+        ),
     ] = None,
     config: Annotated[
-        str | None, typer.Option("--config", metavar="FILE", help="A Kafka server.properties, taken as it is.")
+        str | None,
+        typer.Option("--config", metavar="FILE", help="Settings file, in the format of Kafka's server.properties."),
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting, over the file's. Repeatable."),
+        typer.Option("--set", metavar="NAME=VALUE", help="Setting; overrides the file. Repeatable."),
     ] = None,
     http: Http = None,
     no_http: NoHttp = False,
@@ -67,10 +72,10 @@ def serve(
     tls_key: TlsKey = None,
     exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
 ) -> None:
-    """Start a broker, and beside it console, REST and schema registry over HTTP; SIGTERM or Ctrl-C stops it cleanly.
+    """Start a broker, with console, REST and schema registry over HTTP. SIGTERM or Ctrl-C stops it cleanly.
 
-    Prints one line, 'ready kafka=HOST:PORT http=HOST:PORT', when it accepts connections. HTTP is served by a process of
-    its own, which is started anew if it dies. `millstream settings` lists what --set takes.
+    Prints one line, 'ready kafka=HOST:PORT http=HOST:PORT', when it accepts connections. HTTP is served by a child
+    process, which is restarted if it ends. `millstream settings` lists the settings for --set.
 
     \b
     Examples:
@@ -121,7 +126,7 @@ def version(json: Json = False) -> None:
 
 
 def run_app(arguments: list[str]) -> int:
-    """Run a command line; every expected failure is one line on stderr and an exit code with a meaning."""
+    """Runs a command line. An expected failure is one line on stderr and an exit code."""
     try:
         app(args=arguments, prog_name="millstream")
     except SystemExit as leaving:

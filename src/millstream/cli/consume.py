@@ -1,10 +1,8 @@
-"""`millstream consume`: records of a topic as text, JSON lines or in a format of your own.
+"""`millstream consume`: prints records of a topic as text, as JSON lines or by a template.
 
-Reading as a member of a consumer group, for `consume --group`.
-
-Offsets are stored only after the records were written out, and committed once a second and at the end: what is printed
-may be printed again after a crash, and nothing is passed over. The group's protocol is librdkafka's choice
-(`-X group.protocol=consumer` for KIP-848).
+With `--group` it reads as a member of a consumer group. Offsets are stored after the records were printed, and
+committed once a second and at the end. So after a crash records may be printed twice, but none is skipped. The group
+protocol is librdkafka's default (`-X group.protocol=consumer` for KIP-848).
 """
 
 import json as json_codec
@@ -38,7 +36,7 @@ _CHUNK_S = 0.25
 
 
 class GroupReader:
-    """Records of the partitions that the group gives us: `next_batch`, then `done` when they are dealt with."""
+    """Reads the assigned partitions: call `next_batch`, then `done` when its records are printed."""
 
     def __init__(
         self,
@@ -83,7 +81,7 @@ class GroupReader:
         self._consumer.close()
 
     def next_batch(self) -> "list[Record[Any]]":
-        """The records that are there, or come within a moment; empty if none did."""
+        """The next records; empty if none arrived within a moment."""
         from confluent_kafka import KafkaException
 
         try:
@@ -100,14 +98,14 @@ class GroupReader:
         return records
 
     def done(self) -> None:
-        """What was handed out last is dealt with: its offsets may be committed."""
+        """The records of the last batch are printed: their offsets may be committed."""
         from confluent_kafka import KafkaException
 
         for message in self._pending:
             try:
                 self._consumer.store_offsets(message)
             except KafkaException:
-                continue  # the partition went to another member meanwhile, who will read this again
+                continue  # the partition was revoked; its new owner reads these records again
         self._pending = []
 
     def _is_finished(self, now: float) -> bool:
@@ -115,12 +113,12 @@ class GroupReader:
             return True
         quiet_s = now - self._quiet_since
         if not self._assigned:
-            # Joining takes a moment, and so does taking over from a member that left; neither is silence.
+            # Joining a group and taking over partitions take time, in which no records arrive.
             if quiet_s < self._connection.timeout:
                 return False
             self._connection.probe()
             self._quiet_since = now
-            note("the group gave this member no partitions: others have them all")
+            note("no partitions are assigned to this member: the other members have all of them")
             return not self._follow or self._idle is not None
         if self._follow:
             return self._idle is not None and quiet_s >= self._idle
@@ -161,11 +159,11 @@ class GroupReader:
         return records
 
     def _on_assign(self, consumer: Any, partitions: list[Any]) -> None:
-        self._assigned.update(place.partition for place in partitions)
+        self._assigned.update(each.partition for each in partitions)
         self._quiet_since = time.monotonic()
 
     def _on_revoke(self, consumer: Any, partitions: list[Any]) -> None:
-        gone = {place.partition for place in partitions}
+        gone = {each.partition for each in partitions}
         self._assigned -= gone
         self._at_end -= gone
 
@@ -178,11 +176,12 @@ def consume(
             "--from",
             "-o",
             metavar="WHERE",
-            help="earliest, latest, an offset, -N, a time, @milliseconds, or an age (5m).",
+            help="Start: earliest, latest, an offset, -N, a time, @milliseconds, or an age (5m).",
         ),
     ] = "earliest",
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", metavar="N", help="Only this partition. Repeatable.")
+        list[int] | None,
+        typer.Option("--partition", "-p", metavar="N", help="Partition to read. Repeatable. [default: all]"),
     ] = None,
     count: Annotated[int | None, typer.Option("--count", "-c", metavar="N", help="Stop after N records.")] = None,
     follow: Annotated[
@@ -190,31 +189,36 @@ def consume(
     ] = False,
     idle: Annotated[
         float | None,
-        typer.Option("--idle", metavar="SECONDS", help="With --follow: stop after this long without records."),
+        typer.Option("--idle", metavar="SECONDS", help="With --follow: stop after this time without records."),
     ] = None,
-    keys: Annotated[bool, typer.Option("--keys", help="Show the key before the value.")] = False,
-    headers: Annotated[bool, typer.Option("--headers", help="Show the headers before the value.")] = False,
-    timestamps: Annotated[bool, typer.Option("--timestamps", help="Show the time before the value.")] = False,
-    offsets: Annotated[bool, typer.Option("--offsets", help="Show partition and offset before the value.")] = False,
+    keys: Annotated[bool, typer.Option("--keys", help="Print the key before the value.")] = False,
+    headers: Annotated[bool, typer.Option("--headers", help="Print the headers before the value.")] = False,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Print the timestamp before the value.")] = False,
+    offsets: Annotated[bool, typer.Option("--offsets", help="Print partition and offset before the value.")] = False,
     group: Annotated[
         str | None,
         typer.Option(
-            "--group", "-g", metavar="GROUP", help="Read as a member of this group, and commit what was printed."
+            "--group",
+            "-g",
+            metavar="GROUP",
+            help="Consumer group to read in; offsets of printed records are committed.",
         ),
     ] = None,
     form: Annotated[
         str | None,
-        typer.Option("--format", "-F", metavar="TEXT", help="Like kcat: %t %p %o %T %k %K %s %S %h, \\n \\t."),
+        typer.Option(
+            "--format", "-F", metavar="TEXT", help="Template as in kcat: %t %p %o %T %k %K %s %S %h, \\n \\t."
+        ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per line, with everything.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per record, with all fields.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
 ) -> None:
-    """Print the records of a topic; stops at the end unless told to --follow.
+    """Print the records of a topic, up to its end or, with --follow, without end.
 
-    Reads without a consumer group unless --group names one: then the group decides which partitions this member gets,
-    reading goes on where the group stopped, and --from (earliest or latest) counts only where it has no offset yet.
+    Reads without a consumer group by default. With --group the group assigns partitions to this member, reading
+    continues at the committed offsets, and --from (earliest or latest) applies to partitions without one.
 
     \b
     Examples:
@@ -226,18 +230,18 @@ def consume(
       millstream consume orders --group billing --follow
     """
     if json and form is not None:
-        raise CommandFailedError("give either --json or --format", exit_codes.USAGE)
+        raise CommandFailedError("--json and --format exclude each other", exit_codes.USAGE)
     write = _writer(json, form, keys=keys, headers=headers, timestamps=timestamps, offsets=offsets)
     where = start_of(start)
     if group is not None:
         if partition or where not in ("earliest", "latest"):
             raise CommandFailedError(
-                "with --group the group knows where to read: leave out --partition, and give --from earliest or latest;"
-                " `millstream group reset-offsets` moves a group",
+                "--group excludes --partition, and --from can only be earliest or latest:"
+                " `millstream group reset-offsets` changes the offsets of a group",
                 exit_codes.USAGE,
             )
         with open_client(bootstrap, timeout, settings) as client:
-            client.topics.partitions(topic)  # a topic that is not there is an error at once
+            client.topics.partitions(topic)  # fails at once if the topic does not exist
             with GroupReader(
                 client.connection, group, topic, start=str(where), follow=follow, idle=idle, limit=count
             ) as reader:
@@ -252,7 +256,7 @@ def consume(
         ) as stream,
     ):
         if where == "latest" and not follow:
-            note("nothing lies after the latest record: add --follow to wait for new ones")
+            note("there are no records after the latest: add --follow to wait for new ones")
         while not stream.finished:
             records = stream.next_batch()
             if records:

@@ -1,4 +1,4 @@
-"""`millstream demo`: a broker, orders that keep coming, the first example's pipeline, and its result as a chart."""
+"""`millstream demo`: a broker, a stream of orders, a pipeline on Spark, and a chart of its result."""
 
 import os
 import tempfile
@@ -25,22 +25,22 @@ _EXAMPLE = "orders-revenue"
 _RESULT_TOPIC = "revenue-per-minute"
 _RATE = 300.0
 _CLOCK_SPEED = 60.0
-"""A minute of the orders' time goes by in a second."""
-_LONGEST_S = 100.0
-"""After which the demo ends, whatever it has seen."""
+"""A minute of event time takes a second."""
+_MAX_DURATION_S = 100.0
+"""The demo ends after this time in any case."""
 
 
 def demo(
     seconds: Annotated[
-        float, typer.Option("--seconds", min=1, max=_LONGEST_S, help="How long to go on after the first result.")
+        float, typer.Option("--seconds", min=1, max=_MAX_DURATION_S, help="Duration after the first result.")
     ] = 20.0,
-    svg: Annotated[Path, typer.Option("--svg", metavar="FILE", help="Where the chart is written.")] = Path(
+    svg: Annotated[Path, typer.Option("--svg", metavar="FILE", help="SVG file for the chart.")] = Path(
         "millstream-demo.svg"
     ),
 ) -> None:
-    """Show the whole thing: a broker, a stream of orders, a pipeline on Spark, its live view, and a chart at the end.
+    """Run a demo: a broker, a stream of orders, a pipeline on Spark with its live view, and a chart at the end.
 
-    Everything is temporary but the chart, and all of it ends by itself within two minutes.
+    Everything except the chart is temporary. The demo ends within two minutes.
 
     \b
     Examples:
@@ -48,7 +48,7 @@ def demo(
       millstream demo --seconds 40 --svg revenue.svg
     """
     with needs():
-        import pyspark  # noqa: F401  # what is missing is best told before anything is started
+        import pyspark  # noqa: F401  # a missing package is reported before anything is started
 
         from millstream.pipeline.engine.failures import PipelineFailedError
         from millstream.pipeline.engine.run import RunOptions, run_pipeline
@@ -82,12 +82,12 @@ def demo(
             raise CommandFailedError(str(error), error.exit_code) from error
         rows = [record.value for record in client.consume(_RESULT_TOPIC, follow=False, decode="json")]
     if not rows:
-        raise CommandFailedError(f"no minute was complete within {_LONGEST_S:.0f} s; this machine may be very busy")
+        raise CommandFailedError(f"no minute was complete within {_MAX_DURATION_S:.0f} s: the machine may be too busy")
     _show(rows, svg)
 
 
 class _Orders(threading.Thread):
-    """Sends orders of the example's generator at a steady rate until it is told to end."""
+    """Sends orders of the example's generator at a constant rate until `end`."""
 
     def __init__(self, client: Any, generator: Any) -> None:
         super().__init__(name="demo-orders", daemon=True)
@@ -99,8 +99,8 @@ class _Orders(threading.Thread):
         from datetime import UTC, datetime, timedelta
         from itertools import islice
 
-        # The orders' clock is fast and must stay in the past: brokers refuse records from far ahead.
-        start = datetime.now(UTC) - timedelta(seconds=_CLOCK_SPEED * 1.5 * _LONGEST_S)
+        # Event time runs fast and must stay in the past: brokers refuse timestamps far in the future.
+        start = datetime.now(UTC) - timedelta(seconds=_CLOCK_SPEED * 1.5 * _MAX_DURATION_S)
         stream = self._generator.orders(start, timedelta(seconds=_CLOCK_SPEED / _RATE))
         began, sent = time.monotonic(), 0
         while not self._ended.is_set():
@@ -114,12 +114,12 @@ class _Orders(threading.Thread):
 
 
 class _EndingTimer:
-    """Asks for the end some time after the first result, and in any case before the demo gets long."""
+    """Stops the pipeline some time after the first result, and after the longest duration in any case."""
 
     def __init__(self, stop: Any, seconds: float) -> None:
         self._stop = stop
         self._seconds = seconds
-        self._last = self._after(_LONGEST_S)
+        self._last = self._after(_MAX_DURATION_S)
         self._first: threading.Timer | None = None
 
     def look(self, progress: "QueryProgress") -> None:
@@ -154,7 +154,7 @@ def _show(rows: list[dict[str, Any]], file: Path) -> None:
 
     revenue = Revenue.of(rows)
     console = Console(highlight=False)
-    table = Table(box=None, pad_edge=False, title="Revenue per minute of the orders' time", title_justify="left")
+    table = Table(box=None, pad_edge=False, title="Revenue per minute of event time", title_justify="left")
     table.add_column("minute")
     table.add_column("", style="blue")
     table.add_column("revenue", justify="right")
@@ -168,7 +168,7 @@ def _show(rows: list[dict[str, Any]], file: Path) -> None:
     orders = sum(int(row["orders"]) for row in rows)
     console.print(f"{orders:,} orders in {len(revenue.minutes)} complete minutes")
     file.write_text(svg_text(revenue), encoding="utf-8")
-    console.print(f"The chart: {file.absolute()}")
+    console.print(f"Chart: {file.absolute()}")
 
 
 # The chart

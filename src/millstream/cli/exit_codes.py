@@ -1,26 +1,26 @@
-"""What the `millstream` command's exit codes mean; scripts rely on these numbers."""
+"""The exit codes of the `millstream` command. They are public: scripts rely on them."""
 
 OK = 0
 FAILED = 1
-"""The work could not be done; stderr says why."""
+"""The command failed; stderr has the reason."""
 USAGE = 2
-"""The command line was not understood."""
+"""Wrong usage: an unknown command, option or value."""
 NO_BROKER = 3
-"""Nobody answers at the broker's address."""
+"""No broker listens at the address."""
 NOT_FOUND = 4
 """The topic, partition, offset or file does not exist."""
 EXISTS = 5
-"""What was to be created is there already."""
+"""The topic, pipeline or directory exists already."""
 TIMED_OUT = 6
-"""The broker answered too late, or not at all."""
+"""No response within the timeout."""
 DAMAGED = 7
-"""Bytes in a log are not what they should be: found by `log dump`, or by the broker while reading."""
+"""Damaged data in a log, found by `log dump` or by the broker when it read."""
 UNWELL = 8
-"""The cluster works, but not all of it is well: `cluster status` found brokers, replicas or voters missing."""
+"""The cluster has problems: `cluster status` found missing brokers, replicas or voters. Or a pipeline has failed."""
 INTERRUPTED = 130
 """Ctrl-C."""
 
 EXPLANATION = (
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no broker at the address, 4 not found, 5 exists already, "
-    "6 timed out, 7 damaged data found, 8 cluster not well, 130 interrupted."
+    "6 timed out, 7 damaged data found, 8 cluster has problems, 130 interrupted."
 )

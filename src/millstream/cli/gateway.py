@@ -1,6 +1,6 @@
-"""`millstream gateway`: HTTP in front of a cluster, in a process of its own.
+"""`millstream gateway`: serves console, REST and schema registry of a cluster over HTTP.
 
-Promises: one line on stdout, `ready http=HOST:PORT`, when requests are answered.
+Prints one line on stdout, `ready http=HOST:PORT`, when it accepts requests.
 """
 
 import logging
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("millstream.gateway")
 _NICENESS = 5
-"""Of a gateway beside a broker: when both want the processor, the broker has it."""
+"""The gateway beside a broker has a lower priority than the broker."""
 
 
 def gateway(
@@ -51,14 +51,14 @@ def gateway(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     schemas_topic: Annotated[
-        str, typer.Option("--schemas-topic", metavar="TOPIC", help="Where schemas are kept.")
+        str, typer.Option("--schemas-topic", metavar="TOPIC", help="Topic of the schema registry.")
     ] = "_schemas",
     limit: Annotated[
         list[str] | None,
         typer.Option(
             "--limit",
             metavar="NAME=VALUE",
-            help=f"How much to take on, e.g. --limit max_streams=5000; or in ${LIMITS_VARIABLE}. Repeatable.",
+            help=f"Limit, e.g. --limit max_streams=5000. Also in ${LIMITS_VARIABLE}. Repeatable.",
         ),
     ] = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -66,11 +66,11 @@ def gateway(
     exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
     supervised: Annotated[int | None, typer.Option("--supervised", hidden=True)] = None,
 ) -> None:
-    """Serve console, REST and schema registry of a cluster over HTTP; SIGTERM or Ctrl-C stops it.
+    """Serve console, REST and schema registry of a cluster over HTTP. SIGTERM or Ctrl-C stops it.
 
-    `millstream serve` and `millstream cluster start` run one of their own.
-    Prints one line, 'ready http=HOST:PORT'. Any number of gateways may serve
-    the same cluster, also one of Apache Kafka; it need not be up yet.
+    `millstream serve` and `millstream cluster start` start a gateway themselves.
+    Prints one line, 'ready http=HOST:PORT'. A cluster, also one of Apache Kafka,
+    can have several gateways. It need not run yet.
 
     \b
     Examples:
@@ -120,7 +120,7 @@ def gateway(
 
 
 def _announce(gateway: "Gateway", options: "GatewayOptions") -> None:
-    if options.listener is not None:  # whoever opened it has told of it
+    if options.listener is not None:  # the parent process has printed the address
         _log.info("gateway_ready address=%s bootstrap=%s", gateway.address, options.bootstrap)
         return
     print(f"ready http={gateway.address}", flush=True)

@@ -1,7 +1,7 @@
-"""The gateway beside a broker or a local cluster: a process of its own, on a socket that is open from the beginning.
+"""Runs the gateway as a child process beside a broker or a local cluster.
 
-The socket is opened here, before anything is started: what is wrong with it is told at once, and whoever connects while
-the gateway still loads, or starts anew, waits instead of being refused. Imports none of the gateway's packages.
+The listening socket is opened here, before the process starts. So errors are reported at once, and connections that
+arrive while the gateway starts or restarts wait instead of being refused. Imports none of the gateway's packages.
 """
 
 import errno
@@ -31,7 +31,7 @@ from millstream.node.runtime.supervised_process import SupervisedProcess
 
 _log = logging.getLogger("millstream.http")
 DEFAULT_HTTP = "127.0.0.1:8081"
-"""Where clients look for a schema registry."""
+"""The usual address of a schema registry."""
 AUTH_VARIABLE = "MILLSTREAM_HTTP_AUTH"
 LIMITS_VARIABLE = "MILLSTREAM_HTTP_LIMITS"
 HOW_TO_INSTALL = "pip install 'millstream[gateway]'"
@@ -47,15 +47,15 @@ _PACKAGES = (
     "msgspec",
     "nicegui",
 )
-"""What the extra brings, by the names of its modules."""
-_TAKEN_FOR_S = 2.0
-"""The gateway of a broker that was killed a moment ago may still be on its way out."""
-_GRACE_S = 2.0
+"""The packages of the extra `gateway`, by the names of their modules."""
+_BIND_TIMEOUT_S = 2.0
+"""The gateway of a broker that was just killed may still have the port."""
+_STOP_TIMEOUT_S = 2.0
 
 
 @dataclass(slots=True)
 class HttpOptions:
-    """What was said on the command line."""
+    """The options for HTTP of the command line."""
 
     address: str | None = None
     off: bool = False
@@ -74,7 +74,7 @@ class GatewayProcess:
 
     @property
     def url(self) -> str:
-        """To open on this machine."""
+        """The URL to open on this machine."""
         host, _, port = self.address.rpartition(":")
         host = {"0.0.0.0": "localhost", "[::]": "localhost"}.get(host, host)
         return f"{'https' if self._options.tls_cert else 'http'}://{host}:{port}"
@@ -84,7 +84,7 @@ class GatewayProcess:
         return None if self._process is None else self._process.pid
 
     def start(self, bootstrap: str, log_file: Path | None = None) -> None:
-        """Without waiting for it."""
+        """Starts the process, without waiting until it is ready."""
         options, descriptor = self._options, self._listener.fileno()
         arguments = ["gateway", "--bootstrap", bootstrap, "--http", self.address, "--supervised", str(descriptor)]
         for name, value in (
@@ -102,34 +102,37 @@ class GatewayProcess:
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.stop(_GRACE_S)
+            self._process.stop(_STOP_TIMEOUT_S)
         self._listener.close()
 
 
 def open_gateway_process(options: HttpOptions, *, by_default: bool) -> GatewayProcess | None:
-    """None if there is to be none. GatewayError if it was asked for and cannot be; a log line if it was only usual."""
+    """Opens the socket. None if HTTP is off, or if packages are missing and HTTP was not requested.
+
+    GatewayError if HTTP was requested and is not possible.
+    """
     if options.off:
-        _refuse_what_has_no_use(options)
+        _check_unused_options(options)
         return None
-    asked_for = options.address is not None
-    if not asked_for and not by_default:
-        _refuse_what_has_no_use(options)
+    requested = options.address is not None
+    if not requested and not by_default:
+        _check_unused_options(options)
         return None
-    if not (asked_for or _without_address(options)):
-        asked_for = True  # who names credentials or a certificate wants them used
+    if not (requested or _without_address(options)):
+        requested = True  # credentials or a certificate were given, so they must be used
     missing = _missing_package()
     if missing is not None:
-        if asked_for:
-            raise GatewayError(f"HTTP needs more packages ({missing}): {HOW_TO_INSTALL}, or say --no-http")
+        if requested:
+            raise GatewayError(f"HTTP needs more packages ({missing}): {HOW_TO_INSTALL}, or add --no-http")
         _log.info("http_left_out missing=%s hint=%s", missing, HOW_TO_INSTALL)
         return None
     host, port = parse_address(options.address or DEFAULT_HTTP)
     check_certificate(options.tls_cert, options.tls_key)
     credentials = named_credentials(options.auth_file)
-    named_limits()  # the gateway reads them itself; what is wrong with them is told at once
+    named_limits()  # the gateway reads them itself; errors are reported here at once
     check_exposure(host, demands_credentials=bool(credentials), insecure=options.insecure)
     if options.address is not None:
-        return GatewayProcess(_listen_soon(host, port), options)
+        return GatewayProcess(_listen_with_retries(host, port), options)
     try:
         return GatewayProcess(listen(host, port), options)
     except GatewayError as error:
@@ -139,16 +142,16 @@ def open_gateway_process(options: HttpOptions, *, by_default: bool) -> GatewayPr
 
 
 def named_credentials(auth_file: str | None) -> Credentials:
-    """Those of the file, or else of the environment; none if neither is there."""
+    """The credentials of the file, or of the environment variable, or none."""
     text, where = os.environ.get(AUTH_VARIABLE), f"${AUTH_VARIABLE}"
     if auth_file is not None:
         where = f"--auth-file {auth_file}"
         try:
             text = Path(auth_file).read_text(encoding="utf-8")
         except OSError as error:
-            raise GatewayError(f"{where}: {error.strerror}: name a file with credentials") from error
+            raise GatewayError(f"{where}: {error.strerror}: give a file with credentials") from error
         except UnicodeDecodeError:
-            raise GatewayError(f"{where}: this is not text in UTF-8: name a file with credentials") from None
+            raise GatewayError(f"{where}: it is not UTF-8 text: give a file with credentials") from None
     if text is None:
         return Credentials()
     try:
@@ -158,7 +161,7 @@ def named_credentials(auth_file: str | None) -> Credentials:
 
 
 def named_limits(words: Sequence[str] = ()) -> Limits:
-    """Those of the environment, and over them `words` of the command line."""
+    """The limits of the environment variable, overridden by `words` of the command line."""
     usual = os.environ.get(LIMITS_VARIABLE, "").split()
     read_limits(usual, f"${LIMITS_VARIABLE}")
     return read_limits((*usual, *words))
@@ -168,18 +171,18 @@ def _without_address(options: HttpOptions) -> bool:
     return options == HttpOptions(off=options.off)
 
 
-def _refuse_what_has_no_use(options: HttpOptions) -> None:
+def _check_unused_options(options: HttpOptions) -> None:
     if not _without_address(options):
-        wanted = "leave --no-http out" if options.off else "say --http HOST:PORT as well"
-        raise GatewayError(f"options for HTTP are given, and no HTTP is served: {wanted}, or leave them out")
+        wanted = "remove --no-http" if options.off else "add --http HOST:PORT"
+        raise GatewayError(f"options for HTTP are given, but HTTP is off: {wanted}, or remove them")
 
 
 def _missing_package() -> str | None:
     return next((name for name in _PACKAGES if find_spec(name) is None), None)
 
 
-def _listen_soon(host: str, port: int) -> socket.socket:
-    give_up_at = time.monotonic() + (_TAKEN_FOR_S if port else 0.0)
+def _listen_with_retries(host: str, port: int) -> socket.socket:
+    give_up_at = time.monotonic() + (_BIND_TIMEOUT_S if port else 0.0)
     while True:
         try:
             return listen(host, port)

@@ -1,8 +1,7 @@
-"""The entry point of `millstream`.
+"""The entry point of the command `millstream`.
 
-`serve` takes a short way that imports nothing but what the broker needs: typer, rich and confluent-kafka together cost
-more time than the broker's whole start. Whatever the short way does not understand (help, a typo, completion) goes the
-long way, which explains itself.
+`serve` has a fast path that imports only what the broker needs: typer, rich and confluent-kafka take longer to import
+than the broker takes to start. Arguments that the fast path does not understand (help, a typo, completion) go to typer.
 """
 
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Runs one command and returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["serve"]:
         from millstream.cli.serve import parse, run

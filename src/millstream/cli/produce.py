@@ -1,4 +1,4 @@
-"""`millstream produce`: records from arguments, stdin or files."""
+"""`millstream produce`: sends records from arguments, stdin or files."""
 
 import os
 import sys
@@ -35,40 +35,44 @@ def produce(
     values: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[VALUE]...", help="Records to send; without any, each line of stdin.", show_default=False
+            metavar="[VALUE]...", help="Values of the records. [default: the lines of stdin]", show_default=False
         ),
     ] = None,
     file: Annotated[
-        list[str] | None, typer.Option("--file", "-f", metavar="FILE", help="Send each line of a file. Repeatable.")
+        list[str] | None,
+        typer.Option("--file", "-f", metavar="FILE", help="File with one record per line. Repeatable."),
     ] = None,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="Each file (or stdin) is one record, whatever it holds.")
-    ] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Send each file (or stdin) as one record.")] = False,
     json_lines: Annotated[
-        bool, typer.Option("--json-lines", help="Each line is a JSON object with value, key, headers, timestamp.")
+        bool, typer.Option("--json-lines", help="Lines are JSON objects with value, key, headers and timestamp.")
     ] = False,
-    key: Annotated[str | None, typer.Option("--key", "-k", metavar="TEXT", help="The key of every record.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", metavar="TEXT", help="Key of every record.")] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", "-K", metavar="TEXT", help="Split each line into key and value here."),
+        typer.Option("--key-separator", "-K", metavar="TEXT", help="Separator of key and value in each line."),
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header on every record. Repeatable."),
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of every record. Repeatable."),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", metavar="N", help="The partition. [default: the key decides]")
+        int | None, typer.Option("--partition", "-p", metavar="N", help="Partition. [default: by the key]")
     ] = None,
-    acks: Annotated[str, typer.Option("--acks", metavar="0|1|all", help="Who must have stored a record.")] = "all",
+    acks: Annotated[
+        str,
+        typer.Option(
+            "--acks", metavar="0|1|all", help="Required acknowledgements: none, leader, or all in-sync replicas."
+        ),
+    ] = "all",
     compression: Annotated[
-        str, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
+        str, typer.Option("--compression", "-z", metavar="CODEC", help="Compression: none, gzip, snappy, lz4 or zstd.")
     ] = "none",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
 ) -> None:
-    """Send records, and wait until they are stored.
+    """Send records, and wait until they are acknowledged.
 
     \b
     Examples:
@@ -104,7 +108,7 @@ def produce(
 def _shape(
     key: str | None, key_separator: str | None, headers: dict[str, str], partition: int | None, json_lines: bool
 ) -> "Callable[[bytes, int], Message]":
-    """The function that makes a record of a line and its number."""
+    """The function that makes a record from a line and its number."""
     from millstream.client import Message
 
     separator = None if key_separator is None else key_separator.encode()
@@ -129,7 +133,7 @@ def _shape(
 
 
 def _type_in(client: "Client", topic: str, shape: "Callable[[bytes, int], Message]") -> int:
-    note(f"each line becomes a record of {topic}; Ctrl-D ends")
+    note(f"each line is a record of {topic}; Ctrl-D ends the input")
     count = 0
     for line in sys.stdin.buffer:
         message = shape(line.rstrip(b"\r\n"), count + 1)
@@ -169,5 +173,5 @@ def _send_files(
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    # readline, not iteration: iterating a pipe reads ahead, and a slow writer's line would wait in our buffer.
+    # readline, not iteration: iteration reads ahead, so lines of a slow writer would be delayed.
     return iter(file.readline, b"")

@@ -1,7 +1,7 @@
-"""Records as text and back: JSON lines, kcat-like templates, and the `--from` words of `consume`.
+"""Records as text: JSON lines, templates as in kcat, and the values of `consume --from`.
 
-The JSON lines that `consume --json` prints are those which `produce --json-lines` reads, so a topic can be copied
-through a pipe without loss: bytes that are not UTF-8 travel as base64 under `key_base64` and `value_base64`.
+`produce --json-lines` reads what `consume --json` prints, so a topic can be copied through a pipe. Bytes that are not
+UTF-8 are base64 in `key_base64` and `value_base64`.
 """
 
 import base64
@@ -61,16 +61,16 @@ def as_json(record: "Record[Any]") -> dict[str, Any]:
 
 
 def from_json(line: bytes, number: int) -> "Message":
-    """One record from a JSON line: the fields of `as_json`, of which only the value matters; others may be missing.
+    """One record from a JSON line with the fields of `as_json`; all but the value are optional.
 
-    A value that is not text (an object, a number) is published as its JSON.
+    A value that is not a string (an object, a number) is published as JSON.
     """
     from millstream.client import Message
 
     try:
         document = json.loads(line)
         if not isinstance(document, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         headers = [
             (name, base64.b64decode(value["base64"]) if isinstance(value, dict) else value)
             for name, value in _pairs(document.get("headers", []))
@@ -91,7 +91,7 @@ def template(text: str) -> Callable[["Record[Any]"], bytes]:
         if field is not None:
             if field not in _FIELDS:
                 raise CommandFailedError(
-                    f"--format: %{field} is not known; there are %{', %'.join(_FIELDS)}", exit_codes.USAGE
+                    f"--format: %{field} is unknown; the fields are %{', %'.join(_FIELDS)}", exit_codes.USAGE
                 )
             parts.append(_FIELDS[field])
         elif hexadecimal is not None:

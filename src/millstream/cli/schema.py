@@ -1,4 +1,4 @@
-"""`millstream schema`: subjects and schemas of a registry that speaks Confluent's API, ours or another."""
+"""`millstream schema`: subjects and schemas of a schema registry with Confluent's API."""
 
 import sys
 from collections.abc import Iterator
@@ -15,41 +15,49 @@ from millstream.cli.terminal import CommandFailedError, complain, print_json, pr
 if TYPE_CHECKING:
     from millstream.schemas.registry_client import RegisteredSchema, RegistryClient, Schema
 
-app = typer.Typer(help="Schemas in a registry: list, register, check, get.", no_args_is_help=True)
+app = typer.Typer(help="List, register, check and get schemas of a schema registry.", no_args_is_help=True)
 
 DEFAULT_REGISTRY = "http://127.0.0.1:8081"
 _KINDS = {".avsc": "AVRO", ".avro": "AVRO", ".proto": "PROTOBUF", ".json": "JSON"}
 
 RegistryUrl = Annotated[
     str,
-    typer.Option("--registry", "-r", envvar="MILLSTREAM_REGISTRY", metavar="URL", help="Where the registry is."),
+    typer.Option("--registry", "-r", envvar="MILLSTREAM_REGISTRY", metavar="URL", help="URL of the schema registry."),
 ]
 User = Annotated[
     str | None,
     typer.Option(
-        "--user", envvar="MILLSTREAM_REGISTRY_USER", metavar="NAME:PASSWORD", help="To sign in with a name, if need be."
+        "--user",
+        envvar="MILLSTREAM_REGISTRY_USER",
+        metavar="NAME:PASSWORD",
+        help="Credentials for basic authentication.",
     ),
 ]
 Token = Annotated[
     str | None,
-    typer.Option("--token", envvar="MILLSTREAM_REGISTRY_TOKEN", metavar="TOKEN", help="To sign in with a token."),
+    typer.Option(
+        "--token", envvar="MILLSTREAM_REGISTRY_TOKEN", metavar="TOKEN", help="Token for bearer authentication."
+    ),
 ]
-Ca = Annotated[str | None, typer.Option("--ca", metavar="FILE", help="Whom to trust for https, PEM.")]
-Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long the registry may take.")]
-SubjectArgument = Annotated[str, typer.Argument(metavar="SUBJECT", help="Such as orders-value.", show_default=False)]
+Ca = Annotated[str | None, typer.Option("--ca", metavar="FILE", help="CA certificate file (PEM) for HTTPS.")]
+Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Timeout of each request.")]
+SubjectArgument = Annotated[
+    str, typer.Argument(metavar="SUBJECT", help="Subject, such as orders-value.", show_default=False)
+]
 FileArgument = Annotated[
     str,
-    typer.Argument(metavar="FILE", help="The schema: .avsc, .json, .proto; - is standard input.", show_default=False),
+    typer.Argument(metavar="FILE", help="Schema file: .avsc, .json or .proto; - for stdin.", show_default=False),
 ]
 Kind = Annotated[
-    str | None, typer.Option("--type", metavar="TYPE", help="AVRO, JSON or PROTOBUF. [default: by the file's name]")
+    str | None,
+    typer.Option("--type", metavar="TYPE", help="Schema type: AVRO, JSON or PROTOBUF. [default: by the file name]"),
 ]
 References = Annotated[
     list[str] | None,
     typer.Option(
         "--reference",
         metavar="NAME=SUBJECT:VERSION",
-        help="A schema that this one imports or names, and where it is. Repeatable.",
+        help="Referenced schema. Repeatable.",
     ),
 ]
 DEFAULT_TIMEOUT_S = 20.0
@@ -58,7 +66,7 @@ DEFAULT_TIMEOUT_S = 20.0
 @app.command("list")
 def list_subjects(
     subject: Annotated[
-        str | None, typer.Argument(metavar="[SUBJECT]", help="Its versions instead of all subjects.")
+        str | None, typer.Argument(metavar="[SUBJECT]", help="Subject whose versions are listed.")
     ] = None,
     registry: RegistryUrl = DEFAULT_REGISTRY,
     user: User = None,
@@ -100,7 +108,7 @@ def register(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Register a schema as the next version of a subject, and print its id; the same schema keeps its id.
+    """Register a schema as the next version of a subject, and print its id. The same schema keeps its id.
 
     \b
     Examples:
@@ -119,7 +127,11 @@ def check(
     file: FileArgument,
     version: Annotated[
         str | None,
-        typer.Option("--version", metavar="VERSION", help="Compare with this one alone: a number, or latest."),
+        typer.Option(
+            "--version",
+            metavar="VERSION",
+            help="Version to compare with: a number, or latest. [default: by the compatibility level]",
+        ),
     ] = None,
     kind: Kind = None,
     references: References = None,
@@ -130,7 +142,7 @@ def check(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Say whether a schema may be registered, and why not; exit code 1 if it may not.
+    """Check whether a schema is compatible with a subject. Exit code 1 if it is not.
 
     \b
     Example:
@@ -152,10 +164,10 @@ def check(
 @app.command()
 def get(
     wanted: Annotated[
-        str, typer.Argument(metavar="SUBJECT|ID", help="A subject, or the id of a schema.", show_default=False)
+        str, typer.Argument(metavar="SUBJECT|ID", help="Subject, or id of a schema.", show_default=False)
     ],
     version: Annotated[
-        int | None, typer.Option("--version", metavar="NUMBER", help="Of the subject. [default: the latest]")
+        int | None, typer.Option("--version", metavar="NUMBER", help="Version of the subject. [default: the latest]")
     ] = None,
     registry: RegistryUrl = DEFAULT_REGISTRY,
     user: User = None,
@@ -164,7 +176,7 @@ def get(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Print a schema: by id, or the latest or a certain version of a subject.
+    """Print a schema by id, or a version of a subject.
 
     \b
     Examples:
@@ -186,7 +198,7 @@ def get(
 def _client(
     registry: str, user: str | None, token: str | None, ca: str | None, timeout: float
 ) -> "Iterator[RegistryClient]":
-    """What the registry refuses is a line on stderr and an exit code."""
+    """A client of the registry. Its errors become a line on stderr and an exit code."""
     try:
         from millstream.schemas import errors
         from millstream.schemas.registry_client import RegistryAuth, RegistryClient
@@ -216,7 +228,7 @@ def _read(file: str, kind: str | None, references: list[str] | None) -> "Schema"
         ) from error
     found = (kind or _KINDS.get(Path(file).suffix.lower(), "")).upper()
     if found not in _KINDS.values():
-        what = f"--type {kind}" if kind else f"{file} does not say of which type it is"
+        what = f"--type {kind}" if kind else f"the type of {file} is not known"
         raise CommandFailedError(f"{what}: give --type AVRO, JSON or PROTOBUF", exit_codes.USAGE)
     rows = []
     for word in references or []:

@@ -1,13 +1,11 @@
-"""`millstream serve`: options to settings, settings to a running broker.
+"""`millstream serve`: turns options into settings and runs a broker with them.
 
-Promises: exactly one line on stdout, `ready kafka=HOST:PORT http=HOST:PORT`, when connections are accepted; what went
-wrong is one line on stderr. Everything a broker does is in `runtime`; what a setting means is in `config`; HTTP is
-served by a process beside this one (`http_front`).
+Prints exactly one line on stdout, `ready kafka=HOST:PORT http=HOST:PORT`, when it accepts connections, and one line on
+stderr if it fails. The broker is in `node.runtime`, settings are in `config`, HTTP is served by a child process
+(`gateway_process`).
 
-Lines of the log: one event is one line, whatever others have chosen that is told in it.
-
-The name of a group or topic may hold a line's end and what looks like another event: what cannot be printed is written
-out. The lines of a stack trace, whose last tells an error's words, are indented.
+Each log event is one line: characters that cannot be printed, such as a line break in the name of a group, are
+escaped, and the lines of a stack trace are indented.
 """
 
 import logging
@@ -42,7 +40,7 @@ _FLAGS = {"--exit-with-stdin": "exit_with_stdin", "--no-http": "no_http", "--ins
 
 @dataclass(slots=True)
 class ServeOptions:
-    """What was said on the command line, before anything is made of it."""
+    """The options of the command line."""
 
     data_dir: str | None = None
     listen: str | None = None
@@ -58,7 +56,7 @@ class ServeOptions:
 
 
 def parse(arguments: Sequence[str]) -> ServeOptions | None:
-    """Understand the plain forms, `--name value` and `--name=value`; None for anything else."""
+    """Parses `--name value` and `--name=value`; None for anything else."""
     options = ServeOptions()
     rest = iter(arguments)
     for argument in rest:
@@ -81,7 +79,7 @@ def parse(arguments: Sequence[str]) -> ServeOptions | None:
 
 
 def run(options: ServeOptions) -> int:
-    """Serve until SIGTERM or SIGINT."""
+    """Serves until SIGTERM or SIGINT; returns the exit code."""
     from millstream.config.setting import ConfigError
     from millstream.formats.model.errors import KafkaError
     from millstream.gateway.http.configuration import GatewayError
@@ -100,7 +98,7 @@ def run(options: ServeOptions) -> int:
 
 
 def listen_address(text: str) -> str:
-    """`--listen` in full: a lone port means loopback, a lone host the usual port."""
+    """The complete address for `--listen`: a port alone is on loopback, a host alone has port 9092."""
     if text.isdigit():
         return f"127.0.0.1:{text}"
     if text.startswith(":"):
@@ -124,26 +122,26 @@ def _serve(options: ServeOptions) -> int:
     if options.exit_with_stdin:
         exit_with_parent()
     log_to_stderr()
-    front = _open_front(options, config)
+    gateway = _open_gateway(options, config)
     from millstream.node.runtime.running import run as run_node
 
     def ready(address: str) -> None:
-        _announce(address, front, serves_clients=config.is_broker)
-        if front is not None:
-            front.start(address)
+        _announce(address, gateway, serves_clients=config.is_broker)
+        if gateway is not None:
+            gateway.start(address)
 
-    return run_node(config, ready, lambda: None if front is None else front.stop())
+    return run_node(config, ready, lambda: None if gateway is None else gateway.stop())
 
 
-def _open_front(options: ServeOptions, config: "BrokerConfig") -> "GatewayProcess | None":
-    """By default beside every broker that is not a child of a test or of a local cluster."""
+def _open_gateway(options: ServeOptions, config: "BrokerConfig") -> "GatewayProcess | None":
+    """Opens the gateway. It is on by default, but not for brokers of tests and of local clusters."""
     from millstream.cli.gateway_process import HttpOptions, open_gateway_process
     from millstream.gateway.http.configuration import GatewayError
 
     if options.http is not None and options.no_http:
-        raise GatewayError("--http and --no-http contradict each other: leave one of them out")
+        raise GatewayError("--http and --no-http exclude each other")
     if options.http is not None and not config.is_broker:
-        raise GatewayError("--http: this node is only a controller and serves no clients: say it where a broker is")
+        raise GatewayError("--http: this node is only a controller and serves no clients: use --http on a broker")
     by_default = config.is_broker and not options.exit_with_stdin
     http = HttpOptions(
         options.http, options.no_http, options.auth_file, options.insecure, options.tls_cert, options.tls_key
@@ -156,11 +154,11 @@ def _failed(reason: str) -> int:
     return exit_codes.FAILED
 
 
-def _announce(address: str, front: "GatewayProcess | None", *, serves_clients: bool) -> None:
-    print(f"ready kafka={address}" + ("" if front is None else f" http={front.address}"), flush=True)
+def _announce(address: str, gateway: "GatewayProcess | None", *, serves_clients: bool) -> None:
+    print(f"ready kafka={address}" + ("" if gateway is None else f" http={gateway.address}"), flush=True)
     if serves_clients and sys.stderr.isatty():
         option = "" if address.endswith(":9092") else f" -b {address}"
-        console = "" if front is None else f" Open {front.url}/console in a browser."
+        console = "" if gateway is None else f" Open {gateway.url}/console in a browser."
         print(
             f"\nMillstream is listening on {address}.{console} Try, in another terminal:\n"
             f"  millstream topic create orders{option}\n"
@@ -174,8 +172,7 @@ def _announce(address: str, front: "GatewayProcess | None", *, serves_clients: b
 
 
 def log_to_stderr(usual_level: str = "INFO") -> None:
-    import logging
-
+    """Logs to stderr; $MILLSTREAM_LOG_LEVEL overrides the level."""
     level = os.environ.get("MILLSTREAM_LOG_LEVEL", usual_level).upper()
     known = logging.getLevelNamesMapping()
     handler = logging.StreamHandler(sys.stderr)
@@ -184,7 +181,7 @@ def log_to_stderr(usual_level: str = "INFO") -> None:
 
 
 def exit_with_parent() -> None:
-    """Stop when whoever holds the other end of our stdin is gone. A thread, so that the loop knows nothing of it."""
+    """Stops this process when the parent process ends, that is when stdin is closed."""
 
     def watch() -> None:
         import signal
@@ -194,7 +191,7 @@ def exit_with_parent() -> None:
             pass
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(FORCED_EXIT_AFTER_S)
-        os._exit(exit_codes.FAILED)  # an orphan that cannot stop cleanly must still go
+        os._exit(exit_codes.FAILED)  # a child that cannot stop cleanly must not outlive its parent
 
     threading.Thread(target=watch, name="stdin-watch", daemon=True).start()
 

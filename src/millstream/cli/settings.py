@@ -1,4 +1,4 @@
-"""`millstream settings`: every setting the broker and its topics know, from the table they are declared in."""
+"""`millstream settings`: lists the settings of brokers and topics."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 def settings(
     pattern: Annotated[
-        str, typer.Argument(metavar="[TEXT]", help="Only settings whose name contains this.", show_default=False)
+        str, typer.Argument(metavar="[TEXT]", help="Part of the name of the settings to list.", show_default=False)
     ] = "",
-    topic: Annotated[bool, typer.Option("--topic", help="Settings of topics instead of the broker's.")] = False,
+    topic: Annotated[bool, typer.Option("--topic", help="List settings of topics instead of brokers.")] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also Kafka settings that are accepted without effect.")
+        bool, typer.Option("--all", help="Include settings of Kafka that are accepted but have no effect.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """List the settings with default, type and meaning.
+    """List settings with default, type and meaning.
 
     \b
     Examples:
@@ -39,7 +39,7 @@ def settings(
     ]
     if not found and pattern:
         raise CommandFailedError(
-            f"no setting contains {pattern!r}: try `millstream settings --all`", exit_codes.NOT_FOUND
+            f"no setting has {pattern!r} in its name: try `millstream settings --all`", exit_codes.NOT_FOUND
         )
     if json:
         print_json([_document(setting) for setting in found])

@@ -1,4 +1,4 @@
-"""`millstream simulate`: clusters on virtual time with every kind of fault; a failing seed can be replayed."""
+"""`millstream simulate`: runs clusters on virtual time with faults. A failed seed can be replayed."""
 
 import os
 from typing import TYPE_CHECKING, Annotated
@@ -16,31 +16,33 @@ _SHOWN_FAILURES = 10
 
 
 def simulate(
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="The seed, or the first of several.")] = 1,
-    seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="How many seeds to run.")] = 1,
-    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=3, max=7, help="Nodes of the cluster.")] = 3,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed, or the first of several.")] = 1,
+    seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Number of seeds.")] = 1,
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=3, max=7, help="Number of nodes.")] = 3,
     trouble: Annotated[
-        float, typer.Option("--trouble", metavar="SECONDS", min=1.0, help="Virtual time for faults.")
+        float, typer.Option("--trouble", metavar="SECONDS", min=1.0, help="Virtual time with faults.")
     ] = 8.0,
     scenario: Annotated[
         str,
         typer.Option(
             "--scenario",
             metavar="NAME",
-            help="trouble, forming, blackout, transactions, failover, busy, disk or power; else the seed chooses.",
+            help="trouble, forming, blackout, transactions, failover, busy, disk or power. [default: by the seed]",
         ),
     ] = "",
-    trace: Annotated[bool, typer.Option("--trace", help="Print the run as a story.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="With --trace: also what the nodes log.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Print the events of the run.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="With --trace: print the log lines of the nodes too.")
+    ] = False,
     processes: Annotated[
-        int, typer.Option("--processes", metavar="N", min=0, help="Runs at once; 0 for one per core.")
+        int, typer.Option("--processes", metavar="N", min=0, help="Number of parallel runs; 0 for one per core.")
     ] = 0,
     json: Json = False,
 ) -> None:
-    """Run clusters of real nodes in virtual time, with crashes, partitions and broken disks, and check that no
-    acknowledged write is lost, that transactions are whole, and that they recover.
+    """Run clusters of real nodes in virtual time, with crashes, network partitions and failing disks.
 
-    The same seed gives the same run, event for event.
+    Checks that no acknowledged write is lost, that transactions are atomic, and that the cluster recovers. The same
+    seed gives the same run.
 
     \b
     Examples:
@@ -55,9 +57,9 @@ def simulate(
     from millstream.simulator.simulation import simulate as run_seed
 
     if scenario and scenario not in tuple(Scenario):
-        raise CommandFailedError(f"--scenario is one of {', '.join(Scenario)}")
+        raise CommandFailedError(f"--scenario {scenario}: write one of {', '.join(Scenario)}")
     if scenario == Scenario.POWER and nodes != Options().nodes:
-        raise CommandFailedError(f"--scenario {scenario} runs a single node: leave out --nodes {nodes}")
+        raise CommandFailedError(f"--scenario {scenario} has a single node: remove --nodes {nodes}")
     options = Options(
         nodes=nodes,
         trouble_seconds=trouble,

@@ -1,7 +1,4 @@
-"""`millstream table`: lake tables (Parquet, Delta, Iceberg): look at them, compact them, replay them into topics.
-
-How lake tables are shown: tables for people, documents for scripts.
-"""
+"""`millstream table`: list, describe and compact lake tables (Delta, Iceberg, Parquet); replay them into topics."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,11 +28,11 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    help="Lake tables: list and describe them, compact small files, replay them into topics.", no_args_is_help=True
+    help="List and describe lake tables, compact their files, replay them into topics.", no_args_is_help=True
 )
 
 TableArgument = Annotated[
-    str, typer.Argument(metavar="TABLE", help="A directory or s3://BUCKET/PREFIX.", show_default=False)
+    str, typer.Argument(metavar="TABLE", help="Directory or s3://BUCKET/PREFIX of the table.", show_default=False)
 ]
 TableSettings = Annotated[
     list[str] | None,
@@ -43,14 +40,14 @@ TableSettings = Annotated[
         "--option",
         "-o",
         metavar="NAME=VALUE",
-        help="As for format('millstream-table'), e.g. -o s3.endpoint=http://localhost:9000. Repeatable.",
+        help="Option of format('millstream-table'), e.g. -o s3.endpoint=http://localhost:9000. Repeatable.",
     ),
 ]
 
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """What the lake room raises, as a line on stderr and an exit code."""
+    """Turns errors of the package `lake` into a line on stderr and an exit code."""
     try:
         from millstream.lake.errors import LakeError, LakeOptionError, NoTableError
     except ImportError as error:
@@ -85,11 +82,11 @@ def _open(table: str, settings: list[str] | None) -> "LakeTable":
 
 @app.command("list")
 def list_tables(
-    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Where tables are, or s3://BUCKET.")] = ".",
+    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Directory of tables, or s3://BUCKET.")] = ".",
     json: Json = False,
     settings: TableSettings = None,
 ) -> None:
-    """List the tables right below a directory.
+    """List the tables in a directory.
 
     \b
     Examples:
@@ -111,7 +108,7 @@ def list_tables(
 
 @app.command()
 def describe(table: TableArgument, json: Json = False, settings: TableSettings = None) -> None:
-    """Show a table: format, version, columns, partitions, files, and where the topics in it end.
+    """Show a table: format, version, columns, partitions, files, and the next offsets of its topics.
 
     \b
     Examples:
@@ -129,11 +126,11 @@ def describe(table: TableArgument, json: Json = False, settings: TableSettings =
 @app.command()
 def history(
     table: TableArgument,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", help="The newest so many.", min=1)] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", help="Number of versions.", min=1)] = 20,
     json: Json = False,
     settings: TableSettings = None,
 ) -> None:
-    """Show what was done to a table, newest first. Each version can be read with the option version=.
+    """Show the versions of a table, newest first. The option version= reads one of them.
 
     \b
     Example:
@@ -150,27 +147,27 @@ def history(
 @app.command()
 def optimize(
     table: TableArgument,
-    target_size: Annotated[
-        str, typer.Option("--target-size", metavar="SIZE", help="How large files should be.")
-    ] = "128MB",
+    target_size: Annotated[str, typer.Option("--target-size", metavar="SIZE", help="Target size of files.")] = "128MB",
     sort: Annotated[
         list[str] | None,
-        typer.Option("--sort", metavar="COLUMN", help="Sort rows by it; this rewrites all files. Repeatable."),
+        typer.Option("--sort", metavar="COLUMN", help="Column to sort by; rewrites all files. Repeatable."),
     ] = None,
     vacuum: Annotated[
-        bool, typer.Option("--vacuum", help="Then delete files that nobody needs, and leftovers of failed writes.")
+        bool, typer.Option("--vacuum", help="Then delete unused files, and files of failed writes.")
     ] = False,
     retain: Annotated[
         str,
-        typer.Option("--retain", metavar="AGE", help="--vacuum keeps what is younger: readers may still be at it."),
+        typer.Option(
+            "--retain", metavar="AGE", help="With --vacuum: keep files younger than this, which readers may still use."
+        ),
     ] = "7d",
     json: Json = False,
     settings: TableSettings = None,
 ) -> None:
-    """Rewrite small files into larger ones. Writers and readers go on meanwhile, and no row is lost or doubled.
+    """Rewrite small files into larger ones, while others read and write. No row is lost or duplicated.
 
-    Rows stay in their partition and in their order, unless --sort says
-    otherwise. With --vacuum, versions older than --retain can no longer be read.
+    Rows keep their partition and, without --sort, their order. With --vacuum,
+    versions older than --retain cannot be read any more.
 
     \b
     Examples:
@@ -187,13 +184,13 @@ def optimize(
         with progress(wanted=not json, bytes_shown=found.format != "delta") as display:
             bar = None if display is None else display.add_task("rewriting", total=None, info="")
 
-            def told(now: int, total: int) -> None:
+            def on_progress(now: int, total: int) -> None:
                 if display is not None and bar is not None:
                     display.update(bar, completed=now, total=total)
 
-            result = found.optimize(size, sort or (), told)
+            result = found.optimize(size, sort or (), on_progress)
         if vacuum:
-            note("looking for files that nobody needs")
+            note("looking for unused files")
             result.deleted = found.vacuum(age)
         if json:
             print_json(rewritten_document(result))
@@ -204,23 +201,24 @@ def optimize(
 @app.command()
 def backfill(
     table: TableArgument,
-    to: Annotated[
-        str, typer.Option("--to", metavar="TOPIC", help="The topic to write to.", autocompletion=complete_topic)
-    ],
+    to: Annotated[str, typer.Option("--to", metavar="TOPIC", help="Topic to write to.", autocompletion=complete_topic)],
     begin: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Only records at or after it, by their timestamp.")
+        str | None, typer.Option("--from", metavar="TIME", help="Time of the first records, by their timestamps.")
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only records before it.")] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="TIME", help="Time at which to stop; records at that time are not written."),
+    ] = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", metavar="COLUMN", help="What becomes the key. [default: key, if there is one]"),
+        typer.Option("--key", metavar="COLUMN", help="Column for the key. [default: key, if it exists]"),
     ] = None,
     value_format: Annotated[
         str | None,
         typer.Option(
             "--value-format",
             metavar="json|raw",
-            help="raw: the column value as it is; json: an object of the columns. [default: raw, if there is a value]",
+            help="raw: the column value; json: an object of all columns. [default: raw, if value exists]",
         ),
     ] = None,
     order: Annotated[
@@ -228,22 +226,24 @@ def backfill(
         typer.Option(
             "--order",
             metavar="offset|timestamp",
-            help="By the offset in the partition it came from, or by time."
-            " [default: offset, if there is one and the key is the original one]",
+            help="Order: by original offset or by timestamp."
+            " [default: offset, if the table has offsets and --key is not given]",
         ),
     ] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Begin anew, whatever earlier runs have done.")] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start again from the first row, even if an earlier run wrote some.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     client_settings: ClientSettings = None,
     settings: TableSettings = None,
 ) -> None:
-    """Replay a table, or a range of time of it, into a topic; the order of each key is kept.
+    """Write the rows of a table, or of a time range of it, to a topic. The order of each key is kept.
 
-    Records are written in transactions together with how far it has come. The
-    same command after a crash goes on where it was, and does nothing once all
-    is done; readers of committed records see each row once.
+    Records and progress are written in transactions. After a crash the same
+    command continues; when everything is written it does nothing. Consumers of
+    committed records see each row once.
 
     \b
     Examples:
@@ -269,11 +269,11 @@ def backfill(
         with progress(wanted=not json) as display:
             bar = None if display is None else display.add_task("replaying", total=None, info="")
 
-            def told(now: int, total: int) -> None:
+            def on_progress(now: int, total: int) -> None:
                 if display is not None and bar is not None:
                     display.update(bar, completed=now, total=total)
 
-            result = run(work, restart=restart, progress=told)
+            result = run(work, restart=restart, progress=on_progress)
     if result.warning is not None:
         complain(result.warning)
     if json:
@@ -372,7 +372,7 @@ def show_rewritten(result: "Rewritten", *, vacuum: bool) -> None:
         f" {size_text(result.bytes_before)} -> {size_text(result.bytes_after)}"
     )
     if vacuum:
-        print(f"deleted {result.deleted} files that nobody needs")
+        print(f"deleted {result.deleted} unused files")
 
 
 def size_text(size: float) -> str:

@@ -1,6 +1,6 @@
-"""What commands say and how they fail: tables for people, JSON for scripts, one line on stderr for errors.
+"""Output and failures of commands: tables for people, JSON for scripts, one line on stderr for errors.
 
-`rich` is imported only where a table or a progress bar is really drawn.
+`rich` is imported only when a table or a progress bar is drawn.
 """
 
 import json
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CommandFailedError(Exception):
-    """A command cannot go on: the line for stderr and the exit code."""
+    """A command failed, with the line for stderr and the exit code."""
 
     def __init__(self, message: str, exit_code: int = exit_codes.FAILED) -> None:
         super().__init__(message)
@@ -25,13 +25,13 @@ class CommandFailedError(Exception):
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on stdout: indented for a person who looks, on one line for a pipe."""
+    """Prints a JSON document: indented on a terminal, on one line otherwise."""
     indent = 2 if sys.stdout.isatty() else None
     print(json.dumps(document, indent=indent, ensure_ascii=False, default=str))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "") -> None:
-    """A table; numbers are aligned to the right. Without a terminal nothing is cut off, however long the lines get."""
+    """Prints a table. Numbers are aligned to the right. Without a terminal nothing is cut off."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -42,7 +42,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
         number = bool(cells) and all(_is_number(row[index]) for row in cells)
         table.add_column(column, justify="right" if number else "left", overflow="fold")
     for row in cells:
-        # Text, not str: a topic name in square brackets is not markup.
+        # Text, not str: rich would read square brackets in names as markup.
         table.add_row(*(Text("" if cell is None else _shown(cell)) for cell in row))
     if sys.stdout.isatty():
         Console().print(table)
@@ -54,13 +54,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
 
 
 def note(text: str) -> None:
-    """Something for a person, on stderr, so that stdout stays data; silent when nobody watches."""
+    """Prints a note on stderr if that is a terminal. stdout is for data only."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr)
 
 
 def complain(text: str) -> None:
-    """One line on stderr about what went wrong."""
+    """Prints an error on stderr."""
     print(f"millstream: {text}", file=sys.stderr)
 
 

@@ -1,9 +1,7 @@
-"""`millstream topic`: create, list, describe, alter, delete; `hot` is in `topic_hot`.
+"""`millstream topic`: create, list, describe, alter and delete topics; show their hot keys.
 
-`millstream topic hot`: which partitions and keys carry a topic's traffic, as brokers report it.
-
-Reads the internal topic `__millstream_hot_keys`, as any Kafka client can; each broker reports on the partitions it
-leads, so the newest report of each is taken and rates are added up.
+`topic hot` reads the internal topic `__millstream_hot_keys`. Each broker reports on the partitions that it leads. The
+command adds up the newest report of each broker.
 """
 
 import json as json_codec
@@ -38,9 +36,9 @@ _RECENT = timedelta(minutes=2)
 
 def hot(
     topic: TopicArgument,
-    top: Annotated[int, typer.Option("--top", "-n", metavar="N", help="How many keys and partitions to show.")] = 10,
+    top: Annotated[int, typer.Option("--top", "-n", metavar="N", help="Number of keys and partitions to show.")] = 10,
     watch: Annotated[
-        float | None, typer.Option("--watch", "-w", metavar="SECONDS", help="Show it again every so often.")
+        float | None, typer.Option("--watch", "-w", metavar="SECONDS", help="Interval at which the output is repeated.")
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -49,9 +47,8 @@ def hot(
 ) -> None:
     """Show the busiest partitions and the hottest keys of a topic.
 
-    Millstream brokers find them by sampling a few records a second and report while records arrive (every 10 seconds
-    unless millstream.hot.keys.interval.ms says otherwise). A share is an estimate: 'at least' is what the sampled
-    records prove.
+    Millstream brokers sample a few records a second, and report while records arrive (every 10 seconds, see
+    millstream.hot.keys.interval.ms). Shares are estimates; 'at least' is a lower bound.
 
     \b
     Examples:
@@ -65,7 +62,7 @@ def hot(
         while True:
             reports = newest_reports(client, topic)
             if not reports:
-                _explain_silence(client, topic)
+                _raise_no_report(client, topic)
             document = merged(reports, top)
             if json:
                 print_json(document)
@@ -77,10 +74,10 @@ def hot(
 
 
 def newest_reports(client: "Client", topic: str) -> list[dict[str, Any]]:
-    """The last report of each broker about a topic that is not taken back."""
+    """The newest report of each broker about a topic."""
     if REPORT_TOPIC not in client.list_topics(internal=True):
         return []
-    # The last minutes are enough while records arrive; only for a topic that fell silent the whole hour is read.
+    # The last minutes are enough while records arrive. For a topic without new records all reports are read.
     for start in (_RECENT, "earliest"):
         found: dict[bytes, dict[str, Any]] = {}
         seen = False
@@ -97,14 +94,14 @@ def newest_reports(client: "Client", topic: str) -> list[dict[str, Any]]:
     return []
 
 
-def _explain_silence(client: "Client", topic: str) -> None:
+def _raise_no_report(client: "Client", topic: str) -> None:
     setting = client.topics.config(topic).get("millstream.hot.keys.enable")
     if setting is None:
-        why = "the broker is no Millstream broker, or an older one"
+        why = "the broker is not a Millstream broker, or an older one"
     elif setting.value == "false":
         why = "millstream.hot.keys.enable is false for it"
     else:
-        why = "the broker writes one every few seconds while records arrive, and forgets it when none have for long"
+        why = "brokers write one every few seconds while records arrive, and remove it after a while without records"
     raise CommandFailedError(f"there is no report about {topic!r}: {why}", exit_codes.NOT_FOUND)
 
 
@@ -141,7 +138,7 @@ def _show_report(document: dict[str, Any]) -> None:
             for key in document["keys"]
         ],
     )
-    note(f"keys by {document['sampled_records']:,} sampled records of the last minute or so")
+    note(f"keys are estimated from {document['sampled_records']:,} sampled records of about the last minute")
 
 
 def _percent(share: float) -> str:
@@ -165,9 +162,7 @@ TopicArguments = Annotated[
 ]
 Config = Annotated[
     list[str] | None,
-    typer.Option(
-        "--config", "-c", metavar="NAME=VALUE", help="A topic setting, e.g. retention.ms=3600000. Repeatable."
-    ),
+    typer.Option("--config", "-c", metavar="NAME=VALUE", help="Topic setting, e.g. retention.ms=3600000. Repeatable."),
 ]
 
 
@@ -175,13 +170,22 @@ Config = Annotated[
 def create(
     topics: TopicArguments,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", metavar="N", help="How many. [default: the broker's]")
+        int | None,
+        typer.Option(
+            "--partitions", "-p", metavar="N", help="Number of partitions. [default: num.partitions of the broker]"
+        ),
     ] = None,
     replication: Annotated[
-        int | None, typer.Option("--replication", "-r", metavar="N", help="Copies of each. [default: the broker's]")
+        int | None,
+        typer.Option(
+            "--replication",
+            "-r",
+            metavar="N",
+            help="Replication factor. [default: default.replication.factor of the broker]",
+        ),
     ] = None,
     config: Config = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is fine.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Accept a topic that exists already.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -195,22 +199,22 @@ def create(
       millstream topic create orders --partitions 6 --config retention.ms=3600000
     """
     wanted = assignments(config, "--config")
-    outcome = []
+    results = []
     with open_client(bootstrap, timeout, settings) as client:
         for name in topics:
             created = client.create_topic(
                 name, partitions, replication=replication, config=wanted, exist_ok=if_not_exists
             )
-            outcome.append({"topic": name, "created": created})
+            results.append({"topic": name, "created": created})
             if not json:
                 print(f"created {name}" if created else f"{name} exists already")
     if json:
-        print_json(outcome)
+        print_json(results)
 
 
 @app.command("list")
 def list_topics(
-    internal: Annotated[bool, typer.Option("--internal", help="Also topics that begin with __.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include topics that begin with __.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -236,7 +240,7 @@ def list_topics(
 @app.command()
 def describe(
     topics: TopicArguments,
-    all_settings: Annotated[bool, typer.Option("--all", help="Also the settings that are at their default.")] = False,
+    all_settings: Annotated[bool, typer.Option("--all", help="Include settings with their default value.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -268,12 +272,12 @@ def describe(
 def alter(
     topic: TopicArgument,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", metavar="N", help="Grow to N partitions.")
+        int | None, typer.Option("--partitions", "-p", metavar="N", help="New number of partitions.")
     ] = None,
     config: Config = None,
     reset: Annotated[
         list[str] | None,
-        typer.Option("--reset", metavar="NAME", help="Put a setting back to its default. Repeatable."),
+        typer.Option("--reset", metavar="NAME", help="Setting to reset to its default. Repeatable."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -301,27 +305,27 @@ def alter(
 @app.command()
 def delete(
     topics: TopicArguments,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="A missing topic is fine.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Accept a topic that does not exist.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
 ) -> None:
-    """Delete topics with all their records. There is no way back.
+    """Delete topics and their records. This cannot be undone.
 
     \b
     Example:
       millstream topic delete orders
     """
-    outcome = []
+    results = []
     with open_client(bootstrap, timeout, settings) as client:
         for name in topics:
             deleted = client.delete_topic(name, missing_ok=if_exists)
-            outcome.append({"topic": name, "deleted": deleted})
+            results.append({"topic": name, "deleted": deleted})
             if not json:
                 print(f"deleted {name}" if deleted else f"{name} does not exist")
     if json:
-        print_json(outcome)
+        print_json(results)
 
 
 def _document(topic: "Topic", config: dict[str, str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`millstream bench`: how fast is this broker from here?"""
+"""`millstream bench`: measures throughput and latency of a broker."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
@@ -27,31 +27,43 @@ LOADS = ("produce", "consume", "latency")
 
 def bench(
     records: Annotated[
-        int, typer.Option("--records", "-n", metavar="N", help="Records to produce and consume.")
+        int, typer.Option("--records", "-n", metavar="N", help="Number of records to produce and consume.")
     ] = 200_000,
-    size: Annotated[int, typer.Option("--size", "-s", metavar="BYTES", help="Bytes in each record.")] = 1024,
+    size: Annotated[int, typer.Option("--size", "-s", metavar="BYTES", help="Size of each record.")] = 1024,
     partitions: Annotated[int, typer.Option("--partitions", "-p", metavar="N", help="Partitions of the topic.")] = 1,
-    acks: Annotated[str, typer.Option("--acks", metavar="0|1|all", help="Who must have stored a record.")] = "all",
+    acks: Annotated[
+        str,
+        typer.Option(
+            "--acks", metavar="0|1|all", help="Required acknowledgements: none, leader, or all in-sync replicas."
+        ),
+    ] = "all",
     compression: Annotated[
-        str, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
+        str, typer.Option("--compression", "-z", metavar="CODEC", help="Compression: none, gzip, snappy, lz4 or zstd.")
     ] = "none",
-    rate: Annotated[int, typer.Option("--rate", metavar="N", help="Records per second of the latency load.")] = 1000,
-    seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="Length of the latency load.")] = 5.0,
+    rate: Annotated[
+        int, typer.Option("--rate", metavar="N", help="Records per second in the latency measurement.")
+    ] = 1000,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="S", help="Duration of the latency measurement.")
+    ] = 5.0,
     only: Annotated[
-        str | None, typer.Option("--only", metavar="LOADS", help="Some of produce,consume,latency. [default: all]")
+        str | None,
+        typer.Option(
+            "--only",
+            metavar="LOADS",
+            help="Measurements: produce, consume, latency, separated by commas. [default: all]",
+        ),
     ] = None,
     topic: Annotated[
         str | None,
-        typer.Option(
-            "--topic", "-t", metavar="TOPIC", help="An empty topic to use. [default: a new one, deleted after]"
-        ),
+        typer.Option("--topic", "-t", metavar="TOPIC", help="Empty topic to use. [default: a temporary topic]"),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
 ) -> None:
-    """Measure throughput of producing and consuming, and end-to-end latency at a steady rate. Works with any broker.
+    """Measure the throughput of producing and consuming, and end-to-end latency. Works with any broker.
 
     \b
     Examples:
@@ -92,7 +104,7 @@ def bench(
 
 
 class _Run:
-    """The loads, one after the other, each with its progress bar."""
+    """Runs the measurements in turn, each with a progress bar."""
 
     def __init__(self, connection: object, topic: str, partitions: list[int], display: "Progress | None") -> None:
         from millstream.client.connection import Connection
@@ -180,6 +192,6 @@ def _show(results: "list[Measured]", rate: int) -> None:
         )
     print_table(("load", "records", "records/s", "MB/s", *names), rows)
     note(
-        "p50 to max in ms. produce: from handing a record over until it is confirmed, with full queues;"
-        f" latency: until a consumer has it, at {rate:,} records/s."
+        "p50 to max in ms. produce: from send to acknowledgement, with full queues;"
+        f" latency: from send to receipt by a consumer, at {rate:,} records/s."
     )

@@ -1,7 +1,6 @@
-"""The loads that `millstream bench` puts on a broker, and what is measured of them.
+"""The measurements of `millstream bench`: produce, consume and latency.
 
-Through librdkafka, in this process: the numbers are those of a client a Python program would have, client included.
-Comparisons between brokers live in `benchmarks/`.
+They use librdkafka in this process, so the numbers include the client. Comparisons of brokers are in `benchmarks/`.
 """
 
 import os
@@ -19,14 +18,14 @@ from millstream.client.connection import Connection
 Progress = Callable[[int], None]
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 SAMPLE_EVERY = 10
-"""Every n-th record's delivery is timed: timing all of them would cost the throughput that is being measured."""
+"""Every n-th delivery is timed. Timing all of them would reduce the throughput."""
 REPORT_EVERY = 5000
 STALL_S = 30.0
 
 
 @dataclass(slots=True)
 class Measured:
-    """One load's outcome. Latencies are in milliseconds."""
+    """The result of one measurement. Latencies are in milliseconds."""
 
     load: str
     records: int
@@ -43,7 +42,7 @@ class Measured:
         return self.bytes / self.seconds / 1e6 if self.seconds else 0.0
 
     def percentiles(self) -> dict[str, float]:
-        """p50 to p99.9 and the maximum; empty if nothing was timed."""
+        """p50 to p99.9 and the maximum; empty if no record was timed."""
         if not self.latencies_ms:
             return {}
         ordered = sorted(self.latencies_ms)
@@ -71,7 +70,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 def produce_load(
     connection: Connection, topic: str, *, records: int, size: int, acks: str, compression: str, progress: Progress
 ) -> Measured:
-    """Send as fast as librdkafka takes records; latency is from handing a record over until its delivery report."""
+    """Sends as fast as librdkafka accepts records. Latency is from the call until the delivery report."""
     producer = Producer(
         connection.librdkafka(
             acks=acks,
@@ -123,7 +122,7 @@ def produce_load(
 def consume_load(
     connection: Connection, topic: str, *, partitions: Sequence[int], records: int, progress: Progress
 ) -> Measured:
-    """Read a topic from its beginning until `records` have come."""
+    """Reads a topic from its first offset until `records` have arrived."""
     consumer = _consumer(connection, [TopicPartition(topic, partition, 0) for partition in partitions])
     seen = size = 0
     started = moved = time.perf_counter()
@@ -140,8 +139,8 @@ def consume_load(
                 moved = now
                 progress(seen)
             elif now - moved > STALL_S:
-                raise CommandFailedError(f"only {seen} of {records} records came back within {STALL_S:g} s")
-        # The last records came when they moved: what consume() waited for after them is not reading.
+                raise CommandFailedError(f"only {seen} of {records} records were read; none for {STALL_S:g} s")
+        # Up to the last records: the wait of consume() after them does not count.
         return Measured("consume", seen, size, moved - started)
     finally:
         consumer.close()
@@ -158,9 +157,9 @@ def latency_load(
     seconds: float,
     progress: Progress,
 ) -> Measured:
-    """Send at a steady rate and take each record's time from its due moment until a consumer has it.
+    """Sends at a constant rate and measures each record from its due time until a consumer receives it.
 
-    From the moment it was due, not sent: a stall that delays the sender counts too (no coordinated omission).
+    From the due time, not from the send: a delay of the sender counts too (no coordinated omission).
     """
     total = max(1, int(rate * seconds))
     latencies: list[float] = []
@@ -188,12 +187,12 @@ def latency_load(
 
     producer = Producer(connection.librdkafka(acks=acks, linger_ms=0))
     padding = bytes(max(0, size - 8))
-    # The first record opens connections and finds leaders; what is measured is the steady state.
+    # The first record opens connections and finds leaders. It is not measured.
     producer.produce(topic, (0).to_bytes(8, "big") + padding, partition=partitions[0])
     if producer.flush(STALL_S):
-        raise CommandFailedError("the broker did not take a first record in time")
+        raise CommandFailedError(f"the first record was not acknowledged within {STALL_S:g} s")
     while consumer.poll(STALL_S) is None:
-        raise CommandFailedError("the first record did not come back in time")
+        raise CommandFailedError(f"the first record was not received within {STALL_S:g} s")
     receiver = threading.Thread(target=receive, name="bench-receiver")
     receiver.start()
     try:
@@ -219,7 +218,7 @@ def latency_load(
     if failures:
         raise failures[0]
     if len(latencies) < total:
-        raise CommandFailedError(f"only {len(latencies)} of {total} records came back in time")
+        raise CommandFailedError(f"only {len(latencies)} of {total} records were received within {STALL_S:g} s")
     progress(total)
     return Measured("latency", total, total * size, elapsed, latencies)
 

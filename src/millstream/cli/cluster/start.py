@@ -1,7 +1,7 @@
-"""A local cluster for trying things out: `millstream serve` processes with files as Kafka's documentation writes them.
+"""`millstream cluster start`: runs a local cluster of `millstream serve` processes, and a gateway.
 
-What was chosen at the first start (how many nodes, which ports) is kept in the directory, so that the next start goes
-on with the same cluster. The nodes end with this command, however it ends; so does the gateway in front of them.
+The number of nodes and the ports of the first start are stored in the directory, so that the next start continues with
+the same cluster. The nodes and the gateway end with this command, also if it is killed.
 """
 
 import fcntl
@@ -28,22 +28,24 @@ GATEWAY_LOG = "gateway.log"
 LOCK_FILE = ".lock"
 DEFAULT_NODES = 3
 DEFAULT_PORT = 9092
-_MOST_NODES = 9
-_LOOK_S = 0.2
+_MAX_NODES = 9
+_POLL_INTERVAL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
+    """The number of nodes and the first port of a cluster."""
+
     nodes: int
     port: int
 
 
 class _Stop(Exception):
-    """Somebody wants the cluster to end."""
+    """SIGTERM or SIGINT arrived."""
 
 
 def _replicated(nodes: int) -> dict[str, str]:
-    """Whoever starts several nodes wants to see them replicate: topics do so unless they are told otherwise."""
+    """Defaults of a cluster with several nodes: topics are replicated."""
     replicas = min(3, nodes)
     return {"default.replication.factor": str(replicas), "min.insync.replicas": str(max(1, replicas - 1))}
 
@@ -57,15 +59,15 @@ def run(
     *,
     as_json: bool,
 ) -> int:
-    """Runs the cluster until it is told to stop; the command's exit code."""
+    """Runs the cluster until SIGTERM or SIGINT; returns the exit code."""
     log_to_stderr("WARNING")
     choice = choose(directory, nodes, port)
     cluster = EmbeddedCluster(
         choice.nodes, {**_replicated(choice.nodes), **settings}, data_dir=directory, first_port=choice.port
     )
-    with _alone_in(directory), _told_to_stop():
+    with _locked(directory), _stop_signals():
         _check_ports(choice)
-        front = _open_front(http)
+        gateway = _open_gateway(http)
         try:
             try:
                 note(f"starting {choice.nodes} nodes")
@@ -73,65 +75,69 @@ def run(
             except NodeProcessError as error:
                 raise CommandFailedError(_reason(error)) from error
             (directory / CHOICE_FILE).write_text(json.dumps(asdict(choice)) + "\n")
-            _announce(cluster, front, directory, as_json=as_json)
-            if front is not None:
-                front.start(cluster.bootstrap_servers, directory / GATEWAY_LOG)
+            _announce(cluster, gateway, directory, as_json=as_json)
+            if gateway is not None:
+                gateway.start(cluster.bootstrap_servers, directory / GATEWAY_LOG)
             return _watch(cluster)
         except _Stop:
             return exit_codes.OK
         finally:
-            if front is not None:
-                front.stop()
+            if gateway is not None:
+                gateway.stop()
             _stop(cluster)
 
 
-def _open_front(http: HttpOptions) -> GatewayProcess | None:
+def _open_gateway(http: HttpOptions) -> GatewayProcess | None:
     try:
-        front = open_gateway_process(http, by_default=True)
+        gateway = open_gateway_process(http, by_default=True)
     except GatewayError as error:
         raise CommandFailedError(str(error), exit_codes.USAGE) from error
-    if front is None and not http.off:
-        note(f"no HTTP, no console: {HOW_TO_INSTALL} gives them")
-    return front
+    if gateway is None and not http.off:
+        note(f"no HTTP and no console: install them with {HOW_TO_INSTALL}")
+    return gateway
 
 
 def choose(directory: Path, nodes: int | None, port: int | None) -> Choice:
-    """What the directory was begun with; what is said on the command line must not contradict it."""
+    """The cluster in the directory, which the options must not contradict, or a new one."""
     file = directory / CHOICE_FILE
     if not file.exists():
         wanted = Choice(DEFAULT_NODES if nodes is None else nodes, DEFAULT_PORT if port is None else port)
-        if not 1 <= wanted.nodes <= _MOST_NODES:
-            raise CommandFailedError(f"--nodes {wanted.nodes}: from 1 to {_MOST_NODES}", exit_codes.USAGE)
+        if not 1 <= wanted.nodes <= _MAX_NODES:
+            raise CommandFailedError(f"--nodes {wanted.nodes}: write a number from 1 to {_MAX_NODES}", exit_codes.USAGE)
         if not 1 <= wanted.port <= 65536 - 2 * wanted.nodes:
-            raise CommandFailedError(f"--port {wanted.port}: {2 * wanted.nodes} ports from there on", exit_codes.USAGE)
+            raise CommandFailedError(
+                f"--port {wanted.port}: the cluster needs {2 * wanted.nodes} ports from this one on", exit_codes.USAGE
+            )
         return wanted
     try:
         begun = Choice(**json.loads(file.read_text()))
     except (ValueError, TypeError) as error:
-        raise CommandFailedError(f"{file} cannot be read ({error}): remove it, and say --nodes as before") from error
+        raise CommandFailedError(f"{file} cannot be read ({error}): remove it, and give --nodes as before") from error
     if nodes not in (None, begun.nodes):
         raise CommandFailedError(
-            f"{directory} has a cluster of {begun.nodes} nodes: leave --nodes out, or take another --dir",
+            f"{directory} has a cluster of {begun.nodes} nodes: remove --nodes, or use another --dir",
             exit_codes.EXISTS,
         )
-    # Addresses may change: every node reads those of the others from its file.
+    # Ports may change: every node reads the addresses of the others from its file.
     return begun if port is None else Choice(begun.nodes, port)
 
 
 @contextmanager
-def _alone_in(directory: Path) -> Iterator[None]:
-    """Nobody else runs a cluster there: its nodes' files would be overwritten under it."""
+def _locked(directory: Path) -> Iterator[None]:
+    """Locks the directory: a second cluster there would overwrite the files of the first."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = (directory / LOCK_FILE).open("w")
     except OSError as error:
-        raise CommandFailedError(f"--dir {directory} cannot be used ({error.strerror}): take another one") from error
+        raise CommandFailedError(
+            f"--dir {directory} cannot be used ({error.strerror}): use another directory"
+        ) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise CommandFailedError(
-                f"a cluster runs in {directory} already: stop it first, or take another --dir", exit_codes.EXISTS
+                f"a cluster runs in {directory} already: stop it first, or use another --dir", exit_codes.EXISTS
             ) from None
         yield
 
@@ -139,26 +145,26 @@ def _alone_in(directory: Path) -> Iterator[None]:
 def _check_ports(choice: Choice) -> None:
     for port in range(choice.port, choice.port + 2 * choice.nodes):
         try:
-            # As a listener binds, or a port that was in use a moment ago would count as taken.
+            # Bound as by a listener: otherwise a port that was just closed counts as taken.
             with socket.create_server(("127.0.0.1", port)):
                 pass
         except OSError as error:
             reason = str(error.strerror).partition(" (")[0]
             raise CommandFailedError(
-                f"port {port} cannot be had ({reason}): stop what listens there, or say --port with "
-                f"{2 * choice.nodes} free ports from there on"
+                f"port {port} cannot be used ({reason}): stop the process that has it, or give --port with "
+                f"{2 * choice.nodes} free ports from it on"
             ) from error
 
 
 @contextmanager
-def _told_to_stop() -> Iterator[None]:
-    """SIGTERM and Ctrl-C end the cluster; only the first counts, so that stopping is not interrupted."""
-    told = False
+def _stop_signals() -> Iterator[None]:
+    """SIGTERM and Ctrl-C stop the cluster. Only the first counts, so that the stop is not interrupted."""
+    is_stopping = False
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal told
-        if not told:
-            told = True
+        nonlocal is_stopping
+        if not is_stopping:
+            is_stopping = True
             raise _Stop
 
     before = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
@@ -169,9 +175,9 @@ def _told_to_stop() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _announce(cluster: EmbeddedCluster, front: GatewayProcess | None, directory: Path, *, as_json: bool) -> None:
+def _announce(cluster: EmbeddedCluster, gateway: GatewayProcess | None, directory: Path, *, as_json: bool) -> None:
     bootstrap = cluster.bootstrap_servers
-    http = None if front is None else front.address
+    http = None if gateway is None else gateway.address
     if as_json:
         nodes = [
             {
@@ -187,23 +193,23 @@ def _announce(cluster: EmbeddedCluster, front: GatewayProcess | None, directory:
         print(f"ready kafka={bootstrap}" + ("" if http is None else f" http={http}"), flush=True)
     first = cluster.address(cluster.nodes[0])
     option = "" if first.endswith(":9092") else f" -b {first}"
-    console = "" if front is None else f"  open {front.url}/console in a browser\n"
+    console = "" if gateway is None else f"  open {gateway.url}/console in a browser\n"
     note(
-        f"\n{len(cluster.nodes)} nodes run. Try, in another terminal:\n"
+        f"\n{len(cluster.nodes)} nodes are running. Try, in another terminal:\n"
         f"  millstream cluster status{option}\n"
         f"  millstream topic create orders --partitions 6 --replication {min(3, len(cluster.brokers))}{option}\n"
-        f"  kill -9 {cluster.pid(cluster.nodes[0])}    # node {cluster.nodes[0]}: the others go on\n"
+        f"  kill -9 {cluster.pid(cluster.nodes[0])}    # node {cluster.nodes[0]}: the others keep running\n"
         f"{console}"
         f"Each has its server.properties, data and node.log under {directory}.\n"
-        "Ctrl-C stops them all; the data stays, and the same command goes on with it."
+        "Ctrl-C stops them all; the data stays, and the same command continues with it."
     )
 
 
 def _watch(cluster: EmbeddedCluster) -> int:
-    """Reports nodes that end by themselves; returns when none is left."""
+    """Reports nodes that end; returns when none is left."""
     living = set(cluster.nodes)
     while living:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)
         for number in sorted(living):
             if not cluster.running(number):
                 living.discard(number)
@@ -217,7 +223,7 @@ def _watch(cluster: EmbeddedCluster) -> int:
 
 
 def _reason(error: NodeProcessError) -> str:
-    """A node that refuses to start says why in its last line; then the rest of its log is of no use."""
+    """The last line of the log of a node that refused to start, which has the reason; else the whole error."""
     first, *_, last = str(error).splitlines()
     refusal = last.strip().removeprefix("millstream: ")
     return str(error) if last.strip() == refusal else f"{first.split(' ended ')[0]} cannot start: {refusal}"
@@ -233,7 +239,7 @@ def _ending(code: int | None) -> str:
 
 
 def _stop(cluster: EmbeddedCluster) -> None:
-    """All at once: one after another, the last would wait for others to take over what it leads."""
+    """Stops all nodes at the same time: in turn, each would wait for others to take over its leaders."""
     note("stopping")
     living = [number for number in cluster.nodes if cluster.started(number) and cluster.running(number)]
     for number in living:

@@ -1,1 +1,1 @@
-"""Commands on log files: dump them, estimate compaction."""
+"""Commands on log files: dump and check them, show compaction."""

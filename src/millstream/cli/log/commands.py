@@ -1,7 +1,4 @@
-"""`millstream log dump`: look into segments, indexes, aborted transactions, snapshots and checkpoints.
-
-`millstream log compaction`: how far each log of a data directory is cleaned, as its files tell.
-"""
+"""`millstream log`: dumps and checks log files, and shows the progress of compaction, without a broker."""
 
 import json as json_codec
 import os
@@ -21,29 +18,27 @@ if TYPE_CHECKING:
     from millstream.cli.log.reading import Entry
 
 
-app = typer.Typer(help="Look into the files of a log.", no_args_is_help=True)
+app = typer.Typer(help="Dump and check log files; show compaction.", no_args_is_help=True)
 
 
 @app.callback()
 def log() -> None:
-    """Look into the files of a log."""
+    """Dump and check log files; show compaction."""
 
 
 @app.command()
 def dump(
     paths: Annotated[
         list[str],
-        typer.Argument(
-            metavar="PATH...", help="Files, partition directories, or a data directory.", show_default=False
-        ),
+        typer.Argument(metavar="PATH...", help="Files, partition directories or data directories.", show_default=False),
     ],
-    records: Annotated[bool, typer.Option("--records", "-r", help="Also the records inside the batches.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Print problems only, and one line per file.")] = False,
+    records: Annotated[bool, typer.Option("--records", "-r", help="Print the records of the batches too.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Print only problems, and one line per file.")] = False,
     json: Json = False,
 ) -> None:
-    """Print what is in the files and check it: checksums of batches, indexes against their segments.
+    """Print segments, indexes, snapshots and checkpoints, and check them: checksums, indexes against their segments.
 
-    Works on files of Apache Kafka too, and on a broker that runs. Ends with exit code 7 if something is damaged.
+    Works on files of Apache Kafka too, and while the broker runs. The exit code is 7 if something is damaged.
 
     \b
     Examples:
@@ -85,7 +80,7 @@ def dump(
             done += size
             advance(0, done)
     if not files:
-        complain("no files of a log found there")
+        complain("no log files found")
     if problems:
         complain(f"{problems} problems found")
         raise typer.Exit(exit_codes.DAMAGED)
@@ -168,11 +163,11 @@ def _shown(text: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """One partition's log. The last segment is never cleaned, and counts neither as clean nor as dirty."""
+    """The log of one partition. The last segment is never cleaned, and counts neither as clean nor as dirty."""
 
     partition: str
     cleaned_to: int | None
-    """The offset where the dirty part begins; None if it was never cleaned."""
+    """First offset of the dirty part; None if the log was never cleaned."""
     sealed_to: int
     clean_bytes: int
     dirty_bytes: int
@@ -180,20 +175,18 @@ class Compaction:
     active_bytes: int
     segments: int
     is_being_cleaned: bool
-    """Whether a pass is copying segments."""
+    """Whether the cleaner is copying segments."""
 
 
 @app.command()
 def compaction(
-    data_dir: Annotated[str, typer.Argument(metavar="DIRECTORY", help="A data directory.", show_default=False)],
-    all_: Annotated[
-        bool, typer.Option("--all", help="Also logs that were never cleaned, such as those that are not compacted.")
-    ] = False,
+    data_dir: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Data directory.", show_default=False)],
+    all_: Annotated[bool, typer.Option("--all", help="Include logs that were never cleaned.")] = False,
     json: Json = False,
 ) -> None:
-    """Show how far compacted topics are cleaned: last cleaned offset, dirty bytes and their share.
+    """Show the progress of compaction: last cleaned offset, dirty bytes and their share.
 
-    Reads files only, so it works while a broker runs, and on a directory of Apache Kafka.
+    Reads only files, so it works while the broker runs, and on directories of Apache Kafka.
 
     \b
     Examples:
@@ -205,7 +198,7 @@ def compaction(
         print_json([asdict(row) for row in rows])
         return
     if not rows:
-        note("no log here has been cleaned yet")
+        note("no log has been cleaned yet")
         return
     print_table(
         ("partition", "cleaned to", "sealed to", "clean bytes", "dirty bytes", "dirty", "active bytes", "segments", ""),
@@ -259,7 +252,7 @@ def _read(directory: str, partition: str, cleaned_to: int | None) -> Compaction:
             try:
                 sizes[parsed[0]] = entry.stat().st_size
             except FileNotFoundError:
-                continue  # retention or the cleaner was quicker
+                continue  # deleted by retention or the cleaner in the meantime
     bases = sorted(sizes)
     active = bases[-1] if bases else 0
     dirty_start = cleaned_to or 0

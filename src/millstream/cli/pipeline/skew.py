@@ -1,4 +1,4 @@
-"""`millstream pipeline skew`: hot keys of a whole topic, and what spreading them would do."""
+"""`millstream pipeline skew`: counts the hot keys of a topic, and the effect of spreading them."""
 
 import base64
 from pathlib import Path
@@ -17,29 +17,31 @@ if TYPE_CHECKING:
 
 def skew(
     topic: TopicArgument,
-    top: Annotated[int, typer.Option("--top", "-n", metavar="N", min=1, help="How many keys to look at.")] = 10,
-    by: Annotated[str, typer.Option("--by", metavar="records|bytes", help="What makes a key heavy.")] = "bytes",
+    top: Annotated[int, typer.Option("--top", "-n", metavar="N", min=1, help="Number of keys.")] = 10,
+    by: Annotated[str, typer.Option("--by", metavar="records|bytes", help="Measure of the shares.")] = "bytes",
     spread: Annotated[
         list[int] | None,
-        typer.Option("--spread", "-s", metavar="N", min=2, help="Spread hot keys over N partitions. Repeatable."),
+        typer.Option(
+            "--spread", "-s", metavar="N", min=2, help="Number of partitions to spread hot keys over. Repeatable."
+        ),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="Only records from a time on: 2026-01-31T12:00, or 2h."),
+        typer.Option("--since", metavar="TIME", help="Time or age of the first records: 2026-01-31T12:00, or 2h."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE.svg", help="Also draw the partitions, now and spread."),
+        typer.Option("--output", "-o", metavar="FILE.svg", help="SVG file for a chart of the partitions."),
     ] = None,
-    master: Annotated[str, typer.Option("--master", metavar="URL", help="Where Spark computes.")] = "local[*]",
+    master: Annotated[str, typer.Option("--master", metavar="URL", help="Spark master.")] = "local[*]",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     settings: ClientSettings = None,
 ) -> None:
-    """Find the hot keys of a topic: their share of it and of their partition, and what spreading them would do.
+    """Show the hot keys of a topic, their shares of the topic and of their partition, and the effect of spreading them.
 
-    Spark counts every record, so this is exact, and takes as long as reading the topic does. `millstream topic hot`
-    estimates from samples what is hot right now. docs/hot-keys.md says how to spread keys, and what that costs.
+    Spark reads and counts every record of the topic. `millstream topic hot` estimates the hot keys of the present from
+    samples. docs/hot-keys.md describes how to spread keys, and the cost.
 
     \b
     Examples:
@@ -48,13 +50,13 @@ def skew(
       millstream pipeline skew orders -o skew.svg --json
     """
     with needs():
-        import pyspark  # noqa: F401  # told before Spark is started
+        import pyspark  # noqa: F401  # a missing package is reported first
 
         from millstream.pipeline.skew import SPREADS, Measure, count, report
     if by not in list(Measure):
         raise CommandFailedError(f"--by {by}: write records or bytes", exit_codes.USAGE)
     if output is not None and output.suffix != ".svg":
-        raise CommandFailedError(f"{output}: only SVG can be drawn; give a name that ends in .svg", exit_codes.USAGE)
+        raise CommandFailedError(f"{output}: the output is SVG; use a name that ends in .svg", exit_codes.USAGE)
     since_ms = _since_ms(since) if since else None
     client = assignments(settings, "-X")
     _check_topic(bootstrap, client, topic)
@@ -84,12 +86,12 @@ def _since_ms(text: str) -> int:
         return parse_timestamp_ms(text)
     except ValueError as error:
         raise CommandFailedError(
-            f"--since {text}: write a time such as 2026-01-31T12:00, or how long ago, such as 2h", exit_codes.USAGE
+            f"--since {text}: write a time such as 2026-01-31T12:00, or an age such as 2h", exit_codes.USAGE
         ) from error
 
 
 def _check_topic(bootstrap: str, settings: dict[str, str], topic: str) -> None:
-    """A wrong name or address is told before Spark takes seconds to start."""
+    """Reports a wrong topic or address before Spark is started, which takes seconds."""
     from millstream.pipeline.problems import nearest
     from millstream.raw_client import Cluster, UnreachableError, WireError
 
@@ -186,7 +188,7 @@ def _show(found: "SkewReport") -> None:
         print_table(
             ("hot keys spread over", "largest partition", "times the even share"),
             [
-                ("1 (as it is)", f"{found.largest:.1%}", f"{found.largest / found.fair:.2f}"),
+                ("1 (now)", f"{found.largest:.1%}", f"{found.largest / found.fair:.2f}"),
                 *((each.over, f"{each.largest:.1%}", f"{each.largest / found.fair:.2f}") for each in found.spreads),
             ],
         )
@@ -203,7 +205,7 @@ def _picture(found: "SkewReport") -> str:
     from millstream.pipeline.skew import Series, bars_svg
 
     best = _best(found)
-    series = [Series("as it is", list(found.shares.values()))]
+    series = [Series("now", list(found.shares.values()))]
     if best is not None:
         series.append(Series(f"hot keys spread over {best.over}", list(best.shares.values())))
     names = [f"partition {number}" for number in found.shares]

@@ -1,4 +1,4 @@
-"""`millstream pipeline status` and `stop`: pipelines that run, or ran, on this machine."""
+"""`millstream pipeline status` and `stop`: pipelines of this machine."""
 
 import time
 from collections.abc import Mapping
@@ -10,32 +10,32 @@ import typer
 
 from millstream.cli import exit_codes
 from millstream.cli.options import Json
-from millstream.cli.pipeline.common import needs, resolved
+from millstream.cli.pipeline.common import inspected, needs, resolved
 from millstream.cli.terminal import CommandFailedError, note, print_json, print_table
 
 if TYPE_CHECKING:
     from millstream.pipeline.state import PipelineState, QueryProgress
     from millstream.raw_client import Cluster
 
-_ASK_BROKER_S = 5.0
+_BROKER_TIMEOUT_S = 5.0
 _ENDED = ("finished", "failed", "gone")
 
 NameOrFile = Annotated[
-    str | None, typer.Argument(metavar="[FILE|NAME]", help="A pipeline's file, or its name.", show_default=False)
+    str | None, typer.Argument(metavar="[FILE|NAME]", help="File or name of the pipeline.", show_default=False)
 ]
 
 
 def status(
     pipeline: NameOrFile = None,
     watch: Annotated[
-        float | None, typer.Option("--watch", "-w", metavar="SECONDS", help="Show it again every so often.")
+        float | None, typer.Option("--watch", "-w", metavar="SECONDS", help="Interval at which the output is repeated.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show how pipelines are: phase, rows, lag, batch, watermark, dead letters. Without a name: all on this machine.
+    """Show phase, rows, lag, batch, watermark and dead letters of pipelines. Without a name: all of this machine.
 
-    Lag is asked of the broker (the consumer groups to which pipelines commit their progress), so it is right for ended
-    ones too. The exit code is 8 if the one that was asked for has failed, or its process is gone.
+    The lag comes from the broker (pipelines commit their progress to consumer groups), so it is also right for
+    pipelines that have ended. The exit code is 8 if the named pipeline has failed or its process is gone.
 
     \b
     Examples:
@@ -63,13 +63,13 @@ def status(
 
 
 def stop(
-    pipeline: Annotated[str, typer.Argument(metavar="FILE|NAME", help="A pipeline's file, or its name.")],
+    pipeline: Annotated[str, typer.Argument(metavar="FILE|NAME", help="File or name of the pipeline.")],
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for the batch to end.")
+        float, typer.Option("--timeout", metavar="SECONDS", help="Timeout for the end of the batch.")
     ] = 120.0,
     json: Json = False,
 ) -> None:
-    """Ask a running pipeline to stop after its batch, and wait until it has.
+    """Stop a running pipeline after its batch, and wait until it has stopped.
 
     \b
     Examples:
@@ -90,7 +90,7 @@ def stop(
     note(f"{name}: stopping after the batch …")
     if not wait_until_ended(name, timeout):
         raise CommandFailedError(
-            f"pipeline {name!r} has not stopped within {timeout:g} s; it will after its batch (or give --timeout)",
+            f"pipeline {name!r} has not stopped within {timeout:g} s: it stops after its batch, --timeout waits longer",
             exit_codes.TIMED_OUT,
         )
     ended = read_state(name)
@@ -102,20 +102,20 @@ def stop(
 
 def _ended_text(state: "PipelineState") -> str:
     if state.run.phase == "gone":
-        return "ended without a word (process killed?)"
+        return "ended without a status (was the process killed?)"
     when = _ago(state.run.ended_ms) if state.run.ended_ms else "some time ago"
     return f"{state.run.phase} {when}"
 
 
 def _name(text: str) -> str:
-    """The name of a pipeline, of which the file may have been given."""
+    """The name of a pipeline, given by name or file."""
     path = Path(text)
     if path.suffix in (".yaml", ".yml") or path.is_dir():
-        from millstream.cli.pipeline.common import inspected
-
         found = inspected(path)
         if found.pipeline is None:
-            raise CommandFailedError(f"{resolved(path)} is no valid pipeline; `millstream pipeline validate` says why")
+            raise CommandFailedError(
+                f"{resolved(path)} is not a valid pipeline; `millstream pipeline validate` lists its errors"
+            )
         return found.pipeline.name
     return text
 
@@ -144,30 +144,30 @@ def _with_lag(state: "PipelineState") -> dict[str, Any]:
 
 
 def _lags(state: "PipelineState") -> dict[str, int | None]:
-    """What is left to read for each query: from the broker if it answers, else as the pipeline last said."""
-    asked = {query.query: query for query in state.queries if query.group and query.topics}
-    said = {query.query: _said_lag(query) for query in state.queries}
-    if not asked:
-        return said
+    """The lag of each query: from the broker, or as the pipeline last reported it."""
+    with_groups = {query.query: query for query in state.queries if query.group and query.topics}
+    reported = {query.query: _reported_lag(query) for query in state.queries}
+    if not with_groups:
+        return reported
     from millstream.raw_client import Cluster, WireError
 
     try:
-        with Cluster(state.run.bootstrap, _connection(state.run.file), timeout_s=_ASK_BROKER_S) as cluster:
-            for name, query in asked.items():
+        with Cluster(state.run.bootstrap, _connection(state.run.file), timeout_s=_BROKER_TIMEOUT_S) as cluster:
+            for name, query in with_groups.items():
                 lag = _group_lag(cluster, query)
-                said[name] = said[name] if lag is None else lag
+                reported[name] = reported[name] if lag is None else lag
     except WireError as error:
-        note(f"{state.run.pipeline}: lag is as the pipeline last said; the broker does not tell: {error}")
-    return said
+        note(f"{state.run.pipeline}: the lag is as last reported by the pipeline; no response from the broker: {error}")
+    return reported
 
 
-def _said_lag(query: "QueryProgress") -> int | None:
+def _reported_lag(query: "QueryProgress") -> int | None:
     known = [source.lag for source in query.sources if source.lag is not None]
     return sum(known) if known else None
 
 
 def _connection(file: str) -> Mapping[str, str]:
-    """Passwords are in no state file: they come from the pipeline's own, if it can still be read."""
+    """The connection settings of the pipeline file. State files have no passwords."""
     from millstream.pipeline.definition import load
     from millstream.pipeline.problems import InvalidPipelineError
 
