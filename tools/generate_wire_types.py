@@ -38,7 +38,7 @@ def generate() -> str:
         schema = Schema(entry)
         title = _camel(name) + ("Request" if kind == "request" else "Response")
         about = f"API {schema.api_key}, versions {schema.versions.low} to {schema.versions.high}."
-        parts += _classes(schema.root, title, schema, kind == "request", about)
+        parts += _classes(schema.root, title, schema.versions.high, kind == "request", about)
     return "\n".join(parts)
 
 
@@ -46,8 +46,8 @@ def _camel(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
 
 
-def _classes(structure: Structure, title: str, schema: Schema, is_request: bool, about: str) -> list[str]:
-    """The class of a structure, after those of the structures inside it."""
+def _classes(structure: Structure, title: str, last: int, is_request: bool, about: str) -> list[str]:
+    """The class of a structure, after those of the structures inside it. `last` is the newest version that has it."""
     found: list[str] = []
     lines = [f"class {title}({'Decoded' if is_request else 'TypedDict'}):", f'    """{about}"""', ""]
     fields: dict[str, list[Field]] = {}
@@ -58,11 +58,13 @@ def _classes(structure: Structure, title: str, schema: Schema, is_request: bool,
         newest = max(same, key=lambda each: each.versions.high)
         inner = f"{title}{_camel(name)}"
         if newest.children is not None:
-            found += _classes(newest.children, inner, schema, is_request, f"An item of {name}.")
+            found += _classes(
+                newest.children, inner, min(last, newest.versions.high), is_request, f"An item of {name}."
+            )
         kind = " | ".join(dict.fromkeys(_type(each, inner, is_request) for each in same))
         if any(each.nullable is not NEVER or (each.default_text == "null" and each.type != "uuid") for each in same):
             kind += " | None"
-        if not is_request and not _is_required(newest, schema):
+        if not is_request and not _is_required(newest, last):
             kind = f"NotRequired[{kind}]"
         lines += [f"    {name}: {kind}", f'    """{_doc(newest)}"""']
     if len(lines) == 3:
@@ -70,10 +72,10 @@ def _classes(structure: Structure, title: str, schema: Schema, is_request: bool,
     return [*found, "\n".join(lines) + "\n"]
 
 
-def _is_required(each: Field, schema: Schema) -> bool:
+def _is_required(each: Field, last: int) -> bool:
     return (
         each.name not in _OPTIONAL
-        and schema.versions.high in each.versions
+        and last in each.versions
         and each.default_text is None
         and each.nullable is NEVER
         and each.tagged is NEVER

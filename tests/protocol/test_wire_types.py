@@ -28,8 +28,8 @@ WRONG = {
 }
 
 
-def check(program: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    file = directory / "handlers.py"
+def check(program: str, directory: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    file = directory / f"{name}.py"  # one for each program: mypy's cache goes by size and second
     file.write_text(program)
     monkeypatch.setenv("MYPYPATH", str(ROOT / "src"))
     out, problem, _ = mypy.run(["--strict", "--config-file=", f"--cache-dir={directory.parent / 'cache'}", str(file)])
@@ -43,10 +43,10 @@ def test_the_stub_file_is_what_the_tool_writes() -> None:
 
 
 def test_a_right_handler_passes_and_wrong_ones_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "Success" in check(RIGHT, tmp_path, monkeypatch)
-    for title, (right, wrong, expected) in WRONG.items():
+    assert "Success" in check(RIGHT, tmp_path, "right", monkeypatch)
+    for number, (title, (right, wrong, expected)) in enumerate(WRONG.items()):
         assert RIGHT.count(right) == 1, title
-        found = check(RIGHT.replace(right, wrong), tmp_path, monkeypatch)
+        found = check(RIGHT.replace(right, wrong), tmp_path, f"wrong{number}", monkeypatch)
         assert expected in found, f"{title}: {found}"
 
 

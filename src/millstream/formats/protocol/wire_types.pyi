@@ -103,17 +103,17 @@ class AddPartitionsToTxnResponseResultsByTransaction(TypedDict):
 class AddPartitionsToTxnResponseResultsByTopicV3AndBelowResultsByPartition(TypedDict):
     """An item of results_by_partition."""
 
-    partition_index: NotRequired[int]
+    partition_index: int
     """int32, versions 0-3."""
-    partition_error_code: NotRequired[int]
+    partition_error_code: int
     """int16, versions 0-3."""
 
 class AddPartitionsToTxnResponseResultsByTopicV3AndBelow(TypedDict):
     """An item of results_by_topic_v3_and_below."""
 
-    name: NotRequired[str]
+    name: str
     """string, versions 0-3."""
-    results_by_partition: NotRequired[Sequence[AddPartitionsToTxnResponseResultsByTopicV3AndBelowResultsByPartition]]
+    results_by_partition: Sequence[AddPartitionsToTxnResponseResultsByTopicV3AndBelowResultsByPartition]
     """array of structure, versions 0-3."""
 
 class AddPartitionsToTxnResponse(TypedDict):
@@ -3597,9 +3597,9 @@ class OffsetFetchResponseGroups(TypedDict):
 class OffsetFetchResponseTopicsPartitions(TypedDict):
     """An item of partitions."""
 
-    partition_index: NotRequired[int]
+    partition_index: int
     """int32, versions 1-7."""
-    committed_offset: NotRequired[int]
+    committed_offset: int
     """int64, versions 1-7."""
     committed_leader_epoch: NotRequired[int]
     """int32, versions 5-7; default -1."""
@@ -3611,9 +3611,9 @@ class OffsetFetchResponseTopicsPartitions(TypedDict):
 class OffsetFetchResponseTopics(TypedDict):
     """An item of topics."""
 
-    name: NotRequired[str]
+    name: str
     """string, versions 1-7."""
-    partitions: NotRequired[Sequence[OffsetFetchResponseTopicsPartitions]]
+    partitions: Sequence[OffsetFetchResponseTopicsPartitions]
     """array of structure, versions 1-7."""
 
 class OffsetFetchResponse(TypedDict):
@@ -4999,7 +4999,7 @@ class UpdateFeaturesRequest(Decoded):
 class UpdateFeaturesResponseResults(TypedDict):
     """An item of results."""
 
-    feature: NotRequired[str]
+    feature: str
     """string, versions 0-1."""
     error_code: NotRequired[int]
     """int16, versions 0-1."""

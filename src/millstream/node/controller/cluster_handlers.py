@@ -5,15 +5,25 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.protocol.schema import Message
+from millstream.formats.model.identifiers import BrokerId
+from millstream.formats.protocol.wire_types import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeClusterResponseBrokers,
+    UpdateFeaturesRequest,
+    UpdateFeaturesRequestFeatureUpdates,
+    UpdateFeaturesResponse,
+)
 from millstream.node.controller.active_controller import ActiveController, ImageSource, Leadership
 from millstream.node.metadata.brokers import allocate_producer_ids
 from millstream.node.metadata.features import SUPPORTED_FEATURES, FeatureUpdate, UpgradeType, update_features
 from millstream.node.metadata.image import MetadataImage
-from millstream.node.server.request import Context, Response
+from millstream.node.server.request import Context
 
 BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
 NOT_ASKED = -(1 << 31)
@@ -32,38 +42,38 @@ class ControllerClusterHandlers:
         self._leadership = leadership
         self._controllers = controllers
 
-    def describe_cluster(self, request: Message, context: Context) -> Response:
+    def describe_cluster(self, request: DescribeClusterRequest, context: Context) -> DescribeClusterResponse:
         image = self._source.image
         leader_id = self._leadership.leader_id
-        answer: dict[str, Any] = {
+        response: DescribeClusterResponse = {
             "endpoint_type": request.endpoint_type,
-            "cluster_id": image.cluster_id,
+            "cluster_id": image.cluster_id or "",
+            "brokers": [],
             "controller_id": -1 if leader_id is None else leader_id,
             "cluster_authorized_operations": (
                 ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
             ),
         }
         if request.endpoint_type == CONTROLLER_ENDPOINTS:
-            rows = [{"broker_id": id_, "host": host, "port": port} for id_, host, port in self._controllers()]
+            response["brokers"] = [
+                {"broker_id": id_, "host": host, "port": port, "is_fenced": False}
+                for id_, host, port in self._controllers()
+            ]
         elif request.endpoint_type == BROKER_ENDPOINTS and context.version == 0:
-            rows = _brokers(image)
+            response["brokers"] = _brokers(image)
         elif request.endpoint_type == BROKER_ENDPOINTS:
-            return answer | {
-                "error_code": ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-                "error_message": "this is a controller's listener: request controller endpoints",
-            }
+            response["error_code"] = ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            response["error_message"] = "this is a controller's listener: request controller endpoints"
         else:
-            return answer | {
-                "error_code": ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-                "error_message": f"unknown endpoint type {request.endpoint_type}",
-            }
-        return answer | {"brokers": rows}
+            response["error_code"] = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+            response["error_message"] = f"unknown endpoint type {request.endpoint_type}"
+        return response
 
 
-def _brokers(image: MetadataImage) -> list[dict[str, Any]]:
+def _brokers(image: MetadataImage) -> list[DescribeClusterResponseBrokers]:
     """The brokers, for version 0, which has no endpoint type."""
     return [
-        {"broker_id": broker.id, "host": at.host, "port": at.port, "rack": broker.rack}
+        {"broker_id": broker.id, "host": at.host, "port": at.port, "rack": broker.rack, "is_fenced": False}
         for broker in image.brokers.values()
         if not broker.fenced
         for at in broker.end_points[:1]
@@ -105,7 +115,7 @@ class FeatureHandlers:
         self._controller = controller
         self._quorum = quorum
 
-    async def update_features(self, request: Message, context: Context) -> Response:
+    async def update_features(self, request: UpdateFeaturesRequest, context: Context) -> UpdateFeaturesResponse:
         updates = [
             FeatureUpdate(name=row.feature, level=row.max_version_level, upgrade_type=_upgrade_type(row, context))
             for row in request.feature_updates
@@ -145,7 +155,7 @@ class FeatureHandlers:
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
 
-def _upgrade_type(row: Message, context: Context) -> int:
+def _upgrade_type(row: UpdateFeaturesRequestFeatureUpdates, context: Context) -> int:
     if context.version == 0:
         return UpgradeType.SAFE_DOWNGRADE if row.allow_downgrade else UpgradeType.UPGRADE
     return int(row.upgrade_type)
@@ -155,8 +165,12 @@ class ProducerIdHandlers:
     def __init__(self, controller: ActiveController) -> None:
         self._controller = controller
 
-    async def allocate_producer_ids(self, request: Message, context: Context) -> Response:
+    async def allocate_producer_ids(
+        self, request: AllocateProducerIdsRequest, context: Context
+    ) -> AllocateProducerIdsResponse:
         (block,) = await self._controller.decide(
-            lambda image, config, randomness: allocate_producer_ids(image, request.broker_id, request.broker_epoch)
+            lambda image, config, randomness: allocate_producer_ids(
+                image, BrokerId(request.broker_id), request.broker_epoch
+            )
         )
         return {"producer_id_start": block.first, "producer_id_len": block.size}

@@ -4,7 +4,7 @@ Brokers and controllers serve the last two. Only the active controller changes s
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.describe import (
@@ -16,19 +16,31 @@ from millstream.config.describe import (
 )
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.wire_types import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsRequestResources,
+    DescribeConfigsResponse,
+    DescribeConfigsResponseResults,
+    DescribeConfigsResponseResultsConfigs,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 from millstream.node.controller.active_controller import ActiveController
 from millstream.node.metadata.configs import ConfigAlteration, ConfigChange, alter_configs, incremental_alter_configs
 from millstream.node.metadata.image import ConfigResource, MetadataImage, ResourceType
 from millstream.node.metadata.topic_names import check_topic_name
-from millstream.node.server.request import Context, Response
+from millstream.node.server.request import Context
 
 
 class ConfigHandlers:
     def __init__(self, controller: ActiveController) -> None:
         self._controller = controller
 
-    async def alter_configs(self, request: Message, context: Context) -> Response:
+    async def alter_configs(self, request: AlterConfigsRequest, context: Context) -> AlterConfigsResponse:
         replacements = [
             (
                 ConfigResource(resource.resource_type, resource.resource_name),
@@ -43,7 +55,9 @@ class ConfigHandlers:
         )
         return _altered(results)
 
-    async def incremental_alter_configs(self, request: Message, context: Context) -> Response:
+    async def incremental_alter_configs(
+        self, request: IncrementalAlterConfigsRequest, context: Context
+    ) -> IncrementalAlterConfigsResponse:
         changes = [
             (
                 ConfigResource(resource.resource_type, resource.resource_name),
@@ -56,10 +70,10 @@ class ConfigHandlers:
                 image, changes, config, validate_only=request.validate_only
             )
         )
-        return _altered(results)
+        return {"responses": _altered(results)["responses"]}
 
 
-def _altered(results: Sequence[ConfigAlteration]) -> Response:
+def _altered(results: Sequence[ConfigAlteration]) -> AlterConfigsResponse:
     return {
         "responses": [
             {
@@ -87,15 +101,19 @@ class DescribeConfigsHandlers:
     def __init__(self, view: SettingsView) -> None:
         self._view = view
 
-    def describe_configs(self, request: Message, context: Context) -> Response:
-        results = []
+    def describe_configs(self, request: DescribeConfigsRequest, context: Context) -> DescribeConfigsResponse:
+        results: list[DescribeConfigsResponseResults] = []
         # Each resource once, however often it is named: the response is hundreds of times larger than the request.
         for resource in {(each.resource_type, each.resource_name): each for each in request.resources}.values():
-            row: dict[str, Any] = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+            row: DescribeConfigsResponseResults = {
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+                "configs": [],
+            }
             try:
                 entries = self._entries(resource)
             except KafkaError as error:
-                row |= {"error_code": error.code, "error_message": error.message, "configs": []}
+                row["error_code"], row["error_message"] = error.code, error.message
             else:
                 row["configs"] = [
                     _described(entry, request.include_synonyms, request.include_documentation) for entry in entries
@@ -103,7 +121,7 @@ class DescribeConfigsHandlers:
             results.append(row)
         return {"results": results}
 
-    def _entries(self, resource: Message) -> list[ConfigEntry]:
+    def _entries(self, resource: DescribeConfigsRequestResources) -> list[ConfigEntry]:
         image, config = self._view.image, self._view.config
         # An empty list means no settings, null means all.
         names = resource.configuration_keys
@@ -133,7 +151,9 @@ class DescribeConfigsHandlers:
                     f"resource type {other} has no settings; topics (2), brokers (4) and groups (32) have settings",
                 )
 
-    def list_config_resources(self, request: Message, context: Context) -> Response:
+    def list_config_resources(
+        self, request: ListConfigResourcesRequest, context: Context
+    ) -> ListConfigResourcesResponse:
         """The resources with settings. Version 0 has only client metrics, which are not supported."""
         image = self._view.image
         if context.version == 0:
@@ -152,7 +172,7 @@ class DescribeConfigsHandlers:
         return {"config_resources": [{"resource_type": kind, "resource_name": name} for kind, name in rows]}
 
 
-def _described(entry: ConfigEntry, synonyms: bool, documentation: bool) -> dict[str, Any]:
+def _described(entry: ConfigEntry, synonyms: bool, documentation: bool) -> DescribeConfigsResponseResultsConfigs:
     return {
         "name": entry.name,
         "value": entry.value,

@@ -12,6 +12,7 @@ from typing import Any
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import Message, request_schema, response_schema
+from millstream.formats.protocol.wire_types import EnvelopeRequest, EnvelopeResponse
 from millstream.node.controller.active_controller import ActiveController
 from millstream.node.server.envelope import read_body, read_head, write_answer
 from millstream.node.server.request import Api, Context, Handler, Response, api
@@ -149,7 +150,7 @@ class ControllerApis:
 
         return answer
 
-    async def envelope(self, request: Message, context: Context) -> Response:
+    async def envelope(self, request: EnvelopeRequest, context: Context) -> EnvelopeResponse:
         """Envelope (58): the response to the request inside, or NOT_CONTROLLER."""
         if not self.is_active:
             return {"error_code": ErrorCode.NOT_CONTROLLER}

@@ -22,7 +22,14 @@ from millstream.config.broker_config import BrokerConfig, suspect_after_s
 from millstream.config.table import cluster
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import BrokerId
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.wire_types import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
 from millstream.node.controller.active_controller import ActiveController
 from millstream.node.controller.broker_sessions import (
     STEP_SECONDS,
@@ -46,7 +53,7 @@ from millstream.node.metadata.brokers import (
 from millstream.node.metadata.image import BrokerRegistration, MetadataImage
 from millstream.node.metadata.records import Decision, Endpoint, SupportedFeature
 from millstream.node.server.channel import Channel
-from millstream.node.server.request import Context, Response
+from millstream.node.server.request import Context
 from millstream.node.server.service import Peer
 
 _PROBE_TIMEOUT_SECONDS = 2.0
@@ -214,7 +221,9 @@ class Heartbeats:
 
     # Requests of brokers
 
-    async def broker_registration(self, request: Message, context: Context) -> Response:
+    async def broker_registration(
+        self, request: BrokerRegistrationRequest, context: Context
+    ) -> BrokerRegistrationResponse:
         introduction = RegistrationRequest(
             broker_id=BrokerId(request.broker_id),
             incarnation_id=request.incarnation_id,
@@ -261,7 +270,7 @@ class Heartbeats:
         self._schedule()
         return {"broker_epoch": admission.broker_epoch}
 
-    async def broker_heartbeat(self, request: Message, context: Context) -> Response:
+    async def broker_heartbeat(self, request: BrokerHeartbeatRequest, context: Context) -> BrokerHeartbeatResponse:
         heartbeat = Heartbeat(
             broker_id=BrokerId(request.broker_id),
             broker_epoch=request.broker_epoch,
@@ -298,7 +307,7 @@ class Heartbeats:
             "should_shut_down": answer.should_shut_down,
         }
 
-    async def unregister_broker(self, request: Message, context: Context) -> Response:
+    async def unregister_broker(self, request: UnregisterBrokerRequest, context: Context) -> UnregisterBrokerResponse:
         broker_id = BrokerId(request.broker_id)
 
         def leave(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[BrokerChangeResult]:

@@ -2,15 +2,31 @@
 
 import asyncio
 from itertools import groupby
-from typing import Any
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.describe import describe_topic
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import BrokerId
-from millstream.formats.protocol.schema import Message
+from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId
+from millstream.formats.protocol.wire_types import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionResponseTopicsPartitions,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsRequestTopics,
+    CreateTopicsResponse,
+    CreateTopicsResponseTopics,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from millstream.node.controller.active_controller import ActiveController
-from millstream.node.controller.controller_apis import error_response
 from millstream.node.metadata.elections import (
     ANY_EPOCH,
     ElectionType,
@@ -32,7 +48,7 @@ from millstream.node.metadata.topics import (
     delete_topics,
     partitions_asked_for,
 )
-from millstream.node.server.request import Context, Response
+from millstream.node.server.request import Context
 
 _PARTITIONS_PER_DECISION = 500
 _TOPICS_PER_DECISION = 20
@@ -42,14 +58,24 @@ class TopicHandlers:
     def __init__(self, controller: ActiveController) -> None:
         self._controller = controller
 
-    async def create_topics(self, request: Message, context: Context) -> Response:
-        rows: list[dict[str, Any]] = []
+    async def create_topics(self, request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
+        rows: list[CreateTopicsResponseTopics] = []
         try:
             topics = _new_topics(request)
             await asyncio.sleep(0)  # there can be thousands of topics: lets the event loop serve others
             check_request_size(sum(partitions_asked_for(topic, self._controller.config) for topic in topics))
         except KafkaError as error:
-            return error_response("create_topics", request, error)
+            return {
+                "topics": [
+                    {
+                        "name": topic.name,
+                        "topic_id": NO_TOPIC_ID,
+                        "error_code": error.code,
+                        "error_message": error.message,
+                    }
+                    for topic in request.topics
+                ]
+            }
         for part in _in_parts(topics, self._controller.config):
             await asyncio.sleep(0)
             results = await self._create(part, validate_only=request.validate_only)
@@ -64,8 +90,8 @@ class TopicHandlers:
             )
         )
 
-    def _created(self, result: TopicCreation) -> dict[str, Any]:
-        row: dict[str, Any] = {
+    def _created(self, result: TopicCreation) -> CreateTopicsResponseTopics:
+        row: CreateTopicsResponseTopics = {
             "name": result.name,
             "topic_id": result.topic_id,
             "error_code": result.error,
@@ -86,7 +112,7 @@ class TopicHandlers:
             ]
         return row
 
-    async def delete_topics(self, request: Message, context: Context) -> Response:
+    async def delete_topics(self, request: DeleteTopicsRequest, context: Context) -> DeleteTopicsResponse:
         if context.version >= 6:
             references = [TopicReference(name=topic.name, topic_id=topic.topic_id) for topic in request.topics]
         else:
@@ -106,7 +132,7 @@ class TopicHandlers:
             ]
         }
 
-    async def create_partitions(self, request: Message, context: Context) -> Response:
+    async def create_partitions(self, request: CreatePartitionsRequest, context: Context) -> CreatePartitionsResponse:
         wanted = [
             NewPartitions(
                 name=topic.name,
@@ -148,13 +174,13 @@ def _in_parts(topics: list[NewTopic], config: BrokerConfig) -> list[list[NewTopi
     return parts
 
 
-def _new_topics(request: Message) -> list[NewTopic]:
+def _new_topics(request: CreateTopicsRequest) -> list[NewTopic]:
     if len(request.topics) > MAX_PARTITIONS_PER_REQUEST:  # each topic has at least one partition
         check_request_size(len(request.topics))
     return [_new_topic(topic) for topic in request.topics]
 
 
-def _new_topic(topic: Message) -> NewTopic:
+def _new_topic(topic: CreateTopicsRequestTopics) -> NewTopic:
     return NewTopic(
         name=topic.name,
         partition_count=topic.num_partitions,
@@ -168,7 +194,7 @@ class PartitionHandlers:
     def __init__(self, controller: ActiveController) -> None:
         self._controller = controller
 
-    async def alter_partition(self, request: Message, context: Context) -> Response:
+    async def alter_partition(self, request: AlterPartitionRequest, context: Context) -> AlterPartitionResponse:
         changes = [
             IsrChange(
                 topic_id=topic.topic_id,
@@ -194,7 +220,7 @@ class PartitionHandlers:
             ]
         }
 
-    async def elect_leaders(self, request: Message, context: Context) -> Response:
+    async def elect_leaders(self, request: ElectLeadersRequest, context: Context) -> ElectLeadersResponse:
         wanted = (
             None
             if request.topic_partitions is None
@@ -219,24 +245,35 @@ class PartitionHandlers:
         }
 
 
-def _altered_partition(result: IsrChangeResult) -> dict[str, Any]:
-    row: dict[str, Any] = {"partition_index": result.partition, "error_code": result.error}
+def _altered_partition(result: IsrChangeResult) -> AlterPartitionResponseTopicsPartitions:
     if result.state is not None and result.error is ErrorCode.NONE:
-        row |= {
+        return {
+            "partition_index": result.partition,
+            "error_code": result.error,
             "leader_id": result.state.leader,
             "leader_epoch": result.state.leader_epoch,
             "isr": list(result.state.isr),
             "leader_recovery_state": result.state.leader_recovery_state,
             "partition_epoch": result.state.partition_epoch,
         }
-    return row
+    return {
+        "partition_index": result.partition,
+        "error_code": result.error,
+        "leader_id": 0,
+        "leader_epoch": 0,
+        "isr": [],
+        "leader_recovery_state": 0,
+        "partition_epoch": 0,
+    }
 
 
 class ReassignmentHandlers:
     def __init__(self, controller: ActiveController) -> None:
         self._controller = controller
 
-    async def alter_partition_reassignments(self, request: Message, context: Context) -> Response:
+    async def alter_partition_reassignments(
+        self, request: AlterPartitionReassignmentsRequest, context: Context
+    ) -> AlterPartitionReassignmentsResponse:
         asked = [
             Reassignment(topic=topic.name, partition=row.partition_index, replicas=row.replicas)
             for topic in request.topics
@@ -262,7 +299,9 @@ class ReassignmentHandlers:
             ],
         }
 
-    async def list_partition_reassignments(self, request: Message, context: Context) -> Response:
+    async def list_partition_reassignments(
+        self, request: ListPartitionReassignmentsRequest, context: Context
+    ) -> ListPartitionReassignmentsResponse:
         image = await self._controller.read()
         wanted = None
         if request.topics is not None:

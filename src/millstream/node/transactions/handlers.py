@@ -12,11 +12,40 @@ InitProducerId (22): who a producer is. Ids for idempotent ones; transactional o
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, ProducerIdentity, TopicName, TopicPartition
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.wire_types import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnRequestTransactions,
+    AddPartitionsToTxnRequestTransactionsTopics,
+    AddPartitionsToTxnRequestV3AndBelowTopics,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResponseResultsByTransactionTopicResults,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersResponseTopics,
+    DescribeProducersResponseTopicsPartitions,
+    DescribeProducersResponseTopicsPartitionsActiveProducers,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    DescribeTransactionsResponseTransactionStates,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    ListTransactionsResponseTransactionStates,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersRequestMarkers,
+    WriteTxnMarkersResponse,
+    WriteTxnMarkersResponseMarkers,
+    WriteTxnMarkersResponseMarkersTopicsPartitions,
+)
 from millstream.node.coordination.core.expression import Expression
 from millstream.node.coordination.core.state_machine import KnownEpochs
 from millstream.node.groups.coordinator import GROUP_TOPIC, GroupCoordinator
@@ -25,7 +54,7 @@ from millstream.node.metadata.topic_names import INTERNAL_TOPICS, check_topic_na
 from millstream.node.replicas.local_partition import Role
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
-from millstream.node.server.request import Context, Response
+from millstream.node.server.request import Context
 from millstream.node.transactions.coordinator import ProducerIds, TransactionCoordinator
 from millstream.node.transactions.core.shard import STATES_BY_LABEL, TransactionFilter
 from millstream.node.transactions.core.transaction import EPOCH_PER_TRANSACTION, Transaction
@@ -37,6 +66,7 @@ _FIRST_END_WITH_EPOCHS = 5
 """EndTxn of this version raises the epoch, and tells the client."""
 
 Results = dict[TopicPartition, ErrorCode]
+_Topics = Iterable[AddPartitionsToTxnRequestTransactionsTopics | AddPartitionsToTxnRequestV3AndBelowTopics]
 
 
 class TransactionHandlers:
@@ -49,7 +79,9 @@ class TransactionHandlers:
 
     # Partitions
 
-    async def add_partitions_to_txn(self, request: Message, context: Context) -> Response:
+    async def add_partitions_to_txn(
+        self, request: AddPartitionsToTxnRequest, context: Context
+    ) -> AddPartitionsToTxnResponse:
         version = context.version
         if version >= _FIRST_BY_BROKERS:
             results = await asyncio.gather(*(self._by_broker(row) for row in request.transactions))
@@ -66,9 +98,9 @@ class TransactionHandlers:
             transactional_id = request.v3_and_below_transactional_id
             code = await self._added(transactional_id, client, partitions, client_version=0)
             told = dict.fromkeys(partitions, _code(code, version))
-        return {"results_by_topic_v3_and_below": _rows(request.v3_and_below_topics, told)}
+        return {"results_by_transaction": [], "results_by_topic_v3_and_below": _rows(request.v3_and_below_topics, told)}
 
-    async def _by_broker(self, row: Message) -> Results:
+    async def _by_broker(self, row: AddPartitionsToTxnRequestTransactions) -> Results:
         partitions = _partitions(row.topics)
         refused = self._refused(partitions)
         if refused:
@@ -104,7 +136,7 @@ class TransactionHandlers:
             return error.code
         return ErrorCode.NONE
 
-    async def add_offsets_to_txn(self, request: Message, context: Context) -> Response:
+    async def add_offsets_to_txn(self, request: AddOffsetsToTxnRequest, context: Context) -> AddOffsetsToTxnResponse:
         client = ProducerIdentity(request.producer_id, request.producer_epoch)
         try:
             await self._groups.ensure_topic()
@@ -116,7 +148,7 @@ class TransactionHandlers:
 
     # The end
 
-    async def end_txn(self, request: Message, context: Context) -> Response:
+    async def end_txn(self, request: EndTxnRequest, context: Context) -> EndTxnResponse:
         with_epochs = context.version >= _FIRST_END_WITH_EPOCHS
         try:
             client = await self._coordinator.end(
@@ -131,28 +163,41 @@ class TransactionHandlers:
 
     # For tools
 
-    async def describe_transactions(self, request: Message, context: Context) -> Response:
+    async def describe_transactions(
+        self, request: DescribeTransactionsRequest, context: Context
+    ) -> DescribeTransactionsResponse:
         return {
             "transaction_states": [await self._described(each) for each in dict.fromkeys(request.transactional_ids)]
         }
 
-    async def _described(self, transactional_id: str) -> dict[str, Any]:
+    async def _described(self, transactional_id: str) -> DescribeTransactionsResponseTransactionStates:
         try:
             transaction = await self._coordinator.describe(transactional_id)
         except KafkaError as error:
-            return {"transactional_id": transactional_id, "error_code": error.code, "transaction_state": ""}
+            return {
+                "transactional_id": transactional_id,
+                "error_code": error.code,
+                "transaction_state": "",
+                "transaction_timeout_ms": 0,
+                "transaction_start_time_ms": 0,
+                "producer_id": 0,
+                "producer_epoch": 0,
+                "topics": [],
+            }
         topics: dict[str, list[int]] = {}
         for topic, index in sorted(transaction.partitions):
             topics.setdefault(topic, []).append(index)
         return {
-            **_row(transaction),
+            "transactional_id": transactional_id,
+            "producer_id": transaction.producer_id,
+            "transaction_state": transaction.state.label,
             "transaction_timeout_ms": transaction.timeout_ms,
             "transaction_start_time_ms": transaction.start_ms,
             "producer_epoch": transaction.producer_epoch,
             "topics": [{"topic": name, "partitions": indexes} for name, indexes in topics.items()],
         }
 
-    async def list_transactions(self, request: Message, context: Context) -> Response:
+    async def list_transactions(self, request: ListTransactionsRequest, context: Context) -> ListTransactionsResponse:
         unknown = [name for name in dict.fromkeys(request.state_filters) if name not in STATES_BY_LABEL]
         states = [STATES_BY_LABEL[name] for name in request.state_filters if name in STATES_BY_LABEL]
         text = request.transactional_id_pattern
@@ -170,7 +215,7 @@ class TransactionHandlers:
         return {"unknown_state_filters": unknown, "transaction_states": [_row(each) for each in found]}
 
 
-def _row(transaction: Transaction) -> dict[str, Any]:
+def _row(transaction: Transaction) -> ListTransactionsResponseTransactionStates:
     return {
         "transactional_id": transaction.transactional_id,
         "producer_id": transaction.producer_id,
@@ -185,12 +230,12 @@ def _code(code: ErrorCode, version: int) -> ErrorCode:
     return code
 
 
-def _partitions(topics: Iterable[Message]) -> list[TopicPartition]:
+def _partitions(topics: _Topics) -> list[TopicPartition]:
     return [TopicPartition(TopicName(topic.name), index) for topic in topics for index in topic.partitions]
 
 
-def _rows(topics: Iterable[Message], results: Results) -> list[dict[str, Any]]:
-    """As they were asked for."""
+def _rows(topics: _Topics, results: Results) -> list[AddPartitionsToTxnResponseResultsByTransactionTopicResults]:
+    """In the order of the request."""
     return [
         {
             "name": topic.name,
@@ -217,11 +262,11 @@ class ProducerHandlers:
         self._table = partitions
         self._cluster = cluster
 
-    def describe_producers(self, request: Message, context: Context) -> Response:
+    def describe_producers(self, request: DescribeProducersRequest, context: Context) -> DescribeProducersResponse:
         """Followers answer too: a hanging transaction may be looked for at any replica."""
-        topics = []
+        topics: list[DescribeProducersResponseTopics] = []
         for topic in request.topics:
-            rows = []
+            rows: list[DescribeProducersResponseTopicsPartitions] = []
             # Each once, however often it is named: the response is far longer than the request.
             for index in dict.fromkeys(topic.partition_indexes):
                 try:
@@ -229,7 +274,14 @@ class ProducerHandlers:
                     rows.append({"partition_index": index, "active_producers": found})
                 except (KafkaError, OSError) as error:
                     code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
-                    rows.append({"partition_index": index, "error_code": code, "error_message": str(error)})
+                    rows.append(
+                        {
+                            "partition_index": index,
+                            "error_code": code,
+                            "error_message": str(error),
+                            "active_producers": [],
+                        }
+                    )
             topics.append({"name": topic.name, "partitions": rows})
         return {"topics": topics}
 
@@ -244,7 +296,7 @@ class ProducerHandlers:
         return partition
 
     @staticmethod
-    def _producers(partition: Partition) -> list[dict[str, Any]]:
+    def _producers(partition: Partition) -> list[DescribeProducersResponseTopicsPartitionsActiveProducers]:
         return [
             {
                 "producer_id": entry.producer_id,
@@ -263,7 +315,7 @@ class TxnMarkerHandlers:
         self._writer = writer
         self._epochs = epochs
 
-    async def write_txn_markers(self, request: Message, context: Context) -> Response:
+    async def write_txn_markers(self, request: WriteTxnMarkersRequest, context: Context) -> WriteTxnMarkersResponse:
         """Answers for each producer; the first error of a partition stands, should there be several markers for it."""
         highest = self._epochs.highest_coordinator_epoch()
         appended = [(row, self._written(row, highest)) for row in request.markers]
@@ -274,29 +326,29 @@ class TxnMarkerHandlers:
                 known[at] = known.get(at) or error
         return {"markers": [_marker_row(producer_id, outcomes) for producer_id, outcomes in results.items()]}
 
-    def _written(self, row: Message, highest: int) -> Awaitable[dict[TopicPartition, ErrorCode]]:
+    def _written(self, row: WriteTxnMarkersRequestMarkers, highest: int) -> Awaitable[dict[TopicPartition, ErrorCode]]:
         if row.coordinator_epoch > highest:
             return _markers_refused(row)
         return self._writer.write(_marker(row), _marker_partitions(row))
 
 
-async def _markers_refused(row: Message) -> dict[TopicPartition, ErrorCode]:
+async def _markers_refused(row: WriteTxnMarkersRequestMarkers) -> dict[TopicPartition, ErrorCode]:
     """For a coordinator epoch that is not known here: coordinators, Kafka's too, send the marker again after this."""
     return dict.fromkeys(_marker_partitions(row), ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-def _marker(row: Message) -> Marker:
+def _marker(row: WriteTxnMarkersRequestMarkers) -> Marker:
     return Marker(
         row.producer_id, row.producer_epoch, row.coordinator_epoch, row.transaction_result, row.transaction_version
     )
 
 
-def _marker_partitions(row: Message) -> list[TopicPartition]:
+def _marker_partitions(row: WriteTxnMarkersRequestMarkers) -> list[TopicPartition]:
     return [TopicPartition(TopicName(topic.name), index) for topic in row.topics for index in topic.partition_indexes]
 
 
-def _marker_row(producer_id: int, outcomes: dict[TopicPartition, ErrorCode]) -> dict[str, object]:
-    topics: dict[str, list[dict[str, int]]] = {}
+def _marker_row(producer_id: int, outcomes: dict[TopicPartition, ErrorCode]) -> WriteTxnMarkersResponseMarkers:
+    topics: dict[str, list[WriteTxnMarkersResponseMarkersTopicsPartitions]] = {}
     for at, error in outcomes.items():
         topics.setdefault(at.topic, []).append({"partition_index": at.partition, "error_code": error})
     return {
@@ -313,7 +365,7 @@ class ProducerIdHandlers:
         self._producer_ids = producer_ids
         self._transactions = transactions
 
-    async def init_producer_id(self, request: Message, context: Context) -> Response:
+    async def init_producer_id(self, request: InitProducerIdRequest, context: Context) -> InitProducerIdResponse:
         try:
             expected = _expected(request)
             if request.transactional_id is None:
@@ -326,7 +378,10 @@ class ProducerIdHandlers:
                 code = ErrorCode.INVALID_PRODUCER_EPOCH  # all that clients of that time know
             return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
 
-    async def _transactional(self, request: Message, expected: ProducerIdentity | None) -> Response:
+    async def _transactional(
+        self, request: InitProducerIdRequest, expected: ProducerIdentity | None
+    ) -> InitProducerIdResponse:
+        assert request.transactional_id is not None
         begun = await self._transactions.init_producer_id(
             request.transactional_id,
             request.transaction_timeout_ms,
@@ -334,14 +389,17 @@ class ProducerIdHandlers:
             two_phase_commit=request.enable2_pc,
             keep_prepared=request.keep_prepared_txn,
         )
-        fields = {"producer_id": begun.producer.producer_id, "producer_epoch": begun.producer.epoch}
+        fields: InitProducerIdResponse = {
+            "producer_id": begun.producer.producer_id,
+            "producer_epoch": begun.producer.epoch,
+        }
         if begun.ongoing is not None:
             fields["ongoing_txn_producer_id"] = begun.ongoing.producer_id
             fields["ongoing_txn_producer_epoch"] = begun.ongoing.epoch
         return fields
 
 
-def _expected(request: Message) -> ProducerIdentity | None:
+def _expected(request: InitProducerIdRequest) -> ProducerIdentity | None:
     """Who the client says that it is."""
     if request.producer_id != -1 and request.producer_epoch != -1:
         return ProducerIdentity(request.producer_id, request.producer_epoch)
