@@ -31,7 +31,7 @@ WAITING = gauge(
 )
 LONG_TURNS = histogram(
     "millstream_event_loop_long_turn_seconds",
-    "TimeSlices of the event loop above 50 ms that processed a request of this API. Nothing else was served in this time. "
+    "Turns of the event loop above 50 ms that processed a request of this API. Nothing else was served in this time. "
     "The log names the client.",
     "server",
     "api",
