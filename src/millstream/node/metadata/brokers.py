@@ -134,8 +134,8 @@ def process_heartbeat(
 ) -> Decision[HeartbeatResult]:
     """Fences, unfences or shuts down the broker, as the heartbeat requests and the state allows.
 
-    `others_caught_up`: every other active broker has applied the records of this broker's controlled shutdown. Only then may
-    it stop, because it gets no more requests. Raises STALE_BROKER_EPOCH if the broker epoch is not current.
+    `others_caught_up`: every other active broker has applied the records of this broker's controlled shutdown. Only
+    then may it stop, because it gets no more requests. Raises STALE_BROKER_EPOCH if the broker epoch is not current.
     """
     broker = registered(image, heartbeat.broker_id, heartbeat.broker_epoch)
     caught_up = heartbeat.current_metadata_offset >= broker.epoch
