@@ -1,11 +1,9 @@
-"""Prometheus' text format, version 0.0.4: families declared once, samples gathered in any order, one page in the end.
+"""Prometheus' text format, version 0.0.4, and the histogram that the hot paths count with.
 
-A family without samples is left out, so that a page speaks only of what is there.
+Metric families are declared once; samples are added in any order; the result is one page. A family without samples is
+not on the page. Everything in Millstream that writes this format uses this module (ADR 7).
 
-How often something took how long: the one instrument of the hot paths. Counters there are plain integers.
-
-Belongs to no room: whoever does the work holds its instruments, and `metrics/` reads them when it is asked. A histogram
-is used by one thread; where several observe, whoever has it holds a lock around it.
+A histogram is used by one thread. If several threads observe values, the owner holds a lock.
 """
 
 import math

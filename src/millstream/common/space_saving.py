@@ -1,9 +1,9 @@
-"""The heaviest keys of a stream in fixed memory: the space-saving sketch, with weights that fade.
+"""The heaviest keys of a stream in fixed memory: the space-saving sketch, with decaying weights.
 
 Metwally, Agrawal, El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams" (2005), with
-forward decay (Cormode et al., 2009): a weight loses half of itself in each half-life. Promises: never more than
-`capacity` keys; what it says of a key is at most `error` too much and never too little; time comes only as an argument.
-The broker's hot keys and the client's partitioners both stand on it, so it belongs to no room.
+forward decay (Cormode et al., 2009): a weight is halved in each half-life. There are never more than `capacity` keys.
+An estimate is at most `error` too high and never too low. The time is an argument. The broker's hot keys and the
+client's partitioners use it.
 """
 
 from collections.abc import Hashable

@@ -62,7 +62,7 @@ class Mark(NamedTuple):
 class Chosen(NamedTuple):
     """One block of records to sample: its position, and the number of the topic's records that it represents."""
 
-    heat: TopicKeyStatistics
+    statistics: TopicKeyStatistics
     slice: Slice
     offset: int
     records_of_topic: float
@@ -129,7 +129,7 @@ class HotKeys:
             for one in chosen:
                 _count(one, now_s, limits)
                 time.sleep(0)  # gives the interpreter lock to the event loop
-            return [_report(name, heat, rates, node_id, now_s) for name, heat, rates in reports]
+            return [_report(name, statistics, rates, node_id, now_s) for name, statistics, rates in reports]
 
         self._environment.offload(work).add_done_callback(self._finished)
 
@@ -167,15 +167,15 @@ class HotKeys:
             if mark is not None and log.log_end_offset > mark.end_offset:
                 appended[index] = (log.log_end_offset - mark.end_offset, _bytes_since(log, mark))
                 ranges.append((log, mark.end_offset, log.log_end_offset))
-        heat = self._statistics.get(topic)
-        if heat is None and ranges and self._is_enabled(topic):
-            heat = self._follow_topic(topic, now_s)
-        if heat is None:
+        statistics = self._statistics.get(topic)
+        if statistics is None and ranges and self._is_enabled(topic):
+            statistics = self._follow_topic(topic, now_s)
+        if statistics is None:
             return []
         if not self._is_enabled(topic):
             del self._statistics[topic]
             return []
-        heat.note(appended, len(partitions), now_s)
+        statistics.note(appended, len(partitions), now_s)
         return ranges
 
     def _follow_topic(self, topic: str, now_s: float) -> TopicKeyStatistics | None:
@@ -184,8 +184,8 @@ class HotKeys:
             if self._statistics[coldest].busy_s > now_s - HALF_LIFE_SECONDS:
                 return None
             del self._statistics[coldest]
-        heat = self._statistics[topic] = TopicKeyStatistics(now_s - 1.0)
-        return heat
+        statistics = self._statistics[topic] = TopicKeyStatistics(now_s - 1.0)
+        return statistics
 
     def _choose(self, busy: "list[tuple[TopicKeyStatistics, list[tuple[PartitionLog, int, int]]]]") -> list[Chosen]:
         """Chooses records of each topic with equal probability. With many topics, only some topics are sampled."""
@@ -195,17 +195,17 @@ class HotKeys:
         if weight > 1:
             busy = chance.sample(busy, SAMPLES_PER_TICK)
         samples = max(1, SAMPLES_PER_TICK // len(busy)) if busy else 0
-        for heat, ranges in busy:
+        for statistics, ranges in busy:
             count = sum(end - start for _, start, end in ranges)
             for _ in range(samples):
-                place = chance.randrange(count)
+                position = chance.randrange(count)
                 for log, start, end in ranges:
-                    if place < end - start:
-                        piece = _slice_at(log, start + place)
+                    if position < end - start:
+                        piece = _slice_at(log, start + position)
                         if piece is not None:
-                            chosen.append(Chosen(heat, piece, start + place, weight * count / samples))
+                            chosen.append(Chosen(statistics, piece, start + position, weight * count / samples))
                         break
-                    place -= end - start
+                    position -= end - start
         return chosen
 
     def _is_enabled(self, topic: str) -> bool:
@@ -223,14 +223,14 @@ class HotKeys:
         first, self._reports_due_s = self._reports_due_s == 0.0, now_s + interval_s
         if first:
             return []
-        for topic, heat in tuple(self._statistics.items()):
-            if heat.busy_s < now_s - IDLE_SECONDS:
+        for topic, statistics in tuple(self._statistics.items()):
+            if statistics.busy_s < now_s - IDLE_SECONDS:
                 del self._statistics[topic]
         reports: list[tuple[str, TopicKeyStatistics | None, dict[str, object]]] = []
-        for topic, heat in self._statistics.items():
-            if heat.reported_s is None or heat.busy_s > heat.reported_s:
-                reports.append((topic, heat, heat.rates_document()))
-                heat.reported_s = now_s
+        for topic, statistics in self._statistics.items():
+            if statistics.reported_s is None or statistics.busy_s > statistics.reported_s:
+                reports.append((topic, statistics, statistics.rates_document()))
+                statistics.reported_s = now_s
         reports += [(topic, None, {}) for topic in sorted(self._reported - self._statistics.keys())]
         self._reported = set(self._statistics)
         return reports
@@ -284,15 +284,15 @@ def _count(chosen: Chosen, now_s: float, limits: OpeningLimits) -> None:
     if sample is not None:
         # The probability of a block is proportional to its number of records, so the weight is divided by it.
         weight = chosen.records_of_topic / len(sample.records)
-        chosen.heat.keys.add(sample.records, weight, now_s)
+        chosen.statistics.keys.add(sample.records, weight, now_s)
 
 
 def _report(
-    topic: str, heat: TopicKeyStatistics | None, rates: dict[str, object], node_id: int, now_s: float
+    topic: str, statistics: TopicKeyStatistics | None, rates: dict[str, object], node_id: int, now_s: float
 ) -> Record:
     key = f"{topic}/{node_id}".encode()
     now_ms = int(now_s * 1000)
-    if heat is None:
+    if statistics is None:
         return Record(key, None, timestamp=now_ms)
     document = {
         "topic": topic,
@@ -300,6 +300,6 @@ def _report(
         "time_ms": now_ms,
         "half_life_s": HALF_LIFE_SECONDS,
         **rates,
-        **heat.keys.document(now_s),
+        **statistics.keys.document(now_s),
     }
     return Record(key, json.dumps(document, ensure_ascii=False).encode(), timestamp=now_ms)
