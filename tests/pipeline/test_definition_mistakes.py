@@ -19,7 +19,7 @@ def only(directory: Path, text: str, **environment: str) -> str:
     [
         ("name: shop\ntriger: every 5s", "2:1 error the pipeline has no key 'triger'; did you mean 'trigger'?"),
         ("name: shop\ntrigger: sometimes", "2:10 error `trigger` 'sometimes' is not known; write `every 5s`"),
-        ("name: shop\ntrigger: every 5 parsecs", "2:10 error `trigger`: 'parsecs' is no unit of time"),
+        ("name: shop\ntrigger: every 5 parsecs", "2:10 error `trigger`: 'parsecs' is not a unit of time"),
         ("name: my shop", "1:7 error 'my shop' cannot be the name of a pipeline"),
         ("name: shop\nbootstrap: localhost", "2:12 error `bootstrap` is HOST:PORT"),
         ("name: shop\nregistry: localhost", "2:11 error 'localhost' is no address of a registry; write http://"),

@@ -16,11 +16,10 @@ from enum import Enum
 from typing import Any
 
 from millstream.admin.errors import InvalidArgumentError, NotFoundError
+from millstream.common import quantities
 from millstream.formats.model.errors import ErrorCode
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition
 from millstream.raw_client.errors import refusal
-
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class ResetTo(Enum):
@@ -172,14 +171,10 @@ def parse_time(text: str) -> datetime:
 
 def parse_duration(text: str) -> timedelta:
     """A duration: 90s, 5m, 2h, 7d, or ISO 8601 as in Kafka's tools (P1DT2H)."""
-    short = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
-    if short:
-        return timedelta(seconds=float(short[1]) * _UNITS_S[short[2]])
-    iso = re.fullmatch(r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", text, re.IGNORECASE)
-    if iso and any(iso.groups()):
-        days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
-        return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-    raise InvalidArgumentError(f"{text}: write a duration such as 90s, 5m, 2h, 7d or P1DT2H")
+    try:
+        return quantities.parse_duration(text)
+    except ValueError:
+        raise InvalidArgumentError(f"{text}: write a duration such as 90s, 5m, 2h, 7d or P1DT2H") from None
 
 
 def read_offsets(path: str) -> dict[TopicPartition, int]:

@@ -5,20 +5,21 @@ UTF-8 are base64 in `key_base64` and `value_base64`.
 """
 
 import base64
+import contextlib
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from millstream.cli import exit_codes
 from millstream.cli.terminal import CommandFailedError
+from millstream.common.quantities import parse_duration
 
 if TYPE_CHECKING:
     from millstream.client import Message, Record
     from millstream.client.stream import Start
 
-_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 
@@ -32,9 +33,8 @@ def start_of(text: str) -> "Start":
         return int(text)
     if re.fullmatch(r"@\d+", text):
         return datetime.fromtimestamp(int(text[1:]) / 1000, UTC)
-    age = re.fullmatch(r"(\d+)(ms|s|m|h|d)", text)
-    if age:
-        return timedelta(**{_UNITS[age[2]]: int(age[1])})
+    with contextlib.suppress(ValueError):
+        return parse_duration(text)
     try:
         return datetime.fromisoformat(text).astimezone()
     except ValueError:

@@ -7,9 +7,9 @@ exist to have settings.
 from collections.abc import Mapping
 from typing import Any
 
+from millstream.common.quantities import parse_iso_duration_ms
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.catalog import BROKER_SETTINGS
-from millstream.config.iso_duration import parse_duration_ms
 from millstream.config.setting import (
     Allowed,
     ConfigError,
@@ -35,7 +35,7 @@ def _like(name: str, explanation: str, unit: str = "") -> Setting[int]:
 
 def _is_offset_reset(text: str) -> bool:
     if text.startswith(BY_DURATION):
-        return parse_duration_ms(text.removeprefix(BY_DURATION)) is not None
+        return parse_iso_duration_ms(text.removeprefix(BY_DURATION)) is not None
     return text in ("latest", "earliest")
 
 

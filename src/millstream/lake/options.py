@@ -1,11 +1,11 @@
 """The options of `format("millstream-table")` and of `millstream table`, declared once: name, meaning, default."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
 
+from millstream.common import quantities
 from millstream.lake.errors import LakeOptionError
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
@@ -40,7 +40,6 @@ _CHECKPOINT: Final = "checkpointlocation"
 _OF_SPARK: Final = frozenset({_CHECKPOINT, "queryname"})
 """Spark hands these to the sink among the others."""
 
-_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 DEFAULT_FILE_SIZE: Final = 128 << 20
 
 
@@ -130,11 +129,10 @@ def parse_options(given: Mapping[str, str]) -> TableOptions:
 
 def parse_size(text: str, name: str) -> int:
     """`128MB`, `64m`, `1g` or bytes, as a number of bytes."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
-    unit = _UNITS.get(match[2].lower()) if match else None
-    if match is None or unit is None or float(match[1]) <= 0:
-        raise LakeOptionError(f"{name}={text}: write a size such as 128MB, 1GB or a number of bytes")
-    return int(float(match[1]) * unit)
+    try:
+        return quantities.parse_size(text)
+    except ValueError:
+        raise LakeOptionError(f"{name}={text}: write a size such as 128MB, 1GB or a number of bytes") from None
 
 
 def _check_together(options: TableOptions) -> None:

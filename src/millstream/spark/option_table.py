@@ -3,11 +3,11 @@
 Spark hands option names over in lower case, so names are compared that way and shown as they are written.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from millstream.common.quantities import parse_duration, parse_size
 from millstream.spark.errors import OptionError, nearest
 
 Parse = Callable[[str, str], Any]
@@ -102,21 +102,19 @@ def names(option: str, given: str) -> tuple[str, ...]:
     return found
 
 
-_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-_UNITS_B = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
-
-
 def duration_s(option: str, given: str) -> float:
     """As Spark writes them: 500ms, 30s, 15m, 2h; a bare number is milliseconds."""
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", given.strip().lower())
-    if found is None or (found[2] or "ms") not in _UNITS_S:
-        raise OptionError(f"{option}: {given.strip()!r} is no duration; write it as 500ms, 30s, 15m, 2h or 1d")
-    return int(found[1]) * _UNITS_S[found[2] or "ms"]
+    try:
+        return parse_duration(given, unit="ms").total_seconds()
+    except ValueError:
+        raise OptionError(
+            f"{option}: {given.strip()!r} is no duration; write it as 500ms, 30s, 15m, 2h or 1d"
+        ) from None
 
 
 def size_bytes(option: str, given: str) -> int:
     """As Spark writes them: 1048576, 64m, 1g."""
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", given.strip().lower())
-    if found is None or found[2] not in _UNITS_B or int(found[1]) == 0:
-        raise OptionError(f"{option}: {given.strip()!r} is no size; write it as 1048576, 512k, 64m or 1g")
-    return int(found[1]) * _UNITS_B[found[2]]
+    try:
+        return parse_size(given)
+    except ValueError:
+        raise OptionError(f"{option}: {given.strip()!r} is no size; write it as 1048576, 512k, 64m or 1g") from None

@@ -4,6 +4,7 @@ The text filter searches key, value and headers, ignoring case. The field filter
 (or key) with a value: `order.lines[0].sku = A-17`, `amount >= 100`, `customer ~ smith`, `error != null`.
 """
 
+import contextlib
 import operator
 import re
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from millstream.common.quantities import parse_duration
 from millstream.console.messages.reading import FoundRecord, Page, Range, RecordReader, RecordTail
 from millstream.registry.decoding import Decoded
 
@@ -186,7 +188,6 @@ def _text(value: Any) -> str:
     return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS, default=str).decode()
 
 
-_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _HELP = "enter a time such as 2026-01-31 12:00, a time of day such as 12:00, @milliseconds, or an age such as 5m, 2h"
 
 
@@ -204,10 +205,9 @@ def parse_offset(text: str) -> int:
 def parse_moment(text: str, zone: tzinfo, now: datetime) -> int:
     """Milliseconds since 1970. Times without a zone are in the reader's; `now` is what ages count from."""
     text = text.strip()
-    age = re.fullmatch(r"(\d{1,9})\s*(ms|s|m|h|d)(?:\s+ago)?", text)
+    with contextlib.suppress(ValueError, OverflowError):
+        return _milliseconds(now - parse_duration(text.removesuffix(" ago")))
     try:
-        if age:
-            return _milliseconds(now - timedelta(**{_UNITS[age[2]]: int(age[1])}))
         if re.fullmatch(r"@\d{1,15}", text):
             return int(text[1:])
         if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):

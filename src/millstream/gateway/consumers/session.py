@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
+from millstream.common.background_tasks import BackgroundTasks
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.records.opening import OpeningLimits
 from millstream.gateway.consumers.fetches import FetchedPartition, PendingFetches
@@ -73,7 +74,7 @@ class Session:
         """For each partition which assignment gave it to us: a look-up for an earlier one is void."""
         self._round = 0
         self._changed = asyncio.Event()
-        self._placing: set[asyncio.Task[None]] = set()
+        self._placing = BackgroundTasks()
         self._stopping = False
         self._closed = False
 
@@ -94,8 +95,7 @@ class Session:
     async def close(self) -> None:
         self._closed = True
         self._changed.set()
-        for task in self._placing:
-            task.cancel()
+        self._placing.cancel()
         self._flights.close()
         await self._member.leave()
 
@@ -149,9 +149,7 @@ class Session:
     def assigned(self, places: Collection[TopicPartition]) -> None:
         self._round += 1
         self._rounds |= dict.fromkeys(places, self._round)
-        task = asyncio.create_task(self._place(list(places), self._round))
-        self._placing.add(task)
-        task.add_done_callback(self._placing.discard)
+        self._placing.start(self._place(list(places), self._round))
 
     async def _place(self, places: list[TopicPartition], round_: int) -> None:
         """Where to begin: after what the group committed, or where `reset` says."""

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 from anyio import CapacityLimiter
 
+from millstream.common.background_tasks import BackgroundTasks
 from millstream.formats.records.opening import OpeningLimits
 from millstream.gateway.consumers.fetches import fair_share
 from millstream.gateway.consumers.session import Session, SessionResources
@@ -39,7 +40,7 @@ class Sessions:
         self._by_group: dict[str, dict[str, Session]] = {}
         self._expired: OrderedDict[Name, None] = OrderedDict()
         self._timers: dict[Name, asyncio.TimerHandle] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = BackgroundTasks()
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -201,6 +202,4 @@ class Sessions:
             del self._by_group[session.group]
 
     def _close_soon(self, session: Session) -> None:
-        task = asyncio.create_task(session.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing.start(session.close())

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from millstream.common.background_tasks import BackgroundTasks
 from millstream.config.broker_config import BrokerConfig, suspect_after_s
 from millstream.config.table import cluster
 from millstream.formats.model.errors import KafkaError
@@ -127,7 +128,7 @@ class Heartbeats:
         self._leader_probe: _LeaderProbe | None = None
         self._sessions = BrokerSessions()
         self._running_time = RunningTime(environment.loop.time())
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks = BackgroundTasks()
         self._timer: asyncio.TimerHandle | None = None
         controller.on_leading.append(self._begin)
         controller.on_resigned.append(self._sessions.clear)
@@ -151,8 +152,7 @@ class Heartbeats:
         self._sessions.clear()
         if self._timer is not None:
             self._timer.cancel()
-        for task in tuple(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
 
     # Taking over
 
@@ -443,9 +443,7 @@ class Heartbeats:
             return
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._environment.loop.create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        self._tasks.start(work, loop=self._environment.loop)
 
 
 def _same_disk(earlier: BrokerRegistration, introduction: RegistrationRequest) -> bool:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
+from millstream.common.background_tasks import BackgroundTasks
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, Origin, TopicName, VerificationGuard
 from millstream.formats.records.opening import OpeningLimits
@@ -438,7 +439,7 @@ class CoordinatorShards:
         self.runtimes: dict[int, CoordinatorRuntime] = {}
         """By partition: those that were not given up, loaded or not."""
         self.on_closed: Callable[[CoordinatorRuntime], None] = lambda runtime: None
-        self._background: set[asyncio.Future[None]] = set()
+        self._background = BackgroundTasks()
         self._loads = asyncio.Semaphore(_MAX_CONCURRENT_LOADS)
         self._is_closed = False
 
@@ -524,9 +525,7 @@ class CoordinatorShards:
             self.start()
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work, loop=self._environment.loop)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._background.start(work, loop=self._environment.loop)
 
     def _close_all(self) -> None:
         for index, runtime in tuple(self.runtimes.items()):

@@ -20,9 +20,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from millstream.common.background_tasks import BackgroundTasks
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, InvalidRecordsError, KafkaError
-from millstream.formats.model.ordered_set import OrderedSet
 from millstream.formats.protocol.produce import FIRST_WITH_TOPIC_ID, ProduceRequest
 from millstream.formats.records.batch import HEADER_SIZE, Bytes, has_valid_checksum, is_plausible, read_header
 from millstream.formats.records.opening import SMALL, SMALL_BYTES, BeyondLimitsError, OpeningLimits, check, opened
@@ -169,7 +169,7 @@ class OpenedProduce:
         self._queues: dict[TopicAndIndex, deque[_Held]] = {}
         """By partition: the held requests in order of arrival."""
         self._bytes = 0
-        self._tasks: OrderedSet[asyncio.Task[None]] = OrderedSet()
+        self._tasks = BackgroundTasks()
         self._reading: asyncio.Task[None] | None = None
         self._next_reading: asyncio.Task[None] | None = None
 
@@ -287,9 +287,7 @@ class OpenedProduce:
 
     def _begin_if_first(self, held: _Held) -> None:
         if all(self._queues[each][0] is held for each in held.partitions):
-            task = self._environment.loop.create_task(self._serve(held))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._serve(held), loop=self._environment.loop)
 
     async def _serve(self, held: _Held) -> None:
         opened: OpenedBatches = {}

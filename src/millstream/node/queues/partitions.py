@@ -6,9 +6,10 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
+from millstream.common.background_tasks import BackgroundTasks
+from millstream.common.quantities import parse_iso_duration_ms
 from millstream.config import group_config
 from millstream.config.group_config import BY_DURATION, READ_COMMITTED, GroupConfig
-from millstream.config.iso_duration import parse_duration_ms
 from millstream.config.setting import ConfigError
 from millstream.config.table import share as share_settings
 from millstream.config.table.topic import MILLSTREAM_DELIVERY_DELAY_MS
@@ -51,7 +52,7 @@ class SharePartitions:
         self._dead_letters = dead_letters
         self._leaders: dict[ShareKey, SharePartitionLeader] = {}
         self._loading: dict[ShareKey, asyncio.Future[SharePartitionLeader]] = {}
-        self._background: set[asyncio.Future[Any]] = set()
+        self._background = BackgroundTasks(lambda error: _log.error("share_background_failed", exc_info=error))
 
     def opening_limits(self) -> OpeningLimits:
         """For batches whose records are looked at one by one."""
@@ -173,7 +174,7 @@ class SharePartitions:
         if rule == "earliest":
             return log.log_start_offset
         if rule.startswith(BY_DURATION):
-            since_ms = self.environment.clock.now_ms() - (parse_duration_ms(rule.removeprefix(BY_DURATION)) or 0)
+            since_ms = self.environment.clock.now_ms() - (parse_iso_duration_ms(rule.removeprefix(BY_DURATION)) or 0)
             search = log.time_search(self.opening_limits())
             found = await self.environment.open_in_turn(lambda: search.offset_by_timestamp(since_ms))
             return partition.high_watermark if found is None else found.offset
@@ -233,14 +234,7 @@ class SharePartitions:
         self.in_background(self._dead_letters.send(leader, lambda: self.config_of(leader.key.group_id), letters))
 
     def in_background(self, work: "Coroutine[Any, Any, None]") -> None:
-        task = asyncio.ensure_future(work, loop=self.environment.loop)
-        self._background.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: "asyncio.Future[Any]") -> None:
-        self._background.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("share_background_failed", exc_info=error)
+        self._background.start(work, loop=self.environment.loop)
 
     def close(self) -> None:
         for leader in self._leaders.values():

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from millstream.common.background_tasks import BackgroundTasks
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
 from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
@@ -71,7 +72,7 @@ class SharePersister:
         self._loop = environment.loop
         self._waiting: dict[ShareKey, deque[_Write]] = {}
         """Writes that could not be made on the spot, for each share-partition that has any under way."""
-        self._tasks: set[asyncio.Future[None]] = set()
+        self._tasks = BackgroundTasks()
 
     async def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> None:
         await self._request(
@@ -141,9 +142,7 @@ class SharePersister:
         waiting = self._waiting.get(key)
         if waiting is None:
             waiting = self._waiting[key] = deque()
-            task = asyncio.ensure_future(self._write_all(key, waiting), loop=self._loop)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._write_all(key, waiting), loop=self._loop)
         waiting.append(_Write(state_epoch, leader_epoch, start_offset, complete_count, batches, done))
         error_or_none = await done
         if error_or_none is not None:

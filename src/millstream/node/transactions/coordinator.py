@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from millstream.common.background_tasks import BackgroundTasks
 from millstream.config.table import transactions as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity, TopicName, TopicPartition
@@ -140,7 +141,7 @@ class TransactionCoordinator:
         self._shards.on_closed = self._on_closed
         self._ending: dict[str, _Ending] = {}
         """Transactional ids whose transaction is being ended, for those who wait for that."""
-        self._background: set[asyncio.Future[None]] = set()
+        self._background = BackgroundTasks()
 
     # Where an id lives
 
@@ -381,9 +382,7 @@ class TransactionCoordinator:
         self._markers.follow(delta)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work, loop=self._environment.loop)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._background.start(work, loop=self._environment.loop)
 
     def close(self) -> None:
         """Gives all shards up; whoever waits is told to look elsewhere."""

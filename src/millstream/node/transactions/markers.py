@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from millstream.common.background_tasks import BackgroundTasks
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, TopicName, TopicPartition
-from millstream.formats.model.ordered_set import OrderedSet
 from millstream.formats.protocol.schema import Message
 from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
 from millstream.node.environment import Environment
@@ -93,7 +93,7 @@ class TransactionMarkers:
         self._waiting: _Work = {}
         """What has no leader now, and what has to be tried again."""
         self._retry_timer: asyncio.TimerHandle | None = None
-        self._tasks: OrderedSet[asyncio.Future[None]] = OrderedSet()
+        self._tasks = BackgroundTasks()
         self._is_closed = False
 
     def send(
@@ -129,8 +129,7 @@ class TransactionMarkers:
         self._is_closed = True
         if self._retry_timer is not None:
             self._retry_timer.cancel()
-        for task in tuple(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
 
     # Where to
 
@@ -254,9 +253,7 @@ class TransactionMarkers:
             self._apply_results(pending, ats, results.get(pending.marker.producer_id, {}))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work, loop=self._loop)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(work, loop=self._loop)
 
 
 def _by_transaction(work: _Work) -> dict[_PendingMarkers, list[TopicPartition]]:

@@ -8,16 +8,15 @@ together are verified by one request to the coordinator.
        └──────> waiting (its bytes are copied) ──response of the coordinator──> appended ──> response
 """
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from struct import Struct
 from typing import Any, Protocol
 
+from millstream.common.background_tasks import BackgroundTasks
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicPartition, VerificationGuard
-from millstream.formats.model.ordered_set import OrderedSet
 from millstream.formats.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionData, PartitionResult, ProduceRequest
 from millstream.formats.records.batch import ATTRIBUTES_START, HEADER, HEADER_SIZE, TRANSACTIONAL_BIT
 from millstream.node.environment import Environment
@@ -162,7 +161,7 @@ class TransactionalProduce:
         self._queues: dict[int, deque[_WaitingRequest]] = {}
         """The waiting requests of each producer, in order of arrival."""
         self._waiting_bytes = 0
-        self._tasks: OrderedSet[asyncio.Future[None]] = OrderedSet()
+        self._tasks = BackgroundTasks()
 
     def verify(self, call: ProduceCall, append: Append, refuse: Refuse) -> Outcome:
         """Appends the request, now or when the coordinator has verified its partitions."""
@@ -194,9 +193,7 @@ class TransactionalProduce:
             queue.append(waiting)
         else:
             self._queues[batches.producer_id] = deque((waiting,))
-            task = asyncio.ensure_future(self._drain(batches.producer_id), loop=self._environment.loop)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._drain(batches.producer_id), loop=self._environment.loop)
         return [], waiting.wait
 
     def _continues_transaction(self, request: ProduceRequest, version: int, buffer: bytearray) -> bool:
@@ -344,8 +341,7 @@ class TransactionalProduce:
             waiting.deliver(refused(waiting.call.request, stopping))
 
     def close(self) -> None:
-        for task in tuple(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
 
 
 def refused(request: ProduceRequest, error: KafkaError) -> ProduceResults:

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from millstream.common.background_tasks import BackgroundTasks
 from millstream.config.table import transactions as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition
-from millstream.formats.model.ordered_set import OrderedSet
 from millstream.formats.protocol.schema import Message
 from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
 from millstream.node.environment import Environment
@@ -71,11 +71,10 @@ class TransactionVerification:
         self._loop = environment.loop
         self._queued: dict[int, list[_PendingVerification]] = {}
         """For each broker that is being asked: what it is to be asked next."""
-        self._tasks: OrderedSet[asyncio.Future[None]] = OrderedSet()
+        self._tasks = BackgroundTasks()
 
     def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     async def verify(
         self,
@@ -127,9 +126,7 @@ class TransactionVerification:
             queued.append(pending)
         else:
             self._queued[state.leader] = [pending]
-            task = asyncio.ensure_future(self._send_queued(state.leader), loop=self._loop)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._send_queued(state.leader), loop=self._loop)
         return await response
 
     # Coordinators on other brokers

@@ -13,6 +13,7 @@ from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from millstream.common.prometheus import CONTENT_TYPE, Family, Page
 from millstream.pipeline.engine.queries import OBSERVED, PlannedQuery
 from millstream.pipeline.model import TopicSource
 from millstream.pipeline.state import QueryProgress, SourceProgress
@@ -176,20 +177,43 @@ def _now_ms() -> int:
 
 _PREFIX = "millstream_pipeline"
 
-_HELP: dict[str, tuple[str, str]] = {
-    "rows_in_total": ("counter", "Rows read from a source since the run began."),
-    "rows_in_per_second": ("gauge", "Rows read per second, in the last batch."),
-    "lag_records": ("gauge", "Records that are in the topics and not read yet."),
-    "rows_out_total": ("counter", "Rows given to the sink since the run began."),
-    "rows_out_per_second": ("gauge", "Rows given to the sink per second, in the last batch."),
-    "batch_id": ("gauge", "The number of the last batch."),
-    "batch_duration_seconds": ("gauge", "How long the last batch took."),
-    "state_rows": ("gauge", "Rows that the query keeps in its state."),
-    "state_bytes": ("gauge", "Memory that the query's state takes."),
-    "late_rows_total": ("counter", "Rows left out because they came after the watermark."),
-    "watermark_seconds": ("gauge", "The watermark, as seconds since 1970."),
-    "query_active": ("gauge", "1 while the query runs."),
-    "dead_letters_total": ("counter", "Dead letters since the run began, by the source or step they are of."),
+_OF_SINK = ("pipeline", "sink")
+_OF_SOURCE = (*_OF_SINK, "source")
+_FAMILIES: dict[str, Family] = {
+    "rows_in_total": Family(
+        f"{_PREFIX}_rows_in_total", "counter", "Rows read from a source since the run began.", _OF_SOURCE
+    ),
+    "rows_in_per_second": Family(
+        f"{_PREFIX}_rows_in_per_second", "gauge", "Rows read per second, in the last batch.", _OF_SOURCE
+    ),
+    "lag_records": Family(
+        f"{_PREFIX}_lag_records", "gauge", "Records that are in the topics and not read yet.", _OF_SOURCE
+    ),
+    "rows_out_total": Family(
+        f"{_PREFIX}_rows_out_total", "counter", "Rows given to the sink since the run began.", _OF_SINK
+    ),
+    "rows_out_per_second": Family(
+        f"{_PREFIX}_rows_out_per_second", "gauge", "Rows given to the sink per second, in the last batch.", _OF_SINK
+    ),
+    "batch_id": Family(f"{_PREFIX}_batch_id", "gauge", "The number of the last batch.", _OF_SINK),
+    "batch_duration_seconds": Family(
+        f"{_PREFIX}_batch_duration_seconds", "gauge", "How long the last batch took.", _OF_SINK
+    ),
+    "state_rows": Family(f"{_PREFIX}_state_rows", "gauge", "Rows that the query keeps in its state.", _OF_SINK),
+    "state_bytes": Family(f"{_PREFIX}_state_bytes", "gauge", "Memory that the query's state takes.", _OF_SINK),
+    "late_rows_total": Family(
+        f"{_PREFIX}_late_rows_total", "counter", "Rows left out because they came after the watermark.", _OF_SINK
+    ),
+    "watermark_seconds": Family(
+        f"{_PREFIX}_watermark_seconds", "gauge", "The watermark, as seconds since 1970.", _OF_SINK
+    ),
+    "query_active": Family(f"{_PREFIX}_query_active", "gauge", "1 while the query runs.", _OF_SINK),
+    "dead_letters_total": Family(
+        f"{_PREFIX}_dead_letters_total",
+        "counter",
+        "Dead letters since the run began, by the source or step they are of.",
+        ("pipeline", "step"),
+    ),
 }
 
 
@@ -213,26 +237,25 @@ class MetricsBoard:
     def text(self) -> str:
         with self._lock:
             queries, letters = list(self._queries.values()), dict(self._dead_letters)
-        lines = []
-        for name, (kind, explanation) in _HELP.items():
-            samples = list(self._samples(name, queries, letters))
-            if samples:
-                lines += [f"# HELP {_PREFIX}_{name} {explanation}", f"# TYPE {_PREFIX}_{name} {kind}"]
-                lines += [f"{_PREFIX}_{name}{{{_labels(labels)}}} {value}" for labels, value in samples]
-        return "\n".join(lines) + "\n"
+        page = Page()
+        for name, family in _FAMILIES.items():
+            for labels, value in self._samples(name, queries, letters):
+                page.add(family, value, *labels)
+        return b"".join(page.chunks()).decode()
 
     def _samples(
         self, name: str, queries: Sequence[QueryProgress], letters: Mapping[str, int]
-    ) -> Iterator[tuple[dict[str, str], float]]:
+    ) -> Iterator[tuple[tuple[str, ...], float]]:
+        """The values of the labels, and the value, of each sample."""
         if name == "dead_letters_total":
             for step, count in letters.items():
-                yield {"pipeline": self._pipeline, "step": step}, count
+                yield (self._pipeline, step), count
             return
         for each in queries:
-            labels = {"pipeline": self._pipeline, "sink": each.sink}
+            labels = (self._pipeline, each.sink)
             if name in ("rows_in_total", "rows_in_per_second", "lag_records"):
                 for source in each.sources:
-                    of_source = {**labels, "source": source.source}
+                    of_source = (*labels, source.source)
                     if name == "rows_in_total":
                         yield of_source, source.rows_total
                     elif name == "rows_in_per_second":
@@ -260,13 +283,6 @@ def _own_value(name: str, each: QueryProgress) -> float | None:
     return values[name]
 
 
-def _labels(labels: Mapping[str, str]) -> str:
-    def escaped(value: str) -> str:
-        return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-    return ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items())
-
-
 class MetricsServer:
     """Serves `/metrics` on a port of this machine; 0 picks a free one."""
 
@@ -278,7 +294,7 @@ class MetricsServer:
                     return
                 body = text().encode()
                 self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                self.send_header("Content-Type", CONTENT_TYPE)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

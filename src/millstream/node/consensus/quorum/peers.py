@@ -1,10 +1,9 @@
 """The way to the other nodes of the quorum: channels by address, one exchange per request."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from millstream.formats.model.ordered_set import OrderedSet
+from millstream.common.background_tasks import BackgroundTasks
 from millstream.node.consensus.quorum.wire import read_answer, request_fields
 from millstream.node.consensus.raft.messages import Fetch, Peer, PeerResponse, Send
 from millstream.node.consensus.raft.voter_set import Endpoint
@@ -36,22 +35,18 @@ class Peers:
         self._answered = answered
         self._failed = failed
         self._channels: dict[tuple[str, int, bool], Channel] = {}
-        self._exchanges: OrderedSet[asyncio.Future[None]] = OrderedSet()
+        self._exchanges = BackgroundTasks()
 
     def send(self, send: Send) -> None:
         """Exactly one of `answered` and `failed` is called later, unless this is closed before."""
-        exchange = asyncio.ensure_future(self._exchange(send))
-        self._exchanges.add(exchange)
-        exchange.add_done_callback(self._exchanges.discard)
+        self._exchanges.start(self._exchange(send), loop=self._environment.loop)
 
     async def settle(self, timeout_s: float) -> None:
         """Waits a moment for what is under way."""
-        if self._exchanges:
-            await asyncio.wait(list(self._exchanges), timeout=timeout_s)
+        await self._exchanges.wait(timeout_s)
 
     def close(self) -> None:
-        for exchange in list(self._exchanges):
-            exchange.cancel()
+        self._exchanges.cancel()
         for channel in self._channels.values():
             channel.close()
 

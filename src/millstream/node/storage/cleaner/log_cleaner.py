@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from millstream.common.background_tasks import BackgroundTasks
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import TopicPartition
 from millstream.node.storage.cleaner.cleaning import Cleaning, Offload
@@ -69,7 +70,7 @@ class LogCleaner:
         self._now_ms = now_ms
         self._throttle = Throttle()
         self._running: dict[TopicPartition, Cleaning] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._uncleanable: dict[TopicPartition, tuple[PartitionLog, str]] = {}
         self._passed_over: dict[TopicPartition, tuple[PartitionLog, int]] = {}
         """By partition: in how many batches the last pass did not look."""
@@ -180,9 +181,7 @@ class LogCleaner:
             yield_interpreter=self._yield_interpreter,
         )
         self._running[log.topic_partition] = cleaning
-        task = self._loop.create_task(self._clean(cleaning))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._clean(cleaning), loop=self._loop)
 
     async def _clean(self, cleaning: Cleaning) -> None:
         log = cleaning.log
