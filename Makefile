@@ -10,7 +10,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/run_tests.py -n 3 --dist 
 SEED   ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run demo check test test-all clients simulate fuzz bench bench-spark clean
+.PHONY: help install install-dev run demo check unit test test-all clients simulate fuzz bench bench-spark clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -62,7 +62,10 @@ check: install-dev  ## Format, lint, types, and the direction of imports
 clients: install-dev  ## Install the Kafka clients the tests talk with (kcat, kafkajs, Java, franz-go)
 	$(BIN)/python tools/install_test_clients.py
 
-test: check clients  ## All checks and tests (20 to 25 minutes on two cores); ROOM=lake runs the tests in tests/lake
+unit: install-dev  ## The tests that need no process, no socket and no other program (a minute on two cores)
+	MILLSTREAM_EXAMPLES=quick $(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow' tests/unit
+
+test: check clients  ## All checks and tests (20 to 25 minutes on two cores); ROOM=system/lake runs those in tests/system/lake
 	$(PYTEST) -m 'not slow' $(ROOM:%=tests/%)
 
 test-all: check clients  ## The same, with the tests that take minutes
@@ -72,7 +75,7 @@ simulate: install  ## Run SEEDS=200 simulated clusters through faults; SEED=1 is
 	$(BIN)/millstream simulate --seed $(SEED) --seeds $(SEEDS)
 
 fuzz: install-dev  ## Send a million mutated frames to a broker
-	$(BIN)/python -m tests.fuzz.frames --frames 1000000
+	$(BIN)/python -m tests.system.fuzz.frames --frames 1000000
 
 bench: install-dev  ## Measure Millstream and Apache Kafka side by side; writes docs/benchmarks/
 	$(BIN)/python -m benchmarks.compare

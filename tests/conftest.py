@@ -1,10 +1,11 @@
 """For all tests: what takes long begins first, what is dear to start is started once, and hypothesis has no deadlines
-and always the same examples.
+and always the same examples. `MILLSTREAM_EXAMPLES=quick` (`make unit`) tries fewer of them.
 
 Several files of tests run at once (`make test`): a long one that began last would keep everybody waiting at the end. A
 timing is never an assertion, so hypothesis has no deadline.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +13,43 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("millstream", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
-settings.load_profile("millstream")
+settings.register_profile("quick", settings.get_profile("millstream"), max_examples=20)
+settings.load_profile(os.environ.get("MILLSTREAM_EXAMPLES", "millstream"))
 
 _TESTS = Path(__file__).parent
-_LONG_ROOMS = [
-    "chaos",
-    "pipeline",
-    "console",
-    "spark_exactly_once",
-    "simulation",
-    "spark",
-    "examples",
-    "lake",
-    "exactly_once",
-    "spark_cluster",
-    "clients",
-    "cluster",
-    "faults",
-    "benchmarks",
-    "fuzz",
-    "cli",
-    "gateway",
-    "wire",
-    "registry",
-    "raft",
+_LONGEST_FIRST = [
+    "system/chaos",
+    "system/pipeline",
+    "system/console",
+    "system/spark_exactly_once",
+    "integration/simulator",
+    "system/spark",
+    "system/examples",
+    "system/lake",
+    "system/exactly_once",
+    "system/spark_cluster",
+    "system/clients",
+    "system/cluster",
+    "system/faults",
+    "system/benchmarks",
+    "system/fuzz",
+    "integration/cli",
+    "integration/gateway",
+    "integration/raw_client",
+    "integration/registry",
+    "integration",
 ]
 
 _SHARED = {
-    "console": ("tests/console/",),
+    "console": ("tests/system/console/",),
     "spark session": (
-        "tests/pipeline/test_engine.py",
-        "tests/pipeline/test_typed_sinks_and_stores.py",
-        "tests/spark/test_protobuf.py",
-        "tests/spark/test_sink.py",
-        "tests/spark/test_source.py",
-        "tests/examples/",
-        "tests/lake/test_spark.py",
+        "tests/system/pipeline/test_engine.py",
+        "tests/system/pipeline/test_typed_sinks_and_stores.py",
+        "tests/system/spark/test_protobuf.py",
+        "tests/system/spark/test_sink.py",
+        "tests/system/spark/test_source.py",
+        "tests/system/examples/",
+        "tests/system/lake/test_spark.py",
     ),
 }
 """Files that use one thing that is dear to start: three nodes with a gateway and a browser, or a JVM with Spark. They
@@ -55,15 +57,16 @@ run one after another in one process. Spread over all processes, each would star
 
 
 def _rank(item: pytest.Item) -> int:
-    room = item.path.relative_to(_TESTS).parts[0] if item.path.is_relative_to(_TESTS) else ""
-    return _LONG_ROOMS.index(room) if room in _LONG_ROOMS else len(_LONG_ROOMS)
+    path = item.path.relative_to(_TESTS).as_posix() if item.path.is_relative_to(_TESTS) else ""
+    ranks = (rank for rank, folder in enumerate(_LONGEST_FIRST) if path.startswith(f"{folder}/"))
+    return next(ranks, len(_LONGEST_FIRST))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_rank)
 
 
-def _unit(file: str) -> str:
+def _scope(file: str) -> str:
     """What is run by one process: a file, or all files that share something."""
     return next((name for name, paths in _SHARED.items() if file.startswith(paths)), file)
 
@@ -76,6 +79,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return _unit(super()._split_scope(nodeid))
+            return _scope(super()._split_scope(nodeid))
 
     return Scheduling(config, log)

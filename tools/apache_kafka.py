@@ -5,7 +5,7 @@ real broker); the comparison benchmark runs the real broker beside Millstream. E
 `.cache/` of the repository, once; a second call costs nothing. Only the standard library and Millstream's choice of
 ports are needed, so any script may import this.
 
-What is deliberately elsewhere: the Java program of the interoperability tests (`tests/clients/java/`), and every
+What is deliberately elsewhere: the Java program of the interoperability tests (`tests/system/clients/java/`), and every
 decision about load and measurement (`benchmarks/compare/`).
 """
 

@@ -1,5 +1,5 @@
-"""Installs the Kafka clients that `tests/clients/` drives, each by name through its ordinary package manager; and the
-browser of `tests/console/`.
+"""Installs the Kafka clients that `tests/system/clients/` drives, each by name through its package manager, and the
+browser of `tests/system/console/`.
 
 Everything lands in the git-ignored `.cache/clients/` (kcat and Chromium: in the system, by apt-get), once: a client is
 installed anew only when the files that describe it change. A client that cannot be had here raises
@@ -28,7 +28,7 @@ INSTALLED = CACHE / "clients"
 
 @dataclass(frozen=True, slots=True)
 class ClientProgram:
-    """How to start a client's program (see `tests/clients/programs/README.md`)."""
+    """How to start a client's program (see `tests/system/clients/programs/README.md`)."""
 
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -119,12 +119,12 @@ def kcat() -> ClientProgram:
 
 
 def chromium() -> ClientProgram:
-    """The browser in which `tests/console/` looks at the console; Playwright drives it."""
+    """The browser in which `tests/system/console/` looks at the console; Playwright drives it."""
     return ClientProgram([debian_package("chromium", "chromium")])
 
 
 def prometheus() -> ClientProgram:
-    """Prometheus itself, with promtool: `tests/metrics/` asks it what our dashboards and alerts ask."""
+    """Prometheus itself, with promtool: `tests/integration/node/metrics/` runs the queries of dashboards and alerts."""
     debian_package("prometheus", "promtool")
     return ClientProgram([debian_package("prometheus", "prometheus")])
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from benchmarks.failover import faults
 from benchmarks.failover.measuring import Bench, Outage
-from tests.chaos import containment
-from tests.chaos.nodes import SYSTEMS
+from tests.system.chaos import containment
+from tests.system.chaos.nodes import SYSTEMS
 
 _INSIDE = "MILLSTREAM_FAILOVER_CONTAINED"
 _VICTIMS = ("leader", "controller")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.chaos.cluster import Cluster
+from tests.system.chaos.cluster import Cluster
 
 
 def _others(cluster: Cluster, victim: int) -> list[int]:

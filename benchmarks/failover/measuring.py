@@ -12,8 +12,8 @@ from pathlib import Path
 
 from benchmarks.failover import faults
 from benchmarks.failover.writers import Acks, BareWriter, LibrdkafkaWriter
-from tests.chaos.cluster import Cluster
-from tests.chaos.network import Bridged, Disks, Loopback, Network
+from tests.system.chaos.cluster import Cluster
+from tests.system.chaos.network import Bridged, Disks, Loopback, Network
 
 TOPIC = "failover"
 PARTITIONS = 6

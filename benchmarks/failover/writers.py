@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from tests.chaos.nodes import Node
+from tests.system.chaos.nodes import Node
 from tests.wire import Closed, Wire, batch
 
 _PAUSE_S = 0.01

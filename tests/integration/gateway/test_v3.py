@@ -1,0 +1,348 @@
+"""Confluent's REST v3, asked as its callers do, checked against what Kafka clients see."""
+
+import asyncio
+import base64
+import http.client
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+
+from millstream.gateway.http.request import BrokenStreamError, JsonSplitter, split
+from millstream.gateway.server import Gateway
+from millstream.testing import EmbeddedBroker
+from tests.integration.gateway.test_produce import make_topic, read_all
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def api(gateway: Gateway) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=gateway.url, timeout=30, trust_env=False) as client:
+        (cluster,) = client.get("/v3/clusters").json()["data"]
+        client.base_url = httpx.URL(f"{gateway.url}/v3/clusters/{cluster['cluster_id']}/")
+        yield client
+
+
+@pytest.fixture
+def topic(broker: EmbeddedBroker) -> str:
+    return make_topic(broker, 2)
+
+
+def refused(answer: httpx.Response, status: int, code: int) -> None:
+    assert answer.status_code == status
+    assert set(answer.json()) == {"error_code", "message"} and answer.json()["error_code"] == code
+
+
+def lines(answer: httpx.Response) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in answer.text.splitlines() if line]
+
+
+def test_clusters_and_brokers(api: httpx.Client, gateway: Gateway) -> None:
+    found = api.get(f"{gateway.url}/v3/clusters").json()
+    assert found["kind"] == "KafkaClusterList" and found["metadata"] == {
+        "self": f"{gateway.url}/v3/clusters",
+        "next": None,
+    }
+    cluster = api.get(found["data"][0]["metadata"]["self"]).json()
+    assert (
+        cluster == found["data"][0] and cluster["metadata"]["resource_name"] == f"crn:///kafka={cluster['cluster_id']}"
+    )
+    brokers = api.get(cluster["brokers"]["related"]).json()
+    (broker,) = brokers["data"]
+    assert brokers["kind"] == "KafkaBrokerList" and broker["kind"] == "KafkaBroker" and broker["host"] == "127.0.0.1"
+    assert api.get(cluster["controller"]["related"]).json() == api.get(broker["metadata"]["self"]).json() == broker
+    refused(api.get("brokers/77"), 404, 404)
+    refused(api.get("brokers/seven"), 404, 404)
+    refused(api.get(f"{gateway.url}/v3/clusters/other/topics"), 404, 404)
+    refused(api.get(f"{gateway.url}/v3/nothing"), 404, 404)
+
+
+def test_topics(api: httpx.Client) -> None:
+    name = f"v3-{uuid4().hex[:8]}"
+    body = {"topic_name": name, "partitions_count": 2, "replication_factor": 1}
+    body |= {"configs": [{"name": "cleanup.policy", "value": "compact"}]}
+    checked = api.post("topics", json=body | {"validate_only": True})
+    assert checked.status_code == 201
+    refused(api.get(f"topics/{name}"), 404, 40403)
+    made = api.post("topics", json=body)
+    assert made.status_code == 201 and made.json()["kind"] == "KafkaTopic" and made.json()["partitions_count"] == 2
+    refused(api.post("topics", json=body), 400, 40002)
+    assert made.json() in api.get("topics").json()["data"]
+    assert api.get(made.json()["metadata"]["self"]).json() == made.json()
+    assert api.get(f"topics/{name}/configs/cleanup.policy").json()["value"] == "compact"
+
+    partitions = api.get(made.json()["partitions"]["related"]).json()
+    assert [row["partition_id"] for row in partitions["data"]] == [0, 1]
+    first = partitions["data"][0]
+    assert api.get(first["metadata"]["self"]).json() == first
+    (replica,) = api.get(first["replicas"]["related"]).json()["data"]
+    assert replica["is_leader"] and replica["is_in_sync"]
+    assert api.get(first["leader"]["related"]).json() == replica
+
+    held = api.get(api.get(replica["broker"]["related"]).json()["partition_replicas"]["related"]).json()
+    assert held["kind"] == "KafkaReplicaList" and replica in held["data"]
+    for path in ("topics/-/partitions/-/reassignment", f"topics/{name}/partitions/-/reassignment"):
+        moves = api.get(path).json()
+        assert (moves["kind"], moves["data"]) == ("KafkaReassignmentList", [])
+    refused(api.get(first["reassignment"]["related"]), 404, 404)
+    refused(api.get("topics/nowhere/partitions/-/reassignment"), 404, 40403)
+
+    assert api.patch(f"topics/{name}", json={"partitions_count": 3}).json()["partitions_count"] == 3
+    refused(api.patch(f"topics/{name}", json={"partitions_count": 1}), 400, 40002)
+    refused(api.get(f"topics/{name}/partitions/9"), 404, 404)
+    assert api.delete(f"topics/{name}").status_code == 204
+    refused(api.delete(f"topics/{name}"), 404, 40403)
+    for bad in ({}, {"topic_name": 5}, {"topic_name": "x", "what": 1}, {"topic_name": "x", "configs": [1]}):
+        refused(api.post("topics", json=bad), 400, 400)
+    refused(api.post("topics", json={"topic_name": "a b"}), 400, 40002)
+    refused(api.post("topics", json={"topic_name": "x", "replication_factor": 9}), 400, 40002)
+
+
+def test_configs(api: httpx.Client, topic: str) -> None:
+    configs = f"topics/{topic}/configs"
+    found = api.get(configs).json()
+    assert found["kind"] == "KafkaTopicConfigList" and all(row["topic_name"] == topic for row in found["data"])
+    one = api.get(f"{configs}/retention.ms").json()
+    assert one["is_default"] and one["source"] == "DEFAULT_CONFIG" and one in found["data"]
+    assert api.put(f"{configs}/retention.ms", json={"value": "60000"}).status_code == 204
+    one = api.get(f"{configs}/retention.ms").json()
+    assert (one["value"], one["is_default"], one["source"]) == ("60000", False, "DYNAMIC_TOPIC_CONFIG")
+    assert one["synonyms"][0] == {"name": "retention.ms", "value": "60000", "source": "DYNAMIC_TOPIC_CONFIG"}
+    data = [{"name": "retention.ms", "operation": "DELETE"}, {"name": "segment.bytes", "value": "2000000"}]
+    assert api.post(f"{configs}:alter", json={"data": data}).status_code == 204
+    assert api.get(f"{configs}/segment.bytes").json()["value"] == "2000000"
+    assert api.get(f"{configs}/retention.ms").json()["is_default"]
+    assert api.delete(f"{configs}/segment.bytes").status_code == 204
+    assert api.get(f"{configs}/segment.bytes").json()["is_default"]
+    refused(api.put(f"{configs}/retention.ms", json={"value": "soon"}), 400, 40002)
+    refused(api.get(f"{configs}/no.such"), 404, 40403)
+    refused(api.get("topics/nowhere/configs"), 404, 40403)
+    refused(api.post(f"{configs}:alter", json={"data": []}), 400, 400)
+
+    broker_id = api.get("brokers").json()["data"][0]["broker_id"]
+    settings = api.get(f"brokers/{broker_id}/configs").json()
+    assert settings["kind"] == "KafkaBrokerConfigList" and len(settings["data"]) > 10
+    assert api.put("broker-configs/log.retention.ms", json={"value": "7200000"}).status_code == 204
+    for_all = {row["name"]: row["value"] for row in api.get("broker-configs").json()["data"]}
+    assert for_all["log.retention.ms"] == "7200000"
+    assert api.delete("broker-configs/log.retention.ms").status_code == 204
+
+
+def test_groups(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
+    group = f"v3-{uuid4().hex[:8]}"
+    for number in range(5):
+        api.post(f"topics/{topic}/records", json={"partition_id": 0, "value": {"type": "STRING", "data": str(number)}})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": group,
+            "client.id": "ann",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+        first, second = consumer.poll(20), consumer.poll(20)
+        assert first is not None and second is not None
+        consumer.commit(message=second, asynchronous=False)
+        found = api.get(f"consumer-groups/{group}").json()
+        assert (found["kind"], found["state"]) == ("KafkaConsumerGroup", "STABLE")
+        assert found in api.get("consumer-groups").json()["data"]
+        (member,) = api.get(found["consumers"]["related"]).json()["data"]
+        assert member["client_id"] == "ann" and api.get(member["metadata"]["self"]).json() == member
+        assignments = api.get(member["assignments"]["related"]).json()["data"]
+        assert [(row["topic_name"], row["partition_id"]) for row in assignments] == [(topic, 0), (topic, 1)]
+        assert api.get(assignments[0]["metadata"]["self"]).json() == assignments[0]
+        lag = api.get(assignments[0]["lag"]["related"]).json()
+        assert (lag["current_offset"], lag["log_end_offset"], lag["lag"], lag["client_id"]) == (2, 5, 3, "ann")
+        assert lag in api.get(f"consumer-groups/{group}/lags").json()["data"]
+        summary = api.get(found["lag_summary"]["related"]).json()
+        assert (summary["max_lag"], summary["total_lag"], summary["max_lag_client_id"]) == (3, 3, "ann")
+        refused(api.delete(f"consumer-groups/{group}"), 409, 40903)
+        refused(api.get(f"consumer-groups/{group}/consumers/nobody"), 404, 404)
+    finally:
+        consumer.close()
+    assert api.delete(f"consumer-groups/{group}").status_code == 204
+    refused(api.get(f"consumer-groups/{group}"), 404, 40403)
+
+
+def test_one_record(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
+    body = {
+        "partition_id": 1,
+        "headers": [{"name": "h", "value": base64.b64encode(b"\x01").decode()}],
+        "key": {"type": "BINARY", "data": base64.b64encode(b"k\xff").decode()},
+        "value": {"type": "JSON", "data": {"n": 1}},
+        "timestamp": "2021-02-05T19:14:42Z",
+    }
+    answer = api.post(f"topics/{topic}/records", json=body)
+    assert answer.status_code == 200
+    told = answer.json()
+    assert told.pop("cluster_id")
+    assert told == {
+        "error_code": 200,
+        "topic_name": topic,
+        "partition_id": 1,
+        "offset": 0,
+        "timestamp": "2021-02-05T19:14:42.000Z",
+        "key": {"type": "BINARY", "size": 2},
+        "value": {"type": "JSON", "size": 7},
+    }
+    (message,) = read_all(broker, topic, 1)
+    assert (message.key(), message.value(), message.headers()) == (b"k\xff", b'{"n":1}', [("h", b"\x01")])
+
+
+def test_each_line_answers_its_record(api: httpx.Client, broker: EmbeddedBroker, topic: str) -> None:
+    records = [{"value": {"type": "STRING", "data": str(number)}, "partition_id": 0} for number in range(50)]
+    texts = [json.dumps(record) for record in records]
+    texts[3] = '{"value": {"type": "BINARY", "data": "!"}}'
+    texts[7] = '{"partition_id": 99, "value": null}'
+    texts[9] = '{"what": 1}'
+    sent = [text.encode() for text in texts]
+    sent[11:11] = [
+        b'{"value": {"type": "STRING", "data": "\xff"}}',
+        b'{"value": {"type": "JSON", "data": "\xff"}}',
+        b'{"headers": [{"name": "a\\u0000b"}]}',
+    ]
+    found = lines(api.post(f"topics/{topic}/records", content=b"\n".join(sent)))
+    assert [row["error_code"] for row in found if row["error_code"] != 200] == [400, 40404, 400, 400, 400, 400]
+    assert [number for number, row in enumerate(found) if row["error_code"] != 200] == [3, 7, 9, 11, 12, 13]
+    assert [row["offset"] for row in found if row["error_code"] == 200] == list(range(47))
+    assert len(read_all(broker, topic, 47)) == 47
+    broken = lines(api.post(f"topics/{topic}/records", content=f"{texts[0]} nonsense {texts[1]}"))
+    assert [row["error_code"] for row in broken] == [200, 400]
+    cut = lines(api.post(f"topics/{topic}/records", content=texts[0] + texts[1][:-5]))
+    assert [row["error_code"] for row in cut] == [200, 400]
+    refused(api.post(f"topics/{topic}/records", content=""), 400, 400)
+
+
+def test_answers_come_while_records_are_still_sent(gateway: Gateway, api: httpx.Client, topic: str) -> None:
+    path = httpx.URL(f"{api.base_url}topics/{topic}/records").path
+    host, _, port = gateway.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        head = f"POST {path} HTTP/1.1\r\nHost: {gateway.address}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head.encode())
+        answer = http.client.HTTPResponse(connection)
+        for number in range(3):
+            record = json.dumps({"partition_id": 0, "value": {"type": "JSON", "data": number}}).encode()
+            for part in (record[:9], record[9:]):  # a record may come in pieces
+                connection.sendall(b"%x\r\n%s\r\n" % (len(part), part))
+            if not number:
+                answer.begin()
+            assert json.loads(answer.readline())["offset"] == number
+        connection.sendall(b"0\r\n\r\n")
+        assert answer.read().strip() == b""
+
+
+def test_times(api: httpx.Client, broker: EmbeddedBroker) -> None:
+    """A millisecond is not lost on the way, and what librdkafka would take for now is refused."""
+    topic = make_topic(broker, 1)
+    times = {"1970-01-01T00:00:01.001Z": 1_001, "2023-11-14T22:13:20.123": 1_700_000_000_123}
+    refused = ["1970-01-01T00:00:00Z", "1970-01-01T01:00:00+01:00", "1969-12-31T23:59:59Z", "9999-12-31T23:59:59-14:00"]
+    body = b"".join(json.dumps({"timestamp": at}).encode() for at in (*times, *refused))
+    told = lines(api.post(f"topics/{topic}/records", content=body))
+    assert [row["error_code"] for row in told] == [200] * 2 + [400] * 4 and "1970" in told[-1]["message"]
+    assert told[0]["timestamp"] == "1970-01-01T00:00:01.001Z"
+    assert [row.timestamp()[1] for row in read_all(broker, topic, 2)] == list(times.values())
+
+
+def test_schemas(api: httpx.Client, gateway: Gateway, broker: EmbeddedBroker, topic: str) -> None:
+    avro = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null", "long"]}]})
+    data = {"n": {"long": 7}}
+    first = {"partition_id": 0, "value": {"type": "AVRO", "schema": avro, "data": data}}
+    (told,) = lines(api.post(f"topics/{topic}/records", json=first))
+    assert told["error_code"] == 200
+    assert told["value"].items() >= {"type": "AVRO", "subject": f"{topic}-value", "schema_version": 1}.items()
+    number = told["value"]["schema_id"]
+    for value in (
+        {"schema_id": number, "data": data},
+        {"type": "AVRO", "data": data},
+        {"subject": f"{topic}-value", "schema_version": 1, "data": data},
+    ):
+        (told,) = lines(api.post(f"topics/{topic}/records", json={"partition_id": 0, "value": value}))
+        assert told["error_code"] == 200
+    (other,) = lines(api.post("topics/another-with-the-same/records", json=first))
+    assert (other["value"]["schema_id"], other["value"]["subject"]) == (number, "another-with-the-same-value")
+    with SchemaRegistryClient({"url": gateway.url}) as client:
+        read = AvroDeserializer(client)
+        assert [read(row.value(), None) for row in read_all(broker, topic, 4)] == [{"n": 7}] * 4
+    for value, code in (
+        ({"schema_id": number, "data": {"n": "x"}}, 42206),
+        ({"schema_id": 9999, "data": {}}, 40403),
+        ({"type": "PROTOBUF", "schema_id": number, "data": {}}, 400),
+        ({"type": "XML", "data": ""}, 400),
+        ({"data": data, "subject": "no-such-subject"}, 40401),
+        ({"type": "AVRO", "schema": "{", "data": {}}, 42201),
+    ):
+        (told,) = lines(api.post(f"topics/{topic}/records", json={"value": value}))
+        assert told["error_code"] == code, told
+
+
+def test_a_batch(api: httpx.Client, topic: str) -> None:
+    entries: list[dict[str, Any]] = [{"id": str(n), "value": {"type": "STRING", "data": "x"}} for n in range(3)]
+    entries[1]["value"]["data"] = 5
+    answer = api.post(f"topics/{topic}/records:batch", json={"entries": entries})
+    assert answer.status_code == 207
+    assert [row["id"] for row in answer.json()["successes"]] == ["0", "2"]
+    assert [(row["id"], row["error_code"]) for row in answer.json()["failures"]] == [("1", 400)]
+    refused(api.post(f"topics/{topic}/records:batch", json={"entries": [entries[0], entries[0]]}), 400, 400)
+
+
+def test_the_splitter_finds_the_same_objects_however_they_are_cut() -> None:
+    objects = [b'{"a":"}\\"{"}', b"{}", b'{"b":[{"c":"\\\\"}]}']
+    stream = b" \n".join(objects)
+    for size in (1, 2, 3, 7, 100):
+        splitter = JsonSplitter(100)
+        found = [one for at in range(0, len(stream), size) for one in splitter.feed(stream[at : at + size])]
+        assert found == objects and splitter.is_clean
+    with pytest.raises(BrokenStreamError):
+        list(JsonSplitter(100).feed(b"[1]"))
+    with pytest.raises(BrokenStreamError):
+        list(JsonSplitter(100).feed(b'{"a":"' + b"x" * 100))
+    with pytest.raises(BrokenStreamError):
+        list(JsonSplitter(100).feed(b'{"a":"' + b"x" * 100 + b'"}'))
+
+
+@pytest.mark.parametrize("stream", [b"{}" * 10_000, b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"])
+def test_others_have_their_turn_while_much_is_split(stream: bytes) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield stream
+
+    async def turns_of_another() -> int:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        assert b"".join([one async for one in split(pieces(), 1 << 20)]) == stream
+        task.cancel()
+        return turns
+
+    assert asyncio.run(turns_of_another()) >= 10
+
+
+def test_what_came_before_the_end_of_sense_is_told_first() -> None:
+    async def told(stream: bytes) -> list[bytes]:
+        async def pieces() -> AsyncIterator[bytes]:
+            yield stream
+
+        found = []
+        with pytest.raises(BrokenStreamError):
+            async for one in split(pieces(), 100):
+                found.append(one)
+        return found
+
+    for rest in (b"[1]", b'{"a":', b'{"a":"' + b"x" * 100):
+        assert asyncio.run(told(b"{}{}" + rest)) == [b"{}", b"{}"]

@@ -1,0 +1,3 @@
+"""Fixtures of these tests are those of `unit/node/consensus/quorum`."""
+
+from tests.unit.node.consensus.quorum.conftest import node  # noqa: F401

@@ -1,0 +1,187 @@
+"""The quorum's APIs on the wire, asked as Kafka's tools and nodes ask."""
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import request_schema
+from millstream.formats.records.record import read_batches
+from millstream.node.metadata.topic_names import CLUSTER_METADATA_TOPIC
+from tests.unit.node.consensus.quorum.cluster import Cluster, QuorumNode, eventually, run
+
+METADATA_ID = UUID(int=1)
+
+
+def one_partition(name: str, **row: Any) -> list[dict[str, Any]]:
+    return [{name: CLUSTER_METADATA_TOPIC, "partitions": [row]}]
+
+
+async def describe(node: QuorumNode, version: int | None = None) -> Any:
+    answer = await node.ask(
+        "describe_quorum", {"topics": one_partition("topic_name", partition_index=0)}, version=version
+    )
+    assert answer.error_code == 0
+    return answer
+
+
+def test_describe_quorum(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Cluster(tmp_path) as cluster:
+            cluster.start_all()
+            await cluster.write(1, 2)
+            observer = cluster.start(7, may_vote=False)
+            leader = await cluster.elected()
+            await cluster.all_have([1, 2])
+            now = leader.environment.clock.now_ms()
+            for version in range(3):
+                answer = await describe(leader, version)
+                row = answer.topics[0].partitions[0]
+                assert (row.error_code, row.leader_id, row.leader_epoch) == (0, leader.id, leader.quorum.epoch)
+                assert row.high_watermark == leader.quorum.high_watermark
+                assert [voter.replica_id for voter in row.current_voters] == [1, 2, 3]
+                assert [each.replica_id for each in row.observers] == [observer.id]
+                if version >= 1:
+                    assert all(abs(voter.last_fetch_timestamp - now) < 30_000 for voter in row.current_voters)
+                if version >= 2:
+                    assert [(node.node_id, node.listeners[0].port) for node in answer.nodes] == [
+                        (id, cluster.ports[id]) for id in (1, 2, 3)
+                    ]
+            follower = next(node for node in cluster.nodes.values() if node is not leader)
+            row = (await describe(follower)).topics[0].partitions[0]
+            assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            answer = await leader.ask(
+                "describe_quorum", {"topics": [{"topic_name": "other", "partitions": [{"partition_index": 3}]}]}
+            )
+            row = answer.topics[0].partitions[0]
+            assert (row.partition_index, row.error_code) == (3, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    run(test)
+
+
+def fetch_fields(**row: Any) -> dict[str, Any]:
+    partition = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "partition_max_bytes": 1 << 20, **row}
+    return {
+        "max_wait_ms": 100,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "topics": [{"topic_id": METADATA_ID, "topic": CLUSTER_METADATA_TOPIC, "partitions": [partition]}],
+    }
+
+
+def test_fetch_in_every_version(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Cluster(tmp_path, voters=1) as cluster:
+            node = cluster.start(1)
+            await cluster.write(*range(3))
+            versions = request_schema("fetch").versions
+            for version in range(versions.low, versions.high + 1):
+                answer = await node.ask("fetch", fetch_fields(), version=version)
+                row = answer.responses[0].partitions[0]
+                assert (row.error_code, row.high_watermark, row.log_start_offset) == (0, 4, 0 if version >= 5 else -1)
+                assert sum(len(records) for _, records in read_batches(row.records)) == 4
+            # At the end a fetch waits, and an append wakes it.
+            waiting = node.environment.loop.create_task(
+                node.ask("fetch", {**fetch_fields(fetch_offset=4), "max_wait_ms": 20_000})
+            )
+            await eventually(lambda: bool(node.quorum._parked))
+            await cluster.write(3)
+            row = (await waiting).responses[0].partitions[0]
+            assert [header.base_offset for header, _ in read_batches(row.records)] == [4]
+            row = (await node.ask("fetch", fetch_fields(fetch_offset=77))).responses[0].partitions[0]
+            assert row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE or row.diverging_epoch.end_offset >= 0
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("vote", {"topics": [{"topic_name": "other", "partitions": [{"partition_index": 0}]}]}),
+        ("vote", {"topics": one_partition("topic_name", partition_index=1)}),
+        ("vote", {"topics": []}),
+        ("begin_quorum_epoch", {"topics": []}),
+        ("end_quorum_epoch", {"topics": []}),
+        ("fetch_snapshot", {"topics": []}),
+        ("fetch", {"topics": [{"topic_id": UUID(int=2), "partitions": [{"partition": 0}]}]}),
+        ("fetch", {"topics": []}),
+    ],
+)
+def test_other_partitions_are_no_concern_of_ours(tmp_path: Path, name: str, fields: dict[str, Any]) -> None:
+    async def test() -> None:
+        async with Cluster(tmp_path, voters=1) as cluster:
+            node = cluster.start(1)
+            assert (await node.ask(name, fields)).error_code == ErrorCode.INVALID_REQUEST
+
+    run(test)
+
+
+@pytest.mark.parametrize("name", ["vote", "begin_quorum_epoch", "end_quorum_epoch", "fetch", "fetch_snapshot"])
+def test_another_clusters_nodes_are_refused(tmp_path: Path, name: str) -> None:
+    async def test() -> None:
+        async with Cluster(tmp_path, voters=1) as cluster:
+            node = cluster.start(1, cluster_id="ours")
+            row: dict[str, Any] = {"partition_index": 0}
+            topics = one_partition("topic_name", **row)
+            if name == "fetch":
+                topics = fetch_fields()["topics"]
+            elif name == "fetch_snapshot":
+                snapshot = {"end_offset": 1, "epoch": 1}
+                topics = one_partition("name", partition=0, snapshot_id=snapshot)
+            answer = await node.ask(name, {"cluster_id": "theirs", "topics": topics})
+            assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+
+    run(test)
+
+
+def test_voters_come_and_go(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Cluster(tmp_path, voters=1) as cluster:
+            first = cluster.start(1)
+            await cluster.write(1)
+            second = cluster.start(2, voters=cluster.voters)
+            await cluster.all_have([1])
+
+            async def add(id: int, port: int) -> Any:
+                return await first.ask(
+                    "add_raft_voter",
+                    {
+                        "timeout_ms": 5000,
+                        "voter_id": id,
+                        "voter_directory_id": cluster.nodes[id].directory_id,
+                        "listeners": [{"name": "CONTROLLER", "host": "127.0.0.1", "port": port}],
+                    },
+                )
+
+            answer = await add(2, second.port)
+            assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION, "voters are static in kraft.version 0"
+            offset = first.quorum.upgrade_kraft_version(1)
+            await eventually(lambda: first.quorum.high_watermark > offset)
+            answer = await add(2, cluster.ports[8])
+            assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT and "cannot be reached" in answer.error_message
+            answer = await add(2, second.port)
+            assert (answer.error_code, answer.error_message) == (0, None)
+            assert second.quorum.is_voter
+            await cluster.write(2)
+            await cluster.all_have([1, 2])
+            # What the log says of voters survives everything, a snapshot included.
+            for node in (first, second):
+                assert await node.loader.write_snapshot()
+            for id in (1, 2):
+                cluster.kill(id)
+            for id in (1, 2):
+                assert cluster.start(id).quorum.voters.ids == (1, 2)
+            leader = await cluster.elected()
+            await cluster.write(3)
+            answer = await leader.ask(
+                "remove_raft_voter", {"voter_id": 1, "voter_directory_id": cluster.nodes[1].directory_id}
+            )
+            assert (answer.error_code, answer.error_message) == (0, None)
+            await eventually(lambda: cluster.nodes[2].leads)
+            assert cluster.nodes[2].quorum.voters.ids == (2,)
+            await cluster.write(4)
+            await cluster.all_have([1, 2, 3, 4])
+
+    run(test)

@@ -1,0 +1,3 @@
+"""Fixtures of these tests are those of `unit/node/replicas`."""
+
+from tests.unit.node.replicas.conftest import replicated  # noqa: F401

@@ -1,0 +1,60 @@
+"""`python -m tests.system.chaos`: one campaign, in namespaces of its own; the exit code says whether it was clean."""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+
+from tests.system.chaos import containment, nemeses
+from tests.system.chaos.campaign import Plan, run
+from tests.system.chaos.nodes import SYSTEMS
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.system.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=90.0, help="strike for so long; every fault at least once")
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--system", choices=sorted(SYSTEMS), default="millstream")
+    names = [each.__name__ for each in nemeses.ALL]
+    parser.add_argument("--only", action="append", default=[], choices=names, help="only this nemesis (repeatable)")
+    parser.add_argument("--keep", type=Path, help="keep logs and history in this directory, also when all went well")
+    chosen = parser.parse_args()
+    if not containment.was_attempted():
+        command, environment = containment.command(sys.argv[1:])
+        return subprocess.run(command, env=environment).returncode
+
+    signal.signal(signal.SIGTERM, _leave)
+    directory = chosen.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    contained = containment.is_contained()
+    plan = Plan(chosen.seed, chosen.seconds, chosen.nodes, chosen.system, tuple(chosen.only), directory, contained)
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - began:6.1f}] {text}", flush=True)
+
+    summary = run(plan, say)
+    print(f"\n{summary}", flush=True)
+    if summary.clean and chosen.keep is None:
+        shutil.rmtree(directory, ignore_errors=True)
+    else:
+        print(f"\nlogs and history: {directory}")
+    return 0 if summary.clean else 1
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    """By the ordinary way out, so that the nodes are stopped."""
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # threads of clients that hang must not keep a finished campaign

@@ -1,0 +1,109 @@
+"""A campaign: start a cluster and its clients, strike with one nemesis after another, then judge."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from millstream.simulator.history import check
+from millstream.simulator.history.operations import save
+from tests.system.chaos import nemeses, replicas
+from tests.system.chaos.cluster import Cluster
+from tests.system.chaos.nemeses import Nemesis
+from tests.system.chaos.network import Bridged, Disks, Loopback, Network
+from tests.system.chaos.summary import Fault, Summary
+from tests.system.chaos.workload import TOPIC, Workload
+
+PARTITIONS = 6
+_CALM_S = 2.0
+_STALE_GRACE_S = 3.0
+"""After the end of a fault that allows stale reads: requests that were under way are answered by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that decides what happens: the same plan strikes in the same order."""
+
+    seed: int
+    seconds: float
+    """The nemeses strike round after round until this is over; each at least once."""
+    node_count: int = 3
+    system: str = "millstream"
+    only: tuple[str, ...] = ()
+    directory: Path = Path()
+    contained: bool = False
+
+
+def run(plan: Plan, say: Callable[[str], None]) -> Summary:
+    network: Network = Bridged(plan.node_count) if plan.contained else Loopback(plan.node_count)
+    disks = Disks(plan.directory, small=plan.contained, failing=True)
+    chance = random.Random(plan.seed)
+    faults: list[Fault] = []
+    with Cluster(plan.system, plan.node_count, network, disks, plan.directory, {}) as cluster:
+        say(f"{plan.node_count} nodes are up")
+        cluster.create_topic(TOPIC, PARTITIONS)
+        workload = Workload(cluster.bootstrap, PARTITIONS, plan.seed)
+        workload.start()
+        now = workload.recorder.now
+        time.sleep(_CALM_S)
+        until = now() + plan.seconds
+        try:
+            for nemesis in _order(plan, cluster, chance, lambda: now() < until, say):
+                fault = _strike(nemesis, cluster, workload)
+                faults.append(fault)
+                say(f"{fault.name} ({fault.detail}): {fault.over_at - fault.struck_at:.1f} s")
+        except Exception as problem:
+            # The history up to here is still worth judging.
+            workload.problems.append(f"the campaign ended early: {problem!r}")
+        workload.finish()
+        say("the clients have finished")
+        _check_nodes(cluster, workload.problems)
+    history = workload.recorder.history
+    if not workload.problems:
+        workload.problems += replicas.differences(cluster.nodes.values(), PARTITIONS)
+    save(history, plan.directory / "history.jsonl")
+    replicas.keep(cluster.nodes.values(), plan.directory)
+    title = f"{plan.system}, {plan.node_count} nodes, seed {plan.seed}, {plan.seconds:.0f} s"
+    return Summary(title, faults, history, check(history), workload.errors, workload.problems)
+
+
+def _order(
+    plan: Plan, cluster: Cluster, chance: random.Random, go_on: Callable[[], bool], say: Callable[[str], None]
+) -> Iterator[Nemesis]:
+    """Every nemesis in shuffled order; then, while there is time, all of them again in another order."""
+    chosen = [each for each in nemeses.ALL if not plan.only or each.__name__ in plan.only]
+    for each in chosen:
+        if not each.is_possible(cluster):
+            say(f"left out, not possible on this machine: {each.name}")
+    possible = [each for each in chosen if each.is_possible(cluster)]
+    first = True
+    while possible and (first or go_on()):
+        for each in chance.sample(possible, len(possible)):
+            if first or go_on():
+                yield each(cluster, chance)
+        first = False
+
+
+def _strike(nemesis: Nemesis, cluster: Cluster, workload: Workload) -> Fault:
+    now = workload.recorder.now
+    fault = Fault(nemesis.name, "", now())
+    fault.detail = nemesis.strike()
+    time.sleep(nemesis.hold_s)
+    nemesis.heal()
+    fault.healed_at = now()
+    try:
+        cluster.wait_until_in_sync(TOPIC)
+        fault.in_sync_at = now()
+    finally:
+        if nemesis.stale_reads_allowed:
+            workload.recorder.stale_allowed(fault.struck_at, now() + _STALE_GRACE_S, nemesis.name)
+    time.sleep(_CALM_S)
+    fault.over_at = now()
+    return fault
+
+
+def _check_nodes(cluster: Cluster, problems: list[str]) -> None:
+    for node in cluster.nodes.values():
+        if not node.running:
+            problems.append(f"node {node.number} has ended by itself:\n{node.log_tail()}")

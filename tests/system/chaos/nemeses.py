@@ -1,0 +1,406 @@
+"""The faults, each a small class: what it does to the cluster, for how long, and how it is undone.
+
+A nemesis picks its victim when it strikes, from the cluster as it is then. Most hurt one node, as a cluster of three is
+built to bear; those that kill more leave the disks alone, so that service may stop but nothing may be lost.
+`stale_reads_allowed` marks faults in which a deposed leader may still be asked and does not know that it is one:
+Kafka lets it answer reads from what it has.
+"""
+
+import random
+import struct
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import BinaryIO, ClassVar
+
+from tests.failing_disk import READ, SYNC, TORN, WRITE
+from tests.system.chaos.cluster import Cluster
+from tests.system.chaos.nodes import KafkaNode, Node
+from tests.system.chaos.workload import TOPIC
+
+
+class Nemesis(ABC):
+    """One fault, once."""
+
+    name: ClassVar[str]
+    hold_s: ClassVar[float]
+    stale_reads_allowed: ClassVar[bool] = False
+
+    def __init__(self, cluster: Cluster, chance: random.Random) -> None:
+        self.cluster = cluster
+        self.random = chance
+
+    @classmethod
+    def is_possible(cls, cluster: Cluster) -> bool:
+        return True
+
+    @abstractmethod
+    def strike(self) -> str:
+        """Do it; says what was done to whom."""
+
+    @abstractmethod
+    def heal(self) -> None:
+        """Undo it."""
+
+    def some_leader(self) -> Node:
+        leaders = self.cluster.leaders(TOPIC)
+        return self.cluster.nodes[leaders[self.random.choice(sorted(leaders))]]
+
+    def others(self, node: Node) -> list[int]:
+        return [number for number in self.cluster.nodes if number != node.number]
+
+
+class _Kill(Nemesis):
+    hold_s = 3.0
+
+    @abstractmethod
+    def victim(self) -> Node: ...
+
+    def strike(self) -> str:
+        self._victim = self.victim()
+        self._victim.kill()
+        return f"node {self._victim.number}"
+
+    def heal(self) -> None:
+        _start_again(self._victim)
+
+
+class KillLeader(_Kill):
+    name = "kill -9 of a leader"
+
+    def victim(self) -> Node:
+        return self.some_leader()
+
+
+class KillController(_Kill):
+    name = "kill -9 of the controller"
+
+    def victim(self) -> Node:
+        return self.cluster.nodes[self.cluster.controller()]
+
+
+class KillAndStartAtOnce(_Kill):
+    """Back before anybody has noticed that it was gone: its old place in the in-sync set must not count."""
+
+    name = "kill -9 and start at once"
+    hold_s = 0.0
+
+    def victim(self) -> Node:
+        return self.some_leader()
+
+
+class _KillSeveral(Nemesis):
+    hold_s = 3.0
+
+    @abstractmethod
+    def how_many(self) -> int: ...
+
+    def strike(self) -> str:
+        victims = self.random.sample(sorted(self.cluster.nodes), self.how_many())
+        for number in victims:
+            self.cluster.nodes[number].kill()
+        return f"nodes {', '.join(map(str, victims))}"
+
+    def heal(self) -> None:
+        for node in self.cluster.nodes.values():
+            if not node.running:
+                node.start()
+        for node in self.cluster.nodes.values():
+            node.wait_until_it_answers()
+
+
+class KillMajority(_KillSeveral):
+    """Nobody can decide anything until they are back."""
+
+    name = "kill -9 of a majority"
+
+    def how_many(self) -> int:
+        return len(self.cluster.nodes) // 2 + 1
+
+
+class KillEverybody(_KillSeveral):
+    name = "kill -9 of all nodes"
+
+    def how_many(self) -> int:
+        return len(self.cluster.nodes)
+
+
+class _Pause(Nemesis):
+    stale_reads_allowed = True
+
+    @abstractmethod
+    def victim(self) -> Node: ...
+
+    def strike(self) -> str:
+        self._victim = self.victim()
+        self._victim.pause()
+        return f"node {self._victim.number}"
+
+    def heal(self) -> None:
+        self._victim.resume()
+
+
+class PauseLeader(_Pause):
+    """Longer than the broker's session, so that it wakes up deposed."""
+
+    name = "pause of a leader"
+    hold_s = 11.0
+
+    def victim(self) -> Node:
+        return self.some_leader()
+
+
+class PauseController(_Pause):
+    """Long enough for another to be elected, with which it must not interfere when it wakes up."""
+
+    name = "pause of the controller"
+    hold_s = 5.0
+
+    def victim(self) -> Node:
+        return self.cluster.nodes[self.cluster.controller()]
+
+
+class _Partition(Nemesis):
+    stale_reads_allowed = True
+
+    @classmethod
+    def is_possible(cls, cluster: Cluster) -> bool:
+        return cluster.network.can_cut
+
+    def isolate(self, node: Node, *, inwards: bool = True, outwards: bool = True) -> None:
+        for other in self.others(node):
+            if outwards:
+                self.cluster.network.cut(node.number, other)
+            if inwards:
+                self.cluster.network.cut(other, node.number)
+
+    def heal(self) -> None:
+        self.cluster.network.heal()
+
+
+class PartitionLeader(_Partition):
+    """Clients still reach it; it must not acknowledge what it cannot replicate."""
+
+    name = "partition of a leader from its followers"
+    hold_s = 11.0
+
+    def strike(self) -> str:
+        victim = self.some_leader()
+        self.isolate(victim)
+        return f"node {victim.number}"
+
+
+class PartitionController(_Partition):
+    name = "partition of the controller from the rest"
+    hold_s = 6.0
+
+    def strike(self) -> str:
+        victim = self.cluster.nodes[self.cluster.controller()]
+        self.isolate(victim)
+        return f"node {victim.number}"
+
+
+class _OneWayPartition(_Partition):
+    hold_s = 6.0
+    deaf: ClassVar[bool]
+
+    def strike(self) -> str:
+        victim = self.cluster.nodes[self.random.choice(sorted(self.cluster.nodes))]
+        self.isolate(victim, inwards=self.deaf, outwards=not self.deaf)
+        return f"node {victim.number}"
+
+
+class DeafNode(_OneWayPartition):
+    """What the others send to it is lost."""
+
+    name = "a node that hears no other (deaf)"
+    deaf = True
+
+
+class MuteNode(_OneWayPartition):
+    """What it sends to the others is lost."""
+
+    name = "a node that reaches no other (mute)"
+    deaf = False
+
+
+class RollingRestart(Nemesis):
+    """Each node in turn, the next one when all is in sync again."""
+
+    name = "rolling restart"
+    hold_s = 0.0
+
+    def strike(self) -> str:
+        took = []
+        for node in self.cluster.nodes.values():
+            began = time.monotonic()
+            if not node.stop():
+                raise RuntimeError(f"node {node.number} did not stop when asked to")
+            node.start()
+            node.wait_until_it_answers()
+            self.cluster.wait_until_in_sync(TOPIC)
+            took.append(time.monotonic() - began)
+        return "all nodes, " + ", ".join(f"{seconds:.1f}" for seconds in took) + " s"
+
+    def heal(self) -> None:
+        for node in self.cluster.nodes.values():
+            _start_again(node)
+
+
+class FullDisk(Nemesis):
+    name = "full disk of a leader"
+    hold_s = 6.0
+
+    @classmethod
+    def is_possible(cls, cluster: Cluster) -> bool:
+        return cluster.disks.can_fill
+
+    def strike(self) -> str:
+        self._victim = self.some_leader()
+        self.cluster.disks.fill(self._victim.number)
+        return f"node {self._victim.number}"
+
+    def heal(self) -> None:
+        self.cluster.disks.free(self._victim.number)
+        _start_again(self._victim)  # Kafka's node gives up
+
+
+class _FailingDisk(Nemesis):
+    """The node leaves the cluster by itself, and comes back when its disk works again; nobody starts it."""
+
+    hold_s = 6.0
+    how: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def is_possible(cls, cluster: Cluster) -> bool:
+        return cluster.disks.can_fail
+
+    def strike(self) -> str:
+        self._victim = self.victim()
+        self.cluster.disks.fail(self._victim.number, *self.how)
+        return f"node {self._victim.number}"
+
+    def victim(self) -> Node:
+        return self.some_leader()
+
+    def heal(self) -> None:
+        self.cluster.disks.mend(self._victim.number)
+        if isinstance(self._victim, KafkaNode):
+            _start_again(self._victim)  # Kafka's node gives up
+
+
+class EioOnWrite(_FailingDisk):
+    name = "EIO on every write of a leader"
+    how = (WRITE,)
+
+
+class EioOnWriteOfController(_FailingDisk):
+    name = "EIO on every write and fsync of the controller"
+    how = (WRITE, SYNC)
+
+    def victim(self) -> Node:
+        return self.cluster.nodes[self.cluster.controller()]
+
+
+class EioOnRead(_FailingDisk):
+    """The node can write, and cannot read what it wrote."""
+
+    name = "EIO on every read of a leader"
+    how = (READ,)
+
+
+class TornWrites(_FailingDisk):
+    """Half of every write arrives."""
+
+    name = "torn writes of a leader"
+    how = (TORN,)
+
+
+class CorruptTail(Nemesis):
+    """As after a loss of power: kill a node and damage the ends of its logs before it comes back: cut, overwritten, or
+    with garbage behind.
+
+    Its copy has lost acknowledged records; it must not count as in sync until it has them again. Of the metadata log,
+    which is synced before it counts, only a torn write behind its end is fair.
+    """
+
+    name = "lost or damaged log tails, as without power"
+    hold_s = 1.0
+
+    def strike(self) -> str:
+        self._victim = self.some_leader()
+        self._victim.kill()
+        done = [self._damage(path) for path in self._last_segments(f"{TOPIC}-*")]
+        for path in self._last_segments("__cluster_metadata-0"):
+            _append(path, self.random.randbytes(self.random.randint(1, 300)))
+        return f"node {self._victim.number}: " + ", ".join(done)
+
+    def heal(self) -> None:
+        _start_again(self._victim)
+
+    def _last_segments(self, pattern: str) -> list[Path]:
+        directories = sorted(self._victim.data_dir.glob(pattern))
+        return [max(logs) for each in directories if (logs := list(each.glob("*.log")))]
+
+    def _damage(self, path: Path) -> str:
+        size = path.stat().st_size
+        kind = self.random.choice(("garbage", "zeros", "cut", "flip"))
+        reach = min(size, self.random.randint(1, 20_000))
+        if kind == "cut" and reach:
+            with path.open("r+b") as file:
+                file.truncate(size - reach)
+        elif kind == "flip" and reach:
+            with path.open("r+b") as file:
+                position = _with_a_checksum(file, size - reach)
+                file.seek(position)
+                old = file.read(1)
+                file.seek(position)
+                file.write(bytes([old[0] ^ (1 << self.random.randrange(8))]))
+        else:
+            data = self.random.randbytes(reach + 1) if kind == "garbage" else bytes(reach + 1)
+            _append(path, data)
+        return f"{path.parent.name} {kind}"
+
+
+def _with_a_checksum(file: BinaryIO, position: int) -> int:
+    """The position, or the next one that is not in a batch's base offset: nothing in the format tells a wrong one."""
+    start = 0
+    while True:
+        file.seek(start + 8)
+        (length,) = struct.unpack(">i", file.read(4))
+        if start + 12 + length > position:
+            return max(position, start + 8)
+        start += 12 + length
+
+
+def _append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def _start_again(node: Node) -> None:
+    if not node.running:
+        node.start()
+        node.wait_until_it_answers()
+
+
+ALL: tuple[type[Nemesis], ...] = (
+    KillLeader,
+    KillController,
+    KillAndStartAtOnce,
+    KillMajority,
+    KillEverybody,
+    PauseLeader,
+    PauseController,
+    PartitionLeader,
+    PartitionController,
+    DeafNode,
+    MuteNode,
+    RollingRestart,
+    FullDisk,
+    EioOnWrite,
+    EioOnWriteOfController,
+    EioOnRead,
+    TornWrites,
+    CorruptTail,
+)

@@ -1,0 +1,75 @@
+"""Real nodes, real clients, real faults: nothing acknowledged is lost, doubled, reordered or unreadable.
+
+One campaign with a fault of each kind is part of every test run and takes about a minute and a half; `make test-all`
+has every fault, and twenty more minutes with other seeds, and with five nodes. Every campaign runs in a process and in
+namespaces of its own.
+"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.repository import REPOSITORY
+from tests.system.chaos import containment, nemeses
+
+SECONDS = 90
+OF_EACH_KIND = (
+    nemeses.KillLeader,
+    nemeses.KillMajority,
+    nemeses.PauseLeader,
+    nemeses.PartitionLeader,
+    nemeses.MuteNode,
+    nemeses.RollingRestart,
+    nemeses.FullDisk,
+    nemeses.EioOnWrite,
+    nemeses.EioOnRead,
+    nemeses.CorruptTail,
+)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command, environment = containment.command(arguments)
+    return subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True)
+
+
+def campaign(seed: int, directory: Path, *more: str, nodes: int = 3, seconds: int = SECONDS) -> None:
+    arguments = ["--seed", str(seed), "--seconds", str(seconds), "--nodes", str(nodes), "--keep", str(directory), *more]
+    done = run(*arguments)
+    print(done.stdout)
+    assert done.returncode == 0, f"python -m tests.system.chaos {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.timeout(900)
+def test_one_fault_of_each_kind(tmp_path: Path) -> None:
+    """Each once, however long it takes."""
+    only = [word for each in OF_EACH_KIND for word in ("--only", each.__name__)]
+    campaign(1, tmp_path, *only, seconds=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_fault_once(tmp_path: Path) -> None:
+    campaign(1, tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_data_that_is_really_lost_is_noticed(tmp_path: Path) -> None:
+    """The same damage to a node that has no replicas to be healed from: everything that watches must cry out."""
+    done = run("--nodes", "1", "--only", "CorruptTail", "--seconds", "1", "--keep", str(tmp_path))
+    assert done.returncode == 1, f"{done.stdout}\n{done.stderr}"
+    assert "INCONSISTENT_OFFSET" in done.stdout or "LOST_WRITE" in done.stdout, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(101, 107))
+def test_many_faults(tmp_path: Path, seed: int) -> None:
+    campaign(seed, tmp_path, seconds=150)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", (201, 202))
+def test_many_faults_with_five_nodes(tmp_path: Path, seed: int) -> None:
+    campaign(seed, tmp_path, nodes=5, seconds=150)

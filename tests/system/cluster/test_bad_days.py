@@ -1,0 +1,121 @@
+"""Wrong disks, wrong files, too few nodes: refused with one line that says what to do, and nothing else suffers."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from millstream.testing import EmbeddedCluster
+from millstream.testing.node_process import NodeProcessError
+from tests.system.cluster.conftest import Writer, create_topic, eventually, read_all
+
+
+def refusal(cluster: EmbeddedCluster, number: int) -> str:
+    """The line with which a node that should not start says so."""
+    with pytest.raises(NodeProcessError) as caught:
+        cluster.start(number)
+    assert "exit code" in str(caught.value)
+    lines = [line for line in cluster.log_file(number).read_text().splitlines() if line.startswith("millstream: ")]
+    assert lines, caught.value
+    return lines[-1]
+
+
+@pytest.fixture
+def two_of_three(tmp_path: Path) -> "EmbeddedCluster":
+    """A cluster that works, of whose nodes the third was stopped."""
+    cluster = EmbeddedCluster(3, data_dir=tmp_path / "cluster")
+    cluster.start()
+    create_topic(cluster, "t")
+    cluster.stop(3)
+    return cluster
+
+
+def still_serves(cluster: EmbeddedCluster) -> None:
+    Writer(cluster.bootstrap_servers).write("t", 10)
+
+
+def test_a_node_with_the_disk_of_another_cluster(two_of_three: EmbeddedCluster, tmp_path: Path) -> None:
+    cluster = two_of_three
+    try:
+        with EmbeddedCluster(3, data_dir=tmp_path / "other") as other:
+            other.stop()
+            shutil.rmtree(cluster.data_dir(3))
+            shutil.copytree(other.data_dir(3), cluster.data_dir(3))
+        said = refusal(cluster, 3)
+        assert "another cluster" in said and "empty data directory" in said
+        still_serves(cluster)
+    finally:
+        cluster.close()
+
+
+def test_a_cluster_id_that_is_not_the_clusters(two_of_three: EmbeddedCluster) -> None:
+    cluster = two_of_three
+    try:
+        shutil.rmtree(cluster.data_dir(3))
+        cluster._node_settings[3] = {"cluster.id": "4L6g3nShT-eMCtK--X86sw"}
+        said = refusal(cluster, 3)
+        assert "cluster.id=4L6g3nShT-eMCtK--X86sw" in said or "4L6g3nShT-eMCtK--X86sw" in said
+        still_serves(cluster)
+    finally:
+        cluster.close()
+
+
+def test_two_nodes_with_one_number(tmp_path: Path) -> None:
+    """A broker that calls itself as another one does is refused while the other lives."""
+    with EmbeddedCluster(2, controllers=1, data_dir=tmp_path) as cluster:
+        create_topic(cluster, "t", replicas=2)
+        cluster.stop(2)
+        cluster._node_settings[2] = {"node.id": 1}
+        shutil.rmtree(cluster.data_dir(2))
+        said = refusal(cluster, 2)
+        assert "node.id=1" in said
+        still_serves(cluster)
+
+
+def test_voters_that_disagree(two_of_three: EmbeddedCluster) -> None:
+    cluster = two_of_three
+    try:
+        voters = ",".join(f"{number}@{cluster.controller_address(number)}" for number in (1, 3))
+        cluster._node_settings[3] = {"controller.quorum.voters": voters}
+        assert "controller.quorum.voters" in refusal(cluster, 3)
+        still_serves(cluster)
+    finally:
+        cluster.close()
+
+
+def test_a_metadata_log_that_is_corrupt(two_of_three: EmbeddedCluster) -> None:
+    cluster = two_of_three
+    try:
+        directory = cluster.data_dir(3) / "__cluster_metadata-0"
+        log = max(directory.glob("*.log"))
+        content = bytearray(log.read_bytes())
+        content[len(content) // 3] ^= 0xFF
+        log.write_bytes(content)
+        said = refusal(cluster, 3)
+        assert "metadata" in said and str(directory) in said
+        still_serves(cluster)
+    finally:
+        cluster.close()
+
+
+def test_without_a_majority_what_is_committed_can_be_read_and_service_returns_by_itself(tmp_path: Path) -> None:
+    settings = {"min.insync.replicas": 2, "broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500}
+    with EmbeddedCluster(3, settings, data_dir=tmp_path) as cluster:
+        create_topic(cluster, "t")
+        Writer(cluster.bootstrap_servers).write("t", 20)
+        leader = _leader_after_losing_the_others(cluster)
+        assert len(read_all(cluster.address(leader), "t", end=20)) == 20
+        writer = Writer(cluster.bootstrap_servers, **{"delivery.timeout.ms": 4000, "request.timeout.ms": 2000})
+        writer.send("t", b"must not be acknowledged")
+        writer.flush()
+        assert writer.acked_count == 0 and len(writer.errors) == 1
+        cluster.start(*(number for number in cluster.nodes if number != leader))
+        eventually(lambda: still_serves(cluster))
+
+
+def _leader_after_losing_the_others(cluster: EmbeddedCluster) -> int:
+    from tests.system.cluster.conftest import leader_of
+
+    leader = leader_of(cluster, "t")
+    cluster.kill(*(number for number in cluster.nodes if number != leader))
+    return leader
