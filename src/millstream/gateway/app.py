@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from millstream.admin.cluster import ClusterAdmin
 from millstream.admin.groups import GroupAdmin
 from millstream.admin.topics import TopicAdmin
 from millstream.console.console import BASE
@@ -156,7 +157,7 @@ def v3_routes(parts: GatewayContext, producing: Producing) -> list[BaseRoute]:
     links = _links(admin)
     return [
         *ConfigRoutes(admin, links).routes(),
-        *ReplicaRoutes(parts.cluster, admin, links).routes(),
+        *ReplicaRoutes(ClusterAdmin(parts.cluster), admin, links).routes(),
         *TopicRoutes(admin, links).routes(),
         *GroupRoutes(GroupAdmin(parts.cluster), links).routes(),
         *RecordRoutes(producing, parts.registry, links).routes(),

@@ -265,7 +265,7 @@ def test_every_record_has_an_outcome_when_nothing_is_heard(
 
     monkeypatch.setattr(publisher, "enqueue", lose)
     outcomes = asyncio.run(publisher.publish("lost", [publishing.OutgoingRecord(b"")] * 1500))
-    assert len(outcomes) == 1500 and {outcome[0] for outcome in outcomes} == {504}
+    assert len(outcomes) == 1500 and {outcome.status for outcome in outcomes} == {504}
 
 
 def test_a_report_that_fails_leaves_the_others_heard(

@@ -80,7 +80,7 @@ def test_what_is_missing_has_its_code(call: Caller) -> None:
         ({"schema": '{"type":"record","name":"R","fields":[{"name":"a","type":"Nope"}]}'}, "Nope"),
         ({"schema": ""}, "empty"),
         ({}, "field 'schema'"),
-        ({"schema": {"type": "string"}}, "as a string"),
+        ({"schema": {"type": "string"}}, "at '$.schema'"),
         ({"schema": '"int"', "schemaType": "AVRO2"}, "did you mean AVRO"),
         ({"schema": '"int"', "references": [{"name": "x"}]}, "subject"),
         ({"schema": '"X"', "references": [{"name": "X", "subject": "nowhere", "version": 1}]}, "register it first"),

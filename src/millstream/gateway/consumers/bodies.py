@@ -1,184 +1,295 @@
-"""What callers of consumers send, read and checked.
+"""Bodies of the consumer routes: requests, responses, and records in the format that the caller selects.
 
-The routes of consumers, described.
-
-Records as callers see them: JSON objects, with the value as `format` asks for it.
-
-`base64` is the default and says everything about any bytes. `json` and `text` are what they say; a value that is
-neither comes as base64, and `value_format` tells. `registry` reads keys and values with the schemas that they name, and
-guesses otherwise. Keys are text where they can be, in every format.
+Formats of values: `base64` (the default) holds any bytes. With `json` and `text`, a value that is neither is shown as
+base64, and `value_format` says so. `registry` decodes keys and values with the schema that they name, and without one
+shows them as JSON, text or base64. Keys are text where possible, in every format.
 """
 
 import base64
 import binascii
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from millstream.formats.records.record import Header, Record
-from millstream.gateway.consumers.session import RESETS
 from millstream.gateway.http.errors import ApiError
-from millstream.gateway.http.request import ApiRequest
-from millstream.gateway.http.routes import (
-    ANYTHING,
-    FLAG,
-    INT32,
-    INT64,
-    TEXT,
-    Doc,
-    JsonSchema,
-    Parameter,
-    array,
-    mapping,
-    nullable,
-    record,
-    text,
-    whole,
-)
+from millstream.gateway.http.routes import INT32, TEXT, Doc, Int32, Int64, Parameter, text, whole
 from millstream.raw_client import TopicPartition
 from millstream.registry.decoding import Decoded, Decoder, as_base64, json_value
 
 MAX_TOPICS = 100
-MAX_INSTANCE_LENGTH = 100
 MIN_IDLE_MS, MAX_IDLE_MS = 1_000, 3_600_000
 MAX_POLL_RECORDS = 10_000
 MAX_POLL_MS = 60_000
 MAX_POLL_BYTES = 16 << 20
-MAX_PARTITION = 2**31 - 1
-MAX_OFFSET = 2**63 - 1
-_MAX_TOPIC_LENGTH = 249
 
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    topics: list[str]
-    instance: str
-    reset: str | None
-    idle_s: float | None
-
-
-def read_subscription(document: dict[str, Any]) -> Subscription:
-    topics = document.get("topics")
-    if not isinstance(topics, list) or not topics or not all(_is_topic(name) for name in topics):
-        raise ApiError(400, "'topics' must be a list of topic names", 'send {"topics": ["orders"]}')
-    if len(topics) > MAX_TOPICS:
-        raise ApiError(400, f"{len(topics)} topics are too many for one consumer", f"name at most {MAX_TOPICS}")
-    instance = document.get("instance_id") or ""
-    if not isinstance(instance, str) or len(instance) > MAX_INSTANCE_LENGTH:
-        raise ApiError(400, f"'instance_id' must be a name of at most {MAX_INSTANCE_LENGTH} letters")
-    reset = document.get("auto_offset_reset")
-    if reset is not None and (not isinstance(reset, str) or reset not in RESETS):
-        raise ApiError(400, f"'auto_offset_reset' must be one of {', '.join(RESETS)}", "or leave it out")
-    idle_ms = document.get("expires_after_ms")
-    if idle_ms is not None and not _is_number(idle_ms, MIN_IDLE_MS, MAX_IDLE_MS):
-        raise ApiError(400, f"'expires_after_ms' must be a whole number from {MIN_IDLE_MS} to {MAX_IDLE_MS}")
-    return Subscription(sorted(set(topics)), instance, reset, None if idle_ms is None else idle_ms / 1000)
-
-
-def read_offsets(document: dict[str, Any]) -> dict[TopicPartition, int] | None:
-    """None if none are named: all that was handed out."""
-    given = document.get("offsets")
-    if given is None:
-        return None
-    example = 'send {"offsets": {"orders": {"0": 17}}}: by topic and partition the next offset to be read'
-    if not isinstance(given, dict):
-        raise ApiError(400, "'offsets' must be an object", example)
-    found: dict[TopicPartition, int] = {}
-    for topic, partitions in given.items():
-        if not isinstance(partitions, dict):
-            raise ApiError(400, f"the offsets of {topic!r} must be an object", example)
-        for partition, offset in partitions.items():
-            if not partition.isdecimal() or len(partition) > 10 or int(partition) > MAX_PARTITION:
-                raise ApiError(400, f"{partition!r} is no partition of {topic!r}", example)
-            if not _is_number(offset, 0, MAX_OFFSET):
-                raise ApiError(400, f"the offset for {topic}-{partition} must be a whole number", example)
-            found[TopicPartition(topic, int(partition))] = offset
-    return found
-
-
-def read_seek(document: dict[str, Any]) -> tuple[TopicPartition, int | str]:
-    topic: Any = document.get("topic")
-    partition: Any = document.get("partition")
-    offset: Any = document.get("offset")
-    example = 'send {"topic": "orders", "partition": 0, "offset": 17}'
-    if not _is_topic(topic):
-        raise ApiError(400, "'topic' must be a topic's name", example)
-    if not _is_number(partition, 0, MAX_PARTITION):
-        raise ApiError(400, "'partition' must be a partition's number", example)
-    if not (offset in ("earliest", "latest") if isinstance(offset, str) else _is_number(offset, 0, MAX_OFFSET)):
-        raise ApiError(400, "'offset' must be a whole number, earliest or latest", example)
-    return TopicPartition(topic, partition), offset
-
-
-def within(asked: ApiRequest, name: str, default: int, low: int, high: int) -> int:
-    """A number of the query between these."""
-    number = asked.number(name, default)
-    if not low <= number <= high:
-        raise ApiError(400, f"?{name}={number} is out of bounds", f"give a number from {low} to {high}")
-    return number
-
-
-def _is_topic(name: Any) -> bool:
-    return isinstance(name, str) and 0 < len(name) <= _MAX_TOPIC_LENGTH
-
-
-def _is_number(value: Any, low: int, high: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
-BASE64, JSON_TEXT, TEXT_FORMAT, REGISTRY = "base64", "json", "text", "registry"
-FORMATS = (BASE64, JSON_TEXT, TEXT_FORMAT, REGISTRY)
+BASE64, JSON_FORMAT, TEXT_FORMAT, REGISTRY = "base64", "json", "text", "registry"
+FORMATS = (BASE64, JSON_FORMAT, TEXT_FORMAT, REGISTRY)
 _BINARY = "binary"
+
+TopicName = Annotated[str, Meta(description="Name of a topic.", min_length=1, max_length=249)]
+Partition = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+OffsetReset = Literal["earliest", "latest"]
+
+
+# Requests
+
+
+class Subscription(Struct):
+    """The topics that a consumer reads, and its settings."""
+
+    topics: Annotated[list[TopicName], Meta(min_length=1, max_length=MAX_TOPICS)]
+    instance_id: Annotated[
+        Annotated[str, Meta(max_length=100)] | None,
+        Meta(description="A name of your choice for one of several consumers of the group."),
+    ] = None
+    auto_offset_reset: Annotated[
+        OffsetReset | None,
+        Meta(description="The start position without a committed offset; earliest by default."),
+    ] = None
+    expires_after_ms: Annotated[
+        Annotated[int, Meta(ge=MIN_IDLE_MS, le=MAX_IDLE_MS)] | None,
+        Meta(description="The consumer is closed after this time without requests."),
+    ] = None
+
+
+class Offsets(Struct):
+    """Offsets to commit, or the committed offsets: by topic and partition, the next offset to read."""
+
+    offsets: dict[str, dict[Partition, Offset]] | None = None
+
+
+class Seek(Struct):
+    """The position from which a partition is read."""
+
+    topic: TopicName
+    partition: Partition
+    offset: Offset | OffsetReset
+
+
+# Responses
+
+
+class ConsumedRecord(Struct, kw_only=True):
+    """A record."""
+
+    topic: str
+    partition: Int32
+    offset: Int64
+    key: Annotated[Any, Meta(description="Text if possible; otherwise see key_format.")]
+    value: Annotated[Any, Meta(description="In the selected format; see value_format.")]
+    timestamp: Annotated[int, Meta(description="Milliseconds since 1970.")]
+    headers: Annotated[
+        dict[str, Any] | UnsetType,
+        Meta(description='By name. A name that occurs several times has a list; bytes are {"base64": …}.'),
+    ] = UNSET
+    key_format: Annotated[str | UnsetType, Meta(description="The format of the key, if it is not text.")] = UNSET
+    value_format: Annotated[
+        str | UnsetType, Meta(description="base64, json, text, avro, json-schema, protobuf or null.")
+    ] = UNSET
+    key_schema_id: Int32 | UnsetType = UNSET
+    value_schema_id: Int32 | UnsetType = UNSET
+    key_problem: Annotated[str | UnsetType, Meta(description="Why the key is not shown in the selected format.")] = (
+        UNSET
+    )
+    value_problem: Annotated[
+        str | UnsetType, Meta(description="Why the value is not shown in the selected format.")
+    ] = UNSET
+
+
+class PollResult(Struct):
+    """The next records."""
+
+    messages: list[ConsumedRecord]
+
+
+class AssignedPartition(Struct):
+    """A partition that is assigned to a consumer."""
+
+    topic: str
+    partition: Int32
+    position: Annotated[int | None, Meta(description="The next offset to hand out; null while it is looked up.")]
+    committed: Annotated[int | None, Meta(description="The committed offset of the group.")]
+    leaving: Annotated[
+        bool, Meta(description="It will be assigned to another member: commit the records of this partition.")
+    ]
+
+
+class ConsumerState(Struct):
+    """A consumer that is open in this gateway."""
+
+    group: str
+    instance_id: Annotated[str, Meta(description="Names this consumer in other requests.")]
+    member_id: Annotated[str, Meta(description="Its member id in the group.")]
+    topics: list[str]
+    auto_offset_reset: str
+    polling: Annotated[bool, Meta(description="Whether a poll is in progress.")]
+    expires_in_ms: Annotated[int, Meta(description="The consumer is closed after this time without requests.")]
+    partitions: list[AssignedPartition]
+
+
+class GroupConsumers(Struct):
+    """The consumers of a group in this gateway."""
+
+    group: str
+    consumers: list[ConsumerState]
+
+
+class Consumers(Struct):
+    """Open consumers."""
+
+    consumers: list[ConsumerState]
+
+
+class SeekResult(Struct):
+    """The new position."""
+
+    topic: str
+    partition: Int32
+    offset: Int64
+
+
+# Routes
+
+_TAG = "Consumers"
+_WHICH = (
+    Parameter("instance_id", "Selects a consumer of the group; needed if the group has several in this gateway.", TEXT),
+    Parameter("Consumer-Instance-Id", "The same as a header.", TEXT, place="header"),
+)
+FORMAT = Parameter(
+    "format",
+    "The format of values: base64; json or text (other values are shown as base64); registry: decoded with the schema "
+    "that the record names, keys too.",
+    text("", enum=list(FORMATS), default=BASE64),
+)
+SUBSCRIBE = Doc(
+    tag=_TAG,
+    summary="Open a consumer that reads topics as a member of a group",
+    description="Without `instance_id` the group has one consumer in this gateway: the first request opens it, later "
+    "ones change its topics. With an `instance_id`, each program is a separate member.",
+    parameters=_WHICH,
+    body=Subscription,
+    answer=ConsumerState,
+    errors=(403, 409, 429, 501, 502),
+    example={"topics": ["orders"]},
+)
+POLL = Doc(
+    tag=_TAG,
+    summary="Read the next records",
+    description="The response is sent as soon as there are records, or with an empty list after the timeout. Only one "
+    "poll of a consumer may be in progress.",
+    parameters=(
+        *_WHICH,
+        Parameter("max_records", "Maximum number of records; 500 by default.", whole("", 1, MAX_POLL_RECORDS)),
+        Parameter("timeout_ms", "Timeout for the first record; 1000 by default.", whole("", 0, MAX_POLL_MS)),
+        Parameter(
+            "max_bytes",
+            "Maximum size of keys and values; 1 MiB by default. A larger record is returned alone.",
+            whole("", 1, MAX_POLL_BYTES),
+        ),
+        FORMAT,
+    ),
+    answer=PollResult,
+    errors=(403, 409, 410, 502),
+)
+COMMIT = Doc(
+    tag=_TAG,
+    summary="Commit offsets",
+    description="By topic and partition, the next offset to read. It must not be beyond the records that were handed "
+    "out. Without `offsets`: the positions of all partitions.",
+    parameters=_WHICH,
+    body=Offsets,
+    body_required=False,
+    answer=Offsets,
+    errors=(403, 409, 410, 502),
+    example={"offsets": {"orders": {"0": 17}}},
+)
+SEEK = Doc(
+    tag=_TAG,
+    summary="Change the position in a partition",
+    parameters=_WHICH,
+    body=Seek,
+    answer=SeekResult,
+    errors=(403, 409, 410, 416, 502),
+    example={"topic": "orders", "partition": 0, "offset": 17},
+)
+SHOW = Doc(
+    tag=_TAG,
+    summary="The consumers of a group in this gateway: partitions, positions, time until they expire",
+    parameters=_WHICH,
+    answer=GroupConsumers,
+    errors=(410,),
+)
+SHOW_ALL = Doc(
+    tag=_TAG,
+    summary="All open consumers of this gateway",
+    parameters=(
+        Parameter("offset", "Number of entries to skip.", whole("", minimum=0)),
+        Parameter("limit", "Maximum number of entries; below 1 is no limit.", INT32),
+    ),
+    answer=Consumers,
+)
+LEAVE = Doc(
+    tag=_TAG, summary="Leave the group and close the consumer", parameters=_WHICH, status=204, errors=(409, 410)
+)
+
+
+# Records
 
 Show = Callable[[bytes | None], Decoded]
 
 
 class RecordView:
-    """Shows records in one format. With `registry` it may ask the cluster, so it is for threads."""
+    """Shows records in one format. With `registry` it may send requests to the cluster, so it is used in threads."""
 
     def __init__(self, format_: str, decoder: Decoder) -> None:
         self._plain = format_ == BASE64
         self._key: Show = decoder.decode if format_ == REGISTRY else _as_text
         self._value: Show = {
             BASE64: _as_base64,
-            JSON_TEXT: _as_json,
+            JSON_FORMAT: _as_json,
             TEXT_FORMAT: _as_text,
             REGISTRY: decoder.decode,
         }[format_]
 
-    def shown(self, place: TopicPartition, record: Record) -> dict[str, Any]:
+    def shown(self, partition: TopicPartition, record: Record) -> ConsumedRecord:
         key, value = self._key(record.key), self._value(record.value)
-        document: dict[str, Any] = {
-            "topic": place.topic,
-            "partition": place.partition,
-            "offset": record.offset,
-            "key": key.value,
-            "value": value.value,
-            "timestamp": record.timestamp,
-        }
+        found = ConsumedRecord(
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=record.offset,
+            key=key.value,
+            value=value.value,
+            timestamp=record.timestamp,
+        )
         if record.headers:
-            document["headers"] = shown_headers(record.headers)
+            found.headers = shown_headers(record.headers)
         if key.kind not in ("text", "null"):
-            document["key_format"] = _name(key.kind)
+            found.key_format = _name(key.kind)
         if not self._plain:
-            document["value_format"] = _name(value.kind)
-        for name, part in (("key", key), ("value", value)):
-            if part.schema_id is not None:
-                document[f"{name}_schema_id"] = part.schema_id
-            if part.problem is not None:
-                document[f"{name}_problem"] = part.problem
-        return document
+            found.value_format = _name(value.kind)
+        if key.schema_id is not None:
+            found.key_schema_id = key.schema_id
+        if value.schema_id is not None:
+            found.value_schema_id = value.schema_id
+        if key.problem is not None:
+            found.key_problem = key.problem
+        if value.problem is not None:
+            found.value_problem = value.problem
+        return found
 
 
 def read_format(text: str) -> str:
-    """Of a query parameter; nothing is the default."""
+    """The value of a query parameter; empty is the default."""
     if text and text not in FORMATS:
-        raise ApiError(400, f"?format={text} is not known", f"give one of {', '.join(FORMATS)}")
+        raise ApiError(400, f"?format={text} is unknown", f"give one of {', '.join(FORMATS)}")
     return text or BASE64
 
 
 def shown_headers(headers: Iterable[Header]) -> dict[str, Any]:
-    """By name; a name that is there several times has a list, bytes that are no text are {"base64": …}."""
+    """By name. A name that occurs several times has a list; bytes that are not text are {"base64": …}."""
     found: dict[str, list[Any]] = {}
     for name, value in headers:
         shown = _as_text(value)
@@ -211,146 +322,4 @@ def _as_json(data: bytes | None) -> Decoded:
     try:
         return Decoded("json", json_value(data))
     except ValueError as error:
-        return Decoded(_BINARY, base64.b64encode(data).decode(), problem=f"no JSON: {error}")
-
-
-_TAG = "Consumers"
-_TOPIC = text("A topic's name.", minLength=1, maxLength=249)
-_INSTANCE = Parameter("instance_id", "Which consumer of the group; needed only where the group has several here.", TEXT)
-_INSTANCE_HEADER = Parameter("Consumer-Instance-Id", "The same as a header.", TEXT, place="header")
-_WHICH = (_INSTANCE, _INSTANCE_HEADER)
-FORMAT = Parameter(
-    "format",
-    "How values are shown: base64; json or text (what is neither comes as base64); registry: with the schema that they "
-    "name, keys too.",
-    text("", enum=list(FORMATS), default="base64"),
-)
-MESSAGE: JsonSchema = record(
-    {
-        "topic": TEXT,
-        "partition": INT32,
-        "offset": INT64,
-        "key": {"description": "Text, where it is; else see key_format."},
-        "value": {"description": "As `format` says; see value_format."},
-        "timestamp": whole("Milliseconds since 1970."),
-    },
-    {
-        "headers": mapping(ANYTHING),
-        "key_format": text("What the key is, if not text."),
-        "value_format": text("What the value is: base64, json, text, avro, json-schema, protobuf or null."),
-        "key_schema_id": INT32,
-        "value_schema_id": INT32,
-        "key_problem": text("Why the key could not be shown as asked for."),
-        "value_problem": text("Why the value could not be shown as asked for."),
-    },
-)
-_PARTITION = record(
-    {
-        "topic": TEXT,
-        "partition": INT32,
-        "position": nullable(whole("The next offset to be handed out; null while it is looked up.")),
-        "committed": nullable(whole("What the group committed.")),
-        "leaving": {"type": "boolean", "description": "To go to another member: commit what came of it."},
-    }
-)
-_CONSUMER = record(
-    {
-        "group": TEXT,
-        "instance_id": text("Names this consumer in other requests."),
-        "member_id": text("Its name in the group."),
-        "topics": array(TEXT),
-        "auto_offset_reset": TEXT,
-        "polling": FLAG,
-        "expires_in_ms": whole("When it is closed, if nobody asks for it until then."),
-        "partitions": array(_PARTITION),
-    }
-)
-_OFFSETS = record({}, {"offsets": mapping(mapping(INT64))})
-
-SUBSCRIBE = Doc(
-    tag=_TAG,
-    summary="Opens a consumer that reads topics as a member of a group",
-    description="Without `instance_id` there is one consumer for the group: the first call opens it, later ones change "
-    "what it reads. With an `instance_id` of its own, each program is a member of its own.",
-    parameters=_WHICH,
-    body=record(
-        {"topics": array(_TOPIC, minItems=1, maxItems=MAX_TOPICS)},
-        {
-            "instance_id": text("A name of your choice for one of several consumers.", maxLength=MAX_INSTANCE_LENGTH),
-            "auto_offset_reset": text(
-                "Where to begin without a commit; earliest by default.", enum=["earliest", "latest"]
-            ),
-            "expires_after_ms": whole("It is closed after that time without requests.", MIN_IDLE_MS, MAX_IDLE_MS),
-        },
-    ),
-    answer=_CONSUMER,
-    errors=(403, 409, 429, 501, 502),
-    example={"topics": ["orders"]},
-)
-POLL = Doc(
-    tag=_TAG,
-    summary="The next records, as soon as there are any",
-    description="One poll at a time. An empty list if none came in time.",
-    parameters=(
-        *_WHICH,
-        Parameter("max_records", "At most so many; 500 by default.", whole("", 1, MAX_POLL_RECORDS)),
-        Parameter("timeout_ms", "How long to wait for the first one; 1000 by default.", whole("", 0, MAX_POLL_MS)),
-        Parameter(
-            "max_bytes", "At most so much of keys and values, but one record; 1 MiB by default.",
-            whole("", 1, MAX_POLL_BYTES),
-        ),
-        FORMAT,
-    ),
-    answer=record({"messages": array(MESSAGE)}),
-    errors=(403, 409, 410, 502),
-)  # fmt: skip
-COMMIT = Doc(
-    tag=_TAG,
-    summary="Commits offsets: what comes before them is done",
-    description="By topic and partition the next offset to be read, which must not be beyond what was handed out. "
-    "Without `offsets`: all that was handed out.",
-    parameters=_WHICH,
-    body=_OFFSETS,
-    body_required=False,
-    answer=_OFFSETS,
-    errors=(403, 409, 410, 502),
-    example={"offsets": {"orders": {"0": 17}}},
-)
-SEEK = Doc(
-    tag=_TAG,
-    summary="Reads on from another offset of a partition",
-    parameters=_WHICH,
-    body=record(
-        {
-            "topic": _TOPIC,
-            "partition": whole("", 0, MAX_PARTITION),
-            "offset": {"anyOf": [whole("", 0, MAX_OFFSET), {"type": "string", "enum": ["earliest", "latest"]}]},
-        }
-    ),
-    answer=record({"topic": TEXT, "partition": INT32, "offset": INT64}),
-    errors=(403, 409, 410, 416, 502),
-    example={"topic": "orders", "partition": 0, "offset": 17},
-)
-SHOW = Doc(
-    tag=_TAG,
-    summary="The group's consumers in this gateway: partitions, positions, when they expire",
-    parameters=_WHICH,
-    answer=record({"group": TEXT, "consumers": array(_CONSUMER)}),
-    errors=(410,),
-)
-SHOW_ALL = Doc(
-    tag=_TAG,
-    summary="All consumers that are open in this gateway",
-    parameters=(
-        Parameter("offset", "How many to leave out at the beginning.", whole("", minimum=0)),
-        Parameter("limit", "How many at most; below 1 is no limit.", INT32),
-    ),
-    answer=record({"consumers": array(_CONSUMER)}),
-)
-LEAVE = Doc(
-    tag=_TAG,
-    summary="Leaves the group and closes the consumer",
-    parameters=_WHICH,
-    status=204,
-    errors=(409, 410),
-)
+        return Decoded(_BINARY, base64.b64encode(data).decode(), problem=f"not JSON: {error}")

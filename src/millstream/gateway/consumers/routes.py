@@ -12,17 +12,22 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from millstream.formats.records.opening import OpeningLimits
-from millstream.gateway.consumers import bodies as docs
+from millstream.gateway.consumers import bodies
 from millstream.gateway.consumers.bodies import (
     MAX_POLL_BYTES,
     MAX_POLL_MS,
     MAX_POLL_RECORDS,
+    AssignedPartition,
+    Consumers,
+    ConsumerState,
+    GroupConsumers,
+    Offsets,
+    PollResult,
     RecordView,
+    Seek,
+    SeekResult,
+    Subscription,
     read_format,
-    read_offsets,
-    read_seek,
-    read_subscription,
-    within,
 )
 from millstream.gateway.consumers.progress import Batch
 from millstream.gateway.consumers.session import Session
@@ -55,27 +60,31 @@ class ConsumerRoutes:
 
     def routes(self) -> list[BaseRoute]:
         return [
-            endpoint("POST", f"{_GROUP}/subscribe", self.subscribe, doc=docs.SUBSCRIBE),
-            endpoint("GET", f"{_GROUP}/poll", self.poll, doc=docs.POLL),
-            endpoint("POST", f"{_GROUP}/offsets", self.commit, doc=docs.COMMIT),
-            endpoint("POST", f"{_GROUP}/seek", self.seek, doc=docs.SEEK),
-            endpoint("GET", "/consumers", self.show_all, doc=docs.SHOW_ALL),
-            endpoint("GET", _GROUP, self.show, doc=docs.SHOW),
-            endpoint("DELETE", _GROUP, self.leave, doc=docs.LEAVE),
+            endpoint("POST", f"{_GROUP}/subscribe", self.subscribe, doc=bodies.SUBSCRIBE),
+            endpoint("GET", f"{_GROUP}/poll", self.poll, doc=bodies.POLL),
+            endpoint("POST", f"{_GROUP}/offsets", self.commit, doc=bodies.COMMIT),
+            endpoint("POST", f"{_GROUP}/seek", self.seek, doc=bodies.SEEK),
+            endpoint("GET", "/consumers", self.show_all, doc=bodies.SHOW_ALL),
+            endpoint("GET", _GROUP, self.show, doc=bodies.SHOW),
+            endpoint("DELETE", _GROUP, self.leave, doc=bodies.LEAVE),
         ]
 
     async def subscribe(self, asked: ApiRequest) -> Any:
-        wanted = read_subscription(asked.document())
+        wanted = asked.read(Subscription)
         session, _ = await self._sessions.subscribe(
-            _group(asked), _instance(asked, wanted.instance), wanted.topics, wanted.reset, wanted.idle_s
+            _group(asked),
+            _instance(asked, wanted.instance_id or ""),
+            sorted(set(wanted.topics)),
+            wanted.auto_offset_reset,
+            None if wanted.expires_after_ms is None else wanted.expires_after_ms / 1000,
         )
         return _shown(session)
 
     async def poll(self, asked: ApiRequest) -> Any:
         _refuse_others(asked.request)
-        max_records = within(asked, "max_records", _DEFAULT_RECORDS, 1, MAX_POLL_RECORDS)
-        timeout_ms = within(asked, "timeout_ms", _DEFAULT_MS, 0, MAX_POLL_MS)
-        max_bytes = within(asked, "max_bytes", _DEFAULT_BYTES, 1, MAX_POLL_BYTES)
+        max_records = asked.number_within("max_records", _DEFAULT_RECORDS, 1, MAX_POLL_RECORDS)
+        timeout_ms = asked.number_within("timeout_ms", _DEFAULT_MS, 0, MAX_POLL_MS)
+        max_bytes = asked.number_within("max_bytes", _DEFAULT_BYTES, 1, MAX_POLL_BYTES)
         view = RecordView(read_format(asked.text("format")), self._decoder)
         session = self._find(asked)
         if session.polling:
@@ -128,30 +137,31 @@ class ConsumerRoutes:
             task.cancel()
 
     async def commit(self, asked: ApiRequest) -> Any:
-        offsets = read_offsets(asked.document() if asked.body.strip() else {})
+        wanted = asked.read(Offsets).offsets if asked.body.strip() else None
+        offsets = None if wanted is None else _by_partition(wanted)
         session = self._find(asked)
         committed = await session.commit(offsets)
         self._sessions.used(session)
-        return {"offsets": _by_topic(committed)}
+        return Offsets(_by_topic(committed))
 
     async def seek(self, asked: ApiRequest) -> Any:
-        place, target = read_seek(asked.document())
+        wanted = asked.read(Seek)
         session = self._find(asked)
         if session.polling:
             raise ApiError(409, "a poll of this consumer is under way", "seek when it has its answer", code=40907)
-        offset = await session.seek(place, target)
+        offset = await session.seek(TopicPartition(wanted.topic, wanted.partition), wanted.offset)
         self._sessions.used(session)
-        return {"topic": place.topic, "partition": place.partition, "offset": offset}
+        return SeekResult(wanted.topic, wanted.partition, offset)
 
     async def show(self, asked: ApiRequest) -> Any:
         group, instance = _group(asked), _instance(asked)
         found = [self._sessions.find(group, instance)] if instance else self._sessions.of_group(group)
         if not found:
             self._sessions.find(group, instance)  # which says why
-        return {"group": group, "consumers": [_shown(session) for session in found]}
+        return GroupConsumers(group, [_shown(session) for session in found])
 
     async def show_all(self, asked: ApiRequest) -> Any:
-        return {"consumers": [_shown(session) for session in asked.page(self._sessions.all())]}
+        return Consumers([_shown(session) for session in asked.page(self._sessions.all())])
 
     async def leave(self, asked: ApiRequest) -> None:
         await self._sessions.close(self._find(asked))
@@ -202,7 +212,7 @@ def _refuse_others(request: Request) -> None:
 
 
 def _rendered(batch: Batch, view: RecordView) -> bytes:
-    return json_bytes({"messages": [view.shown(place, record) for place, record in batch.records]})
+    return json_bytes(PollResult([view.shown(partition, record) for partition, record in batch.records]))
 
 
 def _group(asked: ApiRequest) -> str:
@@ -214,30 +224,38 @@ def _instance(asked: ApiRequest, named: str = "") -> str:
     return asked.text("instance_id") or asked.request.headers.get("consumer-instance-id", "") or named
 
 
-def _shown(session: Session) -> dict[str, Any]:
-    return {
-        "group": session.group,
-        "instance_id": session.instance,
-        "member_id": session.member_id,
-        "topics": list(session.topics),
-        "auto_offset_reset": session.reset,
-        "polling": session.polling,
-        "expires_in_ms": int(session.expires_in_s * 1000),
-        "partitions": [
-            {
-                "topic": place.topic,
-                "partition": place.partition,
-                "position": None if held is None else held.position,
-                "committed": None if held is None else held.committed,
-                "leaving": held is not None and held.leaving,
-            }
-            for place, held in session.assignment.items()
+def _shown(session: Session) -> ConsumerState:
+    return ConsumerState(
+        group=session.group,
+        instance_id=session.instance,
+        member_id=session.member_id,
+        topics=list(session.topics),
+        auto_offset_reset=session.reset,
+        polling=session.polling,
+        expires_in_ms=int(session.expires_in_s * 1000),
+        partitions=[
+            AssignedPartition(
+                partition.topic,
+                partition.partition,
+                None if progress is None else progress.position,
+                None if progress is None else progress.committed,
+                progress is not None and progress.leaving,
+            )
+            for partition, progress in session.assignment.items()
         ],
-    }
+    )
 
 
-def _by_topic(offsets: dict[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for place, offset in offsets.items():
-        found.setdefault(place.topic, {})[str(place.partition)] = offset
+def _by_topic(offsets: dict[TopicPartition, int]) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for partition, offset in offsets.items():
+        found.setdefault(partition.topic, {})[partition.partition] = offset
     return found
+
+
+def _by_partition(offsets: dict[str, dict[int, int]]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, partition): offset
+        for topic, partitions in offsets.items()
+        for partition, offset in partitions.items()
+    }

@@ -6,6 +6,7 @@ Paths that follow Confluent's APIs have no field for the hint: there it ends the
 import json
 from typing import Any
 
+import msgspec
 import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -23,9 +24,17 @@ _CONFLUENT_PATHS = frozenset({"subjects", "schemas", "contexts", "config", "mode
 
 def json_bytes(document: Any) -> bytes:
     try:
-        return orjson.dumps(document)
+        return orjson.dumps(document, default=_fields)
     except TypeError:  # numbers beyond 64 bits and unpaired surrogates, which JSON can hold
-        return json.dumps(document, separators=(",", ":")).encode()
+        return json.dumps(document, separators=(",", ":"), default=_fields).encode()
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a Struct that are set."""
+    if not isinstance(value, msgspec.Struct):
+        raise TypeError(f"{type(value).__name__} has no form in JSON")
+    pairs = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+    return {name: each for name, field in pairs if (each := getattr(value, field)) is not msgspec.UNSET}
 
 
 def json_response(

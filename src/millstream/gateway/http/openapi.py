@@ -1,11 +1,9 @@
-"""The OpenAPI description of a gateway, made from what its routes say about themselves.
+"""OpenAPI: `/openapi.json` describes all routes for programs, `/docs` is a page for people.
 
-`/openapi.json` for programs and `/docs` for people: every route of this gateway, described.
+The JSON Schemas of bodies are derived from their msgspec types, so they cannot differ from what is decoded.
 
-`/docs` as a page: the whole description as plain HTML, with a curl line for each route.
-
-Made here rather than with Swagger UI or the like: those are a megabyte and more of scripts, which would have to come
-from elsewhere or be packed with us. This page needs no script and no network, and every text in it is escaped.
+The page is written here, because Swagger UI and the like are a megabyte of scripts that would have to be downloaded or
+packaged. This page needs no script and no network, and every text in it is escaped.
 """
 
 import json
@@ -15,6 +13,7 @@ from html import escape
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
@@ -22,10 +21,11 @@ from millstream.gateway.http.errors import is_confluent
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import (
     ANYTHING,
-    CONFLUENT_ERROR,
-    ERROR,
+    BodyType,
+    ConfluentError,
     Doc,
     DocumentedRoute,
+    Error,
     Parameter,
     endpoint,
     mapping,
@@ -33,58 +33,79 @@ from millstream.gateway.http.routes import (
 )
 from millstream.version import VERSION
 
+_REFERENCE = "#/components/schemas/"
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::(\w+))?\}")
 _WORD = re.compile(r"\w+")
 _NUMBER = {"type": "integer", "minimum": 0}
 _NAME = {"type": "string", "minLength": 1}
 _EVERY_ROUTE = (400, 401, 403, 404, 408, 413, 421, 500, 503, 504)
 _MEANINGS = {
-    400: "The request makes no sense as it is.",
-    401: "Credentials are needed.",
-    403: "Closed to this caller, or a page of another site asks.",
-    404: "There is no such thing.",
-    405: "Not for this path.",
-    408: "The body did not come in time.",
-    409: "It does not fit the state things are in.",
-    410: "It was there, and is gone.",
-    413: "Too large.",
-    416: "Outside of the log.",
-    421: "This is another machine's name.",
-    422: "Understood, and not acceptable.",
-    429: "Too much at once.",
-    500: "A mistake of the gateway's.",
-    501: "The cluster cannot do that.",
-    502: "The cluster said something that makes no sense here.",
-    503: "Not now: the cluster cannot be reached.",
-    504: "The cluster did not answer in time.",
+    400: "The request is malformed.",
+    401: "Credentials are missing or wrong.",
+    403: "The caller may not do this, or the request comes from a page of another site.",
+    404: "Not found.",
+    405: "The path does not support this method.",
+    408: "The body did not arrive in time.",
+    409: "The request conflicts with the current state.",
+    410: "The resource existed, and is gone.",
+    413: "The body or a record is too large.",
+    416: "The offset is outside of the log.",
+    421: "The Host header does not match this server.",
+    422: "The request is well formed, but not acceptable.",
+    429: "Too many requests, bytes or consumers at the same time.",
+    500: "Internal error of the gateway.",
+    501: "The cluster does not support this.",
+    502: "The cluster returned an error that the gateway cannot resolve.",
+    503: "The cluster cannot be reached, or is not ready.",
+    504: "The cluster did not respond in time.",
 }
 _ABOUT = """\
-Everything here is also a Kafka cluster: records that are produced here can be read with any Kafka client, and the
-other way round. Errors are JSON with `error_code`, `message` and, outside of the APIs that are Confluent's, `hint`:
-what to do. Every path of the schema registry is there below `/contexts/{context}` too, for one context.
+HTTP access to a Kafka cluster: records produced here can be read with any Kafka client, and the reverse. Errors are
+JSON with `error_code`, `message` and, except in Confluent's APIs, `hint`: what to do. Every path of the schema registry
+also exists below `/contexts/{context}`, for one context.
 """
 
 
 def undocumented(routes: Iterable[BaseRoute]) -> list[str]:
-    """The paths of routes that say nothing about themselves."""
+    """The paths of routes without a Doc."""
     return [str(getattr(route, "path", route)) for route in routes if not isinstance(route, DocumentedRoute)]
 
 
+class _Schemas:
+    """The JSON Schemas of all types of some routes. Structs become components."""
+
+    def __init__(self, docs: Iterable[Doc]) -> None:
+        kinds: list[BodyType] = [Error, ConfluentError]
+        for doc in docs:
+            given = (doc.body, doc.answer, doc.partial, *(parameter.schema for parameter in doc.parameters))
+            kinds += [kind for kind in given if kind is not None and not isinstance(kind, dict) and kind not in kinds]
+        schemas, components = msgspec.json.schema_components(kinds, ref_template=f"{_REFERENCE}{{name}}")
+        self._schemas = list(zip(kinds, schemas, strict=True))
+        self.components: dict[str, Any] = components
+
+    def of(self, kind: BodyType) -> dict[str, Any]:
+        if isinstance(kind, dict):
+            return dict(kind)
+        return next(schema for known, schema in self._schemas if known is kind or known == kind)
+
+
 def description(routes: Iterable[BaseRoute]) -> dict[str, Any]:
+    """The OpenAPI document of these routes."""
+    documented = [route for route in routes if isinstance(route, DocumentedRoute)]
+    schemas = _Schemas(route.doc for route in documented)
     paths: dict[str, dict[str, Any]] = {}
     tags: dict[str, None] = {}
-    for route in routes:
-        if isinstance(route, DocumentedRoute):
-            path = _PLACEHOLDER.sub(r"{\1}", route.path)
-            paths.setdefault(path, {})[route.method.lower()] = _operation(route, path)
-            tags[route.doc.tag] = None
+    for route in documented:
+        path = _PLACEHOLDER.sub(r"{\1}", route.path)
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route, path, schemas)
+        tags[route.doc.tag] = None
     return {
         "openapi": "3.1.0",
         "info": {"title": "Millstream", "version": VERSION, "description": _ABOUT},
         "tags": [{"name": tag} for tag in tags],
         "paths": paths,
         "components": {
-            "schemas": {"Error": ERROR, "ConfluentError": CONFLUENT_ERROR},
+            "schemas": schemas.components,
             "securitySchemes": {
                 "basic": {"type": "http", "scheme": "basic"},
                 "bearer": {"type": "http", "scheme": "bearer"},
@@ -94,52 +115,53 @@ def description(routes: Iterable[BaseRoute]) -> dict[str, Any]:
     }
 
 
-def _operation(route: DocumentedRoute, path: str) -> dict[str, Any]:
+def _operation(route: DocumentedRoute, path: str, schemas: _Schemas) -> dict[str, Any]:
     doc = route.doc
     operation: dict[str, Any] = {
         "tags": [doc.tag],
         "summary": doc.summary,
         "operationId": f"{route.method.lower()}_{'_'.join(_WORD.findall(path)) or 'root'}",
-        "parameters": _parameters(route.path, doc),
-        "responses": _responses(doc, path),
+        "parameters": _parameters(route.path, doc, schemas),
+        "responses": _responses(doc, path, schemas),
     }
     if doc.description:
         operation["description"] = doc.description
     if doc.body is not None:
-        content: dict[str, Any] = {"schema": dict(doc.body)}
+        content: dict[str, Any] = {"schema": schemas.of(doc.body)}
         if doc.example is not None:
             content["example"] = doc.example
         operation["requestBody"] = {"required": doc.body_required, "content": {doc.body_type: content}}
     return operation
 
 
-def _parameters(path: str, doc: Doc) -> list[dict[str, Any]]:
+def _parameters(path: str, doc: Doc, schemas: _Schemas) -> list[dict[str, Any]]:
     named = {parameter.name: parameter for parameter in doc.parameters if parameter.place == "path"}
     rows = []
     for name, kind in _PLACEHOLDER.findall(path):
         parameter = named.get(name) or Parameter(name, "", _NUMBER if kind == "int" else _NAME, "path")
-        rows.append(_parameter(parameter, required=True))
-    return rows + [_parameter(each, required=each.required) for each in doc.parameters if each.place != "path"]
+        rows.append(_parameter(parameter, schemas, required=True))
+    others = (parameter for parameter in doc.parameters if parameter.place != "path")
+    return rows + [_parameter(each, schemas, required=each.required) for each in others]
 
 
-def _parameter(parameter: Parameter, *, required: bool) -> dict[str, Any]:
+def _parameter(parameter: Parameter, schemas: _Schemas, *, required: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"name": parameter.name, "in": parameter.place, "required": required}
     if parameter.description:
         row["description"] = parameter.description
-    return row | {"schema": dict(parameter.schema)}
+    return row | {"schema": schemas.of(parameter.schema)}
 
 
-def _responses(doc: Doc, path: str) -> dict[str, Any]:
-    good: dict[str, Any] = {"description": "As asked." if doc.answer is not None else "Done."}
+def _responses(doc: Doc, path: str, schemas: _Schemas) -> dict[str, Any]:
+    good: dict[str, Any] = {"description": "Success." if doc.answer is not None else "Success, without a body."}
     if doc.answer is not None:
-        good["content"] = {doc.answer_type: {"schema": dict(doc.answer)}}
-    answers = {str(doc.status): good}
+        good["content"] = {doc.answer_type: {"schema": schemas.of(doc.answer)}}
+    responses = {str(doc.status): good}
     if doc.partial is not None:
-        answers["207"] = {"description": "Done in part.", "content": {doc.answer_type: {"schema": dict(doc.partial)}}}
-    name = "ConfluentError" if is_confluent(path) else "Error"
-    error = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+        content = {doc.answer_type: {"schema": schemas.of(doc.partial)}}
+        responses["207"] = {"description": "Partial success.", "content": content}
+    error = {"application/json": {"schema": schemas.of(ConfluentError if is_confluent(path) else Error)}}
     statuses = sorted({*_EVERY_ROUTE, *doc.errors})
-    return answers | {
+    return responses | {
         str(status): {"description": _MEANINGS.get(status, "An error."), "content": error} for status in statuses
     }
 
@@ -163,9 +185,11 @@ table { border-collapse: collapse; } td { padding: .15rem 1rem .15rem 0; vertica
 
 def page(document: dict[str, Any], base_url: str) -> str:
     by_tag: dict[str, list[str]] = {tag["name"]: [] for tag in document["tags"]}
+    components = document["components"]["schemas"]
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            by_tag[operation["tags"][0]].append(_operation_html(method.upper(), path, operation, base_url))
+            shown = _inlined(operation, components)
+            by_tag[operation["tags"][0]].append(_operation_html(method.upper(), path, shown, base_url))
     info = document["info"]
     links = "".join(f'<a href="#{quote(tag)}">{escape(tag)}</a>' for tag in by_tag)
     sections = "".join(
@@ -179,6 +203,17 @@ def page(document: dict[str, Any], base_url: str) -> str:
         f'<p>Version {escape(info["version"])}. For programs: <a href="/openapi.json">openapi.json</a>.</p>'
         f"<p>{escape(info['description'])}</p><nav>{links}</nav>{sections}</body></html>"
     )
+
+
+def _inlined(node: Any, components: dict[str, Any]) -> Any:
+    """With the components in place of the references to them: the page shows each schema whole."""
+    if isinstance(node, list):
+        return [_inlined(each, components) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        return _inlined(components[node["$ref"].removeprefix(_REFERENCE)], components)
+    return {name: _inlined(value, components) for name, value in node.items()}
 
 
 def _operation_html(method: str, path: str, operation: dict[str, Any], base_url: str) -> str:
@@ -195,9 +230,9 @@ def _operation_html(method: str, path: str, operation: dict[str, Any], base_url:
         content = response.get("content", {})
         if int(status) < 400:
             for media_type, shown in content.items():
-                parts.append(_schema(f"Answer {status}, {media_type}", shown["schema"]))
+                parts.append(_schema(f"Response {status}, {media_type}", shown["schema"]))
             if not content:
-                parts.append(f"<p>Answer {status}, no body.</p>")
+                parts.append(f"<p>Response {status}, no body.</p>")
         else:
             others.append(f"<tr><td>{status}</td><td>{escape(response['description'])}</td></tr>")
     parts.append(f"<details><summary>Errors</summary><table>{''.join(others)}</table></details>")

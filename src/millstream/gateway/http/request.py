@@ -1,38 +1,44 @@
-"""A request as a handler sees it: path, query and body, each checked when it is looked at.
-
-A request's body as it comes: one that is cut off, or takes too long to come, is refused.
-
-JSON objects that follow each other in one stream, told apart as the bytes come in, but not read.
-
-The smallest are two bytes long, so that one piece of the stream may hold very many: others have their turn in between.
-"""
+"""A request: its path, query and body, and a stream of JSON objects split as its bytes arrive."""
 
 import asyncio
 import json
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
+import msgspec
 import orjson
 from starlette.requests import ClientDisconnect, Request
 
 from millstream.gateway.http.errors import ApiError
 
+BODY_TIMEOUT_S = 60.0
 _TRUE, _FALSE = frozenset({"true", "1", "yes", ""}), frozenset({"false", "0", "no"})
+_SLICE_BYTES = 16 << 10
+_SLICE_OBJECTS = 100
+"""After so much of a stream, other requests get a turn of the event loop."""
+_IN_STRING = re.compile(rb'["\\]')
+_OUTSIDE = re.compile(rb'["{}\[\]]')
+_NO_SPACE = re.compile(rb"[^ \t\r\n]")
+
+Body = TypeVar("Body")
+_DECODERS: "dict[Any, msgspec.json.Decoder[Any]]" = {}
 
 
 class ApiRequest:
+    """A request as a handler sees it. Each part is checked when it is read."""
+
     def __init__(self, request: Request, body: bytes) -> None:
         self.request = request
         self.body = body
 
     def path(self, name: str) -> str:
-        """A part of the path. Routes are matched before decoding, so that a slash in a name stays in the name."""
+        """A part of the path. Routes are matched before decoding, so a name may contain an encoded slash."""
         return unquote(str(self.request.path_params[name]))
 
     def text(self, *names: str) -> str:
-        """The first of these query parameters that is given, or nothing."""
+        """The first of these query parameters that is given, or the empty string."""
         query = self.request.query_params
         return next((query[name] for name in names if name in query), "")
 
@@ -56,12 +62,26 @@ class ApiRequest:
         try:
             return int(text)
         except ValueError:
-            raise ApiError(400, f"?{name}={text} is not a whole number") from None
+            raise ApiError(400, f"?{name}={text} is not an integer") from None
+
+    def number_within(self, name: str, default: int, low: int, high: int) -> int:
+        number = self.number(name, default)
+        if not low <= number <= high:
+            raise ApiError(400, f"?{name}={number} is out of bounds", f"give a number from {low} to {high}")
+        return number
 
     def page(self, rows: list[Any]) -> list[Any]:
-        """The part of a list that `offset` and `limit` ask for; a limit below 1 is none."""
+        """The part of a list that `offset` and `limit` select. A limit below 1 means no limit."""
         offset, limit = max(0, self.number("offset", 0)), self.number("limit", -1)
         return rows[offset:] if limit < 1 else rows[offset : offset + limit]
+
+    def read(self, kind: type[Body], status: int = 400) -> Body:
+        """The body as a value of this type. `status`: of the error for JSON that does not fit the type."""
+        decoder = _DECODERS.get(kind)
+        if decoder is None:
+            decoder = _DECODERS[kind] = msgspec.json.Decoder(kind)
+        found: Body = read_json(self.body, decoder, status)
+        return found
 
     def document(self) -> dict[str, Any]:
         """The body, which must be a JSON object."""
@@ -74,7 +94,7 @@ class ApiRequest:
         """The body, as any JSON value."""
         try:
             return orjson.loads(self.body)
-        except ValueError:  # orjson knows less than JSON allows: halves of surrogate pairs, deep nesting
+        except ValueError:  # orjson refuses JSON with unpaired surrogates or deep nesting
             try:
                 return json.loads(self.body, parse_constant=_no_constant)
             except (ValueError, RecursionError) as error:
@@ -85,15 +105,38 @@ class ApiRequest:
         return self.request.headers.get("accept", "")
 
 
+def read_json(data: bytes, decoder: "msgspec.json.Decoder[Body]", status: int = 400) -> Body:
+    """ApiError with this status if the JSON does not fit the type, with 400 if it is not JSON."""
+    try:
+        if not data.isascii():
+            data.decode()  # raw JSON is passed on unread, and must be valid UTF-8
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        reason = str(error).replace("`", "'")
+        if " - at " not in reason and reason.startswith("Expected"):
+            raise ApiError(400, "the body must be a JSON object", "send {…}") from None
+        raise ApiError(status, reason, "/docs describes the body") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if _is_json(data):  # msgspec refuses it for its text, with a message that says something else
+            message = "the body has an unpaired surrogate, which is not valid text"
+            raise ApiError(400, message, "send whole characters") from None
+        raise ApiError(400, f"the body is not JSON: {error}", "send a JSON object") from None
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        json.loads(data, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-BODY_TIMEOUT_S = 60.0
+    raise ValueError(f"{name} is not a JSON number")
 
 
 async def body_pieces(request: Request, within_s: float = BODY_TIMEOUT_S) -> AsyncIterator[bytes]:
-    """408 when the time for all of it is up: what was set aside for a body must not wait for one that never ends."""
+    """The body as it arrives. 408 after the timeout: memory reserved for a body must not be held without end."""
     pieces = request.stream()
     deadline = asyncio.get_running_loop().time() + within_s
     while True:
@@ -106,7 +149,7 @@ async def body_pieces(request: Request, within_s: float = BODY_TIMEOUT_S) -> Asy
             raise ApiError(
                 408,
                 f"the body was not complete within {within_s:g} s",
-                "send it faster, or less at once",
+                "send it faster, or send less in one request",
                 headers={"Connection": "close"},
             ) from None
         except ClientDisconnect:
@@ -114,36 +157,44 @@ async def body_pieces(request: Request, within_s: float = BODY_TIMEOUT_S) -> Asy
         yield piece
 
 
-_STRETCH_BYTES = 16 << 10
-_STRETCH_OBJECTS = 100
-"""After so much, other requests have their turn."""
-_IN_STRING = re.compile(rb'["\\]')
-_OUTSIDE = re.compile(rb'["{}\[\]]')
-_NO_SPACE = re.compile(rb"[^ \t\r\n]")
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """413 as soon as the body exceeds the limit; the rest is not read."""
+    too_large = ApiError(413, f"the body is larger than {max_bytes} bytes", "send less in one request")
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > max_bytes:
+        raise too_large
+    body = bytearray()
+    async for piece in body_pieces(request):
+        body += piece
+        if len(body) > max_bytes:
+            raise too_large
+    return bytes(body)
 
 
 class BrokenStreamError(ValueError):
-    """What comes is no JSON object, or too large a one: where the next begins cannot be told."""
+    """The stream has something other than a JSON object, or one that is too large: the next one cannot be found."""
 
 
 class JsonSplitter:
+    """Finds the JSON objects in a stream of bytes without parsing them."""
+
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._kept = bytearray()
         self._at = 0
-        """Up to here it has been looked at."""
+        """How far the kept bytes were scanned."""
         self._depth = 0
         self._in_string = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The objects that are complete now, each found when it is asked for; BrokenStreamError in the place of one."""
+        """The objects that are complete now, found one by one. BrokenStreamError instead of an invalid one."""
         self._kept += data
         while (one := self._next()) is not None:
             yield one
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is left over."""
+        """Whether nothing but white space is left."""
         return _NO_SPACE.search(self._kept) is None
 
     def _next(self) -> bytes | None:
@@ -158,7 +209,7 @@ class JsonSplitter:
                 raise BrokenStreamError("a record must be a JSON object")
         while (mark := (_IN_STRING if self._in_string else _OUTSIDE).search(kept, self._at)) is not None:
             byte, self._at = kept[mark.start()], mark.end()
-            if byte == 0x5C:  # a backslash: whatever follows it does not count
+            if byte == 0x5C:  # a backslash: the next character is skipped
                 if self._at == len(kept):
                     self._at -= 1
                     break
@@ -186,14 +237,17 @@ class JsonSplitter:
 
 
 async def split(pieces: AsyncIterable[bytes], max_bytes: int) -> AsyncIterator[bytes]:
-    """The objects of a whole stream; BrokenStreamError in the place of the first that makes no sense, or is cut off."""
+    """The objects of a whole stream. BrokenStreamError instead of the first one that is invalid or cut off.
+
+    An object may be two bytes long, so one piece can hold very many: the event loop gets a turn in between.
+    """
     splitter, count = JsonSplitter(max_bytes), 0
     async for piece in pieces:
-        for start in range(0, len(piece), _STRETCH_BYTES):
-            for one in splitter.feed(piece[start : start + _STRETCH_BYTES]):
+        for start in range(0, len(piece), _SLICE_BYTES):
+            for one in splitter.feed(piece[start : start + _SLICE_BYTES]):
                 yield one
                 count += 1
-                if not count % _STRETCH_OBJECTS:
+                if not count % _SLICE_OBJECTS:
                     await asyncio.sleep(0)
             await asyncio.sleep(0)
     if not splitter.is_clean:

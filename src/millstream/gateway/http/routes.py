@@ -1,63 +1,89 @@
-"""From plain functions to HTTP endpoints: the body is read within a limit, the function runs in a thread or, if it is
-a coroutine, in the event loop.
+"""Routes with their documentation: `endpoint` makes an HTTP route from a plain function and a `Doc`.
 
-What a route says about itself: from this the OpenAPI description is made, so no route is without one.
+The body is read within a limit. The function runs in a thread or, if it is a coroutine function, in the event loop.
+Bodies are documented by their msgspec types: `openapi` derives their JSON Schemas.
 """
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from anyio import CapacityLimiter, to_thread
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from millstream.gateway.http.errors import JSON, ApiError, json_response
-from millstream.gateway.http.request import ApiRequest, body_pieces
+from millstream.gateway.http.request import ApiRequest, read_body
 
 JsonSchema = Mapping[str, Any]
+BodyType = Any
+"""A type that msgspec knows (a Struct, `list[int]`, …), or a JSON Schema as a dict."""
+
+MAX_BODY_BYTES = 4 << 20
+
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, extra_json_schema={"format": "int32"})]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1, extra_json_schema={"format": "int64"})]
+
+
+class Error(Struct):
+    """An error response."""
+
+    error_code: Annotated[int, Meta(description="The HTTP status, or a longer code that begins with it.")]
+    message: Annotated[str, Meta(description="What is wrong.")]
+    hint: Annotated[str, Meta(description="What to do.")]
+
+
+class ConfluentError(Struct):
+    """An error response of the paths that follow Confluent's APIs (see errors.is_confluent)."""
+
+    error_code: Annotated[int, Meta(description="The HTTP status, or a longer code that begins with it.")]
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Of the query or a header. Those of the path are found in the path; list one here only to say more of it."""
+    """A parameter of the query, a header, or the path. Path parameters are found by themselves; list one to describe
+    it."""
 
     name: str
     description: str
-    schema: JsonSchema
+    schema: BodyType
     place: Literal["query", "header", "path"] = "query"
     required: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doc:
+    """The documentation of one route."""
+
     tag: str
-    """The heading it stands under."""
+    """The section that lists it."""
     summary: str
-    """One line, as in a table of contents."""
+    """One line."""
     description: str = ""
     parameters: Sequence[Parameter] = ()
-    body: JsonSchema | None = None
-    """None: takes no body."""
+    body: BodyType | None = None
+    """None: the route takes no body."""
     body_type: str = JSON
-    answer: JsonSchema | None = None
-    """None: the answer has no body."""
+    answer: BodyType | None = None
+    """The body of a successful response. None: it has none."""
     answer_type: str = JSON
     status: int = 200
-    """Of an answer that is no error."""
-    partial: JsonSchema | None = None
-    """The answer when only some of what was asked could be done (207), if that can be."""
+    """Of a successful response."""
+    partial: BodyType | None = None
+    """The body of a 207 response: only a part of the request succeeded."""
     errors: Sequence[int] = ()
-    """Statuses that need naming, besides those that every route may give (`openapi` has them)."""
+    """Statuses beside those of all routes (see openapi)."""
     body_required: bool = True
     example: Any = None
     """Of the body."""
 
 
-# JSON Schema, briefly
+# JSON Schemas for parameters, and for bodies without a type
 
 ANYTHING: JsonSchema = {}
 TEXT: JsonSchema = {"type": "string"}
@@ -90,7 +116,7 @@ def mapping(of: JsonSchema) -> JsonSchema:
 def record(
     required: Mapping[str, JsonSchema], optional: Mapping[str, JsonSchema] | None = None, *, closed: bool = False
 ) -> JsonSchema:
-    """An object with these fields; others may be there too, unless it is closed."""
+    """An object with these fields; others are allowed unless it is closed."""
     schema: dict[str, Any] = {"type": "object", "properties": {**required, **(optional or {})}}
     if required:
         schema["required"] = list(required)
@@ -99,38 +125,23 @@ def record(
     return schema
 
 
-ERROR: JsonSchema = record(
-    {
-        "error_code": whole("The HTTP status, or a number that begins with it and says more."),
-        "message": text("What happened."),
-        "hint": text("What to do."),
-    }
-)
-CONFLUENT_ERROR: JsonSchema = record(
-    {"error_code": whole("The HTTP status, or a number that begins with it and says more."), "message": TEXT}
-)
-"""Of the paths that speak as Confluent's services do (see errors.is_confluent)."""
-
+# Routes
 
 Handler = Callable[[ApiRequest], Any]
-"""Returns what becomes the JSON of the answer, or an answer of its own; None is 204, no content. A plain function runs
-in a thread and may block; a coroutine function runs in the event loop and must not."""
-
-MAX_BODY_BYTES = 4 << 20
+"""Returns the JSON document of the response, or a Response; None is 204, no content. A plain function runs in a thread
+and may block; a coroutine function runs in the event loop and must not block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Those of one app, for questions and for changes: when the cluster is away, changes wait, and must not keep
-    questions out."""
+    """The threads of one app. Reads and writes have their own: while the cluster is unreachable, writes wait, and must
+    not block reads."""
 
     reading: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(32))
     writing: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(16))
 
 
 class DocumentedRoute(Route):
-    """A route that says what it is for."""
-
     def __init__(self, method: str, path: str, serve: Callable[[Request], Awaitable[Response]], doc: Doc) -> None:
         super().__init__(path, serve, methods=[method])
         self.method = method
@@ -139,7 +150,7 @@ class DocumentedRoute(Route):
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         try:
             return super().matches(scope)
-        except ValueError:  # a number of more digits than Python reads; nothing is called so
+        except ValueError:  # a number with more digits than Python parses
             return Match.NONE, {}
 
 
@@ -154,46 +165,32 @@ def endpoint(
     at_once: bool = False,
     reads_body: bool = True,
 ) -> DocumentedRoute:
-    """`at_once`: the handler waits for nothing and needs no thread. Without `reads_body` it reads `asked.request`'s
-    stream on its own, or leaves it."""
+    """`at_once`: the handler does not block and needs no thread. Without `reads_body` the handler reads the stream of
+    the request itself, or ignores it."""
     in_loop = at_once or inspect.iscoroutinefunction(handler)
 
     async def serve(request: Request) -> Response:
-        asked = ApiRequest(request, await read_body(request, max_bytes) if reads_body else b"")
+        req = ApiRequest(request, await read_body(request, max_bytes) if reads_body else b"")
         try:
             if in_loop:
-                result = handler(asked)
+                result = handler(req)
                 if inspect.isawaitable(result):
                     result = await result
             else:
                 threads = cast(Threads, request.app.state.threads)
                 limiter = threads.reading if method == "GET" else threads.writing
-                result = await to_thread.run_sync(handler, asked, limiter=limiter)
+                result = await to_thread.run_sync(handler, req, limiter=limiter)
         except RecursionError:
-            raise ApiError(422, "what was sent is nested too deeply", "make it flatter") from None
-        except UnicodeEncodeError:  # JSON can spell halves of characters; names and settings cannot hold them
+            raise ApiError(422, "the body is nested too deeply", "reduce its nesting") from None
+        except UnicodeEncodeError:  # JSON can have unpaired surrogates; names and settings cannot
             raise ApiError(
-                400, "what was sent holds half of a surrogate pair, which is no text", "send whole characters"
+                400, "the body has an unpaired surrogate, which is not valid text", "send whole characters"
             ) from None
         if isinstance(result, Response):
             return result
         if result is None:
             return Response(status_code=204)
-        plain = JSON in asked.accepts and media_type not in asked.accepts
+        plain = JSON in req.accepts and media_type not in req.accepts
         return json_response(result, status=doc.status, media_type=JSON if plain else media_type)
 
     return DocumentedRoute(method, path, serve, doc)
-
-
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """413 as soon as it is seen to be more than the limit; nothing more of it is read."""
-    refusal = ApiError(413, f"the body is larger than {max_bytes} bytes", "send less at once")
-    announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > max_bytes:
-        raise refusal
-    body = bytearray()
-    async for piece in body_pieces(request):
-        body += piece
-        if len(body) > max_bytes:
-            raise refusal
-    return bytes(body)

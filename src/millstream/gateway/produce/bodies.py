@@ -1,9 +1,7 @@
-"""What callers send to be written: JSON with records, whose keys and values are base64, text, JSON, or of a schema.
+"""Bodies of the produce routes: records whose keys and values are base64, text, JSON, or encoded with a schema.
 
-The values' JSON is never taken apart, unless a schema asks for it: it goes into the log byte for byte, so that long
-numbers stay as they were.
-
-The routes that produce, described.
+JSON values are not parsed unless a schema needs it: their bytes go into the log unchanged, so long numbers keep all
+their digits.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,53 +13,157 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from millstream.gateway.http.errors import ApiError
-from millstream.gateway.http.routes import (
-    INT32,
-    INT64,
-    TEXT,
-    Doc,
-    JsonSchema,
-    Parameter,
-    array,
-    mapping,
-    nullable,
-    record,
-    text,
-    whole,
-)
+from millstream.gateway.http.request import read_json
+from millstream.gateway.http.routes import Doc, Int32, Int64, Parameter, whole
 from millstream.gateway.produce.publisher import OutgoingRecord
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 Encode = Callable[[Any], bytes]
-_Partition = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-_Time = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Form(Enum):
-    """How a key or value stands in the request."""
+    """The form of keys or values in a request."""
 
     BASE64 = "base64"
     TEXT = "text"
-    """A string is its own text in UTF-8; anything else its JSON."""
+    """A string stands for its UTF-8 bytes; any other value for its JSON."""
     JSON = "json"
     SCHEMA = "schema"
 
 
+_FORMS = (
+    "base64: bytes. text: a string stands for its UTF-8 bytes, any other value for its JSON. json: JSON, stored "
+    "unchanged. schema: JSON that is encoded with a schema of the registry."
+)
+Header = str | list[str | None] | None
+
+
 class Message(Struct, Generic[Key, Value], forbid_unknown_fields=True):
-    value: Value
-    key: Key = None  # type: ignore[assignment]  # what is left out is null in every form
-    headers: dict[str, str | list[str | None] | None] | None = None
-    partition: _Partition | None = None
-    timestamp: _Time | None = None
+    """A record to be written."""
+
+    value: Annotated[
+        Value, Meta(description="In the form that value_format names. null is a tombstone in a compacted topic.")
+    ]
+    key: Annotated[Key, Meta(description="Records with the same key go to the same partition, in order.")] = None  # type: ignore[assignment]  # a missing key is null in every form
+    headers: Annotated[
+        dict[str, Header] | None, Meta(description="By name. A list is for a name that occurs several times.")
+    ] = None
+    partition: Annotated[
+        Annotated[int, Meta(ge=0, le=2**31 - 1)] | None, Meta(description="null: the key determines it.")
+    ] = None
+    timestamp: Annotated[
+        Annotated[int, Meta(ge=0, le=2**63 - 1)] | None, Meta(description="Milliseconds since 1970; null or 0 is now.")
+    ] = None
 
 
 class Messages(Struct, Generic[Key, Value], forbid_unknown_fields=True):
+    """Records of a batch."""
+
     messages: list[Message[Key, Value]]
 
 
 class Records(Struct, Generic[Key, Value], forbid_unknown_fields=True):
+    """Records of a batch."""
+
     records: list[Message[Key, Value]]
+
+
+class StoredRecord(Struct):
+    """The position of a record that was written."""
+
+    partition: Int32
+    offset: Int64
+    timestamp: Int64
+
+
+class WrittenRecord(StoredRecord, kw_only=True):
+    """The topic and the position of a record that was written."""
+
+    topic: str
+
+
+class BatchResult(Struct):
+    """One entry for each record, in the order of the request."""
+
+    offsets: list[StoredRecord]
+
+
+class PartialBatchResult(Struct):
+    """One entry for each record, in the order of the request: its position, or an error."""
+
+    offsets: Annotated[list[Any], Meta(extra_json_schema={"items": {"anyOf": [
+        {"$ref": "#/components/schemas/StoredRecord"}, {"$ref": "#/components/schemas/Error"}
+    ]}})]  # fmt: skip
+
+
+class TopicBatchResult(BatchResult, kw_only=True):
+    """The topic, and one entry for each record in the order of the request."""
+
+    topic: str
+
+
+class TopicPartialBatchResult(PartialBatchResult, kw_only=True):
+    """The topic, and one entry for each record in the order of the request: its position, or an error."""
+
+    topic: str
+
+
+def _parameters(key: Form, value: Form) -> tuple[Parameter, ...]:
+    forms = [form.value for form in Form]
+    schema_id = whole(minimum=1, maximum=2**31 - 1)
+    return (
+        Parameter("key_format", f"The form of keys. {_FORMS}", {"enum": forms, "default": key.value}),
+        Parameter("value_format", f"The form of values. {_FORMS}", {"enum": forms, "default": value.value}),
+        Parameter(
+            "key_schema_id", "Schema for keys in form schema. Default: the latest of subject TOPIC-key.", schema_id
+        ),
+        Parameter(
+            "value_schema_id",
+            "Schema for values in form schema. Default: the latest of subject TOPIC-value.",
+            schema_id,
+        ),
+    )
+
+
+_PARTIAL = (
+    "All records are checked before the first is sent: if one is malformed, none is written. 200: all records are "
+    "stored on all in-sync replicas. 207: some are not, and have an error in their place."
+)
+_TAG = "Produce"
+_ERRORS = (422, 429)
+ONE = Doc(
+    tag=_TAG,
+    summary="Write one record",
+    description="The response is sent when all in-sync replicas have the record.",
+    parameters=_parameters(Form.TEXT, Form.BASE64),
+    body=Message[Raw, bytes | None],
+    answer=WrittenRecord,
+    errors=_ERRORS,
+    example={"key": "user_123", "value": "aGVsbG8=", "headers": {"trace_id": "abc"}, "partition": None},
+)
+BATCH = Doc(
+    tag=_TAG,
+    summary="Write a batch of records",
+    description=_PARTIAL,
+    parameters=_parameters(Form.TEXT, Form.BASE64),
+    body=Messages[Raw, bytes | None],
+    answer=BatchResult,
+    partial=PartialBatchResult,
+    errors=_ERRORS,
+    example={"messages": [{"key": "user_123", "value": "aGVsbG8="}, {"value": "d29ybGQ="}]},
+)
+RECORDS = Doc(
+    tag=_TAG,
+    summary="Write records with JSON values",
+    description=_PARTIAL,
+    parameters=_parameters(Form.TEXT, Form.JSON),
+    body=Records[Raw, Raw],
+    answer=TopicBatchResult,
+    partial=TopicPartialBatchResult,
+    errors=_ERRORS,
+    example={"records": [{"key": "user_897123", "value": {"order_id": "ord_9082348", "amount": 128.5}}]},
+)
 
 
 @cache
@@ -70,22 +172,15 @@ def _decoder(kind: Any, key: Form, value: Form) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind[*types])
 
 
-def read_body(kind: Any, body: bytes, key: Form, value: Form) -> Any:
-    """A Message, Messages or Records, with raw JSON where it is not base64."""
-    try:
-        if not body.isascii():
-            body.decode()  # what is handed on without a look must at least be text
-        return _decoder(kind, key, value).decode(body)
-    except msgspec.ValidationError as error:
-        raise ApiError(422, str(error).replace("`", "'"), "look at the record; /docs describes it") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ApiError(400, f"the body is not JSON: {error}", "send a JSON object") from None
+def read_records(kind: Any, body: bytes, key: Form, value: Form) -> Any:
+    """A Message, Messages or Records, with raw JSON where the form is not base64."""
+    return read_json(body, _decoder(kind, key, value), 422)
 
 
 def outgoing(
     messages: Sequence[Message[Any, Any]], key_form: Form, value_form: Form, key_of: Encode, value_of: Encode
 ) -> list[OutgoingRecord]:
-    """`key_of` and `value_of` write the keys and values that are of a schema."""
+    """`key_of` and `value_of` encode keys and values in form schema."""
     to_key, to_value = _converter(key_form, key_of), _converter(value_form, value_of)
     made = []
     for number, message in enumerate(messages):
@@ -101,7 +196,7 @@ def outgoing(
                 )
             )
         except ValueError as error:
-            raise ApiError(422, f"record {number}: {error}", "nothing was written; correct it") from None
+            raise ApiError(422, f"record {number}: {error}", "correct it; nothing was written") from None
     return made
 
 
@@ -135,87 +230,7 @@ def _pairs(headers: dict[str, Any]) -> list[tuple[str, str | bytes | None]]:
     pairs: list[tuple[str, str | bytes | None]] = []
     for name, given in headers.items():
         if "\0" in name:
-            raise ValueError("a header's name must not hold the character 0")  # librdkafka would cut it there
+            raise ValueError("the name of a header must not contain the character 0")  # librdkafka would cut it there
         for value in given if isinstance(given, list) else (given,):
             pairs.append((name, None if value is None else value.encode()))  # text, too, would be cut there
     return pairs
-
-
-_TAG = "Produce"
-_FORMATS = ["base64", "text", "json", "schema"]
-_MEANING = (
-    "base64: bytes. text: a string is its own text, anything else its JSON. json: JSON, kept byte for byte. "
-    "schema: JSON that is written with a schema of the registry."
-)
-
-
-def _parameters(key: str, value: str) -> tuple[Parameter, ...]:
-    return (
-        Parameter("key_format", f"How keys stand in the request. {_MEANING}", {"enum": _FORMATS, "default": key}),
-        Parameter("value_format", f"How values stand in the request. {_MEANING}", {"enum": _FORMATS, "default": value}),
-        Parameter(
-            "key_schema_id",
-            "The schema of the keys, where their format is schema; otherwise the latest of the subject TOPIC-key.",
-            whole(minimum=1, maximum=2**31 - 1),
-        ),
-        Parameter(
-            "value_schema_id",
-            "The schema of the values, where their format is schema; otherwise the latest of the subject TOPIC-value.",
-            whole(minimum=1, maximum=2**31 - 1),
-        ),
-    )
-
-
-def _message(value: JsonSchema) -> JsonSchema:
-    more: dict[str, JsonSchema] = {
-        "key": {"description": "Records with the same key go to the same partition, in order."},
-        "headers": nullable(mapping(nullable({"anyOf": [TEXT, array(nullable(TEXT))]}))),
-        "partition": nullable(whole("Where to write it; null leaves it to the key.", 0, 2**31 - 1)),
-        "timestamp": nullable(whole("Milliseconds since 1970; null or 0 is now.", 0, 2**63 - 1)),
-    }
-    return record({"value": value}, more, closed=True)
-
-
-_BASE64 = nullable(text("The value's bytes in base64; null deletes the key in a compacted topic."))
-_JSON: JsonSchema = {"description": "The value, any JSON; null deletes the key in a compacted topic."}
-_STORED: dict[str, JsonSchema] = {"partition": INT32, "offset": INT64, "timestamp": INT64}
-_FAILED: dict[str, JsonSchema] = {"error_code": whole(), "message": TEXT, "hint": TEXT}
-_OUTCOME: JsonSchema = {"anyOf": [record(_STORED), record(_FAILED)]}
-_PARTIAL = (
-    "Records are checked before the first is sent: what is malformed is refused as a whole. 200 says that all are "
-    "stored on all in-sync replicas; 207 that some are not, with an error in their place."
-)
-_ERRORS = (422, 429)
-
-ONE = Doc(
-    tag=_TAG,
-    summary="Write one record",
-    description="Answers once all in-sync replicas have it.",
-    parameters=_parameters("text", "base64"),
-    body=_message(_BASE64),
-    answer=record({"topic": TEXT, **_STORED}),
-    errors=_ERRORS,
-    example={"key": "user_123", "value": "aGVsbG8=", "headers": {"trace_id": "abc"}, "partition": None},
-)
-BATCH = Doc(
-    tag=_TAG,
-    summary="Write many records at once",
-    description=_PARTIAL,
-    parameters=_parameters("text", "base64"),
-    body=record({"messages": array(_message(_BASE64))}, closed=True),
-    answer=record({"offsets": array(record(_STORED))}),
-    partial=record({"offsets": array(_OUTCOME)}),
-    errors=_ERRORS,
-    example={"messages": [{"key": "user_123", "value": "aGVsbG8="}, {"value": "d29ybGQ="}]},
-)
-RECORDS = Doc(
-    tag=_TAG,
-    summary="Write records whose values are JSON",
-    description=_PARTIAL,
-    parameters=_parameters("text", "json"),
-    body=record({"records": array(_message(_JSON))}, closed=True),
-    answer=record({"topic": TEXT, "offsets": array(record(_STORED))}),
-    partial=record({"topic": TEXT, "offsets": array(_OUTCOME)}),
-    errors=_ERRORS,
-    example={"records": [{"key": "user_897123", "value": {"order_id": "ord_9082348", "amount": 128.5}}]},
-)

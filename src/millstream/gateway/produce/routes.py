@@ -32,7 +32,7 @@ from millstream.gateway.produce.bodies import (
     Messages,
     Records,
     outgoing,
-    read_body,
+    read_records,
 )
 from millstream.gateway.produce.publisher import Outcome, OutgoingRecord, Publisher, Stored
 from millstream.raw_client import Cluster
@@ -218,7 +218,7 @@ class ProduceRoutes:
     async def one(self, asked: ApiRequest) -> Response:
         topic, forms = asked.path("topic"), _forms(asked, Form.TEXT, Form.BASE64)
         async with self._body(asked) as body:
-            message = read_body(Message, body, *forms)
+            message = read_records(Message, body, *forms)
             (outcome,) = await self._publish(asked, topic, [message], forms)
         if isinstance(outcome, ApiError):
             raise outcome
@@ -227,13 +227,13 @@ class ProduceRoutes:
     async def batch(self, asked: ApiRequest) -> Response:
         topic, forms = asked.path("topic"), _forms(asked, Form.TEXT, Form.BASE64)
         async with self._body(asked) as body:
-            outcomes = await self._publish(asked, topic, read_body(Messages, body, *forms).messages, forms)
+            outcomes = await self._publish(asked, topic, read_records(Messages, body, *forms).messages, forms)
         return _answer(asked, outcomes, {})
 
     async def records(self, asked: ApiRequest) -> Response:
         topic, forms = asked.path("topic"), _forms(asked, Form.TEXT, Form.JSON)
         async with self._body(asked) as body:
-            outcomes = await self._publish(asked, topic, read_body(Records, body, *forms).records, forms)
+            outcomes = await self._publish(asked, topic, read_records(Records, body, *forms).records, forms)
         return _answer(asked, outcomes, {"topic": topic})
 
     def _body(self, asked: ApiRequest) -> Any:

@@ -10,9 +10,15 @@ from millstream.admin.topics import ConfigChange, ConfigEntry, ConfigOperation, 
 from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
-from millstream.gateway.rest_v3.resources import BASE, CONFIG_DOCS, Links, number_from_path, read_fields
-
-_MAX_CHANGES = 1_000
+from millstream.gateway.rest_v3.resources import (
+    BASE,
+    CONFIG_DOCS,
+    ConfigAlteration,
+    ConfigAlterations,
+    ConfigUpdate,
+    Links,
+    number_from_path,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,34 +79,25 @@ class ConfigRoutes:
         return _shown(links, holder, self._admin.setting(holder.resource, holder.name, asked.path("name")))
 
     def put(self, asked: ApiRequest, links: Links, holder: _Holder) -> None:
-        fields = read_fields(asked.document(), {"value": str})
-        if "value" not in fields:
-            raise ApiError(400, "the field value is missing", 'send {"value": "…"}; DELETE resets it')
-        self._admin.change(holder.resource, holder.name, [ConfigChange(asked.path("name"), fields["value"])])
+        change = ConfigChange(asked.path("name"), asked.read(ConfigUpdate).value)
+        self._admin.change(holder.resource, holder.name, [change])
 
     def reset(self, asked: ApiRequest, links: Links, holder: _Holder) -> None:
         change = ConfigChange(asked.path("name"), None, ConfigOperation.DELETE)
         self._admin.change(holder.resource, holder.name, [change])
 
     def alter(self, asked: ApiRequest, links: Links, holder: _Holder) -> None:
-        fields = read_fields(asked.document(), {"data": list, "validate_only": bool})
-        rows = fields.get("data", [])
-        if not 0 < len(rows) <= _MAX_CHANGES:
-            hint = 'send {"data": [{"name": "retention.ms", "value": "60000"}]}'
-            raise ApiError(400, f"data must have from 1 to {_MAX_CHANGES} changes", hint)
-        changes = [_change(row) for row in rows]
-        validate_only = fields.get("validate_only", False)
-        self._admin.change(holder.resource, holder.name, changes, validate_only=validate_only)
+        wanted = asked.read(ConfigAlterations)
+        changes = [_change(row) for row in wanted.data]
+        self._admin.change(holder.resource, holder.name, changes, validate_only=bool(wanted.validate_only))
 
 
-def _change(row: Any) -> ConfigChange:
-    if not isinstance(row, dict):
-        raise ApiError(400, "each change must be an object", "with name, value, and operation SET or DELETE")
-    fields = read_fields(row, {"name": str, "value": str, "operation": str})
-    operation = fields.get("operation", "SET").upper()
-    if "name" not in fields or operation not in ConfigOperation.__members__:
-        raise ApiError(400, "a change needs a name, and SET or DELETE as its operation", "SET if it is left out")
-    return ConfigChange(fields["name"], fields.get("value"), ConfigOperation[operation])
+def _change(row: ConfigAlteration) -> ConfigChange:
+    operation = (row.operation or "SET").upper()
+    if operation not in ConfigOperation.__members__:
+        known = ", ".join(ConfigOperation.__members__)
+        raise ApiError(400, f"operation {row.operation!r} is unknown", f"give one of {known}")
+    return ConfigChange(row.name, row.value, ConfigOperation[operation])
 
 
 def _shown(links: Links, holder: _Holder, row: ConfigEntry) -> dict[str, Any]:

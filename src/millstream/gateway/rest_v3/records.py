@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import msgspec
 from anyio import to_thread
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -32,11 +32,11 @@ from millstream.gateway.http.errors import (
     json_bytes,
     json_response,
 )
-from millstream.gateway.http.request import ApiRequest, BrokenStreamError, split
-from millstream.gateway.http.routes import endpoint
+from millstream.gateway.http.request import ApiRequest, BrokenStreamError, read_json, split
+from millstream.gateway.http.routes import Doc, Int32, Int64, endpoint
 from millstream.gateway.produce.publisher import Outcome, OutgoingRecord
 from millstream.gateway.produce.routes import Producing
-from millstream.gateway.rest_v3.resources import BASE, BATCH_DOC, RECORDS_DOC, Links
+from millstream.gateway.rest_v3.resources import BASE, TAG, Links
 from millstream.raw_client import WireError
 from millstream.registry.encoding import Encoders, InvalidValueError, SchemaEncoder
 from millstream.registry.errors import RegistryError
@@ -54,45 +54,126 @@ _LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _Int32 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
-class Part(Struct, forbid_unknown_fields=True):
-    """A key or a value."""
+class RecordPart(Struct, forbid_unknown_fields=True):
+    """A key or a value, and how it is encoded."""
 
-    data: Raw = Raw(_NULL)
-    type: str | None = None
+    data: Raw = msgspec.field(default_factory=lambda: Raw(_NULL))
+    type: Annotated[
+        str | None,
+        Meta(description="BINARY takes base64.", extra_json_schema={"enum": [*_PLAIN_TYPES, *_SCHEMA_TYPES, None]}),
+    ] = None
     subject: str | None = None
-    subject_name_strategy: str | None = None
+    subject_name_strategy: Annotated[str | None, Meta(extra_json_schema={"enum": ["TOPIC_NAME", None]})] = None
     schema_id: _Int32 | None = None
     schema_version: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    schema: str | None = None
+    schema: Annotated[str | None, Meta(description="The text of a schema, which is registered.")] = None
 
     @property
     def choice(self) -> tuple[Any, ...]:
-        """What decides how the data is written."""
+        """The fields that determine the encoder."""
         return self.type, self.subject, self.subject_name_strategy, self.schema_id, self.schema_version, self.schema
 
 
-class Header(Struct, forbid_unknown_fields=True):
+class RecordHeader(Struct, forbid_unknown_fields=True):
+    """A header, with its value in base64."""
+
     name: str
     value: bytes | None = None
 
 
 class Record(Struct, forbid_unknown_fields=True):
+    """A record to be written."""
+
     partition_id: _Int32 | None = None
-    headers: list[Header] | None = None
-    key: Part | None = None
-    value: Part | None = None
+    headers: list[RecordHeader] | None = None
+    key: RecordPart | None = None
+    value: RecordPart | None = None
     timestamp: datetime | None = None
 
 
-class Entry(Record, forbid_unknown_fields=True):
+class Entry(Record, forbid_unknown_fields=True, kw_only=True):
     """A record of a batch."""
 
-    id: Annotated[str, Meta(min_length=1, max_length=80)] = ""
+    id: Annotated[str, Meta(description="Unique in the batch.", min_length=1, max_length=80)]
 
 
 class Batch(Struct, forbid_unknown_fields=True):
+    """Records to be written."""
+
     entries: list[Entry]
 
+
+class PartSummary(Struct, omit_defaults=True):
+    """How a key or a value was encoded."""
+
+    type: str
+    size: Int32
+    subject: str | UnsetType = UNSET
+    schema_id: Int32 | UnsetType = UNSET
+    schema_version: Int32 | UnsetType = UNSET
+
+
+class RecordResult(Struct, kw_only=True):
+    """The result of one record: its position, or an error."""
+
+    error_code: Annotated[int, Meta(description="200: the record was written.")]
+    cluster_id: str | UnsetType = UNSET
+    topic_name: str | UnsetType = UNSET
+    partition_id: Int32 | UnsetType = UNSET
+    offset: Int64 | UnsetType = UNSET
+    timestamp: datetime | UnsetType = UNSET
+    key: PartSummary | UnsetType = UNSET
+    value: PartSummary | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+
+
+class EntrySuccess(Struct, kw_only=True):
+    """A record that was written."""
+
+    id: str
+    cluster_id: str
+    topic_name: str
+    partition_id: Int32
+    offset: Int64
+    timestamp: datetime
+    key: PartSummary | UnsetType = UNSET
+    value: PartSummary | UnsetType = UNSET
+
+
+class EntryFailure(Struct):
+    """A record that was not written."""
+
+    id: str
+    error_code: int
+    message: str
+
+
+class RecordBatchResult(Struct):
+    """The results of a batch."""
+
+    successes: list[EntrySuccess]
+    failures: list[EntryFailure]
+
+
+RECORDS_DOC = Doc(
+    tag=TAG,
+    summary="Write a stream of records",
+    description="The body is a sequence of JSON objects. The response has one line for each record, in the same order, "
+    "and begins while the request is still being sent: `error_code` 200 with the position, or an error.",
+    body=Record,
+    answer=RecordResult,
+    errors=(422, 429),
+    example={"value": {"type": "JSON", "data": {"order": 17}}},
+)
+BATCH_DOC = Doc(
+    tag=TAG,
+    summary="Write a batch of records",
+    body=Batch,
+    answer=RecordBatchResult,
+    status=207,
+    errors=(422, 429),
+    example={"entries": [{"id": "1", "value": {"type": "STRING", "data": "hello"}}]},
+)
 
 _RECORD = msgspec.json.Decoder(Record)
 _BATCH = msgspec.json.Decoder(Batch)
@@ -104,25 +185,6 @@ class Written:
 
     data: bytes | None
     told: dict[str, Any] | None
-
-
-def read_record(data: bytes) -> Record:
-    record: Record = _read(_RECORD, data)
-    return record
-
-
-def read_batch(data: bytes) -> Batch:
-    batch: Batch = _read(_BATCH, data)
-    return batch
-
-
-def _read(decoder: "msgspec.json.Decoder[Any]", data: bytes) -> Any:
-    try:
-        if not data.isascii():
-            data.decode()  # what is handed on without a look must at least be text
-        return decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ApiError(400, str(error).replace("`", "'"), code=400) from None
 
 
 def to_outgoing(record: Record, key: Written, value: Written) -> OutgoingRecord:
@@ -154,11 +216,11 @@ class PartWriter:
         self._topic = topic
         self._found: dict[tuple[Any, ...], SchemaEncoder] = {}
 
-    def needs_schema(self, part: Part | None, which: str) -> bool:
+    def needs_schema(self, part: RecordPart | None, which: str) -> bool:
         """Whether `find` must be called before `write`."""
         return part is not None and part.type not in _PLAIN_TYPES and (which, *part.choice) not in self._found
 
-    def find(self, part: Part, which: str) -> None:
+    def find(self, part: RecordPart, which: str) -> None:
         """`which`: key or value."""
         type_, subject, strategy, schema_id, version, schema = part.choice
         if type_ is not None and type_ not in _SCHEMA_TYPES:
@@ -182,7 +244,7 @@ class PartWriter:
             raise ApiError(400, f"schema {encoder.stored.id} is {encoder.stored.type}, not {type_}")
         self._found[which, *part.choice] = encoder
 
-    def write(self, part: Part | None, which: str) -> Written:
+    def write(self, part: RecordPart | None, which: str) -> Written:
         if part is None:
             return Written(None, None)
         raw = bytes(part.data)
@@ -277,7 +339,7 @@ class RecordRoutes:
         failures: list[dict[str, Any]] = []
         whole = self._producing.in_flight.body(asked.request, limits.max_body_bytes, limits.body_timeout_s)
         async with whole as body:
-            entries = read_batch(body).entries
+            entries = read_json(body, _BATCH).entries
             ids = [entry.id for entry in entries]
             if not 0 < len(entries) <= limits.max_records or not all(ids) or len(set(ids)) < len(ids):
                 message = f"a batch has from 1 to {limits.max_records} entries, each with an id of its own"
@@ -306,7 +368,7 @@ class _Lane:
 
     async def send(self, data: bytes) -> "asyncio.Future[dict[str, Any]]":
         try:
-            record = read_record(data)
+            record = read_json(data, _RECORD)
         except ApiError as error:
             return self.refused(error)
         return await self.send_record(record, len(data))

@@ -4,12 +4,12 @@ Confluent's REST v3: replicas as brokers hold them, and replicas that are being 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from starlette.routing import BaseRoute
 
-from millstream.admin.cluster import Broker
+from millstream.admin.cluster import Broker, ClusterAdmin, Reassignment
 from millstream.admin.topics import TopicAdmin
 from millstream.formats.model.errors import ErrorCode
 from millstream.gateway.http.errors import ApiError
@@ -20,14 +20,13 @@ from millstream.gateway.rest_v3.resources import (
     REPLICA_DOCS,
     TOPIC_DOCS,
     Links,
+    NewTopic,
+    PartitionsCount,
     not_found,
     number_from_path,
-    read_fields,
 )
-from millstream.raw_client import Cluster, PartitionInfo, RefusedError, TopicInfo, TopicPartition
-from millstream.raw_client.errors import error_code, refusal
+from millstream.raw_client import PartitionInfo, RefusedError, TopicInfo, TopicPartition
 
-_MAX_INT32, _MAX_INT16 = 2**31 - 1, 2**15 - 1
 _NO_ID = UUID(int=0)
 
 
@@ -107,30 +106,16 @@ class TopicRoutes:
 
     def create(self, asked: ApiRequest) -> Any:
         links = self._links(asked)
-        fields = read_fields(
-            asked.document(),
-            {
-                "topic_name": str,
-                "partitions_count": int,
-                "replication_factor": int,
-                "replicas_assignments": list,
-                "configs": list,
-                "validate_only": bool,
-            },
-        )
-        name = fields.get("topic_name")
-        if not name:
-            raise ApiError(400, "topic_name is missing", 'send {"topic_name": "orders"}')
-        partitions, replication = fields.get("partitions_count", -1), fields.get("replication_factor", -1)
-        if not -1 <= partitions <= _MAX_INT32 or not -1 <= replication <= _MAX_INT16:
-            raise ApiError(400, "partitions_count or replication_factor is out of range", code=40002)
-        configs = dict(_config(row) for row in fields.get("configs", []))
-        assignments = dict(_assignment(row) for row in fields.get("replicas_assignments", []))
-        validate_only = fields.get("validate_only", False)
+        wanted = asked.read(NewTopic)
+        name, validate_only = wanted.topic_name, bool(wanted.validate_only)
+        partitions = -1 if wanted.partitions_count is None else wanted.partitions_count
+        replication = -1 if wanted.replication_factor is None else wanted.replication_factor
+        configs = {row.name: row.value for row in wanted.configs or ()}
+        assignments = {row.partition_id: row.broker_ids for row in wanted.replicas_assignments or ()}
         try:
             self._admin.create(name, partitions, replication, configs, assignments, validate_only=validate_only)
         except RefusedError as error:
-            if error.code is ErrorCode.TOPIC_ALREADY_EXISTS:  # as Confluent's has it, where ours is a conflict
+            if error.code is ErrorCode.TOPIC_ALREADY_EXISTS:  # 400 in Confluent's API, 409 in ours
                 raise ApiError(400, f"Topic '{name}' already exists.", code=40002) from None
             raise
         if validate_only:
@@ -143,10 +128,7 @@ class TopicRoutes:
 
     def grow(self, asked: ApiRequest) -> Any:
         links, name = self._links(asked), asked.path("topic_name")
-        count = read_fields(asked.document(), {"partitions_count": int}).get("partitions_count", 0)
-        if not 0 < count <= _MAX_INT32:
-            raise ApiError(400, "partitions_count must be how many there shall be", code=40002)
-        self._admin.add_partitions(name, count)
+        self._admin.add_partitions(name, asked.read(PartitionsCount).partitions_count)
         return _topic(links, self._admin.topic(name))
 
     # Partitions and replicas
@@ -179,26 +161,6 @@ class TopicRoutes:
         if number >= len(topic.partitions):
             raise not_found(f"Partition {number} of topic {topic.name}")
         return topic.name, topic.partitions[number]
-
-
-def _config(row: Any) -> tuple[str, str | None]:
-    if not isinstance(row, dict):
-        raise ApiError(400, "configs must be objects with name and value")
-    fields = read_fields(row, {"name": str, "value": str})
-    if "name" not in fields:
-        raise ApiError(400, "each of configs needs a name")
-    return fields["name"], fields.get("value")
-
-
-def _assignment(row: Any) -> tuple[int, list[int]]:
-    if not isinstance(row, dict):
-        raise ApiError(400, "replicas_assignments must be objects with partition_id and broker_ids")
-    fields = read_fields(row, {"partition_id": int, "broker_ids": list})
-    number, brokers = fields.get("partition_id", -1), fields.get("broker_ids", [])
-    numbers = [number, *brokers]
-    if not brokers or not all(type(each) is int and 0 <= each <= _MAX_INT32 for each in numbers):
-        raise ApiError(400, "replicas_assignments need a partition_id and broker_ids", code=40002)
-    return number, brokers
 
 
 def _broker(links: Links, row: Broker) -> dict[str, Any]:
@@ -251,14 +213,8 @@ def shown_replica(links: Links, topic: str, row: PartitionInfo, broker: int) -> 
     return links.resource("KafkaReplica", path, named, fields)
 
 
-class _Move(NamedTuple):
-    place: TopicPartition
-    adding: list[int]
-    removing: list[int]
-
-
 class ReplicaRoutes:
-    def __init__(self, cluster: Cluster, admin: TopicAdmin, links: Callable[[ApiRequest], Links]) -> None:
+    def __init__(self, cluster: ClusterAdmin, admin: TopicAdmin, links: Callable[[ApiRequest], Links]) -> None:
         self._cluster = cluster
         self._admin = admin
         self._links = links
@@ -287,45 +243,36 @@ class ReplicaRoutes:
         return links.collection("KafkaReplicaList", ("brokers", broker, "partition-replicas"), rows)
 
     def all_moves(self, asked: ApiRequest) -> Any:
-        return self._shown_moves(self._links(asked), "-", self._moves())
+        return self._shown_moves(self._links(asked), "-", self._cluster.reassignments())
 
     def moves_of_topic(self, asked: ApiRequest) -> Any:
         links, topic = self._links(asked), self._admin.topic(asked.path("topic_name")).name
-        return self._shown_moves(links, topic, [row for row in self._moves() if row.place.topic == topic])
+        return self._shown_moves(
+            links, topic, [row for row in self._cluster.reassignments() if row.partition.topic == topic]
+        )
 
     def move(self, asked: ApiRequest) -> Any:
         links, topic = self._links(asked), self._admin.topic(asked.path("topic_name")).name
         place = TopicPartition(topic, number_from_path(asked, "partition_id", "Partition"))
-        for row in self._moves():
-            if row.place == place:
+        for row in self._cluster.reassignments():
+            if row.partition == place:
                 return _shown(links, row)
         raise not_found(f"Reassignment of partition {place.partition} of topic {topic}")
 
-    def _moves(self) -> list[_Move]:
-        """All that are under way; the controller knows."""
-        answer = self._cluster.call("list_partition_reassignments", topics=None, timeout_ms=10_000)
-        if answer.error_code:
-            raise refusal("the reassignments", error_code(answer.error_code), answer.error_message)
-        return [
-            _Move(TopicPartition(topic.name, row.partition_index), row.adding_replicas, row.removing_replicas)
-            for topic in answer.topics
-            for row in topic.partitions
-        ]
-
     @staticmethod
-    def _shown_moves(links: Links, topic: str, rows: list[_Move]) -> dict[str, Any]:
+    def _shown_moves(links: Links, topic: str, rows: list[Reassignment]) -> dict[str, Any]:
         path = ("topics", topic, "partitions", "-", "reassignment")
         return links.collection("KafkaReassignmentList", path, [_shown(links, row) for row in rows])
 
 
-def _shown(links: Links, row: _Move) -> dict[str, Any]:
-    path = ("topics", row.place.topic, "partitions", row.place.partition)
+def _shown(links: Links, row: Reassignment) -> dict[str, Any]:
+    path = ("topics", row.partition.topic, "partitions", row.partition.partition)
     fields = {
-        "topic_name": row.place.topic,
-        "partition_id": row.place.partition,
+        "topic_name": row.partition.topic,
+        "partition_id": row.partition.partition,
         "adding_replicas": list(row.adding),
         "removing_replicas": list(row.removing),
         "replicas": links.related(*path, "replicas"),
     }
-    named = (("topic", row.place.topic), ("partition", row.place.partition), ("reassignment", ""))
+    named = (("topic", row.partition.topic), ("partition", row.partition.partition), ("reassignment", ""))
     return links.resource("KafkaReassignment", (*path, "reassignment"), named, fields)

@@ -1,35 +1,112 @@
-"""The JSON of the registry's API: requests with schemas read and checked, schemas shown.
-
-The registry's routes, described.
-"""
+"""Bodies of the registry's routes (Confluent's API): schemas that are sent, schemas that are shown."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
-from millstream.gateway.http.routes import (
-    ANYTHING,
-    FLAG,
-    INT32,
-    TEXT,
-    Doc,
-    JsonSchema,
-    Parameter,
-    array,
-    mapping,
-    record,
-    text,
-    whole,
-)
+from millstream.gateway.http.routes import ANYTHING, FLAG, INT32, TEXT, BodyType, Doc, Int32, Parameter, mapping, whole
 from millstream.registry.errors import invalid_schema, invalid_version
 from millstream.registry.records import Reference, StoredSchema, Subject, parse_subject
 from millstream.registry.registering import FORMATS, SchemaRequest
 from millstream.registry.registry import Registry
-from millstream.registry.state import resolve_reference
+from millstream.registry.state import Level, Mode, resolve_reference
 
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 _MAX_VERSION = 2**31 - 1
+
+_Positive = Annotated[int, Meta(le=_MAX_VERSION, extra_json_schema={"minimum": 1})]
+"""Some clients send a number below 1 for none."""
+_Type = Annotated[str, Meta(extra_json_schema={"enum": sorted(FORMATS)})]
+
+
+class SchemaReference(Struct):
+    """A schema that another schema uses."""
+
+    name: Annotated[str, Meta(min_length=1, description="The name by which the schema refers to it.")]
+    subject: Annotated[str, Meta(min_length=1)]
+    version: Int32
+
+
+class SentSchema(Struct):
+    """A schema to register, to look up or to check."""
+
+    schema: Annotated[str, Meta(description="The text of the schema.")]
+    schemaType: Annotated[_Type | None, Meta(description="AVRO by default.")] = None  # noqa: N815
+    references: list[SchemaReference] | None = None
+    metadata: dict[str, Any] | None = None
+    ruleSet: dict[str, Any] | None = None  # noqa: N815
+    id: Annotated[_Positive | None, Meta(description="Only in mode IMPORT.")] = None
+    version: _Positive | None = None
+
+
+class ShownSchema(Struct, kw_only=True):
+    """A schema."""
+
+    schema: str
+    schemaType: Annotated[_Type | UnsetType, Meta(description="AVRO by default.")] = UNSET  # noqa: N815
+    references: list[SchemaReference] | UnsetType = UNSET
+    metadata: dict[str, Any] | UnsetType = UNSET
+    ruleSet: dict[str, Any] | UnsetType = UNSET  # noqa: N815
+    maxId: Annotated[Int32 | UnsetType, Meta(description="The highest id, with ?fetchMaxId.")] = UNSET  # noqa: N815
+
+
+class ShownVersion(Struct, kw_only=True):
+    """A version of a subject."""
+
+    subject: str
+    version: Int32
+    id: Int32
+    schema: str
+    schemaType: Annotated[_Type | UnsetType, Meta(description="AVRO by default.")] = UNSET  # noqa: N815
+    references: list[SchemaReference] | UnsetType = UNSET
+    metadata: dict[str, Any] | UnsetType = UNSET
+    ruleSet: dict[str, Any] | UnsetType = UNSET  # noqa: N815
+    deleted: bool | UnsetType = UNSET
+
+
+class SubjectVersion(Struct):
+    """A subject and a version."""
+
+    subject: str
+    version: Int32
+
+
+class SchemaId(Struct):
+    """The id of a schema."""
+
+    id: Int32
+
+
+class CompatibilityConfig(Struct):
+    """Settings of a subject, a context or the registry. Fields that are not given stay unchanged."""
+
+    compatibility: Annotated[
+        Level | UnsetType,
+        Meta(description="How a new version must be compatible with earlier ones."),
+    ] = UNSET
+    normalize: Annotated[bool | UnsetType, Meta(description="Normalize schemas before they are stored.")] = UNSET
+
+
+class ModeSetting(Struct):
+    """The mode of a subject, a context or the registry."""
+
+    mode: Annotated[
+        Mode,
+        Meta(description="READWRITE, READONLY, READONLY_OVERRIDE, or IMPORT: schemas are registered with given ids."),
+    ]
+
+
+class CompatibilityResult(Struct):
+    """Whether a schema is compatible."""
+
+    is_compatible: bool
+    messages: Annotated[list[str] | UnsetType, Meta(description="Why it is not, with ?verbose.")] = UNSET
+
+
+# Requests
 
 
 def read_subject(asked: ApiRequest) -> Subject:
@@ -47,61 +124,36 @@ def read_version(asked: ApiRequest) -> int | None:
 
 
 def read_request(asked: ApiRequest) -> SchemaRequest:
-    document = asked.document()
-    text = document.get("schema")
-    if not isinstance(text, str):
-        raise invalid_schema("send the schema as a string in the field 'schema'")
-    type_ = document.get("schemaType")
-    if type_ is not None and not isinstance(type_, str):
-        raise invalid_schema(f"'schemaType' must be one of {', '.join(sorted(FORMATS))}")
+    try:
+        sent = asked.read(SentSchema, 422)
+    except ApiError as error:
+        if error.status != 422:
+            raise
+        raise invalid_schema(f"{error.message}: {error.hint}") from None
     return SchemaRequest(
-        text,
-        type_ or "AVRO",
-        tuple(_read_reference(row) for row in _list(document, "references")),
-        _object(document, "metadata"),
-        _object(document, "ruleSet"),
-        _number(document, "id"),
-        _number(document, "version"),
+        sent.schema,
+        sent.schemaType or "AVRO",
+        tuple(Reference(row.name, row.subject, row.version) for row in sent.references or ()),
+        sent.metadata or None,
+        sent.ruleSet or None,
+        _positive(sent.id),
+        _positive(sent.version),
     )
 
 
-def _read_reference(row: Any) -> Reference:
-    if not isinstance(row, dict):
-        raise invalid_schema("a reference must be an object with name, subject and version")
-    name, subject, version = row.get("name"), row.get("subject"), row.get("version")
-    if not (isinstance(name, str) and isinstance(subject, str) and isinstance(version, int) and name and subject):
-        raise invalid_schema("a reference needs 'name' and 'subject' as strings and 'version' as a number")
-    return Reference(name, subject, version)
+def _positive(number: int | None) -> int | None:
+    return number if number is not None and number > 0 else None
 
 
-def _list(document: dict[str, Any], name: str) -> list[Any]:
-    value = document.get(name)
-    if value is not None and not isinstance(value, list):
-        raise invalid_schema(f"'{name}' must be a list")
-    return value or []
-
-
-def _object(document: dict[str, Any], name: str) -> dict[str, Any] | None:
-    value = document.get(name)
-    if value is not None and not isinstance(value, dict):
-        raise invalid_schema(f"'{name}' must be an object")
-    return value or None
-
-
-def _number(document: dict[str, Any], name: str) -> int | None:
-    """Numbers below 1 are how some clients say: none."""
-    value = document.get(name)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value > _MAX_VERSION):
-        raise invalid_schema(f"'{name}' must be a whole number up to {_MAX_VERSION}")
-    return value if value is not None and value > 0 else None
+# Responses
 
 
 def shown_content(registry: Registry, schema: StoredSchema, asked: ApiRequest) -> dict[str, Any]:
-    """A schema without where it is registered."""
+    """The fields of a schema without its subject."""
     form = asked.text("format")
     if form and not any(form in format_.forms for format_ in FORMATS.values()):
         known = sorted({form for format_ in FORMATS.values() for form in format_.forms})
-        raise ApiError(422, f"?format={form} is not known: give one of {', '.join(known)}, or leave it out")
+        raise ApiError(422, f"?format={form} is unknown: give one of {', '.join(known)}, or leave it out")
     document: dict[str, Any] = {}
     if schema.type != "AVRO":
         document["schemaType"] = schema.type
@@ -130,44 +182,26 @@ def _shown_reference(schema: StoredSchema, reference: Reference, qualified: bool
     return document
 
 
-_TAG = "Schema registry"
-_POSITIVE = whole(minimum=1, maximum=2**31 - 1)
-_REFERENCE = record({"name": TEXT, "subject": TEXT, "version": INT32})
-_CONTENT: dict[str, JsonSchema] = {
-    "schemaType": text("AVRO if it is left out.", enum=sorted(FORMATS)),
-    "references": array(_REFERENCE),
-    "metadata": {"type": "object"},
-    "ruleSet": {"type": "object"},
-}
-_SENT = record({"schema": text("The schema's text.")}, _CONTENT | {"id": _POSITIVE, "version": _POSITIVE})
-_SHOWN = record({"schema": TEXT}, _CONTENT | {"maxId": INT32})
-_VERSION = record(
-    {"subject": TEXT, "version": INT32, "id": INT32, "schema": TEXT},
-    _CONTENT | {"deleted": FLAG},
-)
-_LEVELS = ("NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE")
-_CONFIG = record({}, {"compatibility": text("How new versions must fit the old.", enum=list(_LEVELS)), "alias": TEXT})
-_SHOWN_CONFIG = mapping(ANYTHING)
-_MODES = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
-_MODE = record({"mode": text("What may be changed.", enum=list(_MODES))})
-_VERDICT = record({"is_compatible": FLAG}, {"messages": array(TEXT)})
+# Routes
 
-_DELETED = Parameter("deleted", "With those that are deleted, but not for good.", FLAG)
-_DELETED_ONLY = Parameter("deletedOnly", "Only those that are deleted, but not for good.", FLAG)
-_PERMANENT = Parameter("permanent", "For good; what is not deleted yet must be so first.", FLAG)
-_NORMALIZE = Parameter("normalize", "Compare and store the schema in its normal form.", FLAG)
-_PREFIX = Parameter("subjectPrefix", "Of subjects whose names begin with this; ':*:' is every context.", TEXT)
-_SUBJECT = Parameter("subject", "Look in the context of this subject.", TEXT)
-_FORMAT = Parameter("format", "Another form of the text: resolved, or for Protobuf serialized.", TEXT)
-_DEFAULT = Parameter("defaultToGlobal", "What holds here, if the subject has nothing of its own.", FLAG)
+_TAG = "Schema registry"
+_CONFIG_SHOWN = mapping(ANYTHING)
+_DELETED = Parameter("deleted", "Include soft-deleted versions.", FLAG)
+_DELETED_ONLY = Parameter("deletedOnly", "Only soft-deleted versions.", FLAG)
+_PERMANENT = Parameter("permanent", "Delete permanently. The version must be soft-deleted first.", FLAG)
+_NORMALIZE = Parameter("normalize", "Normalize the schema before it is compared and stored.", FLAG)
+_PREFIX = Parameter("subjectPrefix", "Only subjects whose names begin with this; ':*:' is every context.", TEXT)
+_SUBJECT = Parameter("subject", "Use the context of this subject.", TEXT)
+_FORMAT = Parameter("format", "Another form of the text: resolved (Avro) or serialized (Protobuf).", TEXT)
+_DEFAULT = Parameter("defaultToGlobal", "Return the effective setting if the subject has none.", FLAG)
 _PAGE = (
-    Parameter("offset", "How many to leave out at the beginning.", whole(minimum=0)),
-    Parameter("limit", "How many at most; below 1 is no limit.", INT32),
+    Parameter("offset", "Number of entries to skip.", whole(minimum=0)),
+    Parameter("limit", "Maximum number of entries; below 1 is no limit.", INT32),
 )
 
 
 def _doc(
-    summary: str, answer: JsonSchema, *parameters: Parameter, body: JsonSchema | None = None, errors: Sequence[int] = ()
+    summary: str, answer: BodyType, *parameters: Parameter, body: BodyType | None = None, errors: Sequence[int] = ()
 ) -> Doc:
     return Doc(
         tag=_TAG,
@@ -187,80 +221,86 @@ _NEW = (409,)
 
 SCHEMA_DOCS: dict[tuple[str, str], Doc] = {
     ("GET", "/schemas"): _doc(
-        "All schemas",
-        array(_VERSION),
+        "List all schemas",
+        list[ShownVersion],
         _PREFIX,
         _DELETED,
         Parameter("latestOnly", "Only the latest version of each subject.", FLAG),
         *_PAGE,
     ),
-    ("GET", "/schemas/types"): _doc("The kinds of schemas there are", array(TEXT)),
+    ("GET", "/schemas/types"): _doc("List the supported schema types", list[str]),
     ("GET", "/schemas/ids/{id:int}"): _doc(
-        "A schema by its id",
-        _SHOWN,
+        "Get a schema by id",
+        ShownSchema,
         _SUBJECT,
         _FORMAT,
-        Parameter("fetchMaxId", "Tell the highest id there is as well.", FLAG),
+        Parameter("fetchMaxId", "Also return the highest id.", FLAG),
     ),
-    ("GET", "/schemas/ids/{id:int}/schema"): _doc("The bare text of a schema by its id", ANYTHING, _SUBJECT, _FORMAT),
-    ("GET", "/schemas/ids/{id:int}/subjects"): _doc("Whose schema this is", array(TEXT), _SUBJECT, _DELETED, *_PAGE),
+    ("GET", "/schemas/ids/{id:int}/schema"): _doc("Get the text of a schema by id", ANYTHING, _SUBJECT, _FORMAT),
+    ("GET", "/schemas/ids/{id:int}/subjects"): _doc(
+        "List the subjects with this schema", list[str], _SUBJECT, _DELETED, *_PAGE
+    ),
     ("GET", "/schemas/ids/{id:int}/versions"): _doc(
-        "Subjects and versions with this schema",
-        array(record({"subject": TEXT, "version": INT32})),
+        "List the subjects and versions with this schema",
+        list[SubjectVersion],
         _SUBJECT,
         _DELETED,
         *_PAGE,
     ),
-    ("GET", "/contexts"): _doc("The contexts there are", array(TEXT), *_PAGE),
-    ("GET", "/subjects"): _doc("The subjects there are", array(TEXT), _PREFIX, _DELETED, _DELETED_ONLY, *_PAGE),
+    ("GET", "/contexts"): _doc("List the contexts", list[str], *_PAGE),
+    ("GET", "/subjects"): _doc("List the subjects", list[str], _PREFIX, _DELETED, _DELETED_ONLY, *_PAGE),
     ("POST", "/subjects/{subject}"): _doc(
-        "Whether a subject has this schema, and as which version", _VERSION, _NORMALIZE, _DELETED, body=_SENT
+        "Look up a schema in a subject", ShownVersion, _NORMALIZE, _DELETED, body=SentSchema
     ),
-    ("DELETE", "/subjects/{subject}"): _doc("Delete all versions of a subject", array(INT32), _PERMANENT),
+    ("DELETE", "/subjects/{subject}"): _doc("Delete all versions of a subject", list[Int32], _PERMANENT),
     ("GET", "/subjects/{subject}/metadata"): _doc(
-        "The latest version whose metadata has these properties",
-        _VERSION,
+        "Get the latest version whose metadata has these properties",
+        ShownVersion,
         Parameter("key", "Name of a property; may be repeated.", TEXT),
-        Parameter("value", "Its value; as many as keys.", TEXT),
+        Parameter("value", "Value of a property; one for each key.", TEXT),
         _DELETED,
     ),
     ("GET", "/subjects/{subject}/versions"): _doc(
-        "The versions of a subject", array(INT32), _DELETED, _DELETED_ONLY, *_PAGE
+        "List the versions of a subject", list[Int32], _DELETED, _DELETED_ONLY, *_PAGE
     ),
     ("POST", "/subjects/{subject}/versions"): _doc(
-        "Register a schema", record({"id": INT32}), _NORMALIZE, body=_SENT, errors=_NEW
+        "Register a schema", SchemaId, _NORMALIZE, body=SentSchema, errors=_NEW
     ),
-    ("GET", _VERSION_PATH): _doc("One version of a subject", _VERSION, _DELETED, _FORMAT),
-    ("DELETE", _VERSION_PATH): _doc("Delete one version of a subject", INT32, _PERMANENT),
-    ("GET", f"{_VERSION_PATH}/schema"): _doc("The bare text of one version", ANYTHING, _DELETED, _FORMAT),
-    ("GET", f"{_VERSION_PATH}/referencedby"): _doc("Ids of the schemas that refer to this one", array(INT32), _DELETED),
+    ("GET", _VERSION_PATH): _doc("Get a version of a subject", ShownVersion, _DELETED, _FORMAT),
+    ("DELETE", _VERSION_PATH): _doc("Delete a version of a subject", Int32, _PERMANENT),
+    ("GET", f"{_VERSION_PATH}/schema"): _doc("Get the text of a version", ANYTHING, _DELETED, _FORMAT),
+    ("GET", f"{_VERSION_PATH}/referencedby"): _doc(
+        "List the ids of schemas that refer to this version", list[Int32], _DELETED
+    ),
     ("POST", _CHECKS): _doc(
-        "Whether a schema would fit all versions of a subject",
-        _VERDICT,
+        "Check whether a schema is compatible with a subject",
+        CompatibilityResult,
         _NORMALIZE,
-        Parameter("verbose", "Say why not.", FLAG),
-        body=_SENT,
+        Parameter("verbose", "Return the reasons.", FLAG),
+        body=SentSchema,
     ),
     ("POST", f"{_CHECKS}/{{version}}"): _doc(
-        "Whether a schema would fit one version of a subject",
-        _VERDICT,
+        "Check whether a schema is compatible with one version",
+        CompatibilityResult,
         _NORMALIZE,
-        Parameter("verbose", "Say why not.", FLAG),
-        body=_SENT,
+        Parameter("verbose", "Return the reasons.", FLAG),
+        body=SentSchema,
     ),
 }
 
 for _path, _whose in (("", "all subjects"), ("/{subject}", "a subject")):
     SCHEMA_DOCS |= {
-        ("GET", f"/config{_path}"): _doc(f"How new schemas of {_whose} must fit the old", _SHOWN_CONFIG, _DEFAULT),
-        ("PUT", f"/config{_path}"): _doc(f"Set how new schemas of {_whose} must fit", _SHOWN_CONFIG, body=_CONFIG),
-        ("DELETE", f"/config{_path}"): _doc(f"Back to the default for {_whose}", _SHOWN_CONFIG),
-        ("GET", f"/mode{_path}"): _doc(f"What may be changed for {_whose}", _MODE, _DEFAULT),
-        ("PUT", f"/mode{_path}"): _doc(
-            f"Set what may be changed for {_whose}",
-            _MODE,
-            Parameter("force", "Also where there are schemas already.", FLAG),
-            body=_MODE,
+        ("GET", f"/config{_path}"): _doc(f"Get the compatibility level of {_whose}", _CONFIG_SHOWN, _DEFAULT),
+        ("PUT", f"/config{_path}"): _doc(
+            f"Set the compatibility level of {_whose}", _CONFIG_SHOWN, body=CompatibilityConfig
         ),
-        ("DELETE", f"/mode{_path}"): _doc(f"Back to the default mode for {_whose}", _MODE),
+        ("DELETE", f"/config{_path}"): _doc(f"Reset the compatibility level of {_whose}", _CONFIG_SHOWN),
+        ("GET", f"/mode{_path}"): _doc(f"Get the mode of {_whose}", ModeSetting, _DEFAULT),
+        ("PUT", f"/mode{_path}"): _doc(
+            f"Set the mode of {_whose}",
+            ModeSetting,
+            Parameter("force", "Also if schemas exist.", FLAG),
+            body=ModeSetting,
+        ),
+        ("DELETE", f"/mode{_path}"): _doc(f"Reset the mode of {_whose}", ModeSetting),
     }
