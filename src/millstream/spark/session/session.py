@@ -102,8 +102,8 @@ _LONGEST_SOCKET_PATH = 100
 
 # Spark's default for checkpoints goes through Hadoop's FileContext, which on a local disk forks `readlink` some twenty
 # times a batch. This one renames with rename(2). Is it as safe? Looked up in Spark and Hadoop, and
-# tried with kill -9: of a JVM that writes files (tests/system/pipeline/test_session_checkpoints.py) and, with this manager, of
-# drivers in the middle of batches (tests/system/spark_exactly_once).
+# tried with kill -9: of a JVM that writes files (tests/system/pipeline/test_session_checkpoints.py) and, with this
+# manager, of drivers in the middle of batches (tests/system/spark_exactly_once).
 #  - both write a temporary file beside the target and rename it; RawLocalFileSystem renames with rename(2), so a name
 #    has its old content or its new one. FileContext is weaker when it overwrites: it deletes the target first.
 #  - both check "is it there?" before they rename without overwriting, and neither does so atomically on a local disk;
