@@ -1,1 +1,1 @@
-"""What all coordinators share: the runtime of a shard, its log, timers."""
+"""What all coordinators share: the coordinator runtime, replay of its log, timers."""

@@ -1,10 +1,10 @@
-"""A coordinator's log read back into its state: what a state machine offers for that, and how batches are taken apart.
+"""Replays the log of a coordinator's partition into its state machine.
 
-A record of a transaction counts when the transaction's marker says so. Compaction may have left less than was written:
-a marker whose records are gone, records without the rest of their transaction, a batch without any record.
+Records of a transaction count when the marker commits them. Compaction may have removed records: there may be a marker
+without its records, records without the rest of their transaction, or a batch without records.
 
-A client that takes the name of a broker may have written a batch of which a few bytes become very many records. So a
-batch is opened within limits, and the work is done in slices: the thread and the interpreter are free in between.
+A client may have written a batch of few bytes that holds very many records. So a batch is opened within limits. Replay
+runs in slices, and other threads run between them.
 """
 
 import logging
@@ -22,13 +22,13 @@ _MARKER_KEY = struct.Struct(">hh")
 """Version and type of a control record."""
 _ABORT, _COMMIT = 0, 1
 SLICE_RECORDS = 32
-"""Records that are replayed before others may have the interpreter."""
+"""Records in one slice of the replay."""
 _MAX_REPORTED = 5
-"""Records of one batch that are reported one by one."""
+"""Records of one batch that are logged one by one."""
 DEFAULT_LIMITS = OpeningLimits(max_bytes=128 << 20, max_records=1_000_000)
 
 Slices = Generator[None, None, int]
-"""Stops after each slice of records; what it returns is the offset behind the last batch."""
+"""Yields after each slice of records; returns the offset after the last batch."""
 
 
 class StateMachine(Protocol):
@@ -37,23 +37,23 @@ class StateMachine(Protocol):
     timers: Timers
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Applies one record; must accept whatever is in the log, and pass over what it does not know."""
+        """Applies one record. Must accept any record in the log, and skip unknown ones."""
         ...
 
     def loaded(self, now_ms: int) -> None:
-        """All records were replayed: set timers, begin sessions."""
+        """Called after all records were replayed: sets timers, starts sessions."""
         ...
 
 
 class TransactionParticipant(Protocol):
-    """A state machine some of whose records are written in transactions."""
+    """A state machine that has records written in transactions."""
 
     def replay_pending(self, producer_id: int, producer_epoch: int, key: bytes, value: bytes | None) -> None:
-        """Takes note of one record of a transaction that is open."""
+        """Adds one record of an open transaction."""
         ...
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
-        """The producer's transaction, if one is known, is over: what is pending counts, or is dropped."""
+        """Ends the producer's transaction, if there is one: its pending records are applied or dropped."""
         ...
 
 
@@ -64,12 +64,11 @@ def replay_batches(
     participant: TransactionParticipant | None,
     limits: OpeningLimits = DEFAULT_LIMITS,
 ) -> Slices:
-    """Replays the whole batches in `data`, slice by slice; returns the offset behind the last of them, `position` if
-    there is none.
+    """Replays the whole batches in `data`, slice by slice. Returns the offset after the last batch, or `position` if
+    there is no batch.
 
-    A record that cannot be read is reported and passed over, and so is a batch that is more than the limits. It may be
-    from a newer version, or a client may have written it. Without it one group or transaction may be missing; a log
-    that cannot be loaded would lose all of them.
+    A record that cannot be read is logged and skipped. So is a batch above the limits. A newer version may have written
+    it, or a client. Then one group or transaction may be missing; without skipping, all of them would be.
     """
     view = memoryview(data)
     for at, header in iterate_headers(view):
@@ -115,7 +114,7 @@ def _replay_batch(
         except Exception as error:
             failed += 1
             if failed <= _MAX_REPORTED:
-                # Compaction may have removed records before this one, so the offset is the lowest that it can have.
+                # Compaction may have removed earlier records of the batch, so this is the lowest possible offset.
                 _report(str(header.base_offset + place - 1), error)
     if failed > _MAX_REPORTED:
         _log.warning(
@@ -128,7 +127,7 @@ def _report(offsets: str, error: Exception) -> None:
 
 
 def _outcome(key: bytes | None) -> bool | None:
-    """Whether a marker commits; None for a control record that is no marker."""
+    """Whether a marker commits; None for a control record that is not a marker."""
     if key is None or len(key) < _MARKER_KEY.size:
         return None
     kind = _MARKER_KEY.unpack_from(key)[1]

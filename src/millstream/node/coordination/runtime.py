@@ -59,24 +59,24 @@ class MonotonicWallClock:
         return int(self._loop.time() * 1000) + self._ahead_ms
 
     def _difference_ms(self) -> int:
-        """By how much the clock is ahead of the loop's time, which never jumps."""
+        """The difference between the clock and the loop's time, which never jumps."""
         return self._clock.now_ms() - int(self._loop.time() * 1000)
 
 
 _MAX_TIMER_WAIT_S = 5.0
-"""After so long it is looked again what is due: the time of day may have jumped."""
+"""The longest time between two checks of due timers, because the wall clock may jump."""
 
 _log = logging.getLogger("millstream.coordinator")
 _READ_BYTES = 4 << 20
 _SLICES_PER_TURN = 1000
-"""Of a replay, in one go: then the thread is free for others."""
+"""Slices of a replay that one call to a thread processes."""
 DEFAULT_COMMIT_TIMEOUT_MS = 5000
 _TOO_LARGE = frozenset((ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE))
 _NO_LONGER_LEADER = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
 _TRANSACTION_ERRORS = frozenset(
     (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 )
-"""What the log refuses a producer or a coordinator, who must hear just that."""
+"""Errors of the log that a producer or a transaction coordinator gets unchanged."""
 R = TypeVar("R")
 
 
@@ -93,10 +93,10 @@ class CoordinatorRuntime:
         needs_guard: Callable[[], bool] = lambda: False,
         limits: Callable[[], OpeningLimits] = lambda: DEFAULT_LIMITS,
     ) -> None:
-        """`on_replayed` is called between the last `replay` and `loaded`, in a thread: it may take its time.
+        """`on_replayed` is called in a thread, after the last `replay` and before `loaded`.
 
-        `participant` is the state once more, if it takes part in transactions; `needs_guard` tells whether a first
-        record of a transaction is refused unless it was verified. `limits` are those of one batch that is replayed.
+        `participant` is the same state machine, if it takes part in transactions. `needs_guard` tells whether the first
+        record of a transaction is refused unless it was verified. `limits` bound one batch that is replayed.
         """
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
@@ -105,7 +105,7 @@ class CoordinatorRuntime:
         self._needs_guard = needs_guard
         self._limits = limits
         self.on_lost: Callable[[], None] = lambda: None
-        """Called when the runtime has closed by itself, because what it appended cannot be committed here."""
+        """Called when the runtime has closed itself because its records cannot be committed here."""
         self._environment = environment
         self._time = MonotonicWallClock(environment)
         self._on_replayed = on_replayed
@@ -115,14 +115,14 @@ class CoordinatorRuntime:
         self._timer: asyncio.TimerHandle | None = None
         self.is_closed = False
         self._commit: asyncio.Future[KafkaError | None] | None = None
-        """Of the last write that had to wait: done when all that was written up to it may be acknowledged."""
+        """The last write that was not acknowledged at once: done when all records up to it may be acknowledged."""
         self._waiting: dict[asyncio.Future[Any], None] = {}
         state.timers.on_earlier = self._set_timer
 
     # Loading
 
     async def load(self) -> None:
-        """Rebuilds the state from the log; whoever needs it meanwhile waits for the same load."""
+        """Rebuilds the state from the log. Concurrent callers share one load."""
         if self.is_loaded:
             return
         if self._loading is None:
@@ -130,13 +130,13 @@ class CoordinatorRuntime:
         await asyncio.shield(self._loading)
 
     async def _load(self) -> None:
-        # The log belongs to the event loop, so it is asked here. The bytes it names are read and replayed in a thread:
-        # nobody else sees the state before it is loaded.
+        # The event loop owns the log, so the log is read here. The bytes are replayed in a thread. No other code sees
+        # the state before it is loaded.
         log = self.partition.log
         position, end = log.log_start_offset, log.log_end_offset
-        # All that is in the log must count before it is read. A leader that is new does not know yet how far earlier
-        # leaders committed, and what it finds behind that may have been promised to a client, or may still be lost. The
-        # same is true of what a killed process had not flushed: a response that tells of it must survive a power cut.
+        # All records in the log must be committed before they are replayed. A new leader does not know the last high
+        # watermark of the earlier leader: records above it may have been acknowledged, or may still be lost. The same
+        # holds for records that a killed process had not flushed.
         await self._wait_until_safe(end)
         while position < end and not self.is_closed:
             piece = log.read(position, _READ_BYTES, up_to=end, at_least_one=True)
@@ -166,7 +166,7 @@ class CoordinatorRuntime:
             raise _not_coordinator()
 
     async def _replay(self, piece: Slice, position: int) -> int:
-        """Replays whole batches; returns the offset behind the last of them. A thread does it, slice by slice."""
+        """Replays whole batches in a thread, slice by slice. Returns the offset after the last batch."""
         slices = self._slices(piece, position)
         while not self.is_closed:
             reached = await self._environment.offload(partial(self._advance, slices))
@@ -179,7 +179,7 @@ class CoordinatorRuntime:
         return (yield from replay_batches(piece.read(), position, self.state, self._participant, self._limits()))
 
     def _advance(self, slices: Slices) -> int | None:
-        """What the replay returns, if it is over."""
+        """The return value of the replay, if it has ended; else None."""
         yield_interpreter = self._environment.yield_interpreter
         try:
             for _ in range(_SLICES_PER_TURN):
@@ -195,24 +195,24 @@ class CoordinatorRuntime:
     async def run(
         self, operation: "Callable[[int], CoordinatorResult[R]]", guard: VerificationGuard | None = None
     ) -> R:
-        """Runs an operation at the present time and returns its answer; KafkaError if it could not be written.
+        """Runs an operation now and returns its response; KafkaError if it is refused or cannot be written.
 
-        `guard` is what the first records of a transaction may need, see `Partition.begin_verification`.
+        `guard` is needed for the first records of a transaction, see `Partition.begin_verification`.
         """
         await self.load()
         try:
             answer = self.run_now(operation, guard)
         except KafkaError:
-            await self.settled()  # a refusal tells of the state, too
+            await self.settled()  # a refusal depends on the state, too
             raise
         return await self.resolved(answer)
 
     def run_now(
         self, operation: "Callable[[int], CoordinatorResult[R]]", guard: VerificationGuard | None = None
     ) -> "R | DeferredResponse[R]":
-        """The same for a state that is loaded, without waiting.
+        """Runs an operation on loaded state without waiting.
 
-        Unless `is_settled`, nobody may be told of the answer before it went through `resolved`, nor of a refusal before
+        Unless `is_settled`, the response must go through `resolved` before it is sent, and a refusal must wait for
         `settled`.
         """
         assert self.is_loaded
@@ -222,13 +222,13 @@ class CoordinatorRuntime:
             result = operation(self._time.now_ms())
         except KafkaError as error:
             if not error.code.retriable and self.partition.is_in_doubt:
-                raise _not_coordinator() from error  # another coordinator may know better
+                raise _not_coordinator() from error  # a newer coordinator may decide differently
             raise
         self._write(result, guard)
         return result.response
 
     async def end_transaction(self, marker: Marker) -> None:
-        """Writes the end of a transaction and applies it; returns when that may be acknowledged."""
+        """Writes the marker of a transaction and applies it. Returns when the marker may be acknowledged."""
         await self.load()
         if self.is_closed:
             raise _not_coordinator()
@@ -243,19 +243,19 @@ class CoordinatorRuntime:
 
     @property
     def is_current(self) -> bool:
-        """Whether this broker still leads the partition in the epoch that the runtime belongs to."""
+        """Whether this broker leads the partition, still in the runtime's leader epoch."""
         partition = self.partition
         return partition.leader_epoch == self.leader_epoch and partition.is_leader and not self.is_closed
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that the state was built on may be acknowledged."""
+        """Whether all records that the state was built from may be acknowledged."""
         return not self.is_closed and (self._commit is None or self._commit.done())
 
     async def resolved(self, answer: "R | DeferredResponse[R]") -> R:
-        """The answer when it is there and may be told; KafkaError (NOT_COORDINATOR) if the runtime is closed before."""
+        """The response, when it may be sent; KafkaError (NOT_COORDINATOR) if the runtime is closed before."""
         given: R = await self._resolve_deferred(answer) if isinstance(answer, DeferredResponse) else answer
-        # Whoever gave the answer has written by now what belongs to it: this goes on only after their turn.
+        # The operation that resolved the response has appended its records by now.
         await self.settled()
         return given
 
@@ -272,10 +272,10 @@ class CoordinatorRuntime:
         return given
 
     async def settled(self) -> None:
-        """Returns when everything that the state is built on may be acknowledged.
+        """Returns when all records that the state was built from may be acknowledged.
 
-        NOT_COORDINATOR if that cannot be any more; COORDINATOR_NOT_AVAILABLE if it takes too long, which leaves open
-        whether it will be.
+        NOT_COORDINATOR if that is impossible here; COORDINATOR_NOT_AVAILABLE after the timeout, when it is still
+        unknown.
         """
         if self.is_settled:
             return
@@ -288,13 +288,13 @@ class CoordinatorRuntime:
         except TimeoutError:
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"{self.partition.topic_partition}: not replicated, or not on disk, within {timeout_ms} ms",
+                f"{self.partition.topic_partition}: not replicated or not flushed within {timeout_ms} ms",
             ) from None
         if error is not None:
             raise _not_coordinator()
 
     def when_settled(self, action: Callable[[], None]) -> None:
-        """Does something that is seen outside once all that led_partitions to it is safe; never, if it is not."""
+        """Calls `action` when all records that the state was built from are safe; never if they are lost."""
         if self.is_settled:
             action()
         elif self._commit is not None:
@@ -345,7 +345,7 @@ class CoordinatorRuntime:
             if error.code in _NO_LONGER_LEADER:
                 self._close_lost()
                 raise _not_coordinator() from error
-            # To a client, a coordinator that cannot write is one that is not there for the moment.
+            # For a client, a coordinator that cannot write is not available.
             code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code in _TOO_LARGE else ErrorCode.COORDINATOR_NOT_AVAILABLE
             raise KafkaError(code, error.message) from error
         end = partition.log.log_end_offset
@@ -372,7 +372,7 @@ class CoordinatorRuntime:
             self._timer = None
         deadline_ms = self.state.timers.next_deadline_ms
         if deadline_ms is not None:
-            # A clock that is set forward makes deadlines due at once, and new ones come behind them.
+            # A clock that jumps forward makes deadlines due at once.
             delay = min(max(0, deadline_ms - self._time.now_ms()) / 1000, _MAX_TIMER_WAIT_S)
             self._timer = self._environment.loop.call_later(delay, self._run_due_timers)
 
@@ -385,12 +385,12 @@ class CoordinatorRuntime:
                 if result is not None:
                     self._write(result)
             except KafkaError:
-                pass  # logged where it happened; the state machine sets its timer again or lets it be
+                pass  # already logged; the state machine sets its timer again, or not
             except Exception:
                 _log.exception("timer_failed partition=%s", self.partition.topic_partition)
         self._set_timer()
 
-    # The end
+    # Closing
 
     def _close_lost(self) -> None:
         if not self.is_closed:
@@ -398,7 +398,7 @@ class CoordinatorRuntime:
             self.on_lost()
 
     def close(self) -> None:
-        """The partition is no longer ours: nothing happens any more, and whoever waits is told to look elsewhere."""
+        """Closes the runtime: the broker is not the leader any more. Waiting requests get NOT_COORDINATOR."""
         self.is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -413,11 +413,11 @@ def _resolve(future: "asyncio.Future[Any]", value: object) -> None:
 
 
 def _not_coordinator() -> KafkaError:
-    return KafkaError(ErrorCode.NOT_COORDINATOR, "this broker coordinates the group no longer")
+    return KafkaError(ErrorCode.NOT_COORDINATOR, "this broker is not the coordinator any more")
 
 
 _LOAD_TIMEOUT_SECONDS = 5.0
-"""How long a request waits for its shard to load before the client is told to come again."""
+"""How long a request waits for its shard to load before it gets COORDINATOR_LOAD_IN_PROGRESS."""
 _MAX_CONCURRENT_LOADS = 4
 _LOAD_RETRY_S = 2.0
 
@@ -437,23 +437,23 @@ class CoordinatorShards:
         self._new_runtime = new_runtime
         self._log = log
         self.runtimes: dict[int, CoordinatorRuntime] = {}
-        """By partition: those that were not given up, loaded or not."""
+        """By partition index: the runtimes that are not closed, loaded or not."""
         self.on_closed: Callable[[CoordinatorRuntime], None] = lambda runtime: None
         self._background = BackgroundTasks()
         self._loads = asyncio.Semaphore(_MAX_CONCURRENT_LOADS)
         self._is_closed = False
 
     def led_partitions(self) -> list[int]:
-        """The partitions of the topic that this broker leads."""
+        """Indexes of the topic's partitions that this broker leads."""
         partitions = self._partitions.by_name.get(self._topic.encode(), {})
         return [index for index, partition in partitions.items() if partition.is_leader]
 
     def all_loaded(self) -> list[CoordinatorRuntime]:
-        """Those that are loaded and ours."""
+        """Runtimes that are loaded and current."""
         return [runtime for runtime in self.runtimes.values() if runtime.is_loaded and runtime.is_current]
 
     async def loaded(self, index: int) -> CoordinatorRuntime:
-        """The shard of a partition, ready; KafkaError if it is not, or is somebody else's."""
+        """The loaded runtime of a partition; KafkaError if it cannot be loaded, or if another broker is the leader."""
         runtime = self._runtime(index)
         if runtime.is_loaded:
             return runtime
@@ -463,7 +463,7 @@ class CoordinatorShards:
         except TimeoutError:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self._topic}-{index} is loading") from None
         except Exception as error:
-            self._close(index, runtime)  # the next request begins anew
+            self._close(index, runtime)  # the next request loads it again
             if isinstance(error, KafkaError) and error.code == ErrorCode.NOT_COORDINATOR:
                 raise
             self._log.error("shard_not_loaded partition=%s-%d error=%r", self._topic, index, error)
@@ -493,10 +493,10 @@ class CoordinatorShards:
         self._close(index, runtime)
         self.in_background(self._load(index))
 
-    # Life
+    # Life cycle
 
     def start(self) -> None:
-        """Takes over what this broker leads: each shard is loaded in the background."""
+        """Loads, in the background, a runtime for each partition that this broker leads."""
         for index, runtime in tuple(self.runtimes.items()):
             if not runtime.is_current:
                 self._close(index, runtime)
@@ -506,7 +506,7 @@ class CoordinatorShards:
                 self.in_background(self._load(index))
 
     async def _load(self, index: int) -> None:
-        """As often as it takes, while it is ours."""
+        """Retries until the runtime is loaded, while this broker is the leader."""
         while not self._is_closed:
             try:
                 async with self._loads:
@@ -518,7 +518,7 @@ class CoordinatorShards:
             await asyncio.sleep(_LOAD_RETRY_S)
 
     def follow(self, delta: MetadataDelta) -> None:
-        """The topic came, went, or has other leaders."""
+        """Follows changes of the topic and its leaders."""
         if any(topic.name == self._topic for topic in delta.deleted.values()):
             self._close_all()
         if self._topic in delta.created or self._topic in delta.changed:
@@ -532,6 +532,6 @@ class CoordinatorShards:
             self._close(index, runtime)
 
     def close(self) -> None:
-        """Gives all shards up; whoever waits is told to look elsewhere."""
+        """Closes all runtimes. Waiting requests get NOT_COORDINATOR."""
         self._is_closed = True
         self._close_all()

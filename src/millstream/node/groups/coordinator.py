@@ -1,7 +1,8 @@
-"""The coordinator of groups: finds the partition of `__consumer_offsets` a group lives in, and runs operations there.
+"""The group coordinator: runs operations on a group's partition of `__consumer_offsets`; handlers of membership APIs.
 
-The internal topic is made when it is first needed. Which shards there are is in `coordinator_shards`, decisions are in
-`coordinator/`, the joining of them to the log in `coordinator_shell`.
+The internal topic is created when it is first needed. The state machine is `core/shard.py`; its runtime is
+`coordination/runtime.py`. Here are the handlers of JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14),
+ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe (69); the other APIs of groups are in `handlers.py`.
 """
 
 import asyncio
@@ -61,13 +62,14 @@ class GroupCoordinator:
         self._shards = CoordinatorShards(GROUP_TOPIC, partitions, environment, self._new_runtime, _log)
         self._shards.on_closed = lambda runtime: self.on_shard_closed(_shard(runtime))
         self.on_share_state: OnShareState = lambda shard, group_id, begun, gone: None
-        """Told of partitions that a share group begins to have state of, or has no longer, once that is committed."""
+        """Called with partitions whose share state a group needs, and does not need any more, once that is committed.
+        """
         self.on_shard_closed: Callable[[GroupShard], None] = lambda shard: None
 
-    # Where a group lives
+    # The partition of a group
 
     async def ensure_topic(self) -> None:
-        """Makes `__consumer_offsets` unless it is there; COORDINATOR_NOT_AVAILABLE if that is not possible."""
+        """Creates `__consumer_offsets` unless it exists; COORDINATOR_NOT_AVAILABLE if that fails."""
         if GROUP_TOPIC in self._view.image.topics:
             return
         config = self._view.config
@@ -122,7 +124,7 @@ class GroupCoordinator:
         operation: "Callable[[GroupShard, int], CoordinatorResult[R]]",
         refuse: "Callable[[KafkaError], R]",
     ) -> "R | Awaitable[R]":
-        """As `run`, but answers on the spot if it can; `refuse` makes the answer out of a refusal."""
+        """As `run`, but responds without a task if it can. `refuse` makes the response for a refused request."""
         runtime = self._loaded_runtime(group_id)
         if runtime is None:
             return self._respond_later(group_id, operation, refuse)
@@ -155,7 +157,7 @@ class GroupCoordinator:
             return refuse(error)
 
     async def run(self, group_id: str, operation: "Callable[[GroupShard, int], CoordinatorResult[R]]") -> R:
-        """Runs an operation on the shard of a group; waits for its answer. KafkaError if it is refused."""
+        """Runs an operation on the shard of a group, and waits for its response. KafkaError if it is refused."""
         return await self.run_in(await self.runtime_of(group_id), operation)
 
     async def run_in(
@@ -168,19 +170,19 @@ class GroupCoordinator:
         return await runtime.run(lambda now_ms: operation(shard, now_ms), guard)
 
     async def read(self, group_id: str, read_state: "Callable[[GroupShard], R]") -> R:
-        """Asks the shard of a group something that changes nothing."""
+        """Reads from the shard of a group."""
         return await self.run(group_id, lambda shard, now_ms: CoordinatorResult(read_state(shard)))
 
     async def runtime_of(self, group_id: str) -> CoordinatorRuntime:
-        """The runtime of a group's partition, loaded; KafkaError if this broker does not coordinate the group."""
+        """The loaded runtime of a group's partition; KafkaError if this broker does not coordinate the group."""
         await self.ensure_topic()
         return await self._shards.loaded(self.partition_of(group_id))
 
     async def end_transaction(self, index: int, marker: Marker) -> None:
-        """Writes the end of a transaction to a partition of GROUP_TOPIC, where offsets were committed in it.
+        """Writes a marker to a partition of GROUP_TOPIC in which offsets were committed in a transaction.
 
-        Returns when that is committed. KafkaError is in the words of partition leaders, which is what the transaction
-        coordinator, who tries again, speaks with.
+        Returns when the marker is committed. Errors are those of a partition leader, which the transaction coordinator
+        expects.
         """
         try:
             runtime = await self._shards.loaded(index)
@@ -189,7 +191,7 @@ class GroupCoordinator:
             raise KafkaError(_MARKER_ERRORS.get(error.code, error.code), error.message) from error
 
     async def learn_pattern(self, group_id: str, text: str) -> None:
-        """Matches the topics with an expression in a thread, so that a heartbeat finds them matched already."""
+        """Matches the topics with an expression in a thread, before the heartbeat needs the result."""
         if len(text) > MAX_TEXT_LENGTH:
             return
         shard = _shard(await self.runtime_of(group_id))
@@ -199,37 +201,37 @@ class GroupCoordinator:
             await self._environment.offload(partial(pattern.learn, names))
 
     async def read_all(self, read_state: "Callable[[GroupShard], R]") -> list[R]:
-        """Asks all shards of this broker, loaded; none if there has never been a group."""
+        """Reads from all shards of this broker; empty if GROUP_TOPIC does not exist."""
         answers = []
         for index in self._shards.led_partitions():
             try:
                 runtime = await self._shards.loaded(index)
                 answers.append(await runtime.resolved(read_state(_shard(runtime))))
-                await asyncio.sleep(0)  # others have their turn
+                await asyncio.sleep(0)  # let other tasks run
             except KafkaError as error:
                 if error.code != ErrorCode.NOT_COORDINATOR:
-                    raise  # else it went to another broker meanwhile, who is asked as well
+                    raise  # otherwise another broker leads it now, and responds for it
         return answers
 
     def loaded_shards(self) -> list[GroupShard]:
-        """The shards that are loaded now, to be looked at without a change."""
+        """The shards that are loaded now, for reading."""
         return [_shard(runtime) for runtime in self._shards.all_loaded()]
 
     async def run_on(self, shard: GroupShard, operation: "Callable[[int], CoordinatorResult[R]]") -> R:
-        """Runs an operation on this very shard; NOT_COORDINATOR if it was given up."""
+        """Runs an operation on this shard; NOT_COORDINATOR if it was closed."""
         for runtime in self._shards.runtimes.values():
             if runtime.state is shard:
                 return await runtime.run(operation)
-        raise KafkaError(ErrorCode.NOT_COORDINATOR, "the shard was given up")
+        raise KafkaError(ErrorCode.NOT_COORDINATOR, "this broker has closed the shard")
 
-    # Life
+    # Life cycle
 
     def start(self) -> None:
-        """Takes over the shards that this broker leads: each is loaded in the background."""
+        """Loads, in the background, the shards that this broker leads."""
         self._shards.start()
 
     def follow(self, delta: MetadataDelta) -> None:
-        """Topics came, grew, went, or have other leaders."""
+        """Follows changes of topics and their leaders."""
         self._shards.follow(delta)
         if not (delta.deleted or delta.created or delta.changed):
             return
@@ -243,11 +245,11 @@ class GroupCoordinator:
         except KafkaError as error:
             if error.code != ErrorCode.NOT_COORDINATOR:
                 _log.error("topics_not_followed partition=%s error=%s", runtime.partition.topic_partition, error)
-        except Exception as error:  # it was not loaded yet, and cannot be
+        except Exception as error:  # loading failed
             _log.error("topics_not_followed partition=%s error=%r", runtime.partition.topic_partition, error)
 
     def close(self) -> None:
-        """Gives all shards up; whoever waits is told to look elsewhere."""
+        """Closes all shards. Waiting requests get NOT_COORDINATOR."""
         self._shards.close()
 
 
@@ -267,7 +269,7 @@ def _shard(runtime: CoordinatorRuntime) -> GroupShard:
 
 @lru_cache(maxsize=10_000)
 def java_hash(text: str) -> int:
-    """What Java's String.hashCode gives, made positive as Kafka does: it decides which partition a group lives in."""
+    """Java's String.hashCode, made positive as Kafka does. It selects the partition of a group."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):
@@ -346,7 +348,7 @@ class ConsumerGroupHandlers:
     async def consumer_group_heartbeat(self, request: Message, context: Context) -> Response:
         client = Client(context.client_id, f"/{context.peer.host}")
         if request.subscribed_topic_regex:
-            with suppress(KafkaError):  # what is wrong with it, the heartbeat says in its turn
+            with suppress(KafkaError):  # an invalid expression is refused by the heartbeat itself
                 await self._groups.learn_pattern(request.group_id, request.subscribed_topic_regex)
         try:
             return await self._groups.run(
@@ -357,14 +359,14 @@ class ConsumerGroupHandlers:
             return {"error_code": error.code, "error_message": error.message}
 
     async def consumer_group_describe(self, request: Message, context: Context) -> Response:
-        # A group that is named twice is shown once: the answer is far longer than the read_state.
+        # Each group once: the response is much longer than the request.
         rows = []
         for group_id in dict.fromkeys(request.group_ids):
             row = await self._described(group_id)
             if request.include_authorized_operations and not row.get("error_code"):
                 row["authorized_operations"] = ALL_GROUP_OPERATIONS
             rows.append(row)
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # let other tasks run
         return {"groups": rows}
 
     async def _described(self, group_id: str) -> dict[str, Any]:

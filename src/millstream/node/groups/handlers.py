@@ -1,15 +1,10 @@
-"""JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14): the classic protocol of groups.
+"""Handlers of group administration and of offsets; the membership APIs are in `coordinator.py`.
 
-ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe (69): groups that the broker assigns.
+DescribeGroups (15), ListGroups (16), DeleteGroups (42); OffsetCommit (8), OffsetFetch (9), TxnOffsetCommit (28),
+OffsetDelete (47).
 
-DescribeGroups (15), ListGroups (16), DeleteGroups (42): what tools ask about groups.
-
-OffsetCommit (8), OffsetFetch (9), TxnOffsetCommit (28), OffsetDelete (47): where groups are in their topics.
-
-Offsets that a group commits in a producer's transaction: asked about at the transaction coordinator, then written.
-
-The producer wrote to a partition of `__consumer_offsets` by that, so this is a partition of its transaction like any
-other: the first commit there needs the coordinator's yes (KIP-890), and the marker makes it count.
+With TxnOffsetCommit a producer writes to a partition of `__consumer_offsets`, so that partition is part of its
+transaction. The first commit there is verified with the transaction coordinator (KIP-890), and the marker ends it.
 """
 
 import asyncio
@@ -34,13 +29,13 @@ class GroupAdminHandlers:
 
     async def describe_groups(self, request: Message, context: Context) -> Response:
         rows = []
-        # A group that is named twice is shown once: the answer is far longer than the question.
+        # Each group once: the response is much longer than the request.
         for group_id in dict.fromkeys(request.groups):
             row = await self._described(group_id, context.version)
             if request.include_authorized_operations:
                 row["authorized_operations"] = ALL_GROUP_OPERATIONS
             rows.append(row)
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # let other tasks run
         return {"groups": rows}
 
     async def _described(self, group_id: str, version: int) -> dict[str, Any]:
@@ -78,12 +73,12 @@ class GroupAdminHandlers:
 
 
 FIRST_THAT_ADDS = 5
-"""The first TxnOffsetCommit that adds the group's partition to the transaction by itself (transaction version 2)."""
+"""The first version of TxnOffsetCommit that adds the partition to the transaction (transaction version 2)."""
 _FIRST_WITH_ABORTABLE = 4
 
 
 class Verification(Protocol):
-    """Asks the transaction coordinator, wherever it is."""
+    """Verifies partitions with the transaction coordinator, on this or another broker."""
 
     def verify(
         self,
@@ -105,10 +100,12 @@ class TransactionalOffsets:
         self._is_verification_enabled = is_verification_enabled
 
     async def commit(self, request: Message, version: int) -> dict[str, Any]:
-        """TxnOffsetCommit; KafkaError if it is refused as a whole."""
+        """TxnOffsetCommit; KafkaError if the whole request is refused."""
         check_group_id(request)
         if request.producer_id < 0 or request.producer_epoch < 0:
-            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "a transaction has a producer")
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the producer id and the producer epoch must not be negative"
+            )
         runtime = await self._groups.runtime_of(request.group_id)
         guard = await self._verified(runtime, request, version)
         return await self._groups.run_in(
@@ -128,19 +125,19 @@ class TransactionalOffsets:
                 raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
             raise
         if guard is None:
-            return None  # the transaction is open here
+            return None  # the transaction is open in this partition
         asked = partition.topic_partition
         answers = await self._verification.verify(request.transactional_id, producer_id, epoch, [asked], adds=adds)
         error_code = answers.get(asked, ErrorCode.INVALID_TXN_STATE)
         if error_code != ErrorCode.NONE:
             raise KafkaError(
-                for_offset_commit(error_code, version), f"the transaction coordinator says {error_code.name}"
+                for_offset_commit(error_code, version), f"the transaction coordinator responded with {error_code.name}"
             )
         return guard
 
 
 def for_offset_commit(error: ErrorCode, version: int) -> ErrorCode:
-    """The error that a client gets whose TxnOffsetCommit has that version."""
+    """The error that a client gets for its version of TxnOffsetCommit."""
     if error == ErrorCode.NETWORK_EXCEPTION:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if error == ErrorCode.TRANSACTION_ABORTABLE and version < _FIRST_WITH_ABORTABLE:
@@ -152,7 +149,7 @@ _OFFSETS = Split((Level("topics", "topics", ("name", "topic_id")), Level("partit
 _FIRST_FETCH_WITH_GROUPS = 8
 _FIRST_FETCH_WITH_ERROR = 2
 _FIRST_TRANSACTIONAL_THAT_KNOWS_LOADING = 2
-"""Older producers fall over a coordinator that loads, but not over one that is not there (KAFKA-7296)."""
+"""Older producers do not retry COORDINATOR_LOAD_IN_PROGRESS, but do retry COORDINATOR_NOT_AVAILABLE (KAFKA-7296)."""
 
 
 class OffsetCommitHandlers:
@@ -187,13 +184,13 @@ class OffsetCommitHandlers:
             rows = []
             for wanted in _once_each(request.groups):
                 rows.append(await self._fetched(wanted, context.version, request.require_stable))
-                await asyncio.sleep(0)  # others have their turn
+                await asyncio.sleep(0)  # let other tasks run
             return {"groups": rows}
         group = await self._fetched(request, context.version, request.require_stable)
         code = group["error_code"]
         topics = [{name: topic[name] for name in ("name", "partitions")} for topic in group["topics"]]
         if code and context.version < _FIRST_FETCH_WITH_ERROR:
-            # There is no place for the group's error, so each partition tells it.
+            # These versions have no field for the group's error, so each partition has it.
             topics = [
                 {"name": topic.name, "partitions": [_unfetched(index, code) for index in topic.partition_indexes]}
                 for topic in request.topics
@@ -220,9 +217,9 @@ class OffsetCommitHandlers:
 
 
 def _once_each(groups: list[Message]) -> list[Message]:
-    """A group named often is answered once; or a small request could ask for an answer of gigabytes.
+    """Each group once, so that a small request cannot cause a response of gigabytes.
 
-    As in Kafka, some of its offsets may be asked for beside all of them.
+    As in Kafka, a request may have some offsets of a group beside all of them.
     """
     first: dict[tuple[str, bool], Message] = {}
     for group in groups:
@@ -235,7 +232,7 @@ def _refused(topic: Message, code: int) -> dict[str, Any]:
 
 
 def _refused_rows(topic: Message, code: int) -> list[dict[str, Any]]:
-    if code == ErrorCode.UNKNOWN_SERVER_ERROR:  # the log did not take it: all of it in one batch is too large
+    if code == ErrorCode.UNKNOWN_SERVER_ERROR:  # the batch of all offsets is too large for the log
         code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     return [{"partition_index": partition.partition_index, "error_code": code} for partition in topic.partitions]
 

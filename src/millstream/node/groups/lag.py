@@ -1,8 +1,8 @@
-"""How far groups are behind: what they have committed, against how far their partitions are committed.
+"""The lag of groups: committed offsets compared with the high watermarks of their partitions.
 
-The coordinator of a group knows the first. The second it knows of partitions that have a replica here; of the others
-it asks their leaders, one ListOffsets to each, when somebody wants to know and not more often than every few seconds.
-So lag costs nothing while nobody looks at it.
+The coordinator of a group has the committed offsets. It has the high watermarks of partitions with a replica on this
+broker. For other partitions it sends ListOffsets to their leaders, when lag is read, at most once in a few seconds. Lag
+costs nothing while it is not read.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from millstream.node.metadata.image import TopicImage
 from millstream.node.replicas.partition_table import PartitionTable
 
 REFRESH_SECONDS = 5.0
-"""Answers of other brokers count for so long."""
+"""How long the offsets of other brokers are used before they are requested again."""
 _TIMEOUT_SECONDS = 2.0
 _MAX_PARTITIONS_PER_REQUEST = 2000
 _ROWS_PER_TURN = 100
@@ -34,7 +34,7 @@ class Lag(NamedTuple):
     partition: int
     committed: int
     end: int | None
-    """The high watermark; None where it is not known now."""
+    """The high watermark; None if it is not known."""
 
     @property
     def records(self) -> int | None:
@@ -59,7 +59,7 @@ class GroupLag:
         self._refreshed_at = -REFRESH_SECONDS
 
     async def refresh(self, pause: Callable[[], Awaitable[None]]) -> None:
-        """Learns what has to be asked for, unless that was done a moment ago; `pause` lets others have a turn."""
+        """Requests the high watermarks of other brokers, unless done recently. `pause` lets other tasks run."""
         wanted: dict[PartitionKey, None] = {}
         for count, (_, topic, index, _) in enumerate(self._committed()):
             wanted[topic.name, index] = None
@@ -73,7 +73,7 @@ class GroupLag:
             partition = self._partitions.by_name.get(name.encode(), {}).get(index)
             if partition is not None:
                 try:
-                    await partition.open()  # before that its high watermark is not known
+                    await partition.open()  # opening loads the high watermark
                 except KafkaError:
                     continue
             elif is_due:
@@ -86,7 +86,7 @@ class GroupLag:
             self._remote_ends = {at: end for ends in found for at, end in ends.items()}
 
     def rows(self) -> Iterator[Lag]:
-        """Of all groups that this broker coordinates; `refresh` first."""
+        """The lag of all groups that this broker coordinates. Call `refresh` first."""
         for group_id, topic, index, committed in self._committed():
             yield Lag(group_id, topic.name, index, committed.offset, self._end(topic.name, index))
 
@@ -110,7 +110,7 @@ class GroupLag:
         return partition.high_watermark if partition.opened_log is not None else None
 
     async def _request_ends(self, leader: int, topics: dict[str, list[int]]) -> dict[PartitionKey, int]:
-        """The ends that a leader tells of; none if it does not answer in time."""
+        """The high watermarks of a leader; empty if it does not respond in time."""
         every = [(topic, index) for topic, indexes in topics.items() for index in indexes]
         ends: dict[PartitionKey, int] = {}
         for first in range(0, len(every), _MAX_PARTITIONS_PER_REQUEST):

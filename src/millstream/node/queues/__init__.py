@@ -1,1 +1,1 @@
-"""Queues (share groups, KIP-932): delivery of records, its state, dead letters."""
+"""Queues (share groups, KIP-932): share-partition leaders, share state, dead letters."""

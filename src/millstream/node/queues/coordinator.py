@@ -1,8 +1,8 @@
-"""The share coordinator: keeps the state of share-partitions, in the partitions of `__share_group_state` led here.
+"""The share coordinator: keeps the state of share-partitions in `__share_group_state`.
 
-The topic is made when it is first needed; a partition of it is loaded when it is first asked for. It is not compacted
-(updates build on each other): now and then everything that lives in a partition is written out again as snapshots, and
-the log before them is cut off.
+The topic is created when it is first needed; a partition of it is loaded when it is first used. The topic is not
+compacted, because updates build on each other. From time to time all states of a partition are written again as
+snapshots, and the log before them is deleted.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ R = TypeVar("R")
 
 
 class StoredState(NamedTuple):
-    """A share-partition's state as it was at one moment."""
+    """The state of a share-partition at one moment."""
 
     state_epoch: int
     leader_epoch: int
@@ -61,10 +61,10 @@ class ShareCoordinator:
         self._environment = environment
         self._runtimes: dict[int, CoordinatorRuntime] = {}
 
-    # Where state lives
+    # The partition of a state
 
     async def ensure_topic(self) -> None:
-        """Makes `__share_group_state` unless it is there; COORDINATOR_NOT_AVAILABLE if that is not possible."""
+        """Creates `__share_group_state` unless it exists; COORDINATOR_NOT_AVAILABLE if that fails."""
         if STATE_TOPIC in self._view.image.topics:
             return
         config = self._view.config
@@ -87,7 +87,7 @@ class ShareCoordinator:
         return self.partition_of_text(coordinator_key(key))
 
     def partition_of_text(self, key: str) -> int:
-        """The same for a key as FindCoordinator spells it."""
+        """The same for a key in the format of FindCoordinator."""
         topic = self._view.image.topics.get(STATE_TOPIC)
         if topic is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{STATE_TOPIC} does not exist yet")
@@ -148,7 +148,7 @@ class ShareCoordinator:
         except TimeoutError:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{at} is loading") from None
         except Exception as error:
-            self._close(at.partition, runtime)  # the next request begins anew
+            self._close(at.partition, runtime)  # the next request loads it again
             if not isinstance(error, KafkaError) or error.code == ErrorCode.NOT_COORDINATOR:
                 raise
             _log.error("share_state_not_loaded partition=%s error=%s", at, error)
@@ -158,7 +158,7 @@ class ShareCoordinator:
         await self._run(key, lambda shard, now_ms: shard.initialize(key, state_epoch, start_offset, now_ms))
 
     async def read(self, key: ShareKey, leader_epoch: int) -> StoredState:
-        """The state as its leader needs it; INVALID_REQUEST if there is none."""
+        """The state for a share-partition leader; INVALID_REQUEST if there is none."""
 
         def read(shard: ShareStateShard, now_ms: int) -> CoordinatorResult[StoredState]:
             outcome = shard.read(key, leader_epoch, now_ms)
@@ -205,17 +205,17 @@ class ShareCoordinator:
         begin = log.log_end_offset
         now_ms = self._environment.clock.now_ms()
         try:
-            # Without a pause: an update in between would belong to a snapshot that is no longer the last.
+            # Without a pause: an update in between would belong to a snapshot that is not the last one.
             for records in _in_batches(shard.checkpoint(now_ms).records):
                 runtime.run_now(lambda now_ms, records=records: CoordinatorResult(None, records))  # type: ignore[misc]
             shard.records_since_checkpoint = 0
             end = log.log_end_offset
             await runtime.settled()
         except KafkaError:
-            return  # logged where it happened; the next write tries again
+            return  # already logged; the next write retries
 
         def flushed(error: KafkaError | None) -> None:
-            # Until the snapshots are on disk, what they replace must stay: a power cut may take them.
+            # The log before the snapshots stays until they are flushed: a power failure may lose them.
             if error is not None or not runtime.is_current:
                 return
             log.delete_records_before(begin)
@@ -225,10 +225,10 @@ class ShareCoordinator:
 
         runtime.partition.when_flushed(end, flushed)
 
-    # Life
+    # Life cycle
 
     def follow(self, delta: MetadataDelta) -> None:
-        """What this broker leads no longer is given up; what it leads now is loaded when it is first asked for."""
+        """Closes runtimes of partitions that this broker does not lead any more; new ones are loaded on first use."""
         for index, runtime in tuple(self._runtimes.items()):
             if not runtime.is_current:
                 self._close(index, runtime)
@@ -245,7 +245,7 @@ def _stored(state: ShareState) -> StoredState:
 
 
 def coordinator_key(key: ShareKey) -> str:
-    """As FindCoordinator spells it, and as it is hashed: group, topic id in Kafka's base 64, partition."""
+    """The key of FindCoordinator, which is also hashed: group, topic id in Kafka's base 64, partition."""
     topic_id = base64.urlsafe_b64encode(key.topic_id.bytes).decode().rstrip("=")
     return f"{key.group_id}:{topic_id}:{key.partition}"
 

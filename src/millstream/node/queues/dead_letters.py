@@ -1,10 +1,10 @@
-"""Dead letters (KIP-1191): records that a share group gave up are copied to the topic that the group names for them.
+"""Dead letters (KIP-1191): copies records that a share group gave up to the group's dead-letter topic.
 
-The copy has the key, value and headers of the original (unless the group does not want that), and headers that say
-where it was and what became of it. It is written before the record counts as archived, so a crash in between may write
-it twice, but never loses it: what fails is tried again until it is done. A record that cannot be read is told of
-without a copy. Only where the settings are wrong (a topic that is missing, or not meant for dead letters) is the record
-archived without a letter, and that logged: one wrong setting must not stop the group.
+The copy has the key, value and headers of the original (unless the group disables that), and headers with its source
+and the reason. It is written before the record is archived. So a crash may write it twice, but never loses it: failures
+are retried until it is written. A record that cannot be read gets a letter without a copy. Only if the settings are
+wrong (the topic is missing, or not enabled for dead letters) the record is archived without a letter, and that is
+logged: one wrong setting must not stop the group.
 """
 
 import asyncio
@@ -47,13 +47,13 @@ _PERMANENT_ERRORS = frozenset(
         ErrorCode.POLICY_VIOLATION,
     )
 )
-"""Refusals of a topic that trying again does not change."""
+"""Errors of a topic creation that a retry does not solve."""
 
 _log = logging.getLogger("millstream.share")
 
 
 class Sender(Protocol):
-    """The share-partition whose records are given up."""
+    """The share-partition leader whose records are given up."""
 
     @property
     def key(self) -> ShareKey: ...
@@ -75,9 +75,9 @@ class DeadLetters:
         self._environment = environment
 
     async def send(self, sender: Sender, config: Callable[[], GroupConfig], letters: Sequence[DeadLetter]) -> None:
-        """Writes the letters, and tells the sender of each that is written or has to be given up.
+        """Writes the letters. Calls the sender for each letter that is written or given up.
 
-        Ends early if the sender is dropped: who takes its place sends what was not told of.
+        Stops if the sender is dropped: the next leader sends the letters that were not confirmed.
         """
         for letter in letters:
             await self._deliver(sender, config, letter)
@@ -86,7 +86,7 @@ class DeadLetters:
         delays = _delays()
         position = letter.first
         while not sender.dropped:
-            settings = config()  # as they are by now: an operator may have set right what was wrong
+            settings = config()  # read again: an operator may have corrected the settings
             topic = settings[group_config.ERRORS_DEADLETTERQUEUE_TOPIC_NAME]
             copy = settings[group_config.ERRORS_DEADLETTERQUEUE_COPY_RECORD_ENABLE]
             try:
@@ -100,12 +100,12 @@ class DeadLetters:
                     sender.key.group_id, topic, sender.partition.topic_partition, position, error,
                 )  # fmt: skip
                 if error.code is ErrorCode.INVALID_CONFIG and position <= letter.last:
-                    position = letter.last + 1  # given up; what is left is to say so
+                    position = letter.last + 1  # given up; only the confirmation is left
                     continue
             await asyncio.sleep(next(delays))
 
     async def _send_part(self, sender: Sender, topic: str, copy: bool, letter: DeadLetter, offset: int) -> int:
-        """Sends some of the records from `offset` on; returns where to go on."""
+        """Sends some of the records from `offset` on; returns the next offset."""
         source = sender.partition
         target = await self._target(topic, source)
         last = min(letter.last, offset + _RECORDS_PER_BATCH - 1)
@@ -114,7 +114,7 @@ class DeadLetters:
         records = []
         for each in range(offset, last + 1):
             if copy and each not in originals and last > offset:
-                continue  # a gap in the log, or compacted away meanwhile: there is nothing to tell of
+                continue  # a gap in the log, or removed by compaction
             context = _context(sender.key.group_id, source, each, letter)
             original = originals.get(each)
             if original is None:
@@ -141,7 +141,7 @@ class DeadLetters:
             await self._writer.append(target.topic, target.partition, build_batch([letter]))
 
     async def _originals(self, source: Partition, first: int, last: int) -> dict[int, Record | None]:
-        """The records that the log has of these offsets; None for one that it has but that cannot be read."""
+        """The records at these offsets; None for a record that cannot be read."""
         log = source.log
         found: dict[int, Record | None] = {}
         position = max(first, log.log_start_offset)
@@ -199,7 +199,7 @@ class DeadLetters:
             if error.code not in _PERMANENT_ERRORS:
                 raise
             raise KafkaError(
-                ErrorCode.INVALID_CONFIG, f"dead-letter topic {topic} cannot be made: {error.message}"
+                ErrorCode.INVALID_CONFIG, f"dead-letter topic {topic} cannot be created: {error.message}"
             ) from error
 
 
@@ -220,7 +220,7 @@ def _delays() -> Iterator[float]:
 
 
 def _read(piece: Slice, first: int, last: int, limits: OpeningLimits) -> tuple[dict[int, Record | None], int]:
-    """In a thread: the records of a slice that are wanted, and where the slice ends."""
+    """Runs in a thread: the wanted records of a slice, and the offset after the slice."""
     piece.prepare()
     data = memoryview(piece.read())
     found: dict[int, Record | None] = {}

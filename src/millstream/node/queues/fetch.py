@@ -1,11 +1,11 @@
-"""ShareFetch (78) and ShareAcknowledge (79): how members of share groups get records and say what became of them.
+"""ShareFetch (78) and ShareAcknowledge (79), and the share sessions of members.
 
-A ShareFetch first deals with the acknowledgements it brings, then acquires what is free in the partitions its session
-follows. With nothing to say it waits, and is woken by an append, by records that are given back or by their time;
-nothing polls. Deliberate difference: a request with acknowledgements is answered at once, not when there are records.
+A ShareFetch first applies its acknowledgements, then acquires available records of the session's partitions. Without
+records it waits. An append, released records or due records wake it; nothing polls. Difference to Kafka: a request with
+acknowledgements gets its response at once, not when there are records.
 
-Share sessions (KIP-932): what each member of a share group follows on this broker, and the epoch that orders its
-requests. A session ends with its connection, and what its member holds is then free again.
+A share session (KIP-932) has the partitions that a member of a share group fetches from this broker, and the epoch that
+orders its requests. It ends with its connection; then the member's records are released.
 """
 
 import asyncio
@@ -49,15 +49,15 @@ class ShareSession:
         self.peer = peer
         self.closed = False
         self.epoch = 1
-        """What the next request must carry."""
+        """The epoch of the next request."""
         self.partitions: OrderedDict[PartitionId, None] = OrderedDict()
-        """Those that are followed, in the order in which they are served."""
+        """The partitions of the session, in the order in which they are served."""
         self.touched: set[PartitionId] = set()
-        """Those of which the member may hold records, followed or not."""
+        """Partitions of which the member may hold records, also removed ones."""
         self.on_lost: Callable[[], None] = lambda: None
 
     def served(self, partitions: Iterable[PartitionId]) -> None:
-        """Who got something goes behind those who did not."""
+        """Partitions with records go to the end, behind those without."""
         for each in partitions:
             if each in self.partitions:
                 self.partitions.move_to_end(each)
@@ -65,7 +65,7 @@ class ShareSession:
 
 class ShareSessions:
     def __init__(self, slots: int, on_lost: Callable[[ShareSession], None]) -> None:
-        """`on_lost` is told of sessions whose connection ended."""
+        """`on_lost` is called with each session whose connection ended."""
         self._slots = slots
         self._on_lost = on_lost
         self._sessions: dict[tuple[str, str], ShareSession] = {}
@@ -75,7 +75,7 @@ class ShareSessions:
         return len(self._sessions)
 
     def open(self, group_id: str, member_id: str, peer: Peer) -> ShareSession:
-        """A new session, in place of one the member may have had: it still holds what it holds."""
+        """A new session, which replaces an earlier one of the member. The member keeps its records."""
         earlier = self._sessions.get((group_id, member_id))
         if earlier is None and len(self._sessions) >= self._slots:
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"this broker has {self._slots} share sessions")
@@ -89,7 +89,7 @@ class ShareSessions:
         return session
 
     def resume(self, group_id: str, member_id: str, epoch: int, peer: Peer) -> ShareSession:
-        """The session that a request goes on with."""
+        """The session that a request continues."""
         session = self._sessions.get((group_id, member_id))
         if session is None:
             raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, f"member {member_id} has no share session here")
@@ -107,7 +107,7 @@ class ShareSessions:
     def follow(
         self, session: ShareSession, partitions: Iterable[PartitionId], forgotten: Iterable[PartitionId]
     ) -> None:
-        """Changes what a session follows; SHARE_SESSION_LIMIT_REACHED if that would be too much."""
+        """Changes the partitions of a session; SHARE_SESSION_LIMIT_REACHED if there are too many."""
         before = len(session.partitions)
         for each in forgotten:
             session.partitions.pop(each, None)
@@ -117,7 +117,7 @@ class ShareSessions:
         self._followed += count - before
         if count > _PARTITIONS_PER_SESSION or (count > before and self._followed > _PARTITIONS_IN_ALL):
             self._followed -= count
-            session.partitions.clear()  # the member is told, and begins a new session
+            session.partitions.clear()  # the member gets the error, and starts a new session
             raise KafkaError(
                 ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"{count} partitions are more than a share session can have now"
             )
@@ -145,7 +145,7 @@ class ShareSessions:
 
 
 _RECORD_LIMIT = 1
-"""The acquire mode that takes `max_records` to the letter."""
+"""The acquire mode in which `max_records` is exact."""
 
 _WRONG_LEADER = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
 
@@ -170,7 +170,7 @@ class ShareFetchHandlers:
         self._max_bytes = max_bytes
         self.sessions = ShareSessions(session_slots, self._lost)
         self.waiting = 0
-        """Fetches under way, most of which wait for something to hand out."""
+        """Fetches in progress; most of them wait for records."""
 
     # ShareFetch
 
@@ -212,7 +212,7 @@ class ShareFetchHandlers:
     def _session(
         self, request: Message, context: Context, rows: dict[PartitionId, SharePartitionResult]
     ) -> ShareSession:
-        """The session that the request begins, goes on with or ends; `rows` is told what it cannot follow."""
+        """The session that the request opens, continues or closes. Errors of single partitions go to `rows`."""
         epoch = request.share_session_epoch
         if epoch == FINAL_EPOCH:
             return self.sessions.close(request.group_id, request.member_id)
@@ -244,7 +244,7 @@ class ShareFetchHandlers:
     async def collect(
         self, session: ShareSession, request: Message, rows: dict[PartitionId, SharePartitionResult]
     ) -> list[SharePartitionLeader]:
-        """Acquires what is free, once around; returns the partitions that were looked at."""
+        """Acquires available records, once for each partition; returns the partitions that were visited."""
         left_bytes = min(request.max_bytes, self._max_bytes)
         left_records = request.max_records
         strict = request.share_acquire_mode == _RECORD_LIMIT
@@ -327,7 +327,7 @@ class ShareFetchHandlers:
             try:
                 ranges = acknowledged_ranges(partition.acknowledgement_batches, request.is_renew_ack)
                 if not may_renew and any(kind == Acknowledgement.RENEW for _, _, kind in ranges):
-                    raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "members of this group may not renew")
+                    raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "renewals are disabled for this group")
                 leader = await self._shared.get(ShareKey(session.group_id, *at))
                 await leader.acknowledge(session.member_id, ranges)
                 results[at] = None
@@ -338,7 +338,7 @@ class ShareFetchHandlers:
     def _may_renew(self, group_id: str) -> bool:
         return bool(self._shared.config_of(group_id)[group_config.SHARE_RENEW_ACKNOWLEDGE_ENABLE])
 
-    # Sessions that end
+    # Closing of sessions
 
     async def _release(self, session: ShareSession) -> None:
         for at in tuple(session.touched):
@@ -347,7 +347,7 @@ class ShareFetchHandlers:
                 await leader.release(session.member_id)
 
     async def give_back(self, session: ShareSession, rows: dict[PartitionId, SharePartitionResult]) -> None:
-        """Frees what was acquired for an answer that nobody will get."""
+        """Releases the records of a response that cannot be sent."""
         for at, row in list(rows.items()):
             if not row.acquired:
                 continue
@@ -355,7 +355,7 @@ class ShareFetchHandlers:
             leader = self._shared.loaded(ShareKey(session.group_id, *at))
             if leader is not None:
                 ranges = [(first, last, int(Acknowledgement.RELEASE)) for first, last, _ in row.acquired]
-                with suppress(KafkaError):  # it is free already, with everything else that the member had
+                with suppress(KafkaError):  # already released with all records of the member
                     await leader.acknowledge(session.member_id, ranges)
 
     def _lost(self, session: ShareSession) -> None:
@@ -363,7 +363,7 @@ class ShareFetchHandlers:
 
 
 class _PendingShareFetch:
-    """One ShareFetch from the inspect_records for records to the answer."""
+    """One ShareFetch, from its arrival to its response."""
 
     def __init__(self, handlers: ShareFetchHandlers, request: Message, session: ShareSession, context: Context) -> None:
         self._handlers = handlers
@@ -397,7 +397,7 @@ class _PendingShareFetch:
                 return
 
     def _watch(self, partitions: list[SharePartitionLeader]) -> None:
-        """From before the first inspect_records, so that nothing that happens during it is missed."""
+        """Registered before the first attempt, so that no event is missed."""
         for leader in partitions:
             leader.waiters.add(self)
             leader.partition.waiters.add(self)
@@ -428,7 +428,7 @@ def _check_request(request: Message) -> None:
 
 
 def acknowledged_ranges(batches: Iterable[Message], renewals: bool) -> list[AckRange]:
-    """What a request says, one row per stretch of offsets with the same word; INVALID_REQUEST if it is ill said."""
+    """The ranges of offsets with one acknowledgement each; INVALID_REQUEST if the request is malformed."""
     ranges: list[AckRange] = []
     expected = -1
     highest = Acknowledgement.RENEW if renewals else Acknowledgement.REJECT
@@ -436,7 +436,7 @@ def acknowledged_ranges(batches: Iterable[Message], renewals: bool) -> list[AckR
         first, last, kinds = batch.first_offset, batch.last_offset, batch.acknowledge_types
         if first < 0 or first > last or first < expected:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"offsets {first} to {last} are out of order")
-        if first == expected:  # which Kafka tells from the above
+        if first == expected:  # Kafka has its own error for this
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f"offset {first} is acknowledged twice")
         if not kinds or len(kinds) not in (1, last - first + 1):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(kinds)} acknowledgements for {first} to {last}")

@@ -1,8 +1,8 @@
-"""ShareGroupHeartbeat (76), ShareGroupDescribe (77), and what tools do with a share group's offsets (90, 91, 92).
+"""Handlers of share groups and of share state.
 
-Initialize, Read, Write, Delete and ReadSummary ShareGroupState (83 to 87): the share coordinator, on the wire.
-
-A leader on this node calls the coordinator directly; these are for leaders on others, and for tools.
+ShareGroupHeartbeat (76), ShareGroupDescribe (77); Describe, Alter and Delete ShareGroupOffsets (90 to 92). Initialize,
+Read, Write, Delete and ReadSummary ShareGroupState (83 to 87): a share-partition leader on this broker calls the share
+coordinator directly; these are for leaders on other brokers, and for tools.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class ShareGroupHandlers:
                     named = [(each.topic_name, self._id_of(each.topic_name), each.partitions) for each in asked.topics]
                 for name, topic_id, indexes in named:
                     described: list[dict[str, Any]] = []
-                    for at in range(0, len(indexes), _AT_ONCE):  # together: each asks up to two other brokers
+                    for at in range(0, len(indexes), _AT_ONCE):  # in parallel: each needs up to two other brokers
                         some = indexes[at : at + _AT_ONCE]
                         described += await asyncio.gather(
                             *(self._described(asked.group_id, topic_id, name, index) for index in some)
@@ -138,12 +138,12 @@ class ShareGroupHandlers:
                     if found is None or not 0 <= partition.partition_index < found.partition_count:
                         raise _unknown(topic.topic_name, partition.partition_index)
                     if partition.start_offset < 0:
-                        raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no offset {partition.start_offset}")
+                        raise KafkaError(ErrorCode.INVALID_REQUEST, f"invalid start offset {partition.start_offset}")
                     kept.setdefault(found.id, (topic.topic_name, []))[1].append(partition.partition_index)
                 except KafkaError as error:
                     refused[topic.topic_name, partition.partition_index] = error
         if kept:
-            try:  # before there is state, so that there is never any that no group knows of
+            try:  # before the state is written, so that no state is unknown to its group
                 await self._groups.run(
                     request.group_id, lambda shard, now_ms: shard.share.add_state(request.group_id, kept)
                 )
@@ -192,7 +192,7 @@ class ShareGroupHandlers:
                 forgotten.add(topic_id)
             responses.append(row)
         if forgotten:
-            try:  # the state itself goes when the group has noted this: see ShareGroupStates
+            try:  # the state is deleted when the group has noted this, see ShareGroupStates
                 await self._groups.run(
                     request.group_id, lambda shard, now_ms: shard.share.remove_state(request.group_id, forgotten)
                 )
@@ -275,7 +275,7 @@ class ShareStateHandlers:
         ]
         for batch in batches:
             if not 0 <= batch.first <= batch.last or batch.state not in _STATES or batch.deliveries < 0:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no such state: {batch}")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"invalid state: {batch}")
         await self._coordinator.write(
             key,
             state_epoch=row.state_epoch,
@@ -316,7 +316,7 @@ async def _each(request: Message, operation: Operation) -> Response:
             answer: dict[str, Any] = {"partition": row.partition}
             try:
                 if not 0 < len(request.group_id or "") <= MAX_TEXT_LENGTH or row.partition < 0:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, "there is no such group id or partition")
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "invalid group id or partition")
                 answer |= await operation(ShareKey(request.group_id, topic.topic_id, row.partition), row)
             except KafkaError as error:
                 answer |= {"error_code": error.code, "error_message": error.message}

@@ -1,9 +1,9 @@
-"""One shared partition on its leader: stretches of the log go out, what members say of them comes in and is persisted.
+"""The share-partition leader: hands out records of a partition to a share group, and persists acknowledgements.
 
-It hands out whole batches, as a fetch does, together with the offsets in them that a member acquired, and lets locks
-expire and records become due. All decisions are in `node/queues/core/partition.py`; loading is the owner's.
+It returns whole batches, as a fetch does, with the offsets in them that the member acquired. It runs the timers of
+locks and of delayed records. The decisions are in `core/partition.py`; loading is in `partitions.py`.
 
-Keys and due times of records, for the groups and topics that ask for key order or delays; only these pay for it.
+`inspect` reads keys and due times of records. Only groups with key order and topics with delays need it.
 """
 
 import asyncio
@@ -30,17 +30,17 @@ from millstream.node.storage.index.aborted_reading import aborted_among
 from millstream.node.storage.log.log_reader import BatchLocation, Slice, walk_batches
 
 DELIVER_AT = "millstream-deliver-at"
-"""The header with the time before which share groups do not hand the record out: milliseconds since 1970, as text."""
+"""The header with the earliest delivery time for share groups: milliseconds since 1970, as text."""
 _MAX_DIGITS = 19
 MAX_INSPECTED_OFFSETS = 2000
-"""Offsets that are looked at in one go: what becomes of each is worked out on the event loop."""
+"""Offsets that are inspected at once: the event loop processes each of them."""
 
 _log = logging.getLogger("millstream.share")
 
 
 def inspect(batches: bytes, delay_ms: int, first: int, last: int, limits: OpeningLimits) -> Iterator[ReadRecord]:
-    """Offset, key and due time of each record from offset `first` to `last`; a negative delay means that nothing is
-    delayed here. For a thread: passing over what lies before `first` takes time."""
+    """Offset, key and due time of each record from offset `first` to `last`. A negative delay disables delays. Runs in
+    a thread, because skipping the records before `first` takes time."""
     for position, header in iterate_headers(batches):
         low, high = max(first, header.base_offset), min(last, header.last_offset)
         if header.is_control or low > high:
@@ -50,7 +50,7 @@ def inspect(batches: bytes, delay_ms: int, first: int, last: int, limits: Openin
             for record in records_between(header, batch, low, high, limits):
                 yield record.offset, record.key, due_ms(record, delay_ms)
         except KafkaError as error:
-            # The consumer will say what is wrong with it; until then it must not hold up the others.
+            # The consumer gets the error; until then the batch must not block other batches.
             _log.warning("batch_not_inspected offset=%d error=%s", header.base_offset, error)
             for offset in range(low, high + 1):
                 yield offset, None, 0
@@ -68,18 +68,18 @@ def due_ms(record: Record, delay_ms: int) -> int:
 
 
 _SUPERSEDED = frozenset((ErrorCode.INVALID_REQUEST, ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH))
-"""Refusals of a write that say that the state is no longer the one that was loaded."""
+"""Errors of a write that show that the loaded state is outdated."""
 
 _STATE_CHECK_INTERVAL_MS = 5000
-"""How long a state that nothing is written to is taken for the one that is kept."""
+"""How long a state without writes is used before it is checked."""
 _READ_BYTES = 4 << 20
 _MAX_CHECKED = 1024
 _INSPECTED_BYTES = 256 << 10
-"""How much is read at once where records are looked at: the loop has others to serve."""
+"""Bytes read at once where records are inspected, so that the event loop is not blocked."""
 
 
 class Owner(Protocol):
-    """What a shared partition needs around it."""
+    """What a share-partition leader needs of its owner."""
 
     persister: SharePersister
     environment: Environment
@@ -94,7 +94,7 @@ class Owner(Protocol):
 
 
 class AcquiredRecords(NamedTuple):
-    """What a member gets: bytes of the log, and which of the records in them are for it."""
+    """The result of an acquisition: bytes of the log, and the offsets in them that the member acquired."""
 
     records: Slice
     acquired: list[Acquired]
@@ -120,7 +120,7 @@ class SharePartitionLeader:
         self.waiters: Waiters[Waiter] = Waiters()
         self.dropped = False
         self.only_committed = only_committed
-        """Whether records of transactions are handed out only once these are committed (`share.isolation.level`)."""
+        """Whether records of transactions are handed out only when these are committed (`share.isolation.level`)."""
         self._state_epoch = state_epoch
         self._delay_ms = delay_ms
         self._owner = owner
@@ -138,20 +138,20 @@ class SharePartitionLeader:
 
     @property
     def is_current(self) -> bool:
-        """Whether this broker leads the partition still, in the epoch that it was loaded in."""
+        """Whether this broker leads the partition, still in the epoch in which it was loaded."""
         return self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
 
-    # Handing out
+    # Acquisition
 
     async def acquire(
         self, member: str, max_bytes: int, max_records: int, *, strict: bool, at_least_one: bool
     ) -> AcquiredRecords | None:
-        """Acquires records for a member; None if there are none for it now. KafkaError if the log cannot be read."""
+        """Acquires records for a member; None if there are none now. KafkaError if the log cannot be read."""
         if self._reading or self.dropped:
             self._was_busy = True
             return None
         try:
-            self._reading = True  # a second reader would find the same records free while the first waits for the disk
+            self._reading = True  # a second reader would acquire the same records
             return await self._acquire(member, max_bytes, max_records, strict, at_least_one)
         finally:
             self._reading = False
@@ -198,11 +198,12 @@ class SharePartitionLeader:
                 return taken
             if machine.next_offset(now_ms) == offset:
                 return None
-            await asyncio.sleep(0)  # what was read was not for anyone yet: inspect_records further, after the others
+            await asyncio.sleep(0)  # no record was available in this range: continue with the next, after other tasks
         return None
 
     async def _check_readable(self, records: Slice) -> None:
-        """What comes back may be a batch that no member can read, and with it the good ones behind it (ADR 25)."""
+        """A record that was delivered before may be in a batch that no member can read, which blocks the batches after
+        it (ADR 25)."""
         place = records.file.path, records.position
         if place in self._checked:
             return
@@ -215,16 +216,16 @@ class SharePartitionLeader:
             note_unreadable(self.partition, found)
 
     def recheck_state(self) -> None:
-        """Somebody new reads: perhaps it is a new group of the same name."""
+        """A new session reads: it may be of a new group with the same name."""
         self._state_valid_until_ms = 0
 
     async def _check_state(self) -> None:
-        """Finds out whether the state is still the one that was loaded: the share coordinator may be elsewhere."""
+        """Checks at the share coordinator, which may be on another broker, that the loaded state is current."""
         try:
             state = await self._owner.persister.summary(self.key)
         except KafkaError as error:
-            # Nothing is lost by handing records out: what is said of them is refused, if the state is another.
-            _log.warning("share_state_not_looked_at key=%s error=%s", self.key, error)
+            # It is safe to hand records out: acknowledgements are refused if the state is outdated.
+            _log.warning("share_state_not_checked key=%s error=%s", self.key, error)
         else:
             if state is None or state.state_epoch != self._state_epoch:
                 self._owner.forget(self)
@@ -233,7 +234,7 @@ class SharePartitionLeader:
     async def _scan(
         self, records: Slice, offset: int, max_records: int, now_ms: int, aborted: AbortedBatches
     ) -> list[BatchLocation]:
-        """Tells the machine what lies in a slice, as far as it is needed; returns the batches with records to give."""
+        """Registers the batches of a slice, as far as needed; returns those with records to hand out."""
         machine, unreadable = self.machine, self.partition.unreadable
         data: list[BatchLocation] = []
         expected = offset
@@ -243,7 +244,7 @@ class SharePartitionLeader:
                 continue
             if unreadable is not None and unreadable.has(place.first):
                 if data:
-                    break  # members would drop what is behind it in the same response
+                    break  # members would skip the rest of the response after it
                 is_for_nobody = True
             if place.first > expected:
                 machine.absent(expected, place.first - 1, now_ms)
@@ -256,8 +257,8 @@ class SharePartitionLeader:
                 break
         unread = machine.next_unread()
         if machine.inspected and data and data[0].first <= unread <= data[-1].last:
-            # In a thread: batches may be large once they are opened. No other request reads here meanwhile. A few at a
-            # time: the next request, or the next turn, goes on behind them.
+            # In a thread, because batches may be large. No other request reads here meanwhile. Only some offsets at a
+            # time: the next request continues after them.
             last = min(data[-1].last, unread + MAX_INSPECTED_OFFSETS - 1)
             limits = self._owner.opening_limits()
 
@@ -275,22 +276,22 @@ class SharePartitionLeader:
         return data
 
     def differs(self, key_order: bool, delay_ms: int) -> bool:
-        """Whether settings changed that decide how records are looked at."""
+        """Whether the settings changed that decide how records are inspected."""
         return (key_order, delay_ms) != (self.machine.key_order, self._delay_ms)
 
-    # What members say
+    # Acknowledgements
 
     async def acknowledge(self, member: str, ranges: Sequence[AckRange]) -> None:
-        """Returns when it is persisted; KafkaError if it was refused or could not be."""
+        """Returns when the acknowledgements are persisted; KafkaError if they are refused or cannot be persisted."""
         if self.dropped:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the share-partition was loaded anew")
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the share-partition is being reloaded; try again")
         now_ms = self._time.now_ms()
         transition = self.machine.acknowledge(member, ranges, now_ms)
         self._set_timer()
         await self._persist(transition)
 
     async def release(self, member: str) -> None:
-        """The member is gone."""
+        """Releases the records of a member that has left."""
         if not self.dropped:
             await self._persist_or_log(self.machine.release_member(member))
 
@@ -302,14 +303,14 @@ class SharePartitionLeader:
         except KafkaError as error:
             if error.code in _SUPERSEDED:
                 self._owner.forget(self)
-                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the state is another by now: {error}") from error
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the state was replaced: {error}") from error
             self.machine.roll_back(transition)
             self._set_timer()
             raise
         self._commit(transition)
 
     async def _persist_or_log(self, transition: Transition) -> None:
-        """For what is so whether it can be persisted or not: a lock is over, a member is gone."""
+        """For changes that hold even if they cannot be persisted: an expired lock, a member that has left."""
         if not transition.runs:
             return
         try:
@@ -340,12 +341,12 @@ class SharePartitionLeader:
         self.wake_all()
 
     async def dead_letter_written(self, letter: DeadLetter) -> None:
-        """A dead letter is where it belongs."""
+        """Called when a dead letter is written."""
         if self.dropped:
-            return  # whoever loads it anew sends the letter again: the state still has it on its way
+            return  # the next leader sends the letter again: the state still has it
         await self._persist(self.machine.finish_archiving(letter.first, letter.last))
 
-    # Time
+    # Timers
 
     def _set_timer(self) -> None:
         deadline_ms = self.machine.next_alarm_ms
@@ -353,7 +354,7 @@ class SharePartitionLeader:
             return
         if self._timer is not None:
             if self._timer_ms <= deadline_ms:
-                return  # when it rings, it looks again
+                return  # the earlier timer sets the next one
             self._timer.cancel()
         delay = max(0, deadline_ms - self._time.now_ms()) / 1000
         self._timer_ms = deadline_ms
@@ -367,8 +368,8 @@ class SharePartitionLeader:
         if self.dropped:
             return
         now_ms = self._time.now_ms()
-        ready = self.machine.next_offset(now_ms)  # also takes note of what is due by now
-        expired = self.machine.expire(now_ms)  # written at once: what was decided first must not be written last
+        ready = self.machine.next_offset(now_ms)  # this also registers due records
+        expired = self.machine.expire(now_ms)  # written at once, so that writes have the order of the decisions
         if expired.runs:
             await self._persist_or_log(expired)
         elif ready is not None:
@@ -380,7 +381,7 @@ class SharePartitionLeader:
             waiter.wake()
 
     def drop(self) -> None:
-        """The state changed under it, or the partition is gone: whoever asks next loads it anew."""
+        """The state has changed, or the partition has another leader. The next request loads it again."""
         self.dropped = True
         if self._timer is not None:
             self._timer.cancel()

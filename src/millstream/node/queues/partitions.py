@@ -1,4 +1,4 @@
-"""The shared partitions this broker leads: loaded when a group first reads them, kept as settings and topics say."""
+"""The share-partition leaders on this broker: loads them when a group first reads, and follows settings and topics."""
 
 import asyncio
 import logging
@@ -55,24 +55,25 @@ class SharePartitions:
         self._background = BackgroundTasks(lambda error: _log.error("share_background_failed", exc_info=error))
 
     def opening_limits(self) -> OpeningLimits:
-        """For batches whose records are looked at one by one."""
+        """Limits for batches whose records are inspected."""
         return opening_limits(self._view.config)
 
     def config_of(self, group_id: str) -> GroupConfig:
         overrides = self._view.image.configs.get(ConfigResource(ResourceType.GROUP, group_id), {})
         return GroupConfig(overrides, self._view.config)
 
-    # Finding and loading
+    # Loading
 
     def leaders(self) -> list[SharePartitionLeader]:
-        """Those that some group reads here."""
+        """All loaded share-partition leaders."""
         return list(self._leaders.values())
 
     def loaded(self, key: ShareKey) -> SharePartitionLeader | None:
         return self._leaders.get(key)
 
     async def get(self, key: ShareKey) -> SharePartitionLeader:
-        """The share-partition, loaded; KafkaError if this broker does not lead it or its state cannot be read."""
+        """The loaded share-partition leader; KafkaError if this broker does not lead the partition, or its state cannot
+        be read."""
         leader = self._leaders.get(key)
         if leader is not None:
             return leader
@@ -85,14 +86,14 @@ class SharePartitions:
     async def _load(self, key: ShareKey) -> SharePartitionLeader:
         partition = self.find(key)
         leader_epoch = partition.leader_epoch
-        _ = partition.log  # opened, or the high watermark is not known yet
+        _ = partition.log  # opens the log, which loads the high watermark
         config = self.config_of(key.group_id)
         try:
             state = await self.persister.read(key, leader_epoch)
         except KafkaError as error:
             if error.code is not ErrorCode.INVALID_REQUEST:
                 raise
-            # As Kafka says it: the state was never initialized.
+            # Kafka's error for a state that was never initialized.
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
                 f"share group {key.group_id} does not read partition {key.partition} of topic {key.topic_id}",
@@ -101,7 +102,7 @@ class SharePartitions:
         start = state.start_offset
         if start == UNINITIALIZED:
             start = await self._first_offset(partition, config[group_config.SHARE_AUTO_OFFSET_RESET])
-            # Written down at once: "latest" must mean the same after a restart.
+            # Written at once, so that "latest" means the same after a restart.
             await self.persister.write(
                 key,
                 state_epoch=state.state_epoch,
@@ -126,10 +127,10 @@ class SharePartitions:
         return leader
 
     async def _cut_to_log(self, key: ShareKey, partition: Partition, state: StoredState) -> StoredState:
-        """Takes back what is known of records that the log no longer has: their offsets will be those of others.
+        """Removes the state of records that the log has lost: other records will get their offsets.
 
-        A power cut, or the election of a leader that was not in sync, may cost the log its last records after their
-        acknowledgements were written.
+        A power failure, or an unclean leader election, may lose the last records after their acknowledgements were
+        written.
         """
         end = max(partition.log.log_end_offset, partition.high_watermark)
         batches = state.batches
@@ -162,7 +163,7 @@ class SharePartitions:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"another broker leads partition {key.partition}")
 
     def leader(self, at: tuple[UUID, int]) -> tuple[int, int]:
-        """Who leads a partition, and in which epoch, as the metadata says; -1 where nobody does."""
+        """The leader of a partition and its epoch, from the metadata; -1 if there is none."""
         topic = self._view.image.topics_by_id.get(TopicId(at[0]))
         if topic is None or not 0 <= at[1] < len(topic.partitions):
             return -1, -1
@@ -198,7 +199,7 @@ class SharePartitions:
         except ConfigError:
             return NO_DELAY
 
-    # Following the metadata
+    # Changes of the metadata
 
     def follow(self, delta: MetadataDelta) -> None:
         gone = {topic.id for topic in delta.deleted.values()}
@@ -217,7 +218,7 @@ class SharePartitions:
                 self.forget(leader)
 
     def reset(self, group_id: str, partitions: Iterable[tuple[UUID, int]]) -> None:
-        """The persisted state is another one from now on."""
+        """The persisted state was replaced."""
         for topic_id, index in partitions:
             leader = self._leaders.get(ShareKey(group_id, topic_id, index))
             if leader is not None:

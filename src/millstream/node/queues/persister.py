@@ -1,16 +1,13 @@
-"""The state of share-partitions as their leaders and group coordinators reach it: local, or over the wire where another
-broker keeps it.
+"""Access to the state of share-partitions, on this broker or another; and its creation and deletion for share groups.
 
-What meets a share coordinator that is moving, loading or not to be reached is tried again for a while; all requests are
-of a kind for which arriving twice does no harm. Writes for one share-partition are kept in order. What has to wait goes
-together into the next request.
+`SharePersister` is used by share-partition leaders and group coordinators. It retries for some time while the share
+coordinator moves, loads or cannot be reached; all its requests are idempotent. Writes of one share-partition stay in
+order; writes that wait go into the next request together.
 
-What a group coordinator sees to at the share coordinator: state is made for what a share group begins to read, and
-deleted when nobody needs it any more.
-
-The group's records say what is still to be made, so whoever coordinates the group next goes on with it. Members hear of
-an assignment only when its state is there (`ready`): what a leader finds is this group's own, and never what an earlier
-group of the same name left behind.
+`ShareGroupStates` initializes the state of partitions that a share group starts to read, and deletes the state that is
+not needed any more. The group's records say which states are not initialized yet, so the next group coordinator
+continues. Members get an assignment only when its state is initialized (`ready`). So a leader never finds the state of
+an earlier group of the same name.
 """
 
 import asyncio
@@ -71,7 +68,7 @@ class SharePersister:
         self._peers = peers
         self._loop = environment.loop
         self._waiting: dict[ShareKey, deque[_Write]] = {}
-        """Writes that could not be made on the spot, for each share-partition that has any under way."""
+        """Writes that were not made at once, for each share-partition with writes in progress."""
         self._tasks = BackgroundTasks()
 
     async def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> None:
@@ -84,7 +81,7 @@ class SharePersister:
         )
 
     async def read(self, key: ShareKey, leader_epoch: int) -> StoredState:
-        """The state as a leader needs it that takes over; INVALID_REQUEST if there is none."""
+        """The state for a new leader; INVALID_REQUEST if there is none."""
         return await self._request(
             key,
             lambda: self._local.read(key, leader_epoch),
@@ -100,7 +97,7 @@ class SharePersister:
             await self._request(key, lambda: self._local.delete(key), "delete_share_group_state", {}, lambda row: None)
 
     async def summary(self, key: ShareKey) -> StoredState | None:
-        """Where the state is, without what it knows of single records; None if there is none."""
+        """The state without single records; None if there is none."""
         return await self._request(
             key,
             lambda: self._local.summary(key),
@@ -125,7 +122,7 @@ class SharePersister:
     ) -> None:
         if key not in self._waiting and self._is_local(key):
             try:
-                # A coordinator on this broker takes them in the order in which they come.
+                # A coordinator on this broker keeps the order of calls.
                 await self._local.write(
                     key,
                     state_epoch=state_epoch,
@@ -194,7 +191,7 @@ class SharePersister:
             lambda row: None,
         )
 
-    # Here or there
+    # On this broker, or on another
 
     def _is_local(self, key: ShareKey) -> bool:
         return STATE_TOPIC in self._view.image.topics and self._local.leader_of(key) == self._view.node_id
@@ -241,16 +238,16 @@ class SharePersister:
                     raise KafkaError(ErrorCode(row.error_code), row.error_message or "")
                 found: Message = row
                 return found
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {broker_id} said nothing of {key}")
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {broker_id} sent no row for {key}")
 
     async def _while_leader(self, broker_id: int, key: ShareKey, request: "Coroutine[Any, Any, Message]") -> Message:
-        """The answer of a broker, unless another takes its place meanwhile: one that hangs never says so."""
+        """The response of a broker, unless another broker becomes the leader: a broker that hangs never responds."""
         pending = asyncio.ensure_future(request)
         try:
             while not pending.done():
                 await asyncio.wait((pending,), timeout=_LEADER_CHECK_S)
                 if not pending.done() and self._local.leader_of(key) != broker_id:
-                    raise KafkaError(ErrorCode.NOT_COORDINATOR, f"broker {broker_id} keeps this state no longer")
+                    raise KafkaError(ErrorCode.NOT_COORDINATOR, f"broker {broker_id} does not keep this state any more")
             return pending.result()
         finally:
             pending.cancel()
@@ -265,7 +262,7 @@ _CHANGES_AT_ONCE = 50
 _FIRST_RETRY_S = 0.1
 _MAX_RETRY_S = 10.0
 _FIRST_SECOND = 1_577_836_800
-"""2020 began: epochs of states are counted from local."""
+"""2020-01-01: epochs of states count seconds from here."""
 _LARGEST_EPOCH = (1 << 31) - 1
 
 _log = logging.getLogger("millstream.share")
@@ -275,9 +272,9 @@ _log = logging.getLogger("millstream.share")
 class _StateChange:
     shard: GroupShard
     initializes: bool
-    """Or else deletes."""
+    """Otherwise it deletes the state."""
     epoch: int = 0
-    """Of the state that is made."""
+    """The epoch of a new state."""
 
 
 class ShareGroupStates:
@@ -288,7 +285,7 @@ class ShareGroupStates:
         forget: Callable[[str, Iterable[TopicPartitionId]], None],
         environment: Environment,
     ) -> None:
-        """`forget` is told of share-partitions whose state is another from now on, in case this broker leads them."""
+        """`forget` is called with share-partitions whose state is replaced, in case this broker leads them."""
         self._persister = persister
         self._groups = groups
         self._forget = forget
@@ -314,7 +311,7 @@ class ShareGroupStates:
             task.add_done_callback(_ended)
 
     def _shard_closed(self, shard: GroupShard) -> None:
-        """Whoever coordinates its groups next goes by the records, not by what is under way local."""
+        """The next coordinator of the groups continues from their records; this one stops."""
         for group_id, changes in self._changes.items():
             for at, change in tuple(changes.items()):
                 if change.shard is shard:
@@ -322,7 +319,8 @@ class ShareGroupStates:
             self._notify(group_id)
 
     async def ready(self, group_id: str) -> None:
-        """Returns when all state that the group's members read is there; COORDINATOR_NOT_AVAILABLE if it takes long."""
+        """Returns when all state that the group's members read is initialized; COORDINATOR_NOT_AVAILABLE after the
+        timeout."""
         if not self._is_initializing(group_id):
             return
         try:
@@ -334,7 +332,7 @@ class ShareGroupStates:
                     await asyncio.shield(update)
         except TimeoutError:
             raise KafkaError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the state of share group {group_id} is being made"
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the state of share group {group_id} is being initialized"
             ) from None
 
     def _is_initializing(self, group_id: str) -> bool:
@@ -379,14 +377,14 @@ class ShareGroupStates:
         return True
 
     async def _initialize(self, key: ShareKey, epoch: int) -> None:
-        """In an epoch that no earlier state of the same name was in: a leader that still has it is refused."""
+        """In an epoch above that of any earlier state of the same name, so that a leader with that state is refused."""
         earlier = await self._persister.summary(key)
         if earlier is not None:
             epoch = max(epoch, earlier.state_epoch + 1)
         await self._persister.initialize(key, min(epoch, _LARGEST_EPOCH), UNINITIALIZED)
 
     async def _record_initialized(self, group_id: str, made: "list[tuple[TopicPartitionId, _StateChange]]") -> bool:
-        """Has the group note what was made; False if that has to be tried again."""
+        """Writes to the group which states are initialized; False if that must be retried."""
         for shard in dict.fromkeys(change.shard for _, change in made):
             partitions = [at for at, change in made if change.shard is shard]
             try:

@@ -1,1 +1,1 @@
-"""Transactions: the coordinator, markers, producer ids."""
+"""Transactions: the coordinator, markers, verification, produce in transactions, producer ids."""

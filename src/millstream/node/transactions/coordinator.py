@@ -1,14 +1,11 @@
-"""The transaction coordinator: finds the partition of `__transaction_state` an id lives in, and runs operations there.
+"""The transaction coordinator: runs operations on an id's partition of `__transaction_state`; producer ids.
 
-The internal topic is made when it is first needed. A coordinator's epoch is the leader epoch of its partition: with it,
-partitions refuse markers of the one before. The outcome of a transaction is committed first, then its markers are
-written, then it is complete; whoever becomes coordinator in between goes on from there.
+The internal topic is created when it is first needed. The epoch of a coordinator is the leader epoch of its partition;
+partitions refuse markers with an earlier epoch. The outcome of a transaction is committed first, then its markers are
+written, then it is complete. A new coordinator continues from the state in the log.
 
-Decisions are in `coordinator/transaction`; markers are written by `transaction_markers`.
-
-The shards of the transaction coordinator: one for each partition of `__transaction_state` that this broker leads.
-
-Producer ids for the producers that come to this broker, out of blocks that the controller gives.
+The state machine is `core/shard.py`, its runtime `coordination/runtime.py`; markers are sent by `markers.py`.
+`ProducerIds` has the producer ids of this broker, in blocks from the controller.
 """
 
 import asyncio
@@ -48,7 +45,7 @@ from millstream.node.transactions.markers import TransactionMarkers
 
 class ProducerIds:
     def __init__(self, link: ControllerLink, broker_id: int, broker_epoch: Callable[[], int]) -> None:
-        """`broker_epoch` is that of this broker's registration, as it is now."""
+        """`broker_epoch` returns the current epoch of this broker's registration."""
         self._link = link
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -56,14 +53,16 @@ class ProducerIds:
         self._refill = asyncio.Lock()
 
     async def take(self) -> int:
-        """An id that nobody has; COORDINATOR_LOAD_IN_PROGRESS if there is none at the moment."""
+        """A new producer id; COORDINATOR_LOAD_IN_PROGRESS if there is none now."""
         async with self._refill:
             if self._next == self._end:
                 own = {"broker_id": self._broker_id, "broker_epoch": self._broker_epoch()}
                 block = await self._link.request("allocate_producer_ids", own)
                 if block.error_code:
-                    # The broker is not, or not yet again, registered: the producer is to ask once more.
-                    raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "no producer ids at the moment")
+                    # The broker is not registered now; the producer must retry.
+                    raise KafkaError(
+                        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "no producer ids are available now; try again"
+                    )
                 self._next = block.producer_id_start
                 self._end = block.producer_id_start + block.producer_id_len
             taken = self._next
@@ -80,7 +79,7 @@ class TransactionShards(CoordinatorShards):
         super().__init__(STATE_TOPIC, partitions, environment, self._new_transaction_runtime, _log)
         self._view = view
         self.on_decided: Callable[[CoordinatorRuntime, Transaction], None] = lambda runtime, decided: None
-        """Told of transactions whose outcome was decided, or was found decided in the log."""
+        """Called with each transaction whose outcome was decided, by an operation or in the log that was loaded."""
 
     def _new_transaction_runtime(self, partition: Partition) -> CoordinatorRuntime:
         shard = TransactionShard(self._shard_settings)
@@ -106,8 +105,9 @@ def shard_of(runtime: CoordinatorRuntime) -> TransactionShard:
 
 
 _HOLD_S = 0.1
-"""How long after the decision requests are held that meet the end of an earlier transaction. It rarely takes so long,
-and a client that is told to come again takes longer. Where it does, something is wrong, and nobody should wait."""
+"""How long after the decision requests are held that find the last transaction ending. Markers rarely take longer, and
+a retry of the client does. If they take longer, a broker is slow or down, and the client gets CONCURRENT_TRANSACTIONS.
+"""
 _FIRST_RETRY_S = 0.05
 _MAX_RETRY_S = 2.0
 
@@ -115,7 +115,7 @@ R = TypeVar("R")
 
 
 class _Ending(NamedTuple):
-    """The end of a transaction, under way."""
+    """A transaction whose markers are being written."""
 
     done: "asyncio.Future[None]"
     since_s: float
@@ -140,13 +140,13 @@ class TransactionCoordinator:
         self._shards.on_decided = self._on_decided
         self._shards.on_closed = self._on_closed
         self._ending: dict[str, _Ending] = {}
-        """Transactional ids whose transaction is being ended, for those who wait for that."""
+        """Transactional ids whose transaction is ending, for requests that wait for it."""
         self._background = BackgroundTasks()
 
-    # Where an id lives
+    # The partition of a transactional id
 
     async def ensure_topic(self) -> None:
-        """Makes `__transaction_state` unless it is there; COORDINATOR_NOT_AVAILABLE if that is not possible."""
+        """Creates `__transaction_state` unless it exists; COORDINATOR_NOT_AVAILABLE if that fails."""
         if STATE_TOPIC in self._view.image.topics:
             return
         config = self._view.config
@@ -181,17 +181,18 @@ class TransactionCoordinator:
         two_phase_commit: bool = False,
         keep_prepared: bool = False,
     ) -> StartedProducer:
-        """Who a client is that begins, or goes on after an error, with this transactional id."""
+        """The producer id and epoch for a client that starts, or that continues after an error."""
         config = self._view.config
         if two_phase_commit and not config[settings.TRANSACTION_TWO_PHASE_COMMIT_ENABLE]:
-            # As Kafka answers, so that nobody can try out what the brokers are set to.
-            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "two-phase commits are switched off")
+            # Kafka's error, so that clients cannot find out the brokers' settings.
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "two-phase commit is disabled")
         if keep_prepared and self._version < EPOCH_PER_TRANSACTION:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transactions can be kept from transaction.version 2 on")
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "KeepPreparedTxn needs transaction.version 2")
         longest_ms = config[settings.TRANSACTION_MAX_TIMEOUT_MS]
         if not two_phase_commit and not 0 < timeout_ms <= longest_ms:
             raise KafkaError(
-                ErrorCode.INVALID_TRANSACTION_TIMEOUT, f"a time-out of {timeout_ms} ms is not in 1 to {longest_ms}"
+                ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+                f"a transaction timeout of {timeout_ms} ms is not from 1 to {longest_ms} ms",
             )
 
         def operation(shard: TransactionShard, now_ms: int, new_id: int | None) -> CoordinatorResult[StartedProducer]:
@@ -231,7 +232,7 @@ class TransactionCoordinator:
         *,
         adds: bool,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Whether the partitions are part of the transaction, for the leaders of them; `adds` makes them so."""
+        """Whether the partitions are part of the transaction, for their leaders. `adds` adds them."""
         client = ProducerIdentity(producer_id, producer_epoch)
         try:
             if adds:
@@ -247,7 +248,8 @@ class TransactionCoordinator:
     async def end(
         self, transactional_id: str, client: ProducerIdentity, *, committed: bool, client_version: int
     ) -> ProducerIdentity:
-        """Returns when the outcome is decided, with who the client is from now on; markers are written after that."""
+        """Decides the outcome. Returns the producer id and epoch that the client has from now on; the markers are
+        written later."""
 
         def operation(shard: TransactionShard, now_ms: int, new_id: int | None) -> CoordinatorResult[ProducerIdentity]:
             return shard.end(transactional_id, client, committed, client_version, now_ms, new_id)
@@ -255,22 +257,24 @@ class TransactionCoordinator:
         return await self._retry_while_ending(transactional_id, lambda: self._run_with_id(transactional_id, operation))
 
     async def describe(self, transactional_id: str) -> Transaction:
-        """TRANSACTIONAL_ID_NOT_FOUND if nothing is known of it."""
+        """TRANSACTIONAL_ID_NOT_FOUND if it is not known."""
 
         def describe(shard: TransactionShard, now_ms: int) -> CoordinatorResult[Transaction]:
             transaction = shard.transactions.get(transactional_id)
             if transaction is None:
-                raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"nothing is known of {transactional_id!r}")
+                raise KafkaError(
+                    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"the transactional id {transactional_id!r} is not known"
+                )
             return CoordinatorResult(transaction)
 
         return await self._run(transactional_id, describe)
 
     def all_loaded(self) -> list[Transaction]:
-        """The transactions of the shards that are loaded now, to be looked at without waiting for anything."""
+        """The transactions of the shards that are loaded now, without waiting."""
         return [each for runtime in self._shards.all_loaded() for each in shard_of(runtime).transactions.values()]
 
     async def select(self, filter_: TransactionFilter) -> list[Transaction]:
-        """The transactions of all shards of this broker that pass the filter."""
+        """The transactions of all shards of this broker that match the filter."""
         now_ms = self._environment.clock.now_ms()
         found: list[Transaction] = []
         for index in self._shards.led_partitions():
@@ -280,10 +284,10 @@ class TransactionCoordinator:
                 found += await runtime.resolved(
                     [each for each in shard.transactions.values() if filter_.matches(each, now_ms)]
                 )
-                await asyncio.sleep(0)  # others have their turn
+                await asyncio.sleep(0)  # let other tasks run
             except KafkaError as error:
                 if error.code != ErrorCode.NOT_COORDINATOR:
-                    raise  # else it went to another broker meanwhile, who is asked as well
+                    raise  # otherwise another broker leads it now, and responds for it
         return found
 
     async def _run(
@@ -298,7 +302,7 @@ class TransactionCoordinator:
     async def _run_with_id(
         self, transactional_id: str, operation: "Callable[[TransactionShard, int, int | None], CoordinatorResult[R]]"
     ) -> R:
-        """The same for what may need a new producer id: the controller is asked only then."""
+        """As `_run`, for operations that may need a new producer id. It is allocated only then."""
         try:
             return await self._run(transactional_id, lambda shard, now_ms: operation(shard, now_ms, None))
         except ProducerIdNeeded:
@@ -306,7 +310,7 @@ class TransactionCoordinator:
         return await self._run(transactional_id, lambda shard, now_ms: operation(shard, now_ms, new_id))
 
     async def _retry_while_ending(self, transactional_id: str, operation: "Callable[[], Awaitable[R]]") -> R:
-        """Tries again what met an earlier transaction that is being ended, unless that takes long."""
+        """Retries an operation that found the last transaction ending, for a limited time."""
         loop = self._environment.loop
         came_s = loop.time()
         while True:
@@ -325,12 +329,12 @@ class TransactionCoordinator:
     def _version(self) -> int:
         return transaction_version(self._view.image)
 
-    # The end of transactions
+    # Ending transactions
 
     def _on_decided(self, runtime: CoordinatorRuntime, decided: Transaction) -> None:
         loop = self._environment.loop
         self._ending.setdefault(decided.transactional_id, _Ending(loop.create_future(), loop.time()))
-        # Markers are sent when it is certain that the decision stays.
+        # Markers are sent only when the decision is committed.
         runtime.when_settled(partial(self._send_markers, runtime, decided))
 
     def _send_markers(self, runtime: CoordinatorRuntime, decided: Transaction) -> None:
@@ -343,7 +347,7 @@ class TransactionCoordinator:
             )
 
     async def _complete(self, runtime: CoordinatorRuntime, decided: Transaction) -> None:
-        """Writes down that all markers are there; as often as it takes, while the shard is ours."""
+        """Writes the completed transaction; retries while this broker leads the shard."""
         pause_s = _FIRST_RETRY_S
         while not runtime.is_closed:
             try:
@@ -360,7 +364,7 @@ class TransactionCoordinator:
             pause_s = min(2 * pause_s, _MAX_RETRY_S)
 
     def _on_closed(self, runtime: CoordinatorRuntime) -> None:
-        """Nobody waits here any more for what the next coordinator does."""
+        """Ends the waiting for transactions that the next coordinator completes."""
         if runtime.is_loaded:
             for transaction in shard_of(runtime).transactions.values():
                 if transaction.is_decided:
@@ -371,13 +375,13 @@ class TransactionCoordinator:
         if ending is not None:
             ending.done.set_result(None)
 
-    # Life
+    # Life cycle
 
     def start(self) -> None:
         self._shards.start()
 
     def follow(self, delta: MetadataDelta) -> None:
-        """Topics came, went, or have other leaders."""
+        """Follows changes of topics and their leaders."""
         self._shards.follow(delta)
         self._markers.follow(delta)
 
@@ -385,6 +389,6 @@ class TransactionCoordinator:
         self._background.start(work, loop=self._environment.loop)
 
     def close(self) -> None:
-        """Gives all shards up; whoever waits is told to look elsewhere."""
+        """Closes all shards. Waiting requests get NOT_COORDINATOR."""
         self._shards.close()
         self._markers.close()

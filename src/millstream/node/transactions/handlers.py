@@ -1,13 +1,8 @@
-"""AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26), DescribeTransactions (65), ListTransactions (66).
+"""Handlers of the transaction APIs.
 
-AddPartitionsToTxn has two forms: up to version 3 a client adds partitions to its own transaction; from version 4 on
-brokers add or verify those of several.
-
-DescribeProducers (61): who writes to a partition, and since which offset in a transaction.
-
-WriteTxnMarkers (27): a transaction coordinator, or whoever ends a hanging transaction, has markers written here.
-
-InitProducerId (22): who a producer is. Ids for idempotent ones; transactional ones are the coordinator's.
+InitProducerId (22), AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26), WriteTxnMarkers (27), DescribeProducers
+(61), DescribeTransactions (65), ListTransactions (66). AddPartitionsToTxn has two forms: up to version 3 a client adds
+partitions to its transaction; from version 4 on brokers add or verify partitions of several transactions.
 """
 
 import asyncio
@@ -63,7 +58,7 @@ from millstream.node.transactions.markers import MarkerWriter
 _FIRST_WITH_PRODUCER_FENCED = 2
 _FIRST_BY_BROKERS = 4
 _FIRST_END_WITH_EPOCHS = 5
-"""EndTxn of this version raises the epoch, and tells the client."""
+"""From this version on EndTxn raises the epoch, and returns it to the client."""
 
 Results = dict[TopicPartition, ErrorCode]
 _Topics = Iterable[AddPartitionsToTxnRequestTransactionsTopics | AddPartitionsToTxnRequestV3AndBelowTopics]
@@ -110,7 +105,7 @@ class TransactionHandlers:
         )
 
     def _refused(self, partitions: Iterable[TopicPartition], *, are_internal_refused: bool = False) -> Results:
-        """All or nothing: if one of them cannot be added, none is. Empty if all can."""
+        """If one partition cannot be added, none is. Empty if all can."""
         image = self._image()
         results = {}
         for at in partitions:
@@ -146,7 +141,7 @@ class TransactionHandlers:
         code = await self._added(request.transactional_id, client, (at,), client_version=0)
         return {"error_code": _code(code, context.version)}
 
-    # The end
+    # EndTxn
 
     async def end_txn(self, request: EndTxnRequest, context: Context) -> EndTxnResponse:
         with_epochs = context.version >= _FIRST_END_WITH_EPOCHS
@@ -161,7 +156,7 @@ class TransactionHandlers:
             return {"error_code": _code(error.code, context.version)}
         return {"producer_id": client.producer_id, "producer_epoch": client.epoch}
 
-    # For tools
+    # Administration
 
     async def describe_transactions(
         self, request: DescribeTransactionsRequest, context: Context
@@ -224,7 +219,7 @@ def _row(transaction: Transaction) -> ListTransactionsResponseTransactionStates:
 
 
 def _code(code: ErrorCode, version: int) -> ErrorCode:
-    """Clients of long ago know only one word for a producer that was fenced."""
+    """Old clients only know INVALID_PRODUCER_EPOCH for a fenced producer."""
     if code == ErrorCode.PRODUCER_FENCED and version < _FIRST_WITH_PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
@@ -235,7 +230,7 @@ def _partitions(topics: _Topics) -> list[TopicPartition]:
 
 
 def _rows(topics: _Topics, results: Results) -> list[AddPartitionsToTxnResponseResultsByTransactionTopicResults]:
-    """In the order of the request."""
+    """The rows of the response, in the order of the request."""
     return [
         {
             "name": topic.name,
@@ -253,7 +248,7 @@ def _rows(topics: _Topics, results: Results) -> list[AddPartitionsToTxnResponseR
 
 class PartitionDirectory(Protocol):
     def state_in_metadata(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
-        """A partition that this node has no replica of, if there is one."""
+        """The state of a partition without a replica on this node; None if it does not exist."""
         ...
 
 
@@ -263,11 +258,11 @@ class ProducerHandlers:
         self._cluster = cluster
 
     def describe_producers(self, request: DescribeProducersRequest, context: Context) -> DescribeProducersResponse:
-        """Followers answer too: a hanging transaction may be looked for at any replica."""
+        """Followers respond too: hanging transactions may be searched on any replica."""
         topics: list[DescribeProducersResponseTopics] = []
         for topic in request.topics:
             rows: list[DescribeProducersResponseTopicsPartitions] = []
-            # Each once, however often it is named: the response is far longer than the request.
+            # Each partition once: the response is much longer than the request.
             for index in dict.fromkeys(topic.partition_indexes):
                 try:
                     found = self._producers(self._find(topic.name, index))
@@ -316,7 +311,7 @@ class TxnMarkerHandlers:
         self._epochs = epochs
 
     async def write_txn_markers(self, request: WriteTxnMarkersRequest, context: Context) -> WriteTxnMarkersResponse:
-        """Answers for each producer; the first error of a partition stands, should there be several markers for it."""
+        """Responds for each producer. If a partition has several markers, its first error counts."""
         highest = self._epochs.highest_coordinator_epoch()
         appended = [(row, self._written(row, highest)) for row in request.markers]
         results: dict[int, dict[TopicPartition, ErrorCode]] = {}
@@ -333,7 +328,7 @@ class TxnMarkerHandlers:
 
 
 async def _markers_refused(row: WriteTxnMarkersRequestMarkers) -> dict[TopicPartition, ErrorCode]:
-    """For a coordinator epoch that is not known here: coordinators, Kafka's too, send the marker again after this."""
+    """For an unknown coordinator epoch. Coordinators, also Kafka's, retry the marker after this error."""
     return dict.fromkeys(_marker_partitions(row), ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
@@ -369,13 +364,13 @@ class ProducerIdHandlers:
         try:
             expected = _expected(request)
             if request.transactional_id is None:
-                # Whoever has an id raises its epoch by itself; one that is asked for is always new.
+                # An idempotent producer raises its epoch itself; a requested id is always new.
                 return {"producer_id": await self._producer_ids.take(), "producer_epoch": 0}
             return await self._transactional(request, expected)
         except KafkaError as error:
             code = error.code
             if code == ErrorCode.PRODUCER_FENCED and context.version < _FIRST_INIT_WITH_PRODUCER_FENCED:
-                code = ErrorCode.INVALID_PRODUCER_EPOCH  # all that clients of that time know
+                code = ErrorCode.INVALID_PRODUCER_EPOCH  # the only error that these clients know
             return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
 
     async def _transactional(
@@ -400,9 +395,9 @@ class ProducerIdHandlers:
 
 
 def _expected(request: InitProducerIdRequest) -> ProducerIdentity | None:
-    """Who the client says that it is."""
+    """The producer id and epoch that the client had."""
     if request.producer_id != -1 and request.producer_epoch != -1:
         return ProducerIdentity(request.producer_id, request.producer_epoch)
     if request.producer_id != request.producer_epoch:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id comes with an epoch, and an epoch with an id")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id needs an epoch, and an epoch needs a producer id")
     return None

@@ -27,7 +27,7 @@ from millstream.node.replicas.acknowledgement import may_acknowledge, when_ackno
 from millstream.node.replicas.partition_table import PartitionTable
 
 _REQUEST_TIMEOUT_S = 35.0
-"""Longer than the leader may take to have a marker replicated."""
+"""Longer than MARKER_TIMEOUT_S of the leader."""
 _RETRY_S = 0.1
 _MAX_MARKERS_PER_REQUEST = 2000
 
@@ -35,16 +35,16 @@ _log = logging.getLogger("millstream.transactions")
 
 
 class Writer(Protocol):
-    """Who writes markers to the partitions that pending broker leads."""
+    """Writes markers to the partitions that this broker leads."""
 
     def write(self, marker: Marker, partitions: Sequence[TopicPartition]) -> Awaitable[dict[TopicPartition, ErrorCode]]:
-        """What became of the marker in each partition, once it is committed there."""
+        """The result for each partition, when the marker is committed there."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class _PendingMarkers:
-    """One transaction's markers."""
+    """The markers of one transaction that are not written yet."""
 
     marker: Marker
     is_wanted: Callable[[], bool]
@@ -60,11 +60,11 @@ class _PendingMarkers:
 
 
 _Work = dict[tuple[_PendingMarkers, TopicPartition], None]
-"""What is to be written where; in order, and each thing once."""
+"""Markers to write; in order, each once."""
 
 
 class _Destination:
-    """A broker to which a request is under way: what it has been sent, and what goes to it next."""
+    """A broker with a request in flight: the markers sent to it, and those for the next request."""
 
     def __init__(self) -> None:
         self.next: _Work = {}
@@ -72,7 +72,7 @@ class _Destination:
         self.request: asyncio.Future[Message] | None = None
 
     def remove_moved(self, has_moved: "Callable[[TopicPartition], bool]") -> _Work:
-        """What is to be written by another broker now."""
+        """Removes and returns the markers for partitions that another broker leads now."""
         moved: _Work = {}
         for work in (self.sent, self.next):
             for each in [each for each in work if has_moved(each[1])]:
@@ -91,7 +91,7 @@ class TransactionMarkers:
         self._loop = environment.loop
         self._destinations: dict[int, _Destination] = {}
         self._waiting: _Work = {}
-        """What has no leader now, and what has to be tried again."""
+        """Markers without a leader, and markers to retry."""
         self._retry_timer: asyncio.TimerHandle | None = None
         self._tasks = BackgroundTasks()
         self._is_closed = False
@@ -103,7 +103,7 @@ class TransactionMarkers:
         is_wanted: Callable[[], bool],
         on_done: Callable[[], None],
     ) -> None:
-        """Calls `on_done` when the marker is in all partitions; nothing more happens once it is not wanted any more."""
+        """Calls `on_done` when the marker is written to all partitions. Stops when `is_wanted` returns False."""
         if not partitions:
             on_done()
             return
@@ -111,7 +111,7 @@ class TransactionMarkers:
         self._dispatch(dict.fromkeys((pending, at) for at in partitions))
 
     def follow(self, delta: MetadataDelta) -> None:
-        """Leaders may have changed, or topics may be gone."""
+        """Follows changes of leaders, and deleted topics."""
         if not (delta.changed or delta.deleted):
             return
         moved: _Work = {}
@@ -131,7 +131,7 @@ class TransactionMarkers:
             self._retry_timer.cancel()
         self._tasks.cancel()
 
-    # Where to
+    # Dispatching
 
     def _dispatch(self, work: _Work) -> None:
         local: dict[_PendingMarkers, list[TopicPartition]] = {}
@@ -169,7 +169,7 @@ class TransactionMarkers:
         partitions: Sequence[TopicPartition],
         results: "Mapping[TopicPartition, ErrorCode]",
     ) -> None:
-        """What became of one round's markers: those that were not written are tried again."""
+        """Applies the results of one transaction's markers: those that were not written are retried."""
         again: _Work = {}
         for at in partitions:
             error = results.get(at, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -180,12 +180,12 @@ class TransactionMarkers:
                 pending.is_logged = True
                 _log.info("marker_refused partition=%s marker=%s error=%s", at, pending.marker, error.name)
             if error == ErrorCode.INVALID_PRODUCER_EPOCH:
-                pending.done(at)  # a later epoch has been there: pending transaction is over in the partition
+                pending.done(at)  # a later epoch was written there, so the transaction has ended in the partition
             else:
                 again[pending, at] = None
         self._retry_later(again)
 
-    # Here
+    # On this broker
 
     async def _write_local(self, pending: _PendingMarkers, partitions: list[TopicPartition]) -> None:
         results: Mapping[TopicPartition, ErrorCode] = {}
@@ -195,7 +195,7 @@ class TransactionMarkers:
             _log.exception("marker_not_written producer_id=%d", pending.marker.producer_id)
         self._apply_results(pending, partitions, results)
 
-    # Elsewhere
+    # On other brokers
 
     def _to_broker(self, broker_id: int, pending: _PendingMarkers, at: TopicPartition) -> None:
         destination = self._destinations.get(broker_id)
@@ -214,7 +214,8 @@ class TransactionMarkers:
             del self._destinations[broker_id]
 
     def _choose(self, destination: _Destination) -> None:
-        """What goes into the next request. The answer names producers, so a request has one round of each."""
+        """Chooses the markers of the next request. The response has one row for a producer, so the request has one
+        marker of each."""
         chosen: dict[int, _PendingMarkers] = {}
         destination.sent = {}
         for each in list(destination.next):
@@ -249,7 +250,7 @@ class TransactionMarkers:
             request.cancel()
             destination.request = None
         sent, destination.sent = destination.sent, {}
-        for pending, ats in _by_transaction(sent).items():  # without those that go elsewhere now
+        for pending, ats in _by_transaction(sent).items():  # without those that moved to another broker
             self._apply_results(pending, ats, results.get(pending.marker.producer_id, {}))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -286,11 +287,11 @@ def _results(row: Message) -> dict[TopicPartition, ErrorCode]:
 
 
 MARKER_TIMEOUT_S = 30.0
-"""So long a marker may take to be replicated; the coordinator sends it again, and that is harmless."""
+"""The limit for a marker to be replicated. The coordinator then sends it again, which is harmless."""
 
 
 class GroupOffsets(Protocol):
-    """Who keeps the offsets that groups commit: it ends transactions in its partitions, and in its memory, itself."""
+    """The group coordinator: ends transactions in the partitions of `__consumer_offsets`, and in its state."""
 
     async def end_transaction(self, index: int, marker: Marker) -> None:
         """Returns when the marker is committed in the partition of that index; KafkaError if it is not."""
@@ -304,9 +305,9 @@ class MarkerWriter:
         self._environment = environment
 
     def write(self, marker: Marker, partitions: Sequence[TopicPartition]) -> Awaitable[dict[TopicPartition, ErrorCode]]:
-        """What became of the marker in each of the partitions; one that is not led local is refused.
+        """The result of the marker for each partition; partitions that this broker does not lead are refused.
 
-        All that can be appended is, before pending returns: the answer waits until it is committed.
+        All appends happen before this returns; the result waits until they are committed.
         """
         results = dict.fromkeys(partitions, ErrorCode.NONE)
         waiting: dict[TopicPartition, Awaitable[KafkaError | None]] = {}
@@ -331,15 +332,15 @@ class MarkerWriter:
 
     def _begin(self, at: TopicPartition, marker: Marker) -> Awaitable[KafkaError | None] | None:
         if marker.producer_id < 0 or marker.producer_epoch < 0:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a marker is a producer's, of one of its epochs")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a marker needs a producer id and an epoch")
         if at.topic == CONSUMER_OFFSETS_TOPIC:
             return asyncio.ensure_future(self._end_in_groups(at.partition, marker), loop=self._environment.loop)
         return self._append(at, marker)
 
     def _append(self, at: TopicPartition, marker: Marker) -> "asyncio.Future[KafkaError | None] | None":
-        """Appends to a partition; what to wait for if it is not safe by that: the replicas, and where a client's
-        batches wait for it, the disk. A marker that is lost after its transaction is forgotten would be missed for
-        ever."""
+        """Appends the marker. Returns a future if it is not acknowledged at once: for replication and, with
+        `flush.before.ack`, for the disk. A marker that is lost after its transaction is complete would never be written
+        again."""
         partition = self._partitions.find_led(at.topic, at.partition)
         partition.check_enough_in_sync()
         end = partition.append_marker(marker, self._environment.clock.now_ms()).last_offset + 1
@@ -353,7 +354,7 @@ class MarkerWriter:
                 timer.cancel()
                 safe.set_result(error)
 
-        late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the marker in {at} is not safe yet")
+        late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the marker in {at} is not committed yet")
         timer = loop.call_later(MARKER_TIMEOUT_S, resolve, late)
         when_acknowledged(partition, end, resolve)
         return safe

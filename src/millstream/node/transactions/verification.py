@@ -1,9 +1,10 @@
-"""Whether a transaction has a partition, asked of its coordinator before the first batch there is appended (KIP-890).
+"""Verifies with the transaction coordinator that a transaction has a partition, before its first batch (KIP-890).
 
-Without the pending a batch that was long on its way could arrive after its transaction's end, and open another that
-nobody ever ends. With `adds` the pending also adds the partitions, as the second transaction version does.
+Without this, a delayed batch could arrive after the end of its transaction, and open a transaction that no coordinator
+knows. With `adds` the request also adds the partitions, as transaction version 2 does.
 
-A coordinator on this broker is asked directly. Another one gets a request at a time, with all that queued meanwhile.
+A coordinator on this broker is called directly. Another broker gets one request at a time; verifications that arrive
+meanwhile go into the next request.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ Results = dict[TopicPartition, ErrorCode]
 
 
 class LocalCoordinator(Protocol):
-    """The transaction coordinator on this node, for the transactional ids that it has."""
+    """The transaction coordinator on this broker, for the transactional ids that it coordinates."""
 
     def partition_of(self, transactional_id: str) -> int: ...
 
@@ -44,7 +45,7 @@ class LocalCoordinator(Protocol):
         *,
         adds: bool,
     ) -> Results:
-        """What there is to say of each of the partitions; NONE where the transaction has it."""
+        """The result for each partition; NONE if the transaction has it."""
         ...
 
 
@@ -70,7 +71,7 @@ class TransactionVerification:
         self._peers = peers
         self._loop = environment.loop
         self._queued: dict[int, list[_PendingVerification]] = {}
-        """For each broker that is being asked: what it is to be asked next."""
+        """For each broker with a request in flight: the verifications for the next request."""
         self._tasks = BackgroundTasks()
 
     def close(self) -> None:
@@ -85,10 +86,10 @@ class TransactionVerification:
         *,
         adds: bool,
     ) -> Results:
-        """What the coordinator says of each of the partitions.
+        """The coordinator's result for each partition.
 
-        While it still ends the transaction before, it is asked again for a short time: the client would have to wait
-        much longer. Who holds an outdated epoch hears INVALID_PRODUCER_EPOCH, which is what producers look for.
+        While the last transaction is still ending, the request is retried for a short time: a retry by the client would
+        take much longer. An outdated epoch gets INVALID_PRODUCER_EPOCH, which producers expect.
         """
         config = self._view.config
         until = self._loop.time() + config[settings.ADD_PARTITIONS_TO_TXN_RETRY_BACKOFF_MAX_MS] / 1000
@@ -135,7 +136,7 @@ class TransactionVerification:
         queued = self._queued[broker_id]
         try:
             while queued:
-                # A request speaks of a transaction once; what else there is of the same one is asked after it.
+                # A request has each transaction once; the others wait for the next request.
                 batch: dict[str, _PendingVerification] = {}
                 rest = [each for each in queued if batch.setdefault(each.transactional_id, each) is not each]
                 queued[:] = rest
@@ -157,12 +158,12 @@ class TransactionVerification:
         else:
             failure = ErrorCode(response.error_code)
             if failure == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-                failure = ErrorCode.INVALID_TXN_STATE  # it is this broker that may not ask, and not the client
+                failure = ErrorCode.INVALID_TXN_STATE  # this broker is not authorized; the client is not at fault
             if failure == ErrorCode.NONE:
                 for row in response.results_by_transaction:
                     pending = batch.get(row.transactional_id)
                     if pending is not None:
-                        # A partition of which nothing is said is not in the transaction, as far as we know.
+                        # A partition that is missing in the response is not in the transaction.
                         _resolve(pending, pending.all(ErrorCode.INVALID_TXN_STATE) | _results(row))
                 failure = ErrorCode.INVALID_TXN_STATE
         finally:
@@ -171,9 +172,9 @@ class TransactionVerification:
 
 
 def for_producer(error: ErrorCode, version: int) -> ErrorCode:
-    """What a client is told whose Produce is of that version, if the coordinator said that.
+    """The error for a client's version of Produce, from the coordinator's error.
 
-    Producers know how to go on after NOT_ENOUGH_REPLICAS; what else can be tried again is not expected by all of them.
+    All producers retry NOT_ENOUGH_REPLICAS; not all of them retry the coordinator's errors.
     """
     if error in _RETRIABLE or (error == ErrorCode.CONCURRENT_TRANSACTIONS and version < FIRST_THAT_ADDS):
         return ErrorCode.NOT_ENOUGH_REPLICAS
@@ -183,7 +184,7 @@ def for_producer(error: ErrorCode, version: int) -> ErrorCode:
 
 
 FIRST_THAT_ADDS = 12
-"""The first Produce that adds its partitions to the transaction by itself."""
+"""The first version of Produce that adds its partitions to the transaction."""
 _FIRST_WITH_ABORTABLE = 11
 _RETRIABLE = frozenset(
     (

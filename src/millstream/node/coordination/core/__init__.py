@@ -1,1 +1,1 @@
-"""Pure parts that all coordinators share: timers, results of operations, the catalog of topics."""
+"""Pure parts that all coordinators share: results of operations, record formats, timers, the topics of the cluster."""

@@ -1,4 +1,4 @@
-"""Regular expressions of clients, matched by RE2: time grows with the length of a text, whatever the expression is."""
+"""Regular expressions of clients, matched by RE2: the time is linear in the length of the text."""
 
 import re2
 
@@ -6,7 +6,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 
 _MAX_MEMORY_BYTES = 1 << 20
 _MAX_PROGRAM_SIZE = 4000
-"""Steps that RE2 makes for one character at worst. A list of a hundred names has about two thousand."""
+"""Steps of RE2 for one character, in the worst case. A list of a hundred names needs about two thousand."""
 
 
 def _options() -> re2.Options:
@@ -18,9 +18,10 @@ def _options() -> re2.Options:
 
 class Expression:
     def __init__(self, text: str, field: str) -> None:
-        """KafkaError (INVALID_REGULAR_EXPRESSION) if RE2 cannot read it (back-references, say), or it is too large.
+        """KafkaError (INVALID_REGULAR_EXPRESSION) if RE2 does not support it (back-references, for example), or if it
+        is too large.
 
-        `field` is what the client calls the field it wrote it in.
+        `field` is the name of the request's field, for the error message.
         """
         try:
             self._compiled = re2.compile(text, options=_options())

@@ -1,19 +1,14 @@
-"""What an operation of a coordinator gives back: records to write, and an answer that is due now or later.
+"""What a coordinator's state machine uses: results of operations, record formats, timers, topics, known epochs.
 
-Records that one operation gathers on its way, and what is to happen when they are written.
+An operation returns a `CoordinatorResult`: records to write, and a response that is ready now or later. `Writes`
+collects the records of one operation. `Timers` has deadlines by key; the runtime runs due actions.
 
-Deadlines by key. The state machine sets them, the runtime asks when the next one is and runs what is due.
+`TopicCatalog` is the view of the topics: name, id, partitions, racks. The broker adapts the metadata image to it
+(`ImageTopics`); tests use `FixedTopics`.
 
-The topics there are, as coordinators see them: name, id, how many partitions, and in which racks.
-
-The broker adapts its metadata image to this; tests use `FixedTopics`.
-
-The topics of the metadata image, as coordinators see them.
-
-The highest epochs that the metadata allows, for requests that would be remembered.
-
-A number that is remembered as the highest locks out every lower one. So an epoch that is higher than any the metadata
-has is refused, for a reason that passes: the metadata of this node may be a moment behind.
+`KnownEpochs` has the highest epochs of the metadata, for requests whose epoch would be stored. A stored epoch refuses
+all lower ones. So an epoch above every known one is refused, with a retriable error: the metadata of this node may be
+behind.
 """
 
 import heapq
@@ -37,7 +32,7 @@ R = TypeVar("R")
 
 
 class CoordinatorRecord(NamedTuple):
-    """One record of an internal topic; a value of None deletes the key."""
+    """One record of an internal topic. A value of None deletes the key."""
 
     key: bytes
     value: bytes | None
@@ -103,7 +98,7 @@ def record_type(data: bytes) -> int:
 
 
 class DeferredResponse(Generic[R]):
-    """An answer that a later event will give: a member waits for the others, a reader for a record."""
+    """A response that a later event resolves: a member waits for other members, a reader for a record."""
 
     __slots__ = ("_on_resolved", "resolved", "value")
 
@@ -113,7 +108,7 @@ class DeferredResponse(Generic[R]):
         self._on_resolved: Callable[[R], None] | None = None
 
     def resolve(self, value: R) -> None:
-        """Gives the answer; only the first counts, so that whoever comes late needs no bookkeeping."""
+        """Resolves the response. Only the first call counts, so late callers need no check."""
         if self.resolved:
             return
         self.resolved = True
@@ -130,15 +125,16 @@ class DeferredResponse(Generic[R]):
 
 @dataclass(slots=True)
 class CoordinatorResult(Generic[R]):
-    """Records are appended as one batch, atomically; then replayed; the answer goes out when they are committed."""
+    """The result of an operation. Its records are appended as one batch and replayed; the response is sent when they
+    are committed."""
 
     response: R | DeferredResponse[R]
     records: Sequence[CoordinatorRecord] = field(default_factory=list)
     on_written: Callable[[KafkaError | None], None] | None = None
-    """Called when the records are in the log and replayed, or with the error if they could not be written (then nothing
-    changed). What it does to the state, clients hear of only when the records are committed."""
+    """Called when the records are appended and replayed, or with the error if they could not be appended (then nothing
+    changed). Clients see its effects only when the records are committed."""
     producer: ProducerIdentity | None = None
-    """In whose transaction the records are written; they are pending until it ends."""
+    """The producer in whose transaction the records are written. They are pending until it ends."""
 
 
 OnWritten = Callable[[KafkaError | None], None]
@@ -166,7 +162,7 @@ class Writes:
 
 
 Action = Callable[[int], CoordinatorResult[Any] | None]
-"""Takes the time; returns what is to be written, if anything."""
+"""Called with the time; returns a result to write, or None."""
 _STALE_ENTRIES = 64
 
 
@@ -176,7 +172,7 @@ class Timers:
         self._current: dict[Hashable, tuple[int, int, Action]] = {}
         self._order = count()
         self.on_earlier: Callable[[], None] = lambda: None
-        """Called when a deadline was set that is earlier than all others: the runtime must look sooner."""
+        """Called when a new deadline is earlier than all others, so that the runtime sets its timer again."""
 
     def set(self, key: Hashable, deadline_ms: int, action: Action) -> None:
         """Sets or moves the deadline of `key`."""
@@ -193,7 +189,7 @@ class Timers:
         self._drop_stale()
 
     def _drop_stale(self) -> None:
-        """What was moved or cancelled stays in the heap; not for ever, if its time is far away."""
+        """Moved and cancelled entries stay in the heap until there are too many of them."""
         if len(self._heap) > 2 * len(self._current) + _STALE_ENTRIES:
             self._heap = [(deadline_ms, number, key) for key, (deadline_ms, number, _) in self._current.items()]
             heapq.heapify(self._heap)
@@ -212,7 +208,7 @@ class Timers:
         return None
 
     def take_due(self, now_ms: int) -> Action | None:
-        """One action whose time has come, earliest first; None when there is none."""
+        """The earliest due action; None if there is none."""
         deadline_ms = self.next_deadline_ms
         if deadline_ms is None or deadline_ms > now_ms:
             return None
@@ -229,7 +225,7 @@ class Topic(NamedTuple):
 class TopicCatalog(Protocol):
     @property
     def version(self) -> int:
-        """Grows whenever anything in the cluster's metadata changes."""
+        """Grows with every change of the cluster's metadata."""
         ...
 
     def names(self) -> Iterable[str]: ...
@@ -239,12 +235,12 @@ class TopicCatalog(Protocol):
     def by_id(self, topic_id: UUID) -> Topic | None: ...
 
     def racks(self, name: str) -> Sequence[frozenset[str]]:
-        """For each partition the racks its replicas stand in, as far as they are known; empty if there is no topic."""
+        """For each partition the racks of its replicas, as far as they are known; empty if the topic does not exist."""
         ...
 
 
 class FixedTopics:
-    """A catalog that is told what to hold."""
+    """A catalog with fixed topics."""
 
     def __init__(
         self, topics: Iterable[Topic] = (), racks: Mapping[str, Sequence[frozenset[str]]] | None = None
@@ -254,7 +250,7 @@ class FixedTopics:
         self.version = 0
 
     def add(self, name: str, partition_count: int, topic_id: UUID | None = None) -> Topic:
-        """Adds a topic, or gives it another number of partitions."""
+        """Adds a topic, or changes its number of partitions."""
         known = self._by_name.get(name)
         if topic_id is None:
             topic_id = known.id if known is not None else UUID(int=len(self._by_name) + 1 + (self.version << 32))
@@ -283,7 +279,7 @@ class FixedTopics:
 
 
 class ImageTopics:
-    """A catalog; internal topics are in it as well."""
+    """The catalog of the metadata image, internal topics included."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
@@ -322,12 +318,13 @@ class KnownEpochs:
         self._image = image
 
     def highest_coordinator_epoch(self) -> int:
-        """A transaction coordinator's epoch is the leader epoch of its partition; 0 where there are none yet."""
+        """The highest epoch of a transaction coordinator, which is the leader epoch of its partition; 0 if there is
+        none."""
         topic = self._image().topics.get(TopicName(TRANSACTION_STATE_TOPIC))
         return max((each.leader_epoch for each in topic.partitions), default=0) if topic is not None else 0
 
     def check_share_leader(self, topic_id: UUID, partition: int, leader_epoch: int) -> None:
-        """KafkaError if no leader of the partition can have this epoch. A deleted topic has no leader to lock out."""
+        """KafkaError if no leader of the partition can have this epoch. A deleted topic has no leader to fence."""
         topic = self._image().topics_by_id.get(TopicId(topic_id))
         if topic is None:
             return
@@ -339,5 +336,5 @@ class KnownEpochs:
         if leader_epoch > known:
             raise KafkaError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                f"leader epoch {leader_epoch} of {topic.name}-{partition} is not known here, {known} is; try again",
+                f"leader epoch {leader_epoch} of {topic.name}-{partition} is not known here; the highest is {known}; try again",
             )

@@ -1,1 +1,1 @@
-"""State machines of groups and offsets, pure."""
+"""State machines of groups and committed offsets; pure."""

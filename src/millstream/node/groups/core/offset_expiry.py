@@ -1,17 +1,13 @@
-"""The end of offsets: their time is over, or their topic or group is gone.
+"""Deletion of offsets by age, topic or group; and the pending offsets of open transactions.
 
-A group may have very many. They are forgotten in batches that surely fit into the log, each a change of its own; what
-stands for the group itself goes last. A deletion ends what open transactions have committed, too; but time does not
-end an offset, nor a group, that an open transaction may change.
+A group may have many offsets. They are deleted in batches that fit into the log; the records of the group itself are
+deleted last. A deletion also drops the pending offsets of open transactions. Expiry by age keeps an offset or a group
+that an open transaction may still change.
 
-Offsets committed in transactions that are still open: what counts of them is known when the transaction ends.
-
-Of all commits of one partition the last in the log wins, whenever its transaction ends. So a plain commit, or one of a
-transaction that has ended, takes the place of all that stand before it in the log: these are *superseded*, and change
-nothing any more when their own transactions commit. They still stand for an open transaction. A deletion takes
-everything with it.
-
-Keys and values are as in the log, and are not read before somebody needs them.
+`PendingOffsets` has the offsets committed in open transactions. The last commit of a partition in the log wins,
+whenever its transaction ends. So a plain commit, or a commit of an ended transaction, *supersedes* the pending commits
+before it in the log: they have no effect when their transactions commit, but still show that a transaction is open.
+Keys and values are as in the log, and are decoded only when needed.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -44,36 +40,36 @@ class PendingOffsets:
 
     def __init__(self) -> None:
         self._by_key: dict[Key, dict[int, Value | None]] = {}
-        """For each key the open transactions' producers, in the order of the log; None is superseded."""
+        """For each key the producers with open transactions, in log order. None marks a superseded value."""
         self._by_producer: dict[int, dict[Key, None]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_producer)
 
     def __contains__(self, key: Key) -> bool:
-        """Whether an open transaction has committed this partition's offset."""
+        """Whether an open transaction has committed an offset for this partition."""
         return key in self._by_key
 
     def __iter__(self) -> Iterator[tuple[Key, list[Value]]]:
-        """Each key with what may become its value; nothing is left of one that was superseded."""
+        """Each key with its possible values; superseded values are left out."""
         for key, by_producer in self._by_key.items():
             yield key, [value for value in by_producer.values() if value is not None]
 
     def add(self, producer_id: int, key: Key, value: Value) -> None:
         by_producer = self._by_key.setdefault(key, {})
-        by_producer.pop(producer_id, None)  # it is the last in the log now
+        by_producer.pop(producer_id, None)  # now the last in the log
         by_producer[producer_id] = value
         self._by_producer.setdefault(producer_id, {})[key] = None
 
     def supersede(self, key: Key) -> None:
-        """There is a commit behind all of those."""
+        """A later commit replaces the pending ones."""
         by_producer = self._by_key.get(key)
         if by_producer is not None:
             for producer_id in by_producer:
                 by_producer[producer_id] = None
 
     def drop(self, key: Key) -> None:
-        """The offset was deleted, and with it whatever was to become of it."""
+        """The offset was deleted, with its pending commits."""
         for producer_id in self._by_key.pop(key, ()):
             keys = self._by_producer[producer_id]
             del keys[key]
@@ -81,7 +77,7 @@ class PendingOffsets:
                 del self._by_producer[producer_id]
 
     def end(self, producer_id: int, *, committed: bool) -> list[tuple[Key, Value]]:
-        """The producer's transaction is over; returns what counts of it from now on."""
+        """Ends the producer's transaction; returns the offsets that count from now on."""
         counting: list[tuple[Key, Value]] = []
         for key in self._by_producer.pop(producer_id, ()):
             by_producer = self._by_key[key]
@@ -100,10 +96,10 @@ class PendingOffsets:
 
 Partitions = dict[int, CommittedOffset]
 ByGroup = dict[str, dict[str, Partitions]]
-"""Group, topic, partition."""
+"""By group, topic and partition."""
 
 _TOMBSTONES_PER_BATCH_BYTES = 64 << 10
-"""Tombstones in one batch, so that it stays well below the largest record batch a log takes."""
+"""Limit for the tombstones in one batch, far below the largest batch of a log."""
 _RECORD_OVERHEAD_BYTES = 32
 _PAUSE_AFTER_FAILURE_MS = 10_000
 
@@ -115,16 +111,16 @@ class OffsetExpiry:
         self._pending = pending
 
     def _only_pending(self) -> Iterator[tuple[str, str, int, list[CommittedOffset]]]:
-        """Group, topic and partition where there is nothing but what open transactions have committed, and that."""
+        """Group, topic, partition and values of offsets that only open transactions have committed."""
         for key, values in self._pending:
             group_id, topic, index = read_offset_key(key)
             if index not in self._by_group.get(group_id, {}).get(topic, {}):
                 yield group_id, topic, index, [read_offset_value(value) for value in values]
 
-    # Topics that are gone
+    # Deleted topics
 
     def topics_deleted(self, deleted: frozenset[str], now_ms: int) -> CoordinatorResult[None]:
-        """Offsets of a topic that is gone mean nothing any more."""
+        """Deletes the offsets of deleted topics."""
 
         def again(at_ms: int) -> CoordinatorResult[None]:
             return self.topics_deleted(deleted, at_ms)
@@ -135,7 +131,7 @@ class OffsetExpiry:
     def _offsets_of_deleted(self, deleted: frozenset[str]) -> Iterator[CoordinatorRecord]:
         for group_id, topics in self._by_group.items():
             for name in sorted(deleted & topics.keys()):
-                topic = self._shard.topics.get(name)  # there may be a new one of the same name by now
+                topic = self._shard.topics.get(name)  # there may be a new topic of this name
                 for index, committed in topics[name].items():
                     if topic is None or committed.topic_id != topic.id:
                         yield offset_record(group_id, name, index, None)
@@ -147,11 +143,12 @@ class OffsetExpiry:
 
     @property
     def has_orphans(self) -> bool:
-        """Whether there are offsets of topics that are not there."""
+        """Whether there are offsets of topics that do not exist."""
         return next(self._orphans(), None) is not None
 
     def begin(self, now_ms: int, *, has_orphans: bool) -> None:
-        """The shard is loaded. Orphans are there if topics were deleted while nobody looked after it."""
+        """Called when the shard is loaded. Orphans are offsets of topics that were deleted while no coordinator was
+        loaded."""
         if has_orphans:
             self._shard.timers.set("orphaned offsets", now_ms, self._delete_orphans)
         self._schedule_expiry(now_ms)
@@ -160,7 +157,8 @@ class OffsetExpiry:
         return self._delete_batch(self._orphans(), "orphaned offsets", self._delete_orphans, now_ms)
 
     def _orphans(self) -> Iterator[CoordinatorRecord]:
-        """Tombstones for offsets of topics that are not there; without an id, any topic of the name will do."""
+        """Tombstones for offsets of topics that do not exist. An offset without a topic id matches any topic of the
+        name."""
         for group_id, topics in self._by_group.items():
             for name, partitions in topics.items():
                 topic = self._shard.topics.get(name)
@@ -172,10 +170,10 @@ class OffsetExpiry:
             if topic is None or all(if_same_topic(committed, topic) is None for committed in pending):
                 yield offset_record(group_id, name, index, None)
 
-    # Groups that are deleted, and time that passes
+    # Deleted groups, and expiry by age
 
     def deletion_records(self, group_id: str) -> tuple[list[CoordinatorRecord], bool]:
-        """Tombstones for the offsets of a group, as many as go into one batch, and whether there are more."""
+        """Tombstones for the offsets of a group that fit into one batch, and whether there are more."""
         return _bounded(self._offsets_of(group_id))
 
     def _offsets_of(self, group_id: str) -> Iterator[CoordinatorRecord]:
@@ -189,7 +187,7 @@ class OffsetExpiry:
     def _delete_batch(
         self, tombstones: Iterator[CoordinatorRecord], key: Hashable, again: Action, now_ms: int
     ) -> CoordinatorResult[None]:
-        """One batch of them; the others have their turn in a moment, and all of them if it cannot be written."""
+        """Deletes one batch. The rest follows shortly after, or everything again later if the write fails."""
         records, has_more = _bounded(tombstones)
 
         def written(error: KafkaError | None) -> None:
@@ -207,7 +205,7 @@ class OffsetExpiry:
         return self.expire(now_ms)
 
     def expire(self, now_ms: int) -> CoordinatorResult[None]:
-        """Forgets what has aged, and groups that are empty and have nothing left."""
+        """Deletes expired offsets, and empty groups without offsets."""
         return self._delete_batch(self._expired(now_ms), "offset expiry", self._expiry_due, now_ms)
 
     def _expired(self, now_ms: int) -> Iterator[CoordinatorRecord]:
@@ -223,7 +221,7 @@ class OffsetExpiry:
                 yield from group.deletion_records()
 
     def _expired_offsets(self, group: Group, now_ms: int) -> Iterator[CoordinatorRecord | None]:
-        """Tombstones of a group's offsets, None for those that are kept."""
+        """Tombstones of a group's expired offsets; None for each offset that is kept."""
         retention_ms = self._shard.config()[settings.OFFSETS_RETENTION_MINUTES] * 60_000
         for topic, partitions in self._by_group.get(group.group_id, {}).items():
             if group.is_subscribed_to(topic):
@@ -237,7 +235,7 @@ class OffsetExpiry:
 
 
 def if_same_topic(committed: CommittedOffset | None, topic: Topic | None) -> CommittedOffset | None:
-    """None for an offset that was committed for another topic of the same name."""
+    """The offset, or None if it was committed for another topic of the same name."""
     if committed is None or topic is None or NO_TOPIC_ID in (committed.topic_id, topic.id):
         return committed
     return committed if committed.topic_id == topic.id else None
@@ -253,7 +251,8 @@ def _is_expired(committed: CommittedOffset, group: Group, now_ms: int, retention
 
 
 def _bounded(tombstones: Iterable[CoordinatorRecord]) -> tuple[list[CoordinatorRecord], bool]:
-    """As many as go into one batch, and whether there are more; nothing may have changed before they are written."""
+    """The records that fit into one batch, and whether there are more. The state must not change before they are
+    written."""
     records: list[CoordinatorRecord] = []
     size = 0
     for record in tombstones:

@@ -1,9 +1,8 @@
-"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete, over the offsets of every group in a shard.
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete, for all groups of a shard.
 
-Whether a member may commit is its group's to say; what is known of a topic is the catalog's; what open transactions
-have committed is in `pending_offsets`; when offsets end is in `expiry`.
-
-Commits of offsets to records: OffsetCommit counts at once, TxnOffsetCommit when its transaction is committed.
+The group decides whether a member may commit. The catalog has the topics. Deletion of offsets, and the pending offsets
+of open transactions, are in `offset_expiry.py`. OffsetCommit counts at once, TxnOffsetCommit when its transaction is
+committed.
 """
 
 import struct
@@ -42,11 +41,11 @@ FIRST_COMMIT_WITH_GROUP_NOT_FOUND = 9
 FIRST_COMMIT_WITH_TOPIC_IDS = 10
 _LAST_MS = (1 << 63) - 1
 _MAX_METADATA_LENGTH_WITH_EXPIRY = 8000
-"""The old form of the record, the only one with an expiry, holds texts of up to 32,767 bytes."""
+"""The old version of the record, the only one with an expiry, holds texts of up to 32,767 bytes."""
 
 
 class OffsetCommit:
-    """One request: who commits for which group, and what."""
+    """One request that commits offsets of a group."""
 
     __slots__ = ("_expires_at_ms", "_generation", "_limit", "_now_ms", "_records", "_refused", "_request", "_shard")
 
@@ -60,10 +59,10 @@ class OffsetCommit:
         self._expires_at_ms = NEVER
         self._records: list[CoordinatorRecord] = []
 
-    # The two requests
+    # The two APIs
 
     def plain(self, version: int) -> CoordinatorResult[dict[str, Any]]:
-        """OffsetCommit; each partition of the request has its own error."""
+        """OffsetCommit. Each partition of the response has its own error."""
         request, by_id = self._request, version >= FIRST_COMMIT_WITH_TOPIC_IDS
         try:
             self._check_plain(version)
@@ -82,7 +81,7 @@ class OffsetCommit:
         return CoordinatorResult({"topics": rows}, self._records)
 
     def in_transaction(self) -> CoordinatorResult[dict[str, Any]]:
-        """TxnOffsetCommit, the same for a producer who brings what the member consumed."""
+        """TxnOffsetCommit: a producer commits the offsets that a member consumed."""
         request = self._request
         try:
             self._check_transactional()
@@ -93,19 +92,20 @@ class OffsetCommit:
             topic = self._shard.topics.get(wanted.name)
             partitions = self._partitions(wanted, topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             for row in partitions:
-                if row["error_code"] == ErrorCode.STALE_MEMBER_EPOCH:  # a producer knows generations alone
+                if row["error_code"] == ErrorCode.STALE_MEMBER_EPOCH:  # producers only know generations
                     row["error_code"] = ErrorCode.ILLEGAL_GENERATION
             rows.append({"name": wanted.name, "partitions": partitions})
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         return CoordinatorResult({"topics": rows}, self._records, producer=producer)
 
-    # Who may
+    # Permission
 
     def _check_plain(self, version: int) -> None:
         request, generation = self._request, self._generation
         group = self._shard.groups.get(request.group_id)
         if group is None:
-            # Without a generation it is a consumer that shares with nobody, or an admin: its commit makes the group.
+            # A commit without a generation is from a consumer without a group membership, or from an admin. It creates
+            # the group.
             if generation < 0:
                 return
             by_name = version >= FIRST_COMMIT_WITH_GROUP_NOT_FOUND
@@ -128,10 +128,10 @@ class OffsetCommit:
         group = self._shard.groups.get(self._request.group_id)
         return group is not None and group.may_commit_late(self._request.member_id, self._generation, topic.id, index)
 
-    # What
+    # Partitions
 
     def _partitions(self, wanted: Message, topic: Topic | None, unknown: ErrorCode) -> list[dict[str, Any]]:
-        """Rows of the answer; what is right goes to the records."""
+        """Rows of the response; accepted offsets are added to the records."""
         rows = []
         group_id, now_ms, refused, limit = self._request.group_id, self._now_ms, self._refused, self._limit
         for partition in wanted.partitions:
@@ -172,7 +172,7 @@ class Offsets:
         self.pending = PendingOffsets()
         self.expiry = OffsetExpiry(shard, self.by_group, self.pending)
         self._unread: dict[bytes, bytes | None] = {}
-        """While the log is loaded: the last value of each key, not yet decoded. A long log has few keys."""
+        """While the log is loaded: the last value of each key, not decoded. A long log has few keys."""
         self._has_orphans = False
 
     # Records
@@ -192,11 +192,11 @@ class Offsets:
             self._unread[key] = value
 
     def _replay_legacy(self, key: bytes, value: bytes | None) -> None:
-        """Kafka's first record of an offset; it has the same fields as today's, and the same partition is meant."""
+        """The oldest record type of an offset; its fields are those of the current type."""
         self._replay(_KEY_TYPE + key[len(_KEY_TYPE) :], value)
 
     def replay_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
-        """A record of a transaction; as in Kafka, a deletion does not wait for its end."""
+        """A record of a transaction. As in Kafka, a deletion does not wait for the end of the transaction."""
         if record_type(key) == RecordType.LEGACY_OFFSET_COMMIT:
             key = _KEY_TYPE + key[len(_KEY_TYPE) :]
         if value is None:
@@ -207,7 +207,7 @@ class Offsets:
         self.pending.add(producer_id, key, value)
 
     def _check_pending(self, key: bytes, values: Iterable[bytes]) -> None:
-        """MalformedMessage if something cannot be read; else its group is there."""
+        """MalformedMessage if a record cannot be read. Creates the group if it does not exist."""
         group_id, _, _ = read_offset_key(key)
         for value in values:
             read_offset_value(value)
@@ -222,7 +222,7 @@ class Offsets:
                 self._unread[key] = value
 
     def has_open_transaction(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether the offset may change when a transaction ends."""
+        """Whether the end of a transaction may change the offset."""
         return bool(self.pending) and offset_key(group_id, topic, partition) in self.pending
 
     def _apply(self, key: bytes, value: bytes | None) -> None:
@@ -247,14 +247,14 @@ class Offsets:
                 del self.by_group[group_id]
 
     def decode(self) -> None:
-        """The log was replayed, by whoever loads it: what is left of it in the end is read."""
+        """Decodes the last value of each key, after the log was replayed."""
         unread, self._unread = self._unread, {}
         for key, value in unread.items():
             if value is not None:
                 try:
                     self._apply(key, value)
                 except MalformedMessage:
-                    continue  # of a newer version than we know
+                    continue  # written by a newer version
         had_pending = bool(self.pending)
         for key, values in tuple(self.pending):
             try:
@@ -275,17 +275,17 @@ class Offsets:
     # Requests
 
     def commit(self, request: Message, version: int, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
-        """OffsetCommit; see `committing`."""
+        """OffsetCommit; see `OffsetCommit.plain`."""
         return OffsetCommit(self._shard, request, request.generation_id_or_member_epoch, now_ms).plain(version)
 
     def commit_in_transaction(self, request: Message, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
-        """TxnOffsetCommit; see `committing`."""
+        """TxnOffsetCommit; see `OffsetCommit.in_transaction`."""
         return OffsetCommit(self._shard, request, request.generation_id, now_ms).in_transaction()
 
     def fetch(self, wanted: Message, version: int, *, require_stable: bool = False) -> dict[str, Any]:
         """One group of OffsetFetch. In versions without groups the request itself is that group.
 
-        With `require_stable` an offset that an open transaction may change is not told.
+        With `require_stable`, an offset that an open transaction may change has the error UNSTABLE_OFFSET_COMMIT.
         """
         group = self._shard.groups.get(wanted.group_id)
         if group is not None and version >= _FIRST_VERSION_WITH_GROUP_NOT_FOUND:
@@ -317,7 +317,7 @@ class Offsets:
         for name, partitions in known.items():
             topic = self._shard.topics.get(name)
             if topic is None and version >= _FIRST_VERSION_WITH_TOPIC_IDS:
-                continue  # there is no id to name it by
+                continue  # the response would need its id
             topic_id = NO_TOPIC_ID if topic is None else topic.id
             shown = [_row(index, if_same_topic(committed, topic)) for index, committed in partitions.items()]
             rows.append({"name": name, "topic_id": topic_id, "partitions": shown})
@@ -341,7 +341,7 @@ class Offsets:
         return {"name": name, "topic_id": topic_id, "partitions": rows}
 
     def delete(self, request: Message, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
-        """OffsetDelete; KafkaError if the group does not allow it at all."""
+        """OffsetDelete; KafkaError if the group does not allow it."""
         group = self._shard.find(request.group_id)
         group.check_offset_delete()
         known = self.by_group.get(request.group_id, {})
@@ -372,7 +372,7 @@ class Offsets:
 
 
 def _once_each(topic: str | UUID, asked: Iterable[int], seen: set[tuple[str | UUID, int]]) -> list[int]:
-    """The partitions not asked for before: with its metadata, an offset is far longer than the question for it."""
+    """Each partition once: with its metadata, a row of the response is much longer than the request."""
     fresh = []
     for index in asked:
         if (topic, index) not in seen:

@@ -1,10 +1,7 @@
-"""The records of `__consumer_offsets` to bytes and back, byte for byte as Kafka writes them (see `group.schema`).
+"""The record formats of `__consumer_offsets`, as Kafka writes them (see `group.schema`).
 
-Offset commits, by far the most of them, have a codec of their own in `offsets/offset_records`.
-
-Offset commits to bytes and back: the most frequent record of `__consumer_offsets`, so it has a codec by hand.
-
-The bytes are those of `group.schema`'s `offset_commit`; the tests compare the two.
+Offset commits are the most frequent records, so they have a handwritten codec. Its bytes are those of `offset_commit`
+in `group.schema`; the tests compare the two.
 """
 
 import struct
@@ -18,7 +15,7 @@ from millstream.node.coordination.core.state_machine import CoordinatorRecord, R
 
 
 class RecordType(IntEnum):
-    """The number a key begins with; the names are those of the entries in `group.schema`."""
+    """The number that a key begins with. The names are those of the entries in `group.schema`."""
 
     LEGACY_OFFSET_COMMIT = 0
     OFFSET_COMMIT = 1
@@ -39,7 +36,7 @@ class RecordType(IntEnum):
 
 
 _WRITTEN_VERSIONS: dict[int, int] = {RecordType.GROUP_METADATA: 3, RecordType.OFFSET_COMMIT: 4}
-"""The versions of values that Kafka 4.3 writes; 0 where nothing is said."""
+"""The versions of values that Kafka 4.3 writes; 0 for the others."""
 
 
 _FORMATS = RecordFormats("millstream.node.groups.core", "group.schema", _WRITTEN_VERSIONS)
@@ -66,7 +63,7 @@ class CommittedOffset(NamedTuple):
     metadata: str
     committed_at_ms: int
     expires_at_ms: int = NEVER
-    """Where the client chose a retention of its own, which only old versions can."""
+    """Set if the client chose a retention, which only old versions of OffsetCommit allow."""
     topic_id: UUID = NO_TOPIC_ID
 
 
@@ -102,13 +99,13 @@ def offset_value(committed: CommittedOffset) -> bytes:
 
 
 def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> CoordinatorRecord:
-    """None is the tombstone."""
+    """None makes a tombstone."""
     value = None if committed is None else offset_value(committed)
     return CoordinatorRecord(offset_key(group_id, topic, partition), value)
 
 
 def read_offset_key(key: bytes) -> tuple[str, str, int]:
-    """Group, topic, partition; MalformedMessage if the bytes are no such key."""
+    """Group, topic, partition; MalformedMessage if the bytes are not an offset key."""
     try:
         topic_at = 4 + _LENGTH.unpack_from(key, 2)[0]
         partition_at = topic_at + 2 + _LENGTH.unpack_from(key, topic_at)[0]

@@ -1,8 +1,8 @@
-"""All groups and offsets of one partition of `__consumer_offsets`.
+"""The state machine of one partition of `__consumer_offsets`: all its groups and offsets.
 
-A group is of one kind at a time; each kind brings its operations, its records and its timers in a package of its own
-(`classic/`, `consumer/`, `share/`), and `offsets/` serves them all. The shard holds what they share, finds the right
-one for a record, and answers the questions that concern every kind.
+A group has one type at a time. Each type has its own operations, records and timers: `classic/`, `consumer/` and
+`share_groups.py`. `offsets.py` serves all of them. The shard has the shared state, dispatches records by their type,
+and serves requests for groups of any type.
 """
 
 import logging
@@ -24,20 +24,21 @@ from millstream.node.groups.core.share_groups import ShareGroups
 _log = logging.getLogger("millstream.coordinator")
 
 Replayer = Callable[[bytes, bytes | None], None]
-"""Applies one record, key and value as they are in the log."""
+"""Applies one record: key and value as in the log."""
 
 
 class GroupKind(Protocol):
-    """What the shard needs of each package: its records, and a chance to set timers."""
+    """What the shard needs of each type of group."""
 
     def replayers(self) -> Mapping[int, Replayer]:
-        """For each record type (see `group_records.RecordType`) what applies it."""
+        """The function that applies a record, for each record type."""
         ...
 
     def loaded(self, now_ms: int) -> None: ...
 
     def topics_changed(self, deleted: Collection[str], writes: Writes, now_ms: int) -> None:
-        """Topics were made, grew, or are gone: `deleted` has the names of those; the catalog is the new one already."""
+        """Topics were created, extended or deleted. `deleted` has the names of deleted ones; the catalog is already the
+        new one."""
         ...
 
 
@@ -49,7 +50,7 @@ class GroupShard:
         randomness: Random,
         group_settings: Callable[[str], Mapping[str, str]] = lambda group_id: {},
     ) -> None:
-        """`group_settings` gives what was set for one group with IncrementalAlterConfigs (resource type GROUP)."""
+        """`group_settings` has the settings of one group, from IncrementalAlterConfigs (resource type GROUP)."""
         self.config = config
         self.topics = topics
         self.randomness = randomness
@@ -57,7 +58,7 @@ class GroupShard:
         self.timers = Timers()
         self.groups: dict[str, Group] = {}
         self.live = False
-        """Whether the log was replayed, so that records are now those of our own operations."""
+        """Whether the log is replayed, so that further records come from operations of this shard."""
         self.offsets = Offsets(self)
         self.classic = ClassicGroups(self)
         self.share = ShareGroups(self)
@@ -67,7 +68,7 @@ class GroupShard:
         for kind in self._kinds:
             self._replayers.update(kind.replayers())
 
-    # The runtime's side
+    # Called by the runtime
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         replayer = self._replayers.get(record_type(key))
@@ -76,11 +77,11 @@ class GroupShard:
         try:
             replayer(key, value)
         except MalformedMessage as error:
-            # A newer Kafka may have written a version we do not know; losing one group beats losing all of them.
+            # A newer Kafka may have written an unknown version; skipping it loses one group, not all.
             _log.warning("record_passed_over type=%d error=%s", record_type(key), error)
 
     def replay_pending(self, producer_id: int, producer_epoch: int, key: bytes, value: bytes | None) -> None:
-        """Only offsets are committed in transactions; whatever else there may be counts at once, as in Kafka."""
+        """Only offsets are committed in transactions. As in Kafka, other records count at once."""
         if record_type(key) not in (RecordType.OFFSET_COMMIT, RecordType.LEGACY_OFFSET_COMMIT):
             self.replay(key, value)
             return
@@ -93,7 +94,7 @@ class GroupShard:
         self.offsets.end_transaction(producer_id, committed)
 
     def replayed(self) -> None:
-        """All records were replayed; nobody sees the shard yet, and so this may be done in a thread."""
+        """Called after all records were replayed, in a thread: no other code uses the shard yet."""
         self.offsets.decode()
         self.consumer.learn_patterns()
 
@@ -103,7 +104,7 @@ class GroupShard:
         for kind in self._kinds:
             kind.loaded(now_ms)
 
-    # What concerns groups of every kind
+    # Groups of any type
 
     def find(self, group_id: str) -> Group:
         group = self.groups.get(group_id)
@@ -112,7 +113,7 @@ class GroupShard:
         return group
 
     def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[dict[str, Any]]:
-        """Rows of ListGroups; the filters are in lower case, empty means all."""
+        """Rows of ListGroups. The filters are in lower case; empty filters match all."""
         return [
             {
                 "group_id": group.group_id,
@@ -125,7 +126,8 @@ class GroupShard:
         ]
 
     def delete_group(self, group_id: str, now_ms: int) -> CoordinatorResult[bool]:
-        """Whether the group is gone: if it has many offsets, they go first, and this is to be called again."""
+        """Whether the group is deleted. If it has many offsets, one batch of them is deleted first; call this again
+        then."""
         group = self.find(group_id)
         group.check_deletion()
         records, has_more = self.offsets.expiry.deletion_records(group_id)

@@ -1,9 +1,9 @@
-"""A share group and its members, as the records of `__consumer_offsets` tell of them.
+"""A share group and its members, as the records of `__consumer_offsets` describe them; and the assignor of share
+groups.
 
-Who reads what in a share group: every partition has a reader, every reader a partition, as evenly as it goes.
-
-With fewer members than partitions each partition has one reader; with more, readers share partitions. What a member
-has it keeps while that is even, since each move costs it a share session.
+The assignor gives every partition a member and every member a partition, as evenly as possible. With fewer members than
+partitions each partition has one member; with more, members share partitions. A member keeps its partitions while that
+is even, because each move costs a share session.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,14 +25,15 @@ def assign(
     partition_counts: Mapping[UUID, int],
     current: Mapping[str, set[TopicPartitionId]],
 ) -> Assignment:
-    """Members' topics and the sizes of these, and what each had so far; gives what each has from now on."""
+    """`subscriptions` has the topics of each member, `current` its partitions. Returns the new partitions of each
+    member."""
     result: Assignment = {member: set() for member in sorted(subscriptions)}
     alike: dict[tuple[str, ...], list[UUID]] = {}
     for topic_id in sorted(partition_counts):
         readers = tuple(member for member in result if topic_id in subscriptions[member])
         if readers:
             alike.setdefault(readers, []).append(topic_id)
-    # Topics with the same readers are dealt out together, or one reader of two topics might get all the first ones.
+    # Topics with the same members are assigned together; otherwise one member might get the first partition of each.
     for readers, topic_ids in alike.items():
         partitions = [(topic_id, index) for topic_id in topic_ids for index in range(partition_counts[topic_id])]
         if len(readers) <= len(partitions):
@@ -48,7 +49,7 @@ def _deal(
     current: Mapping[str, set[TopicPartitionId]],
     result: Assignment,
 ) -> None:
-    """One reader for each partition."""
+    """One member for each partition."""
     least, larger = divmod(len(partitions), len(readers))
     had = {partition: member for member in readers for partition in current.get(member, ())}
     dealt = dict.fromkeys(readers, 0)
@@ -73,7 +74,7 @@ def _share(
     current: Mapping[str, set[TopicPartitionId]],
     result: Assignment,
 ) -> None:
-    """One partition for each reader."""
+    """One partition for each member."""
     least, larger = divmod(len(readers), len(partitions))
     shared = dict.fromkeys(partitions, 0)
     left = []
@@ -94,7 +95,7 @@ def _share(
 
 
 STABLE_MEMBER = 0
-"""The one state of a member: it has what it was assigned, since nothing needs to be given back first."""
+"""The only state of a member: it has its assignment, because members never wait for a revocation."""
 
 
 @dataclass(slots=True)
@@ -111,18 +112,18 @@ class ShareMember:
 
 @dataclass(slots=True)
 class StateTopic:
-    """A topic of which the group has state."""
+    """A topic that the group has share state for."""
 
     name: str
     partitions: set[int] = field(default_factory=set)
     initializing: set[int] = field(default_factory=set)
-    """Those among them whose state the share coordinator has yet to make."""
+    """Partitions whose state the share coordinator has not initialized yet."""
 
     def copy(self) -> "StateTopic":
         return StateTopic(self.name, set(self.partitions), set(self.initializing))
 
     def add(self, partitions: Iterable[int]) -> None:
-        """Keeps more; what is new has no state yet, or that of an earlier group of the same name."""
+        """Adds partitions. New ones have no state yet, or the state of an earlier group of the same name."""
         new = set(partitions) - self.partitions
         self.partitions |= new
         self.initializing |= new
@@ -140,7 +141,7 @@ class ShareGroup(Group):
         self.members: dict[str, ShareMember] = {}
         self.target: dict[str, set[TopicPartitionId]] = {}
         self.state_topics: dict[UUID, StateTopic] = {}
-        """What the group has state of, as far as members read it or an operator set it."""
+        """Topics with share state, because members read them or an operator set it."""
 
     @property
     def state_name(self) -> str:
@@ -281,7 +282,7 @@ def state_record(group_id: str, state_topics: Mapping[UUID, StateTopic]) -> Coor
 
 
 def by_topic(assigned: Iterable[TopicPartitionId]) -> list[dict[str, Any]]:
-    """As the wire and the records spell it."""
+    """The rows of requests and records: partitions by topic."""
     topics: dict[UUID, list[int]] = {}
     for topic_id, index in sorted(assigned):
         topics.setdefault(topic_id, []).append(index)

@@ -1,9 +1,9 @@
-"""ShareGroupHeartbeat, ShareGroupDescribe and the admin's view, for the share groups of a shard.
+"""ShareGroupHeartbeat, ShareGroupDescribe and share-group offsets, for the share groups of a shard.
 
-A member that comes, goes or changes its topics gives the group a new epoch, and that a new target assignment, at once.
-Members take theirs over with their next heartbeat; nobody waits for anybody, since several may read one partition.
-Everything durable changes in `replay` alone. The state of the partitions themselves is the share coordinator's
-(`share_state`); here is only noted which partitions a group has state of.
+A member that joins, leaves or changes its topics starts a new group epoch with a new target assignment. Members get
+their assignment with their next heartbeat. No member waits for another, because several may read one partition. Durable
+state changes only in `replay`. The share state of the partitions is in the share coordinator (`queues/core/state.py`);
+here are only the names of partitions that have such state.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -95,7 +95,7 @@ class ShareGroups:
             "member_epoch": updated.epoch,
             "heartbeat_interval_ms": self._config(group.group_id)[group_config.SHARE_HEARTBEAT_INTERVAL_MS],
         }
-        # Whoever sends everything about itself is told everything; else only what changed.
+        # A member that sends all its fields gets its assignment; otherwise only a changed one is sent.
         repeated = request.member_epoch != member.epoch or request.subscribed_topic_names is not None
         if not known or repeated or member.assigned != updated.assigned:
             answer["assignment"] = {"topic_partitions": by_topic(updated.assigned)}
@@ -127,7 +127,7 @@ class ShareGroups:
         if epoch not in (0, member.epoch, member.previous_epoch) or epoch > member.epoch:
             raise KafkaError(
                 ErrorCode.FENCED_MEMBER_EPOCH,
-                f"Epoch {epoch} of member {member.member_id} is not the present one, {member.epoch}: it must rejoin.",
+                f"Epoch {epoch} of member {member.member_id} is not its current epoch, {member.epoch}: it must rejoin.",
             )
         return member
 
@@ -145,7 +145,7 @@ class ShareGroups:
         members = {name: member for name, member in group.members.items() if name != member_id}
         epoch = group.epoch + 1
         records.append(epoch_record(group.group_id, epoch, self._metadata_hash(members.values())))
-        # The others take over at once what it read; they hear of it with their next heartbeat.
+        # The other members take its partitions over, with their next heartbeats.
         self._new_target(group, members, epoch, records)
         return records
 
@@ -182,7 +182,7 @@ class ShareGroups:
                 digest.update(topic.id.bytes + topic.partition_count.to_bytes(4) + name.encode())
         return int.from_bytes(digest.digest(), signed=True)
 
-    # Time
+    # Sessions
 
     def _config(self, group_id: str) -> GroupConfig:
         return GroupConfig(self._shard.group_settings(group_id), self._shard.config())
@@ -194,7 +194,7 @@ class ShareGroups:
             group = self._shard.groups.get(group_id)
             if not isinstance(group, ShareGroup) or member_id not in group.members:
                 return None
-            # If this cannot be written, it is tried again in a while; a timer rings only once.
+            # A timer runs once. If the write fails, this one retries.
             self._extend_session(group_id, member_id, now_ms)
             return CoordinatorResult(None, self._removal(group, member_id))
 
@@ -209,7 +209,7 @@ class ShareGroups:
                     self.on_state(group.group_id, sorted(initializing), ())
 
     def topics_changed(self, deleted: Collection[str], writes: Writes, now_ms: int) -> None:
-        """Members hear of new partitions with their next heartbeat; the state of deleted topics goes now."""
+        """Members get new partitions with their next heartbeat. The state of deleted topics is removed now."""
         if not deleted:
             return
         for group in self._shard.groups.values():
@@ -220,7 +220,7 @@ class ShareGroups:
                 if len(state_topics) < len(group.state_topics):
                     writes.add(state_record(group.group_id, state_topics))
 
-    # What an operator asks
+    # Administration
 
     def find(self, group_id: str) -> ShareGroup:
         group = self._shard.groups.get(group_id)
@@ -273,7 +273,7 @@ class ShareGroups:
         return CoordinatorResult(None, [*records, state_record(group_id, state_topics)])
 
     def state_initialized(self, group_id: str, partitions: Collection[TopicPartitionId]) -> CoordinatorResult[None]:
-        """Notes that the share coordinator has state_initialized the state of these."""
+        """Notes that the share coordinator has initialized the state of these partitions."""
         group = self._known(group_id)
         if group is None:
             return CoordinatorResult(None)
@@ -286,7 +286,7 @@ class ShareGroups:
         )
 
     def initializing(self, group_id: str) -> set[TopicPartitionId]:
-        """Partitions of the group whose state is being state_initialized: nobody should read them before."""
+        """Partitions whose state is being initialized. They must not be read before."""
         group = self._known(group_id)
         return set() if group is None else initializing_partitions(group.state_topics)
 
@@ -316,7 +316,7 @@ class ShareGroups:
         return group if isinstance(group, ShareGroup) else None
 
     def _get_or_create(self, group_id: str) -> ShareGroup:
-        """Compaction may leave any record of a group as its first."""
+        """After compaction, any record of a group may be its first."""
         group = self._known(group_id)
         if group is None:
             group = ShareGroup(group_id)

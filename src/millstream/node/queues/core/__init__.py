@@ -1,1 +1,1 @@
-"""Delivery of records to share groups, pure: in-flight records, their states, what is kept of them."""
+"""Delivery of records to share groups; pure: records in flight, their states, persisted state."""

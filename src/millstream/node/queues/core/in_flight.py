@@ -1,14 +1,12 @@
-"""The records of a partition that are in flight for a share group: what was read of the log, who has what, until when.
+"""The records of a partition that are in flight for a share group: their owners, locks, and order of delivery.
 
-The offsets from `start` to `end` are in flight. Most of the time there are a few runs of them. Under key order or with
-delayed records (`inspected`), each record that was read is a run of its own and passes a `DeliveryGate`. What members
-say of records, and what must survive, is in `share_partition`.
+The offsets from `start` to `end` are in flight, usually in a few runs. With key order or delays (`inspected`), each
+record that was read is its own run and passes the `DeliveryGate`. Acknowledgements and persisted changes are in
+`partition.py`.
 
-Which available records may be handed out now: those released, those whose time has come, the first of each key.
-
-Without delays and key order this is only the list of released offsets. With them every record that was read from the
-log passes through here: it waits until it is due, and until the record of the same key before it is done with. A record
-that is not due holds back the later ones of its key; that is what order means.
+`DeliveryGate` decides which available records may be delivered now. Without delays and key order this is the list of
+released offsets. With them, a record waits until it is due, and until the record of the same key before it is final. A
+record that is not due blocks the later records of its key: order requires that.
 """
 
 from collections import deque
@@ -30,7 +28,7 @@ class DeliveryGate:
         self._by_key: dict[bytes, deque[int]] = {}
 
     def admit(self, run: Run, now_ms: int) -> None:
-        """A record of its own run was read from the log; offsets come in ascending order."""
+        """A record was read from the log, as its own run; offsets are ascending."""
         if self.ordered and run.key is not None:
             queue = self._by_key.setdefault(run.key, deque())
             queue.append(run.first)
@@ -45,11 +43,11 @@ class DeliveryGate:
             heappush(self._ready, run.first)
 
     def release(self, run: Run) -> None:
-        """It is available again."""
+        """The record is available again."""
         heappush(self._ready, run.first)
 
     def finish(self, run: Run, now_ms: int) -> None:
-        """It is done with: the next of its key may go."""
+        """The record is final: the next record of its key may be delivered."""
         if not self.ordered or run.key is None:
             return
         queue = self._by_key.get(run.key)
@@ -75,34 +73,34 @@ class DeliveryGate:
         return self._due[0][0] if self._due else None
 
     def first_ready(self, now_ms: int) -> int | None:
-        """The lowest offset that may go; None if there is none now."""
+        """The lowest offset that may be delivered; None if there is none now."""
         while self._due and self._due[0][0] <= now_ms:
             heappush(self._ready, heappop(self._due)[1])
         while self._ready:
             run = self._runs.find(self._ready[0])
             if run is not None and run.state is RecordState.AVAILABLE and run.transition is None:
                 return self._ready[0]
-            heappop(self._ready)  # acquired meanwhile, or gone
+            heappop(self._ready)  # acquired or removed since
         return None
 
     def pop(self) -> None:
-        """Takes out what `first_ready` returned."""
+        """Removes the offset that `first_ready` returned."""
         heappop(self._ready)
 
 
 ReadRecord = tuple[int, bytes | None, int]
-"""Offset, key, due time (0 for at once)."""
+"""Offset, key, due time (0: at once)."""
 
 
 @dataclass(slots=True)
 class ShareLimits:
-    """What the group's settings say; may be replaced at any time."""
+    """From the group's settings; may be replaced at any time."""
 
     delivery_count: int = 5
     lock_ms: int = 30_000
     max_locks: int = 2000
     max_deferred: int = 50_000
-    """How many records that may not go yet (not due, or behind another of their key) are kept in sight."""
+    """The limit for records in memory that may not be delivered yet (not due, or after another record of their key)."""
     dead_letters: bool = False
 
 
@@ -118,22 +116,22 @@ class InFlight:
     ) -> None:
         self.limits = limits
         self.start = start
-        """Everything before it is done with."""
+        """All records before it are final."""
         self.end = start
-        """Nothing from here on was read yet."""
+        """No record from here on was read yet."""
         self.key_order = key_order
         self.inspected = key_order or inspected
         self.locks = 0
         """Records that members hold."""
         self.deferred = 0
-        """Records read that are available, ready or not; only counted when inspected."""
+        """Available records that were read; only counted when inspected."""
         self._runs = RunList()
         self._gate = DeliveryGate(self._runs, key_order)
         self._holes: list[tuple[int, int]] = []
-        self._counts = RunList()  # deliveries of records that must be read again to be known
+        self._counts = RunList()  # delivery counts of records that must be read again
         self._earliest_deadline_ms: int | None = None
         self.complete_count = 0
-        """How many records from the start on are done with."""
+        """Number of final records from `start` on."""
         self._restore(batches)
 
     def _restore(self, batches: Iterable[StateBatch]) -> None:
@@ -160,14 +158,14 @@ class InFlight:
                 self.complete_count += len(run)
         self._advance()
 
-    # What is where
+    # Reading of state
 
     @property
     def runs(self) -> list[StateBatch]:
         return self._runs.batches()
 
     def next_offset(self, now_ms: int) -> int | None:
-        """Where to read for the next member that asks; None if nothing may be handed out whatever the log holds."""
+        """The offset to read for the next acquisition; None if nothing can be delivered, whatever the log has."""
         ready = self._gate.first_ready(now_ms)
         if self.inspected:
             if self.locks >= self.limits.max_locks:
@@ -183,7 +181,7 @@ class InFlight:
         return min(ready, unread)
 
     def was_delivered(self, offset: int) -> bool:
-        """Whether the record at this offset was handed out before, and came back."""
+        """Whether the record at this offset was delivered before, and released."""
         run = self._runs.find(offset)
         return run is not None and run.deliveries > 0
 
@@ -192,15 +190,15 @@ class InFlight:
 
     @property
     def next_alarm_ms(self) -> int | None:
-        """When time alone will change something: a lock expires, a record becomes due."""
+        """The next time at which a lock expires or a record becomes due."""
         due = self._gate.next_due_ms
         lock = self._earliest_deadline_ms
         return lock if due is None else due if lock is None else min(due, lock)
 
-    # Reading
+    # Records of the log
 
     def absent(self, first: int, last: int, now_ms: int) -> None:
-        """There is nothing for anyone at these offsets: compacted away, or control records."""
+        """There are no records at these offsets: removed by compaction, or control records."""
         first = max(first, self.start)
         if first > last:
             return
@@ -225,7 +223,7 @@ class InFlight:
         self._advance()
 
     def admit(self, first: int, last: int, records: Iterable[ReadRecord], now_ms: int) -> None:
-        """Takes note of the records of first..last; must be told of the lowest unread offsets first."""
+        """Adds the records of first..last. The lowest unread offsets must come first."""
         assert self.inspected
         known = {offset: (key, due_ms) for offset, key, due_ms in records}
         for low, high in self._take_unread(max(first, self.start), last):
@@ -272,14 +270,14 @@ class InFlight:
             self.end = last + 1
         return taken
 
-    # Handing out
+    # Acquisition
 
     def acquire(
         self, member: str, batches: Sequence[tuple[int, int]], max_records: int, now_ms: int, *, strict: bool = False
     ) -> list[Acquired]:
-        """Gives a member what is free in these batches of the log (first and last offset of each).
+        """Acquires available records for a member, in these batches of the log (first and last offset of each).
 
-        `max_records` is exact if strict; otherwise the batch in which it is reached is given whole.
+        With `strict`, `max_records` is exact; otherwise the last batch is acquired whole.
         """
         if not batches or max_records <= 0:
             return []
@@ -345,7 +343,7 @@ class InFlight:
         return acquired
 
     def _nth_free(self, first: int, last: int, number: int) -> int:
-        """The offset at which `number` free records of first..last are reached."""
+        """The offset at which `number` available records of first..last are reached."""
         position = first
         for run in self._runs.overlapping(first, last):
             if run.first > position:
@@ -384,7 +382,7 @@ class InFlight:
             _note(taken, run)
 
     def log_starts_at(self, offset: int, now_ms: int) -> None:
-        """The log was cut off before `offset`: what lay there is lost to everyone."""
+        """The log was truncated before `offset`: earlier records are lost."""
         if offset <= self.start:
             return
         for run in self._runs.drop_before(offset):
@@ -416,7 +414,7 @@ class InFlight:
 
 
 def _note(taken: list[Acquired], run: Run) -> None:
-    """Adds a run to an answer, as part of the row before it where that says the same."""
+    """Adds a run to the response, merged with the previous row if both have the same delivery count."""
     if taken and taken[-1].last + 1 == run.first and taken[-1].deliveries == run.deliveries:
         taken[-1] = Acquired(taken[-1].first, run.last, run.deliveries)
     else:

@@ -1,8 +1,8 @@
-"""One partition as one share group sees it: which records are whose, how often they were delivered, what is done with.
+"""One partition for one share group: acknowledgements, releases, archiving, as transitions that are persisted first.
 
-Pure: the leader tells it what lies in the log, who asks and what time it is. Handing records out (`in_flight`) changes
-only memory; whatever must survive (acknowledged, released with a count, archived) is a `Transition`: its batches are
-persisted first, and only then does it take effect, so no answer ever speaks of something that a crash could undo.
+Pure: the leader passes in the records of the log, the member and the time. An acquisition (`in_flight.py`) changes only
+memory. A change that must survive (acknowledged, released with a count, archived) is a `Transition`: its batches are
+persisted, and then it takes effect. So a crash never undoes what a response has confirmed.
 """
 
 from collections.abc import Sequence
@@ -27,30 +27,30 @@ AckRange = tuple[int, int, int]
 
 @dataclass(slots=True, eq=False)
 class Transition:
-    """A change that takes effect once it is persisted: call `commit` or `roll_back` with it."""
+    """A change that takes effect when it is persisted: call `commit` or `roll_back` with it."""
 
     batches: list[StateBatch] = field(default_factory=list)
     start: int = 0
-    """The start offset that will hold."""
+    """The new start offset."""
     complete_count: int = 0
-    """How many records from there on will be done with."""
+    """The new number of final records from there on."""
     runs: list[Run] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
 
 
 class SharePartition(InFlight):
     def acknowledge(self, member: str, ranges: Sequence[AckRange], now_ms: int) -> Transition:
-        """What a member says of records it holds; all of it counts or, with a KafkaError, nothing.
+        """The acknowledgements of a member; all of them apply or, with a KafkaError, none.
 
-        Renewals take effect at once: a lock is not persisted.
+        Renewals apply at once: a lock is not persisted.
         """
         pieces: list[AckRange] = []
         for first, last, kind in ranges:
-            first = max(first, self.start)  # what lies before the start is done with, whoever decided it
+            first = max(first, self.start)  # earlier offsets are final already
             if first > last:
                 continue
             if last >= self.end:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"offset {last} lies behind all that were acquired")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"offset {last} is above all acquired offsets")
             position = first
             for run in self._runs.overlapping(first, last):
                 if run.first > position or run.state is not RecordState.ACQUIRED or run.transition is not None:
@@ -66,7 +66,7 @@ class SharePartition(InFlight):
         renewed_until_ms = now_ms + self.limits.lock_ms
         transition = Transition()
         for first, last, kind in pieces:
-            whole = self._runs.find(first)  # an earlier piece may have cut the run that was found
+            whole = self._runs.find(first)  # an earlier range may have split the run
             assert whole is not None
             run = self._runs.cut_out(whole, first, last)
             if kind == Acknowledgement.RENEW:
@@ -82,7 +82,7 @@ class SharePartition(InFlight):
         return self._planned(transition)
 
     def release_member(self, member: str) -> Transition:
-        """The member is gone: what it holds is free again."""
+        """Releases the records of a member that has left."""
         transition = Transition()
         for run in list(self._runs):
             if run.state is RecordState.ACQUIRED and run.transition is None and run.member == member:
@@ -90,7 +90,7 @@ class SharePartition(InFlight):
         return self._planned(transition)
 
     def expire(self, now_ms: int) -> Transition:
-        """Frees the records whose locks have expired."""
+        """Releases the records whose locks have expired."""
         transition = Transition()
         if self._earliest_deadline_ms is None or self._earliest_deadline_ms > now_ms:
             return transition
@@ -106,7 +106,7 @@ class SharePartition(InFlight):
         return self._planned(transition)
 
     def archiving(self) -> list[DeadLetter]:
-        """Records that were on their way to the dead-letter topic when the state was last persisted."""
+        """Records whose dead letters were not confirmed when the state was last persisted."""
         limit = self.limits.delivery_count
         return [
             DeadLetter(run.first, run.last, run.deliveries, LIMIT_REACHED if run.deliveries >= limit else REJECTED)
@@ -115,7 +115,7 @@ class SharePartition(InFlight):
         ]
 
     def finish_archiving(self, first: int, last: int) -> Transition:
-        """They are in the dead-letter topic."""
+        """The dead letters of these records are written."""
         transition = Transition()
         for run in self._runs.overlapping(first, last):
             if run.state is RecordState.ARCHIVING and run.transition is None:
@@ -157,10 +157,10 @@ class SharePartition(InFlight):
         return transition
 
     def commit(self, transition: Transition, now_ms: int) -> None:
-        """It is persisted: let it be so."""
+        """The transition is persisted: applies it."""
         for run in transition.runs:
             if run.transition is not transition:
-                continue  # dropped meanwhile, with all of its log
+                continue  # removed with its part of the log
             run.transition = None
             if run.state is RecordState.ACQUIRED:
                 self.locks -= len(run)
@@ -179,7 +179,7 @@ class SharePartition(InFlight):
         self._advance()
 
     def roll_back(self, transition: Transition) -> None:
-        """It could not be persisted: everything is as before."""
+        """The transition could not be persisted: restores the state before it."""
         for run in transition.runs:
             if run.transition is transition:
                 run.transition = None

@@ -1,13 +1,13 @@
-"""Runs: neighbouring offsets that are in the same state, in one sorted list. Work is per run, not per record.
+"""Runs of offsets: neighbouring offsets in the same state, in one sorted list; and the states of records.
 
-The states a record goes through in a share group, and the small values that speak of them.
+The work of a share group is per run, not per record.
 
     available --acquire--> acquired --accept--> acknowledged
         ^                     |-----reject, gap--------------> archived
         |-- release, timeout -|-----at the delivery limit----> archived
                               (with a dead-letter topic: -> archiving -> archived)
 
-Acknowledged and archived are final. A record that was never acquired is in no list at all: it is only in the log.
+Acknowledged and archived are final. A record that was never acquired is in no run: it is only in the log.
 """
 
 from bisect import bisect_right
@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 
 class RecordState(IntEnum):
-    """With Kafka's numbers, as they are persisted."""
+    """Kafka's numbers, as persisted."""
 
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
     ARCHIVING = 3
-    """On its way to the dead-letter topic (KIP-1191)."""
+    """A dead letter is being written (KIP-1191)."""
     ARCHIVED = 4
 
     @property
@@ -33,10 +33,10 @@ class RecordState(IntEnum):
 
 
 class Acknowledgement(IntEnum):
-    """What a consumer says of a record, with Kafka's numbers."""
+    """An acknowledgement of a consumer, with Kafka's numbers."""
 
     GAP = 0
-    """There is no record at this offset: compacted away, or a control record."""
+    """There is no record at this offset: removed by compaction, or a control record."""
     ACCEPT = 1
     RELEASE = 2
     REJECT = 3
@@ -53,7 +53,7 @@ class StateBatch(NamedTuple):
 
 
 class Acquired(NamedTuple):
-    """Offsets that a member was just given."""
+    """Offsets that a member has just acquired."""
 
     first: int
     last: int
@@ -61,7 +61,7 @@ class Acquired(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """Offsets that nobody will get any more, and why."""
+    """Offsets that were given up, with the reason."""
 
     first: int
     last: int
@@ -75,7 +75,7 @@ LIMIT_REACHED = "the record reached its delivery count limit"
 
 NO_MEMBER = ""
 _MAX_DELIVERIES = (1 << 15) - 1
-"""What the wire can say."""
+"""The limit of the protocol's field."""
 _first = attrgetter("first")
 
 
@@ -100,14 +100,14 @@ class Run:
         self.last = last
         self.state = state
         self.deliveries = deliveries
-        """How often it was delivered."""
+        """The delivery count."""
         self.member = NO_MEMBER
         self.deadline_ms = 0
-        """Until when the member holds it."""
+        """The end of the member's lock."""
         self.key: bytes | None = None
         self.due_ms = 0
         self.transition: Any = None
-        """The change that is being persisted; until it is, the run is nobody's to touch."""
+        """The change that is being persisted. Until then no other change may touch the run."""
         self.target = state
 
     def __len__(self) -> int:
@@ -124,7 +124,7 @@ class Run:
 
 
 class RunList:
-    """The runs of one share-partition, sorted, without overlaps; offsets between them were not looked at yet."""
+    """The runs of one share-partition, sorted, without overlaps. Offsets between them were not read yet."""
 
     __slots__ = ("runs",)
 
@@ -138,7 +138,7 @@ class RunList:
         return len(self.runs)
 
     def index_at(self, offset: int) -> int:
-        """The place of the run that holds `offset`, or of the first run behind it."""
+        """The index of the run with `offset`, or of the first run after it."""
         at = bisect_right(self.runs, offset, key=_first) - 1
         return at if at >= 0 and self.runs[at].last >= offset else at + 1
 
@@ -158,7 +158,7 @@ class RunList:
         return found
 
     def holes(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The parts of first..last that no run holds."""
+        """The parts of first..last without a run."""
         found = []
         position = first
         for run in self.overlapping(first, last):
@@ -170,7 +170,7 @@ class RunList:
         return found
 
     def insert(self, runs: list[Run]) -> None:
-        """Adds neighbouring runs, sorted, where there is a hole."""
+        """Adds neighbouring runs, sorted, where there is no run."""
         if not self.runs or self.runs[-1].last < runs[0].first:
             self.runs += runs
         else:
@@ -178,7 +178,7 @@ class RunList:
             self.runs[at:at] = runs
 
     def cut_out(self, run: Run, first: int, last: int) -> Run:
-        """Splits a run so that first..last is one of its own, and returns that."""
+        """Splits a run so that first..last is a run; returns that."""
         if run.first == first and run.last == last:
             return run
         at = self.index_at(run.first)
@@ -193,7 +193,7 @@ class RunList:
         return middle
 
     def join_final(self, run: Run) -> None:
-        """Makes one run of a final one and its final neighbours of the same state, however often each was delivered."""
+        """Merges a final run with its final neighbours of the same state, whatever their delivery counts."""
         at = self.index_at(run.first)
         low = high = at
         while low > 0 and _joins(self.runs[low - 1], self.runs[low]):
@@ -207,7 +207,7 @@ class RunList:
             del self.runs[low + 1 : high + 1]
 
     def put(self, batch: StateBatch) -> None:
-        """Sets the state of a range, whatever it was."""
+        """Sets the state of a range."""
         for run in self.overlapping(batch.first, batch.last):
             part = self.cut_out(run, max(run.first, batch.first), min(run.last, batch.last))
             del self.runs[self.index_at(part.first)]
@@ -216,14 +216,14 @@ class RunList:
         self.join_final(run)
 
     def drop_before(self, offset: int) -> list[Run]:
-        """Removes what lies before `offset`, cutting a run that spans it; returns what was removed."""
+        """Removes the runs before `offset`, splitting a run that spans it; returns the removed runs."""
         at = self.index_at(offset)
         dropped = self.runs[:at]
         del self.runs[:at]
         if self.runs and self.runs[0].first < offset:
             spanning = self.runs[0]
             dropped.append(_part(spanning, spanning.first, offset - 1))
-            spanning.first = offset  # in place: a transition may be waiting for it
+            spanning.first = offset  # in place: a transition may refer to it
         return dropped
 
     def batches(self) -> list[StateBatch]:

@@ -1,12 +1,11 @@
-"""What is kept of share-partitions: one partition of `__share_group_state` as a state machine (the share coordinator).
+"""The share coordinator's state machine: the persisted state of share-partitions, in `__share_group_state`.
 
-A share-partition's state is a snapshot and the updates since. The partition's leader writes an update with each
-acknowledgement; every so many updates a new snapshot takes their place, and all earlier records of the share-partition
-are redundant. Nothing is decided here: the leader knows what the batches mean, this keeps them.
+The state of a share-partition is a snapshot and the updates after it. The leader writes an update with each
+acknowledgement. After a number of updates, a new snapshot replaces them, and all earlier records of the share-partition
+are redundant. The coordinator only stores the batches; the leader decides what they mean.
 
-`checkpoint` writes snapshots of everything at once, after which the log before them can go.
-
-Bytes of the records that share groups are kept in: Kafka's formats, from `share.schema`.
+`checkpoint` writes snapshots of all states; after that the log before them can be deleted. The records are those of
+Kafka (`share.schema`).
 """
 
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ SNAPSHOT, UPDATE = 0, 1
 
 _LARGEST_EPOCH = (1 << 31) - 1
 UNINITIALIZED = -1
-"""A start offset that the group's settings have yet to decide."""
+"""A start offset that the group's settings have not decided yet."""
 
 
 class ShareKey(NamedTuple):
@@ -41,7 +40,7 @@ class ShareKey(NamedTuple):
 
 @dataclass(slots=True)
 class ShareState:
-    """All that is known of one share-partition."""
+    """The state of one share-partition."""
 
     snapshot_epoch: int = 0
     state_epoch: int = 0
@@ -70,15 +69,16 @@ class ShareStateShard:
     def initialize(
         self, key: ShareKey, state_epoch: int, start_offset: int, now_ms: int, batches: Sequence[StateBatch] = ()
     ) -> CoordinatorResult[None]:
-        """Begins anew, at a start offset or where the group's settings will say, with nothing but these batches."""
+        """Starts a new state, at a start offset or where the group's settings will decide, with these batches only."""
         if not 0 <= state_epoch <= _LARGEST_EPOCH or start_offset < UNINITIALIZED:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"no state begins in epoch {state_epoch} at offset {start_offset}"
+                ErrorCode.INVALID_REQUEST, f"invalid state epoch {state_epoch} or start offset {start_offset}"
             )
         state = self.states.get(key)
         if state is not None and state.state_epoch > state_epoch:
             raise KafkaError(
-                ErrorCode.FENCED_STATE_EPOCH, f"state epoch {state_epoch} is over; this is {state.state_epoch}"
+                ErrorCode.FENCED_STATE_EPOCH,
+                f"state epoch {state_epoch} is outdated; the current one is {state.state_epoch}",
             )
         snapshot_epoch = 0 if state is None else state.snapshot_epoch + 1
         created = now_ms if state is None else state.create_timestamp
@@ -90,7 +90,7 @@ class ShareStateShard:
         return CoordinatorResult(None, [_snapshot(key, fresh, now_ms)])
 
     def read(self, key: ShareKey, leader_epoch: int, now_ms: int) -> CoordinatorResult[ShareState]:
-        """For a leader that takes over: all writes of leaders before it are refused from now on."""
+        """For a new leader: writes of earlier leaders are refused from now on."""
         state = self._known(key)
         if leader_epoch < state.leader_epoch:
             raise _fenced_leader(leader_epoch, state)
@@ -112,16 +112,17 @@ class ShareStateShard:
     ) -> CoordinatorResult[None]:
         state = self._known(key)
         if start_offset < UNINITIALIZED:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no offset {start_offset}")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"invalid start offset {start_offset}")
         if 0 <= leader_epoch < state.leader_epoch:
             raise _fenced_leader(leader_epoch, state)
         if state_epoch < state.state_epoch:
             raise KafkaError(
-                ErrorCode.FENCED_STATE_EPOCH, f"state epoch {state_epoch} is over; this is {state.state_epoch}"
+                ErrorCode.FENCED_STATE_EPOCH,
+                f"state epoch {state_epoch} is outdated; the current one is {state.state_epoch}",
             )
         leader_epoch = max(leader_epoch, state.leader_epoch)
         if state_epoch == state.state_epoch and UNINITIALIZED < start_offset < state.start_offset:
-            # It was overtaken by a write that was decided later: what is done with stays so, whoever comes last.
+            # A later write arrived before this one: final records stay final.
             start_offset = complete_count = UNINITIALIZED
         if state_epoch == state.state_epoch and state.updates < self._updates_per_snapshot:
             return CoordinatorResult(None, [_update(key, state, leader_epoch, start_offset, complete_count, batches)])
@@ -147,7 +148,7 @@ class ShareStateShard:
         return self.states.get(key)
 
     def checkpoint(self, now_ms: int) -> CoordinatorResult[None]:
-        """A snapshot of every share-partition: once it is written, nothing before it is needed."""
+        """A snapshot of every share-partition. When it is written, no earlier record is needed."""
         return CoordinatorResult(
             None,
             [
@@ -183,12 +184,13 @@ class ShareStateShard:
                 _apply(state, content)
 
     def loaded(self, now_ms: int) -> None:
-        """State comes and goes by requests alone."""
+        """Nothing to do: state changes only by requests."""
 
 
 def _fenced_leader(leader_epoch: int, state: ShareState) -> KafkaError:
     return KafkaError(
-        ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {leader_epoch} is over; this is {state.leader_epoch}"
+        ErrorCode.FENCED_LEADER_EPOCH,
+        f"leader epoch {leader_epoch} is outdated; the current one is {state.leader_epoch}",
     )
 
 
@@ -202,7 +204,7 @@ def _apply(state: ShareState, update: Message) -> None:
 
 
 def _merge(state: ShareState, batches: Sequence[StateBatch]) -> None:
-    """What is newer counts; what lies before the start is forgotten."""
+    """Newer batches replace older ones; batches before the start are removed."""
     for batch in batches:
         if batch.last >= state.start_offset:
             state.runs.put(batch)

@@ -1,1 +1,1 @@
-"""Transactions, as their coordinator sees them: who produces under which epoch, what is open, what was decided."""
+"""Transactions as the coordinator sees them: producers and epochs, open transactions, decided outcomes; pure."""

@@ -1,12 +1,10 @@
-"""One partition of `__transaction_state` as a state machine: the transactional ids that live in it.
+"""The state machine of one partition of `__transaction_state`, and its records.
 
-What is decided is announced through `on_decided`, once for each time this shard comes to know of it: after a write, and
-after a load. Whoever writes the markers calls `complete` when all are there. Transactions that take too long are
-aborted, and ids that nobody has used for long are forgotten.
+`on_decided` is called for each transaction whose outcome is decided: after a write, and after the log is loaded. When
+all markers are written, the caller calls `complete`. Transactions that exceed their timeout are aborted; transactional
+ids that are not used for long are deleted.
 
-The records of `__transaction_state` to bytes and back, byte for byte as Kafka writes them (`transaction.schema`).
-
-Which transactions ListTransactions is to name: by state, producer id, how long they have been open, and id.
+The records are those of Kafka (`transaction.schema`). `TransactionFilter` is the filter of ListTransactions.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -43,7 +41,7 @@ _FORMATS = RecordFormats("millstream.node.transactions.core", "transaction.schem
 
 
 def encode(transaction: Transaction, transaction_version: int) -> CoordinatorRecord:
-    """The record that says all of it; `transaction_version` is the cluster's and decides what there is room for."""
+    """The record of a transaction. `transaction_version` is the cluster's, and selects the version of the record."""
     version = 1 if transaction_version >= 1 else 0
     fields = {
         "producer_id": transaction.producer_id,
@@ -75,7 +73,7 @@ def _rows(transaction: Transaction) -> list[dict[str, object]] | None:
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, Transaction | None] | None:
-    """The transactional id and what is known of it (None: nothing any more); None for what is not known here."""
+    """The transactional id, with its transaction or None if it is deleted; None for an unknown record."""
     if not _FORMATS.is_known(key, value):
         return None
     transactional_id = _FORMATS.read_key(key).transactional_id
@@ -105,13 +103,13 @@ def decode(key: bytes, value: bytes | None) -> tuple[str, Transaction | None] | 
 R = TypeVar("R")
 _MAX_BATCH_BYTES = 256 << 10
 _NEXT_BATCH_DELAY_MS = 50
-"""What does not fit into one batch of aborted or forgotten ones waits so long."""
+"""The delay of the next batch, when the aborted or deleted transactions do not fit into one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
     transaction_version: int
-    """The cluster's level of the feature."""
+    """The cluster's level of the feature `transaction.version`."""
     expiration_ms: int
     abort_interval_ms: int
     expiry_interval_ms: int
@@ -122,14 +120,14 @@ class TransactionShard:
         self.timers = Timers()
         self.transactions: dict[str, Transaction] = {}
         self.on_decided: Callable[[Transaction], None] = lambda transaction: None
-        """Told of each transaction whose markers have to be written."""
+        """Called with each transaction whose markers must be written."""
         self._settings = settings
         self._ongoing: dict[str, None] = {}
 
-    # What clients ask for
+    # Requests of clients
 
     def start_producer(self, start: ProducerStart, now_ms: int) -> CoordinatorResult[StartedProducer]:
-        """InitProducerId. ProducerIdNeeded if it must be asked again with a new id."""
+        """InitProducerId. ProducerIdNeeded if it must be called again with a new id."""
         changed = started(self.transactions, start, self._settings().transaction_version, now_ms)
         if not changed.is_decided:
             return self._changed(changed, answer_of(changed))
@@ -145,15 +143,15 @@ class TransactionShard:
         client_version: int,
         now_ms: int,
     ) -> CoordinatorResult[None]:
-        """The partitions are part of the transaction, which begins if there is none."""
+        """Adds the partitions to the transaction, which starts if none is open."""
         transaction = self._known(transactional_id)
         if transaction.is_decided:
-            raise _busy("the end of a transaction is under way")
+            raise _busy("the last transaction is still ending; try again")
         check_client(transaction, client)
         if transaction.is_kept:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"{transactional_id!r} has a prepared transaction, to be ended first",
+                f"{transactional_id!r} has a prepared transaction, which must be ended first",
             )
         wanted = frozenset(partitions)
         if transaction.state == TransactionState.ONGOING and wanted <= transaction.partitions:
@@ -163,11 +161,11 @@ class TransactionShard:
     def verify(
         self, transactional_id: str, client: ProducerIdentity, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Whether the partitions are part of the transaction; KafkaError if there is none of that client."""
+        """Whether the partitions are part of the transaction; KafkaError if the client has none."""
         transaction = self._known(transactional_id)
         check_client(transaction, client)
         if transaction.is_decided:
-            raise _busy("the end of the transaction is under way")
+            raise _busy("the transaction is ending; try again")
         has = frozenset() if transaction.is_kept else transaction.partitions
         return {at: ErrorCode.NONE if at in has else ErrorCode.TRANSACTION_ABORTABLE for at in partitions}
 
@@ -180,7 +178,7 @@ class TransactionShard:
         now_ms: int,
         new_producer_id: int | None = None,
     ) -> CoordinatorResult[ProducerIdentity]:
-        """EndTxn; answers who the client is from now on. ProducerIdNeeded as above."""
+        """EndTxn; the response is the client's producer id and epoch from now on. ProducerIdNeeded as above."""
         transaction = self._known(transactional_id)
         if ending(transaction, client, committed, client_version) is Ending.REPEATED:
             return CoordinatorResult(transaction.producer)
@@ -195,13 +193,13 @@ class TransactionShard:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"{transactional_id!r} has no producer id")
         return transaction
 
-    # What goes on by itself
+    # Without a request
 
     def complete(self, decided: Transaction, now_ms: int) -> CoordinatorResult[None]:
-        """All markers of a decided transaction are written."""
+        """Called when all markers of a decided transaction are written."""
         transaction = self.transactions.get(decided.transactional_id)
         if transaction is None or transaction != decided:
-            return CoordinatorResult(None)  # done already, and perhaps it is the next one that is decided now
+            return CoordinatorResult(None)  # already complete; perhaps the next transaction is decided
         return self._changed(transaction.completed(now_ms), None)
 
     def _abort_late(self, now_ms: int) -> CoordinatorResult[None] | None:
@@ -295,7 +293,7 @@ STATES_BY_LABEL = {state.label: state for state in TransactionState}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionFilter:
-    """Nothing said of a thing means that all pass."""
+    """An empty field matches all transactions."""
 
     states: Collection[TransactionState] | None = None
     producer_ids: Collection[int] = ()

@@ -1,37 +1,36 @@
-"""One transactional id: the producer that has it, and where its transaction is.
+"""One transactional id: its producer, the state of its transaction, and the decisions of InitProducerId and EndTxn.
 
-    Empty ── partition added ──▶ Ongoing ── EndTxn, time-out, new producer ──▶ PrepareCommit | PrepareAbort
-      ▲                            ▲                                                    │ all markers written
-      └── InitProducerId ──┐       └──── partition added ────┐                          ▼
+    Empty ── partition added ──▶ Ongoing ── EndTxn, timeout, new producer ──▶ PrepareCommit | PrepareAbort
+      ▲                            ▲                                                   │ all markers written
+      └── InitProducerId ──┐       └──── partition added ────┐                         ▼
                            └──────────────────────────────── CompleteCommit | CompleteAbort
 
-Under transaction version 2 an abort without any partition is allowed, too: from Empty and Complete to PrepareAbort.
-The outcome is decided once Prepare is in the log; nothing takes it back.
+With transaction version 2 an abort without partitions is allowed, from Empty and Complete to PrepareAbort. The outcome
+is final when Prepare is in the log.
 
-How a transaction changes: each function makes the next state out of the present one, and decides nothing else.
+Epochs fence producers. A client never gets the largest epoch, so that every producer can be fenced. A producer whose
+epochs are exhausted gets a new producer id.
 
-Epochs are what fences. A client is never given the largest epoch there is, so that a producer can always be fenced; one
-whose epochs are used up goes on with a new producer id.
+InitProducerId (`started`): a client without a producer id is a new instance. It gets the next epoch, and the earlier
+producer is fenced. A client that sends its id and epoch continues after an error (KIP-360): it gets the next epoch, or
+the current one again if it missed the response. An open transaction is aborted first, unless the client keeps it.
 
-InitProducerId for a transactional id: which producer id and epoch its client goes on with.
+EndTxn (`ending`): up to transaction version 1 the end of a transaction keeps the epoch, and the state shows a repeated
+request. From version 2 on each end raises the epoch, so a request with the epoch before is a repeated one. An abort by
+the coordinator looks the same: the client may continue with the next epoch.
 
-A client that says nothing of itself is a new instance: the epoch goes up, and whoever was there before is fenced. One
-that names its id and epoch wants to go on after an error (KIP-360): it gets the next epoch, or the present one again if
-it did not hear of it. An open transaction of the one before is aborted first, unless the client asks to keep it.
+    version 2        abort, again       abort, new        commit, again      commit, new
+    Empty            PRODUCER_FENCED    aborts            PRODUCER_FENCED    INVALID_TXN_STATE
+    CompleteAbort    success            aborts            INVALID_TXN_STATE  INVALID_TXN_STATE
+    CompleteCommit   INVALID_TXN_STATE  aborts            success            INVALID_TXN_STATE
 
-EndTxn: whether the client may end its transaction so, and whether it did already.
+    version 0, 1     abort              commit
+    Empty            INVALID_TXN_STATE  INVALID_TXN_STATE
+    CompleteAbort    success            INVALID_TXN_STATE
+    CompleteCommit   INVALID_TXN_STATE  success
 
-Up to transaction version 1 the epoch stays the same over a transaction's end, and the state tells a repetition. From
-version 2 on each end raises the epoch, so an epoch that is one less is that of a repetition. A transaction that the
-coordinator aborted looks the same: its client, too, may go on with the next epoch.
-
-    state            abort, again   abort, new        commit, again   commit, new
-    Empty            fenced         aborts            fenced          INVALID_TXN_STATE
-    CompleteAbort    as before      aborts            INVALID…        INVALID_TXN_STATE
-    CompleteCommit   INVALID…       aborts            as before       INVALID_TXN_STATE
-
-While the markers of an end are being written (PrepareCommit, PrepareAbort), all of these get CONCURRENT_TRANSACTIONS,
-which clients retry. A client has its next epoch before the markers are written, so its next end may arrive then.
+In PrepareCommit and PrepareAbort all of these get CONCURRENT_TRANSACTIONS, which clients retry. A client has its next
+epoch before the markers are written, so its next EndTxn may arrive in these states.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,13 +45,13 @@ NO_EPOCH = -1
 NO_TIME = -1
 LARGEST_EPOCH = (1 << 15) - 1
 NO_TIMEOUT_MS = (1 << 31) - 1
-"""The time-out of transactions that take part in a two-phase commit (KIP-939): they wait for their end for ever."""
+"""The timeout of transactions in a two-phase commit (KIP-939): they are never aborted by time."""
 EPOCH_PER_TRANSACTION = 2
 """The first transaction version in which the end of a transaction raises the producer's epoch (KIP-890)."""
 
 
 class TransactionState(IntEnum):
-    """With Kafka's numbers. PrepareEpochFence and Dead are in no log: Kafka passes through them in memory only."""
+    """Kafka's numbers. PrepareEpochFence and Dead are never in the log; Kafka only has them in memory."""
 
     EMPTY = 0
     ONGOING = 1
@@ -65,7 +64,7 @@ class TransactionState(IntEnum):
 
     @property
     def label(self) -> str:
-        """As tools name it."""
+        """The name in responses and tools."""
         return self.name.title().replace("_", "")
 
 
@@ -78,24 +77,24 @@ class Transaction:
     transactional_id: str
     producer_id: int
     producer_epoch: int = NO_EPOCH
-    """The producer of the transaction: its batches and its marker carry this id and epoch."""
+    """The producer of the transaction: its batches and its marker have this id and epoch."""
     previous_producer_id: int = NO_ID
-    """The producer's id before the last change."""
+    """The producer id before the last change."""
     next_producer_id: int = NO_ID
     next_producer_epoch: int = NO_EPOCH
-    """Who the client is, where that is not the producer of the transaction. An id without an epoch: epochs ran out, and
-    the client goes on with this id and epoch 0 once the transaction is complete. Both: the transaction was kept for a
-    client that came later, who may only end it (KIP-939)."""
+    """The client, if it is not the producer of the transaction. An id without an epoch: the epochs are exhausted, and
+    the client continues with this id and epoch 0 when the transaction is complete. Both: the transaction was kept for a
+    later client, which may only end it (KIP-939)."""
     last_producer_epoch: int = field(default=NO_EPOCH, compare=False)
-    """The client's epoch before the present one. A client that did not hear of its new epoch still says this one. It
-    is not in the log."""
+    """The client's epoch before the current one. A client that missed a response still sends this epoch. It is not in
+    the log."""
     timeout_ms: int
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = NO_TIME
     updated_ms: int
     client_version: int = 0
-    """The transaction version that the client spoke when the state changed."""
+    """The transaction version of the client's last request."""
 
     @property
     def producer(self) -> ProducerIdentity:
@@ -103,7 +102,7 @@ class Transaction:
 
     @property
     def client(self) -> ProducerIdentity:
-        """Who may act on it now; of a decided transaction, who may when it is complete."""
+        """The producer id and epoch that may act now; for a decided transaction, those after its completion."""
         if self.is_kept:
             return ProducerIdentity(self.next_producer_id, self.next_producer_epoch)
         if self.state in DECIDED and self.next_producer_id != NO_ID:
@@ -112,7 +111,7 @@ class Transaction:
 
     @property
     def is_kept(self) -> bool:
-        """Whether another client than the one that wrote it is to end the transaction."""
+        """Whether the transaction was kept for another client than its producer."""
         return self.next_producer_epoch != NO_EPOCH
 
     @property
@@ -121,17 +120,17 @@ class Transaction:
 
     @property
     def is_over(self) -> bool:
-        """Nothing is open and nothing has to be done."""
+        """Whether no transaction is open and none is ending."""
         return self.state in COMPLETE or self.state == TransactionState.EMPTY
 
     def is_late(self, now_ms: int) -> bool:
-        """Whether it has been open for longer than its time-out."""
+        """Whether it has been open longer than its timeout."""
         if self.state != TransactionState.ONGOING or self.timeout_ms == NO_TIMEOUT_MS:
             return False
         return self.start_ms + self.timeout_ms < now_ms
 
     def marker(self, coordinator_epoch: int) -> Marker:
-        """What is written to the partitions of a decided transaction."""
+        """The marker for the partitions of a decided transaction."""
         assert self.is_decided
         return Marker(
             producer_id=self.producer_id,
@@ -263,25 +262,25 @@ class Transaction:
 
 
 def is_exhausted(epoch: int) -> bool:
-    """Whether a client may not be given a later epoch: the largest is kept for fencing."""
+    """Whether a client may not get a later epoch: the largest epoch is reserved for fencing."""
     return epoch >= LARGEST_EPOCH - 1
 
 
 class ProducerIdNeeded(Exception):
-    """The operation must be run again with a producer id that nobody has; nothing was changed."""
+    """The operation must run again with a new producer id. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerStart:
-    """What a client asks for that begins to produce with a transactional id."""
+    """InitProducerId of a transactional producer."""
 
     transactional_id: str
     timeout_ms: int
     expected: ProducerIdentity | None = None
-    """Who the client was, if it wants to go on as that."""
+    """The producer id and epoch that the client had, if it wants to continue with them."""
     keep_prepared: bool = False
     new_producer_id: int | None = None
-    """For the case that one is needed."""
+    """Used if a new id is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,9 +293,9 @@ class StartedProducer:
 def started(
     known: Mapping[str, Transaction], start: ProducerStart, transaction_version: int, now_ms: int
 ) -> Transaction:
-    """What becomes of the transactional id. A decided abort means that the client has to come again.
+    """The transaction after InitProducerId. If it is a decided abort, the client must retry.
 
-    CONCURRENT_TRANSACTIONS while the end of a transaction is under way; PRODUCER_FENCED for a client that was replaced.
+    CONCURRENT_TRANSACTIONS while a transaction is ending; PRODUCER_FENCED for a client that was replaced.
     """
     transaction = known.get(start.transactional_id)
     if transaction is None:
@@ -307,7 +306,7 @@ def started(
             updated_ms=now_ms,
         )
     if transaction.is_decided:
-        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the end of a transaction is under way")
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is still ending; try again")
     if start.expected is not None and not _may_be(transaction, start.expected):
         raise _fenced(start.expected)
     if transaction.state == TransactionState.ONGOING:
@@ -323,12 +322,12 @@ def answer_of(transaction: Transaction) -> StartedProducer:
 
 
 def _may_be(transaction: Transaction, expected: ProducerIdentity) -> bool:
-    """Whether the client that says so may be the one we know; whether its epoch is right is seen later."""
+    """Whether the client may be the known one; its epoch is checked later."""
     if transaction.producer_epoch == NO_EPOCH:
-        return True  # all was forgotten, or never known: it gets a new id
+        return True  # the id was deleted or is new: it gets a new producer id
     if expected.producer_id == transaction.client.producer_id:
         return True
-    # It may not have heard yet that its epochs ran out.
+    # It may not know yet that its epochs are exhausted.
     return expected.producer_id == transaction.previous_producer_id and is_exhausted(expected.epoch)
 
 
@@ -341,7 +340,7 @@ def _kept(transaction: Transaction, start: ProducerStart, now_ms: int) -> Transa
 
 
 def _next(transaction: Transaction, start: ProducerStart, now_ms: int) -> Transaction:
-    """Nothing is open: the next epoch, a new id if there is none, or the same once more."""
+    """No transaction is open: the next epoch, a new id if there is none, or the same epoch again."""
     epoch, expected = transaction.producer_epoch, start.expected
     if is_exhausted(epoch) and (expected is None or expected.epoch == epoch):
         return transaction.with_epoch(
@@ -356,7 +355,7 @@ def _next(transaction: Transaction, start: ProducerStart, now_ms: int) -> Transa
     if epoch in (NO_EPOCH, expected.epoch):
         return transaction.with_epoch(epoch + 1, epoch, start.timeout_ms, now_ms)
     if expected.epoch == transaction.last_producer_epoch:
-        # Had there been another client since, the last epoch would be none.
+        # After another client, the last epoch would not be set.
         return transaction.with_epoch(epoch, expected.epoch, start.timeout_ms, now_ms)
     raise _fenced(expected)
 
@@ -370,7 +369,8 @@ def _taken(producer_id: int | None) -> int:
 
 def _fenced(client: ProducerIdentity) -> KafkaError:
     return KafkaError(
-        ErrorCode.PRODUCER_FENCED, f"a later producer has taken the place of {client.producer_id}/{client.epoch}"
+        ErrorCode.PRODUCER_FENCED,
+        f"producer {client.producer_id} with epoch {client.epoch} was fenced by a later producer",
     )
 
 
@@ -380,9 +380,9 @@ class Ending(Enum):
 
 
 def ending(transaction: Transaction, client: ProducerIdentity, committed: bool, client_version: int) -> Ending:
-    """What a client's wish to end the transaction comes to; KafkaError if it may not."""
+    """Whether the client may end the transaction, or has already; KafkaError if it may not."""
     if client_version >= EPOCH_PER_TRANSACTION:
-        # Before the client is looked at: it may have its next id and epoch already, and asks for the next end.
+        # Checked before the client: it may already have its next id and epoch, and end its next transaction.
         _check_not_pending(transaction)
         return _with_epochs(transaction, client, committed)
     check_client(transaction, client)
@@ -399,7 +399,7 @@ def _with_epochs(transaction: Transaction, client: ProducerIdentity, committed: 
         if _outcome(transaction) != committed:
             raise _invalid(transaction, committed)
         if transaction.producer_epoch == LARGEST_EPOCH:
-            raise _fenced(client)  # that is for markers only: nobody who has it could be fenced
+            raise _fenced(client)  # this epoch is for markers only: a client with it could not be fenced
         return Ending.REPEATED
     check_client(transaction, client)
     if transaction.state != TransactionState.ONGOING and committed:
@@ -408,11 +408,11 @@ def _with_epochs(transaction: Transaction, client: ProducerIdentity, committed: 
 
 
 def _is_repeated(transaction: Transaction, client: ProducerIdentity) -> bool:
-    """Whether the client is who it was before the last end."""
+    """Whether the client has the epoch from before the last end."""
     if transaction.state not in COMPLETE:
         return False
     if transaction.client_version < EPOCH_PER_TRANSACTION and transaction.state == TransactionState.COMPLETE_COMMIT:
-        return False  # by a client that kept its epoch: whoever is one behind was replaced before, and did not commit
+        return False  # this client kept its epoch; a lower one is from a replaced client
     now = transaction.producer
     if ProducerIdentity(client.producer_id, client.epoch + 1) == now:
         return True
@@ -421,7 +421,7 @@ def _is_repeated(transaction: Transaction, client: ProducerIdentity) -> bool:
 
 
 def check_client(transaction: Transaction, client: ProducerIdentity) -> None:
-    """Refuses whoever is not the client of the transaction."""
+    """PRODUCER_FENCED or INVALID_PRODUCER_ID_MAPPING unless this is the client of the transaction."""
     if client.producer_id != transaction.client.producer_id:
         raise KafkaError(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
@@ -432,9 +432,9 @@ def check_client(transaction: Transaction, client: ProducerIdentity) -> None:
 
 
 def _check_not_pending(transaction: Transaction) -> None:
-    """CONCURRENT_TRANSACTIONS until all markers of the last end are written: the client tries again, and is not fenced.
+    """CONCURRENT_TRANSACTIONS until all markers of the last end are written. The client retries, and is not fenced.
 
-    Whether the client repeats that end or asks for the next one is seen when the last end is complete.
+    Whether the request repeats that end or is the next one is known when the last end is complete.
     """
     if transaction.is_decided:
         raise KafkaError(

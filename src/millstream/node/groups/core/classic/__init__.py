@@ -1,5 +1,4 @@
-"""Classic groups: members join, one of them assigns, all fetch their share. The clients know what they assign.
+"""Classic groups: members join, the leader among them assigns the partitions, all members get their assignment.
 
-`classic_groups` and `joining` have the requests, `rebalance` the machinery between them, `classic_group` the state,
-`group_state` the table of states.
+`groups.py` has the requests and the rebalance, `group.py` the state of one group.
 """

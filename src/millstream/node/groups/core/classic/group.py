@@ -1,10 +1,6 @@
-"""One classic group: its members, its generation, and what can be asked of it without changing it.
+"""One classic group: its members, generation, states and record.
 
-A member of a classic group: what it can do, what it was given, and what it waits for.
-
-The states of a classic group, and what may follow what.
-
-| state               | meaning                                     | may follow on                      |
+| state               | meaning                                     | may follow                         |
 |---------------------|---------------------------------------------|------------------------------------|
 | Empty               | no members; perhaps offsets                 | PreparingRebalance (all left)      |
 | PreparingRebalance  | waiting for all members to join             | Empty, CompletingRebalance, Stable |
@@ -12,18 +8,18 @@ The states of a classic group, and what may follow what.
 | Stable              | every member can have its assignment        | CompletingRebalance                |
 | Dead                | deleted; only stale references still see it | any other                          |
 
-What a request finds:
+The result of a request in each state:
 
 | request   | Empty              | PreparingRebalance    | CompletingRebalance        | Stable                        |
 |-----------|--------------------|-----------------------|----------------------------|-------------------------------|
-| JoinGroup | first rebalance    | waits                 | same metadata: answer;     | leader or new metadata:       |
-|           |                    |                       | else new rebalance         | new rebalance; else answer    |
+| JoinGroup | first rebalance    | waits                 | same metadata: response;   | leader or new metadata:       |
+|           |                    |                       | else new rebalance         | new rebalance; else response  |
 | SyncGroup | UNKNOWN_MEMBER_ID  | REBALANCE_IN_PROGRESS | waits for the leader       | the assignment                |
-| Heartbeat | UNKNOWN_MEMBER_ID  | REBALANCE_IN_PROGRESS | fine                       | fine                          |
-| Leave     | UNKNOWN_MEMBER_ID  | one less to wait for  | new rebalance              | new rebalance                 |
-| Commit    | without generation | fine                  | REBALANCE_IN_PROGRESS      | fine                          |
+| Heartbeat | UNKNOWN_MEMBER_ID  | REBALANCE_IN_PROGRESS | success                    | success                       |
+| Leave     | UNKNOWN_MEMBER_ID  | one member less       | new rebalance              | new rebalance                 |
+| Commit    | without generation | success               | REBALANCE_IN_PROGRESS      | success                       |
 
-Which topics a member of type "consumer" reads, from the bytes its client sends along with JoinGroup.
+The topics of a member of type "consumer" are read from the subscription bytes of its JoinGroup.
 """
 
 from collections import Counter
@@ -64,21 +60,21 @@ ALLOWED_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {
     _S: frozenset({_C}),
     _D: frozenset({_E, _P, _C, _S}),
 }
-"""For each state, those it may follow on."""
+"""For each state, the states that it may follow."""
 
 
 ResponseFields = dict[str, Any]
 
 
 class Protocol(NamedTuple):
-    """A way to assign that a member knows, and what it tells the leader about itself."""
+    """An assignment protocol that a member supports, with its metadata for the leader."""
 
     name: str
     metadata: bytes
 
 
 class Client(NamedTuple):
-    """Who stands behind a request, as DescribeGroups shows it."""
+    """The client of a request, as in DescribeGroups."""
 
     client_id: str
     host: str
@@ -95,14 +91,15 @@ class Member:
     """In order of preference."""
     assignment: bytes = b""
     is_new: bool = False
-    """It has not had an answer to its first JoinGroup: it cannot send heartbeats, so its session is not the measure."""
+    """It has no response to its first JoinGroup yet. It cannot send heartbeats, so its session timeout does not apply.
+    """
     joining: DeferredResponse[ResponseFields] | None = field(default=None, repr=False)
-    """The JoinGroup that waits."""
+    """The waiting JoinGroup."""
     syncing: DeferredResponse[ResponseFields] | None = field(default=None, repr=False)
-    """The SyncGroup that waits."""
+    """The waiting SyncGroup."""
     expires_at_ms: int = 0
     timer_at_ms: int | None = None
-    """When the timer rings that looks whether it has expired; None if there is none."""
+    """The time of the session timer; None if there is none."""
 
     @property
     def is_static(self) -> bool:
@@ -114,7 +111,7 @@ class Member:
 
     @property
     def cannot_expire(self) -> bool:
-        """While it waits for others, it is alive as far as we know."""
+        """A member that waits for a response is alive."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -126,7 +123,7 @@ class Member:
             waiting.resolve(answer)
 
     def respond_to_sync(self, answer: ResponseFields) -> bool:
-        """Whether it was waiting."""
+        """Whether a SyncGroup was waiting."""
         waiting, self.syncing = self.syncing, None
         if waiting is not None:
             waiting.resolve(answer)
@@ -134,13 +131,13 @@ class Member:
 
 
 CONSUMER = "consumer"
-"""The protocol type of ordinary consumers; Kafka Connect and others bring their own."""
+"""The protocol type of consumers. Kafka Connect and others have their own."""
 
 _read_version = fixed_reader("h")
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
-    """The topics of all members together; None if one of them cannot be read."""
+    """The topics of all members; None if one of the subscriptions cannot be read."""
     topics: set[str] = set()
     try:
         for each in metadata:
@@ -169,24 +166,24 @@ class ClassicGroup(Group):
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.DEAD
         self.state_since_ms = now_ms
-        """None for a group that is known from its offsets alone."""
+        """None for a group that only has offsets."""
         self.generation = 0
         self.kind: str | None = None
-        """The protocol type, "consumer" for consumers; None until somebody joins."""
+        """The protocol type, "consumer" for consumers; None before the first member joins."""
         self.protocol: str | None = None
-        """How the members assign in this generation."""
+        """The assignment protocol of this generation."""
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}
         """Member id by instance id."""
         self.pending: set[str] = set()
-        """Member ids that were handed out, and have yet to be joined with."""
+        """Member ids that were given out, and that no JoinGroup has used yet."""
         self.not_synced: set[str] = set()
-        """Members that have not asked for the assignment of this generation."""
+        """Members that have not sent SyncGroup in this generation."""
         self.topics: frozenset[str] | None = None
-        """What the members read, if that is known."""
+        """The topics that the members read, if known."""
         self.has_new_members = False
-        """Since the first rebalance was last put off."""
+        """Whether members joined since the first rebalance was last delayed."""
 
     # State
 
@@ -223,7 +220,7 @@ class ClassicGroup(Group):
         member.joining = joining
 
     def remove(self, member_id: str) -> None:
-        """Forgets a member; whoever waits in its name is told that it is unknown, so that it joins anew."""
+        """Removes a member. Its waiting requests get UNKNOWN_MEMBER_ID, so that it joins again."""
         self.pending.discard(member_id)
         self.not_synced.discard(member_id)
         member = self.members.pop(member_id, None)
@@ -238,7 +235,7 @@ class ClassicGroup(Group):
         member.respond_to_sync(gone)
 
     def replace_static(self, instance_id: str, old_id: str, new_id: str) -> Member:
-        """The instance came back under a new member id; who still uses the old one is told to stop."""
+        """The instance joined with a new member id. Requests with the old id get FENCED_INSTANCE_ID."""
         member = self.members.pop(old_id)
         self.members[new_id] = member
         fenced: ResponseFields = {"error_code": ErrorCode.FENCED_INSTANCE_ID}
@@ -254,20 +251,20 @@ class ClassicGroup(Group):
         return member
 
     def check_member(self, member_id: str, instance_id: str | None) -> None:
-        """UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if the instance lives on under another member id."""
+        """UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if the instance has another member id now."""
         if instance_id is not None:
             known = self.static_members.get(instance_id)
             if known is None:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"No member has the instance id {instance_id}.")
             if known != member_id:
                 raise KafkaError(
-                    ErrorCode.FENCED_INSTANCE_ID, f"Another member has taken expired the instance id {instance_id}."
+                    ErrorCode.FENCED_INSTANCE_ID, f"Another member has taken over the instance id {instance_id}."
                 )
         if member_id not in self.members:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {self.group_id} has no member {member_id!r}.")
 
     def elect_leader_among_joined(self) -> bool:
-        """Sees to it that the leader is one who has joined; False if nobody has."""
+        """Makes sure that the leader has joined; False if no member has."""
         leader = self.members.get(self.leader or "")
         if leader is None or not leader.is_joining:
             joined = next((member for member in self.members.values() if member.is_joining), None)
@@ -279,7 +276,7 @@ class ClassicGroup(Group):
     # Protocols
 
     def supports(self, kind: str, names: Iterable[str]) -> bool:
-        """Whether one who assigns in these ways can be a member."""
+        """Whether a member with these protocols can join."""
         if self.state is GroupState.EMPTY:
             return bool(kind) and any(True for _ in names)
         return kind == self.kind and not self._common_protocols().isdisjoint(names)
@@ -289,7 +286,7 @@ class ClassicGroup(Group):
         return frozenset(name for name, count in counts.items() if count == len(self.members))
 
     def elect_protocol(self) -> str:
-        """Each member votes for the one it likes best of those that all know."""
+        """Each member votes for its preferred protocol among those that all members support."""
         common = self._common_protocols()
         votes = Counter(next(p.name for p in member.protocols if p.name in common) for member in self.members.values())
         return votes.most_common(1)[0][0]
@@ -311,7 +308,7 @@ class ClassicGroup(Group):
         else:
             self.topics = subscribed_topics(member.metadata(self.protocol) for member in self.members.values())
 
-    # As offsets and admin requests see it
+    # For offsets and admin requests
 
     @property
     def state_name(self) -> str:
@@ -333,7 +330,7 @@ class ClassicGroup(Group):
         if self._accepts_any_commit(generation):
             return
         if generation < 0 and not member_id and instance_id is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "Only members can commit while the group has any.")
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "Only members can commit while the group has members.")
         self._check_member_and_generation(member_id, instance_id, generation)
         if self.state is GroupState.COMPLETING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group waits for its assignment.")
@@ -372,7 +369,7 @@ class ClassicGroup(Group):
 
     def is_subscribed_to(self, topic: str) -> bool:
         if self.topics is None:
-            return self.kind == CONSUMER  # not known: rather keep offsets for too long
+            return self.kind == CONSUMER  # unknown subscriptions: keep the offsets
         return topic in self.topics
 
     def expiry_base_ms(self, committed_at_ms: int) -> int | None:
@@ -466,7 +463,7 @@ class ClassicGroup(Group):
         return [group_record(RecordType.GROUP_METADATA, {"group": self.group_id}, None)]
 
     def metadata_record(self, assignments: dict[str, bytes]) -> CoordinatorRecord:
-        """The group as it is now, with these assignments."""
+        """The record of the group as it is now, with these assignments."""
         members = [
             {
                 "member_id": member.id,

@@ -1,10 +1,10 @@
 """JoinGroup, SyncGroup, Heartbeat, LeaveGroup and DescribeGroups, for the classic groups of a shard.
 
-JoinGroup: who may become a member, who must begin again, and who comes back to an old place.
+`Joins` serves JoinGroup: new members, members that join again, static members that return. `Rebalance` has the steps
+between requests: sessions, the joining phase, the assignment phase, and their timeouts. `ClassicGroups` has the other
+requests and the records.
 
-The machinery of a classic group between requests: sessions, joining phase, assignment phase, their time-outs.
-
-Nothing here is durable before the leader's assignment is: generations that nobody could read records in may be lost.
+Nothing is durable before the leader's assignment. A generation without an assignment may be lost.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 NEW_MEMBER_TIMEOUT_MS = 5 * 60 * 1000
-"""How long a member may wait in its first JoinGroup: its client may be gone and have tried again as another member."""
+"""The limit for a first JoinGroup: its client may have given up and joined again as another member."""
 
 
 class Rebalance:
@@ -36,7 +36,8 @@ class Rebalance:
     # Sessions
 
     def extend_session(self, group: ClassicGroup, member: Member, now_ms: int, timeout_ms: int | None = None) -> None:
-        """The member lives. Mostly this only notes the time: the timer that rings too early sets itself anew."""
+        """Extends the member's session. Usually this only notes the time: a timer that runs too early sets itself
+        again."""
         member.expires_at_ms = now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
         if member.timer_at_ms is None or member.timer_at_ms > member.expires_at_ms:
             self._set_session_timer(group, member)
@@ -59,7 +60,7 @@ class Rebalance:
         return writes.result(None)
 
     def add_pending(self, group: ClassicGroup, member_id: str, timeout_ms: int, now_ms: int) -> None:
-        """A member id was handed out; it must be joined with in time."""
+        """A member id was given out. JoinGroup must use it before the timeout."""
         group.pending.add(member_id)
         key = ("classic pending", group.group_id, member_id)
         self._timers.set(key, now_ms + timeout_ms, lambda at_ms: self._pending_expired(group, member_id, at_ms))
@@ -72,7 +73,7 @@ class Rebalance:
         if group.state is GroupState.PREPARING_REBALANCE:
             self.complete_join_if_all_joined(group, writes, now_ms)
         elif group.is_simple and group.group_id not in self._shard.offsets.by_group:
-            self._shard.groups.pop(group.group_id, None)  # nobody came, and nothing was written
+            self._shard.groups.pop(group.group_id, None)  # no member joined, and nothing was written
         return writes.result(None)
 
     def remove(self, group: ClassicGroup, member_id: str) -> None:
@@ -95,7 +96,7 @@ class Rebalance:
             self.complete_join_if_all_joined(group, writes, now_ms)
 
     def prepare(self, group: ClassicGroup, writes: Writes, now_ms: int) -> None:
-        """All members must join again; those who wait for an assignment are told so."""
+        """Starts a rebalance: all members must join again. Waiting SyncGroups get REBALANCE_IN_PROGRESS."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             for member in group.members.values():
                 if member.respond_to_sync({"error_code": ErrorCode.REBALANCE_IN_PROGRESS}):
@@ -113,7 +114,7 @@ class Rebalance:
             self._set_join_timer(group, now_ms)
 
     def _wait_for_more(self, group: ClassicGroup, delay_ms: int, left_ms: int, now_ms: int) -> None:
-        """A new group gives others a while to come, and again a while if someone did."""
+        """A new group waits for more members, and waits again if some joined."""
 
         def expired(at_ms: int) -> CoordinatorResult[None] | None:
             if group.state is not GroupState.PREPARING_REBALANCE:
@@ -140,7 +141,7 @@ class Rebalance:
         self._timers.set(("classic join", group.group_id), now_ms + group.rebalance_timeout_ms, expired)
 
     def complete_join_if_all_joined(self, group: ClassicGroup, writes: Writes, now_ms: int) -> None:
-        # A group's first rebalance has its own delay, which must pass even if all who are there have joined.
+        # The first rebalance of a group has its own delay, also when all known members have joined.
         if (
             group.state is GroupState.PREPARING_REBALANCE
             and group.previous_state is not GroupState.EMPTY
@@ -149,13 +150,14 @@ class Rebalance:
             self.complete_join(group, writes, now_ms)
 
     def complete_join(self, group: ClassicGroup, writes: Writes, now_ms: int) -> None:
-        """Whoever has not joined by now is out, static members excepted; the others begin a generation."""
+        """Ends the joining phase. Members that have not joined are removed, except static ones; the others start a
+        generation."""
         self._timers.cancel(("classic join", group.group_id))
         for member in list(group.members.values()):
             if not member.is_joining and not member.is_static:
                 self.remove(group, member.id)
         if group.members and not group.elect_leader_among_joined():
-            self._set_join_timer(group, now_ms)  # only static members, none of them here: their sessions decide
+            self._set_join_timer(group, now_ms)  # only static members, none has joined: their sessions decide
             return
         group.begin_generation(now_ms)
         if group.state is GroupState.EMPTY:
@@ -200,7 +202,7 @@ class Rebalance:
                 self.extend_session(group, member, now_ms)
 
     def fail_assignment(self, group: ClassicGroup, code: ErrorCode, now_ms: int) -> None:
-        """The assignment could not be written: everyone is told, and the group begins again."""
+        """The assignment could not be written: all members get the error, and the group rebalances."""
         for member in group.members.values():
             member.assignment = b""
             if member.respond_to_sync({"error_code": code}):
@@ -219,7 +221,7 @@ class Joins:
         self._rebalance = rebalance
 
     def join(self, request: Message, client: Client, version: int, now_ms: int) -> CoordinatorResult[ResponseFields]:
-        """Answers when the joining phase is expired; KafkaError where there is nothing to wait for."""
+        """Responds when the joining phase ends; KafkaError if the request is refused."""
         config = self._shard.config()
         shortest, longest = config[settings.GROUP_MIN_SESSION_TIMEOUT_MS], config[settings.GROUP_MAX_SESSION_TIMEOUT_MS]
         if not shortest <= request.session_timeout_ms <= longest:
@@ -252,7 +254,7 @@ class Joins:
             if request.member_id:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {request.group_id} is not known.")
             group = ClassicGroup(request.group_id, now_ms)
-            if request.protocol_type and request.protocols:  # else it is refused, and leaves nothing behind
+            if request.protocol_type and request.protocols:  # otherwise the request is refused, and no group is created
                 self._shard.groups[request.group_id] = group
                 writes.extend(empty.deletion_records() if empty is not None else ())
         if not isinstance(group, ClassicGroup):
@@ -265,7 +267,7 @@ class Joins:
         limit = self._shard.config()[settings.GROUP_MAX_SIZE]
         member = group.members.get(member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
-            # Counted are those who have joined: in a group that is too large, the last to come are put out.
+            # Members that have joined count: in a group that is too large, the last ones are refused.
             joined = sum(each.is_joining for each in group.members.values())
             return (member is not None and member.is_joining) or joined < limit
         if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
@@ -319,7 +321,7 @@ class Joins:
         member = group.members[member_id]
         unchanged = member.protocols == joining.protocols
         if group.state is GroupState.COMPLETING_REBALANCE and unchanged:
-            return group.join_response(member)  # it did not get the answer, so it asks again
+            return group.join_response(member)  # it did not get the response, and sent the request again
         if group.state is GroupState.STABLE and unchanged and group.leader != member_id:
             return group.join_response(member)
         return self._rejoin(group, member, joining)
@@ -332,7 +334,7 @@ class Joins:
     def _return_static(
         self, group: ClassicGroup, old_id: str, new_id: str, joining: "_Joining"
     ) -> "ResponseFields | DeferredResponse[ResponseFields]":
-        """A static member came back: it takes its old place, and nobody else needs to move."""
+        """A static member returns: it keeps its assignment, and the group does not rebalance."""
         writes, now_ms = joining.writes, joining.now_ms
         leader_before = group.leader
         member = group.replace_static(joining.request.group_instance_id, old_id, new_id)
@@ -356,7 +358,7 @@ class Joins:
             if joining.version >= _FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT:
                 answer["skip_assignment"] = group.leader == member.id
             else:
-                # Told its old id as the leader's, it does not take itself for the leader and assigns nothing.
+                # With its old id as the leader's, it does not assign partitions as a leader would.
                 answer |= {"leader": leader_before or "", "members": []}
             reply.resolve(answer)
 
@@ -365,7 +367,7 @@ class Joins:
 
 
 class _Joining:
-    """A JoinGroup on its way."""
+    """The fields of one JoinGroup."""
 
     def __init__(self, request: Message, client: Client, version: int, now_ms: int, writes: Writes) -> None:
         self.request = request
@@ -374,13 +376,13 @@ class _Joining:
         self.now_ms = now_ms
         self.writes = writes
         self.protocols = tuple(Protocol(each.name, each.metadata) for each in request.protocols)
-        # Version 0 has no rebalance time-out; the session time-out served as both.
+        # Version 0 has no rebalance timeout; the session timeout is used for both.
         given_ms = request.rebalance_timeout_ms
         self.rebalance_timeout_ms = given_ms if version > 0 else request.session_timeout_ms
 
 
 def _update(member: Member, joining: _Joining) -> DeferredResponse[ResponseFields]:
-    """The member joins again, perhaps with other abilities; an older request of its own is expired."""
+    """The member joins again, perhaps with other protocols. Its earlier JoinGroup gets REBALANCE_IN_PROGRESS."""
     member.respond_to_join({"error_code": ErrorCode.REBALANCE_IN_PROGRESS, "member_id": member.id})
     member.protocols = joining.protocols
     member.rebalance_timeout_ms = joining.rebalance_timeout_ms
@@ -391,7 +393,7 @@ def _update(member: Member, joining: _Joining) -> DeferredResponse[ResponseField
 
 
 def _check_lengths(request: Message) -> None:
-    """What is too long for the group's record would otherwise be found out by its leader, in its SyncGroup."""
+    """Refuses texts that are too long for the group's record, before the leader's SyncGroup fails because of them."""
     for text in (request.group_instance_id or "", request.protocol_type, *(each.name for each in request.protocols)):
         if len(text) > MAX_TEXT_LENGTH:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"A name of {len(text)} characters is too long.")
@@ -422,14 +424,14 @@ class ClassicGroups:
             if isinstance(known, ClassicGroup):
                 self._forget(known)
             return
-        # While we live, the group in memory is ahead of its record: it took the step that the record tells of.
+        # While the shard is live, the group in memory is ahead of its record.
         if not self._shard.live or not isinstance(known, ClassicGroup):
             self._shard.groups[group_id] = ClassicGroup.from_record(
                 group_id, read_value(RecordType.GROUP_METADATA, value)
             )
 
     def _forget(self, group: ClassicGroup) -> None:
-        # A group that goes with its members has become one of another kind: whoever waits comes again and finds that.
+        # The group has become one of another type: waiting clients send their requests again, and find that type.
         again: ResponseFields = {"error_code": ErrorCode.REBALANCE_IN_PROGRESS}
         for member in group.members.values():
             member.respond_to_join({**again, "member_id": member.id})
@@ -449,20 +451,20 @@ class ClassicGroups:
                     self._rebalance.prepare(group, Writes(), now_ms)
 
     def topics_changed(self, deleted: Collection[str], writes: Writes, now_ms: int) -> None:
-        return  # the members look after their topics themselves
+        return  # the members follow their topics themselves
 
     def add_simple_group(self, group_id: str) -> None:
-        """A group that is known from its offsets alone."""
+        """Adds a group that only has offsets."""
         self._shard.groups[group_id] = ClassicGroup(group_id)
 
     def adopt(self, group: ClassicGroup, now_ms: int) -> None:
-        """A consumer group has become this classic one: its members are to join it."""
+        """A consumer group has become this classic group: its members must join it."""
         for member in group.members.values():
             self._rebalance.extend_session(group, member, now_ms)
         self._rebalance.prepare(group, Writes(), now_ms)
 
     def join(self, request: Message, client: Client, version: int, now_ms: int) -> CoordinatorResult[ResponseFields]:
-        """JoinGroup; see `joining`."""
+        """JoinGroup; see `Joins`."""
         return self._joins.join(request, client, version, now_ms)
 
     # SyncGroup
@@ -485,7 +487,7 @@ class ClassicGroups:
             self._rebalance.extend_session(group, member, now_ms)
             return CoordinatorResult(group.sync_response(member))
         reply: DeferredResponse[ResponseFields] = DeferredResponse()
-        member.respond_to_sync({"error_code": ErrorCode.REBALANCE_IN_PROGRESS})  # the same member, asking twice
+        member.respond_to_sync({"error_code": ErrorCode.REBALANCE_IN_PROGRESS})  # an earlier one
         member.syncing = reply
         if group.leader != member.id:
             return CoordinatorResult(reply)
@@ -494,7 +496,7 @@ class ClassicGroups:
         generation = group.generation
 
         def committed(error: KafkaError | None) -> None:
-            # Meanwhile somebody may have joined or left, and all this be expired.
+            # Members may have joined or left since, and the generation may have ended.
             if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != generation:
                 return
             if error is None:
@@ -521,7 +523,7 @@ class ClassicGroups:
     def leave(
         self, group_id: str, leaving: Collection[tuple[str, str | None]], now_ms: int
     ) -> CoordinatorResult[list[ResponseFields]]:
-        """Members by id and instance id; an empty id with an instance id is an admin who removes a static member."""
+        """Members by id and instance id. An empty id with an instance id: an admin removes a static member."""
         group = self._shard.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return self._shard.consumer.classic.leave(group, leaving, now_ms)

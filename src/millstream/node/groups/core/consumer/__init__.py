@@ -1,7 +1,7 @@
-"""Consumer groups whose partitions the server assigns (KIP-848): members, target assignment, and the way to it.
+"""Consumer groups (KIP-848), whose partitions the broker assigns: members, target assignment, reconciliation.
 
-A member sends ConsumerGroupHeartbeat and is updated what it owns. The group's epoch grows when its members or topics
-change; an assignor then makes a target for that epoch, and each member is led there step by step: it gives partitions
-up first, and gets a partition only when nobody else has it. Members that speak the older JoinGroup may be in the same
-group (`classic_members`), which is how a group moves from one protocol to the other while it runs (`migration`).
+A member sends ConsumerGroupHeartbeat and gets its assignment. The group epoch grows when members or their topics
+change. An assignor then computes a target for that epoch. Each member moves to its target step by step: it revokes
+partitions first, and gets a partition only when no other member has it. Members of the classic protocol may be in the
+same group, so that a running group can migrate from one protocol to the other (`classic_members.py`).
 """

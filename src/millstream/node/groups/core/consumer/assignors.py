@@ -1,18 +1,15 @@
-"""The assignors a group can choose from, by the names that `group.consumer.assignors` and clients use.
+"""The assignors of consumer groups, by the names in `group.consumer.assignors`: `uniform` and `range`.
 
-What an assignor is given and gives. It is a pure function; which ones there are is in `ASSIGNORS` of `assignors`.
+An assignor is a pure function from members and topics to a target for each member.
 
-The `range` assignor: each topic cut into consecutive ranges, one for each reader.
+`range` splits each topic into consecutive ranges, one for each member that reads it. Topics with the same members and
+the same number of partitions are split alike, so that one member has partition n of all of them, as joins need. If
+racks are known, partitions are chosen near the members, as far as the sizes of the ranges allow.
 
-Topics with the same readers and as many partitions are cut alike, so that partition n of all of them is with one
-member, which joins need. If racks are known, the numbers are dealt out so that members read near by as far as the sizes
-of the ranges allow it, still the same numbers for all such topics.
-
-The `uniform` assignor, the default: everyone gets the same number of partitions, and keeps what it has.
-
-Where all members read the same topics, numbers differ by at most one, and no partition moves that need not. Where they
-do not, a partition moves as long as that makes the numbers of its old and new owner more alike, so no single move can
-improve the result. If racks are known, a member gives up distant partitions first and is given near ones first.
+`uniform`, the default, gives all members the same number of partitions, and lets them keep what they have. If all
+members read the same topics, the numbers differ by at most one, and no partition moves without need. Otherwise a
+partition moves while that brings the numbers of its old and new owner closer. If racks are known, a member loses
+distant partitions first and gets near ones first.
 """
 
 import heapq
@@ -29,23 +26,23 @@ class MemberSpec(NamedTuple):
     instance_id: str | None
     rack: str | None
     topics: frozenset[UUID]
-    """Those it reads that exist."""
+    """The existing topics that it reads."""
     current: Target
-    """What it has in the target that is to be replaced."""
+    """Its partitions in the target that is replaced."""
 
 
 class TopicSpec(NamedTuple):
     partition_count: int
     racks: Sequence[frozenset[str]]
-    """For each partition, where its replicas are; empty sets if that is not known."""
+    """For each partition the racks of its replicas; empty sets if they are not known."""
 
 
 Assignor = Callable[[Sequence[MemberSpec], Mapping[UUID, TopicSpec]], dict[str, Target]]
-"""A target for every member; each partition that somebody reads is in exactly one of them."""
+"""Returns a target for every member. Each partition with a reader is in exactly one target."""
 
 
 def racks_matter(members: Sequence[MemberSpec], topics: Mapping[UUID, TopicSpec]) -> bool:
-    """Whether it makes a difference who gets a partition: not if each partition is in the racks of all members."""
+    """Whether racks make a difference: they do not if every partition has replicas in the racks of all members."""
     racks = frozenset(member.rack for member in members if member.rack is not None)
     if not racks:
         return False
@@ -70,7 +67,7 @@ def assign_range(members: Sequence[MemberSpec], topics: Mapping[UUID, TopicSpec]
 
 
 def _order(member: MemberSpec) -> tuple[bool, str]:
-    """Static members first: their place does not change when they come back under another member id."""
+    """Static members first: their order does not change when they return with another member id."""
     if member.instance_id is not None:
         return False, member.instance_id
     return True, member.id
@@ -127,7 +124,7 @@ class _Work:
         return member.rack is not None and member.rack in self.topics[topic_id].racks[number]
 
     def kept(self, member: MemberSpec) -> list[Partition]:
-        """What it has and may go on having; what it should give up first comes last."""
+        """The partitions that the member may keep; those to give up first are last."""
         kept = [
             (topic_id, number)
             for topic_id, numbers in member.current.items()
@@ -190,7 +187,7 @@ class _Alike(_Work):
         return left
 
     def _give(self, free: list[Partition]) -> None:
-        # Round and round, so that the partitions of each topic spread; first those who have too little.
+        # In turns, so that the partitions of each topic spread; members with too few come first.
         waiting = deque(index for index, share in enumerate(self._shares) if len(share) < self._least)
         rest = iter(free)
         for partition in rest:
@@ -210,7 +207,7 @@ class _Different(_Work):
     """Members read different topics."""
 
     def assign(self) -> list[list[Partition]]:
-        # Dictionaries as ordered sets: the result must not depend on the order of hashes.
+        # Dictionaries serve as ordered sets: the result must not depend on hash order.
         self._shares: list[dict[UUID, dict[int, None]]] = [{} for _ in self.members]
         self._sizes = [0] * len(self.members)
         readers: dict[UUID, list[int]] = {}
@@ -220,12 +217,12 @@ class _Different(_Work):
             for partition in self.kept(member):
                 self._add(index, partition)
                 self.taken.add(partition)
-        # Topics that few read first: the others can still even things out.
+        # Topics with few readers first: the others can still balance the numbers.
         order = sorted(readers, key=lambda topic_id: (len(readers[topic_id]), topic_id))
         for topic_id in order:
             self._fill(topic_id, readers[topic_id])
         while any(self._level(topic_id, readers[topic_id]) for topic_id in order):
-            pass  # ends, since every move makes the sum of the squared sizes smaller
+            pass  # terminates: every move reduces the sum of the squared sizes
         return [[(t, n) for t, numbers in share.items() for n in numbers] for share in self._shares]
 
     def _add(self, index: int, partition: Partition) -> None:
@@ -253,7 +250,7 @@ class _Different(_Work):
                 heapq.heapify(waiting)
 
     def _level(self, topic_id: UUID, readers: list[int]) -> bool:
-        """Moves partitions of one topic from those who have much to those who have little; whether any moved."""
+        """Moves partitions of one topic from members with many to members with few; returns whether any moved."""
         givers = [(-self._sizes[index], index) for index in readers if self._shares[index].get(topic_id)]
         takers = [(self._sizes[index], index) for index in readers]
         heapq.heapify(givers)
@@ -263,7 +260,7 @@ class _Different(_Work):
             size, giver = -givers[0][0], givers[0][1]
             least, taker = takers[0]
             if size != self._sizes[giver] or not self._shares[giver].get(topic_id):
-                heapq.heappop(givers)  # it gave or took in this very round
+                heapq.heappop(givers)  # its number changed in this round
                 if self._shares[giver].get(topic_id):
                     heapq.heappush(givers, (-self._sizes[giver], giver))
                 continue

@@ -1,21 +1,16 @@
-"""A change of a group on its way to the log: it looks at the group as it will be, and gathers the records for that.
+"""A change of a consumer group: computes the group after an operation, and collects the records for it.
 
-Every operation goes through the same three steps. `put`, `replace` and `remove` say how the members change; `refresh`
-begins a new epoch if they or their topics did; `assign` makes the target for it. Then `step` leads one member on.
+Every operation uses the same steps. `put`, `replace` and `remove` change members. `refresh` starts a new epoch if
+members or their topics changed. `assign` computes the target. `step` reconciles one member.
 
-One step of a member towards its target: what it must give up, what it may have already, what it waits for.
+`reconcile` moves one member towards its target. Its order ensures that no two members read one partition: a member
+stays in its epoch until it has confirmed the revocation of its partitions; then it enters the target's epoch and gets
+free partitions. It gets the others later in the same epoch, when their owners have revoked them.
 
-The order is what keeps two members from reading one partition: a member stays in its epoch until it has confirmed that
-it gave up what the target takes from it; only then it enters the target's epoch, and is given what is free. What others
-still have comes later, in the same epoch, as they let go of it.
+`TopicPattern` matches topics by regular expression. The expression must match the whole name. Internal topics match
+too, as in Kafka. Every name is matched once; the broker matches a new expression in a thread (`learn`).
 
-Topics by regular expression, matched by RE2: time grows with the length of a name, whatever the expression is.
-
-An expression must match the whole name. Internal topics match as all others do, as with Kafka: a client that does not
-want them excludes them in its expression. Every name is matched once; the broker has a new expression `learn` the
-topics there are in a thread, and then only topics that are new cost something where the requests are answered.
-
-The settings of consumer groups: the broker's, and what was set for a single group.
+`ConsumerSettings` has the settings of consumer groups: the broker's, and those of single groups.
 """
 
 import hashlib
@@ -59,7 +54,7 @@ if TYPE_CHECKING:
 
 
 OwnerOf = Callable[[UUID, int], str | None]
-"""The member that has a partition, or has yet to confirm that it gave it up."""
+"""The member that owns a partition, or has not confirmed its revocation."""
 
 
 def reconcile(
@@ -72,10 +67,10 @@ def reconcile(
     *,
     subscription_changed: bool = False,
 ) -> Member:
-    """The member after the step, itself if there is none to take.
+    """The member after the step; the same member if there is no step.
 
-    `owned` is what the member says it has, None if it does not say. What it is not `subscribed` to (any more) is taken
-    from it even before the next target.
+    `owned` has the partitions that the member reports, None if it reports none. Topics outside `subscribed` are revoked
+    even before the next target.
     """
     if member.state is MemberState.UNKNOWN:
         if owned is None or owned:
@@ -112,7 +107,7 @@ def _next(
         if topic_id not in subscribed:
             continue
         for number in sorted(numbers - kept.get(topic_id, {}).keys()):
-            # What this member itself has just confirmed to have given up is free for it, too.
+            # Partitions that this member has just revoked are free for it, too.
             if owner_of(topic_id, number) in (None, member.id):
                 kept.setdefault(topic_id, {})[number] = target_epoch
             else:
@@ -138,7 +133,7 @@ def _drop_unsubscribed(
 
 def _still_has(owned: Mapping[UUID, Collection[int]] | None, revoking: Owned) -> bool:
     if owned is None:
-        return True  # it did not say, so it may
+        return True  # unknown, so it may still have them
     return any(number in revoking.get(topic_id, ()) for topic_id, numbers in owned.items() for number in numbers)
 
 
@@ -153,21 +148,21 @@ _MAX_PATTERNS = 200
 
 class TopicPattern:
     def __init__(self, text: str) -> None:
-        """KafkaError (INVALID_REGULAR_EXPRESSION) if RE2 cannot read it (back-references, say), or it is too large."""
+        """KafkaError (INVALID_REGULAR_EXPRESSION) if RE2 does not support it, or if it is too large."""
         self._expression = Expression(text, "SubscribedTopicRegex")
         self._known: dict[str, bool] = {}
         self._matching: frozenset[str] = frozenset()
         self._version: int | None = None
-        """Of the catalog that `_matching` was found in."""
+        """The version of the catalog for `_matching`."""
 
     def unknown(self, topics: TopicCatalog) -> list[str]:
-        """The names that were not matched yet."""
+        """Names that were not matched yet."""
         if topics.version == self._version:
             return []
         return [name for name in topics.names() if name not in self._known]
 
     def learn(self, names: Iterable[str]) -> None:
-        """Matches names ahead of `matches`; may be called in a thread."""
+        """Matches names before `matches` needs them; may run in a thread."""
         self._known = self._known | {name: self._is_match(name) for name in names}
 
     def matches(self, topics: TopicCatalog) -> frozenset[str]:
@@ -178,7 +173,7 @@ class TopicPattern:
             for name in topics.names():
                 answer = known.get(name)
                 answers[name] = self._is_match(name) if answer is None else answer
-            self._known = answers  # without the topics that are gone
+            self._known = answers  # without deleted topics
             self._matching = frozenset(name for name, answer in answers.items() if answer)
             self._version = topics.version
         return self._matching
@@ -188,7 +183,7 @@ class TopicPattern:
 
 
 class TopicPatterns:
-    """Compiled patterns, the most recently used ones."""
+    """The compiled patterns that were used most recently."""
 
     def __init__(self) -> None:
         self._patterns: dict[str, TopicPattern] = {}
@@ -204,7 +199,7 @@ class TopicPatterns:
 
 
 class GroupContext(Protocol):
-    """What a change needs to know beside the group."""
+    """What a change needs beside the group."""
 
     patterns: TopicPatterns
 
@@ -233,7 +228,7 @@ class GroupChange:
     # Members
 
     def put(self, member: Member) -> bool:
-        """A new member, or one that says new things of itself; whether what it reads has changed."""
+        """Adds or updates a member; returns whether its subscription changed."""
         before = self.members.get(member.id) or Member(member.id)
         if member == before and member.id in self.members:
             return False
@@ -251,7 +246,7 @@ class GroupChange:
         return reads_other
 
     def replace(self, old: Member, new: Member) -> None:
-        """A static member comes back under another id: it takes everything over."""
+        """A static member returns with another id: the new id takes over its state."""
         group_id = self.group.group_id
         target = self.targets.pop(old.id, {})
         del self.members[old.id]
@@ -292,7 +287,7 @@ class GroupChange:
     # The epoch
 
     def refresh(self) -> None:
-        """A new epoch if members read other topics now, or if the topics they read are not what they were."""
+        """Starts a new epoch if subscriptions changed, or if the topics that members read changed."""
         group, version = self.group, self._context.topics.version
         is_new_group = self.epoch == 0
         if not self._has_changed and not is_new_group and group.seen_topics == version:
@@ -313,7 +308,7 @@ class GroupChange:
         self.writes.add(then=seen)
 
     def _hash(self) -> int:
-        """Tells one state of the topics that the group reads from another; 0 where there are none, as in Kafka."""
+        """A hash of the topics that the group reads; 0 if there are none, as in Kafka."""
         names = set().union(*self.patterns.values(), *(member.topics for member in self.members.values()))
         digest = hashlib.blake2b(digest_size=8)
         is_empty = True
@@ -328,7 +323,7 @@ class GroupChange:
     # The target
 
     def assign(self, *, at_once: bool = False) -> None:
-        """Makes the target of a new epoch. While many come and go, not more often than the setting says."""
+        """Computes the target of a new epoch. While members come and go, this is limited by the assignment interval."""
         if self.epoch <= self.assignment_epoch:
             return
         earliest_ms = self.group.assigned_at_ms + self._context.assignment_interval_ms(self.group.group_id)
@@ -375,7 +370,7 @@ class GroupChange:
     def step(
         self, member: Member, owned: Mapping[UUID, Collection[int]] | None, *, subscription_changed: bool
     ) -> Member:
-        """Leads the member on towards its target; returns it as it is afterwards."""
+        """Moves the member towards its target; returns the member after that."""
         if member.is_reconciled_to(self.assignment_epoch) and not subscription_changed:
             return member
         subscribed = {
@@ -398,12 +393,12 @@ class GroupChange:
 
     def _owner_of(self, topic_id: UUID, number: int) -> str | None:
         owner = self.group.owner_of(topic_id, number)
-        # Who was removed or replaced in this very change owns nothing any more, or owns it under its new name.
+        # A member that this change removed or replaced owns nothing.
         return owner if owner is None or owner in self.members else None
 
 
 def away(member: Member, epoch: int) -> Member:
-    """A static member that said it comes back: what it was about to give up, it has given up by leaving."""
+    """A static member that left temporarily: it has no partitions to revoke any more."""
     return replace(member, epoch=epoch, previous_epoch=member.epoch, revoking={})
 
 

@@ -1,12 +1,13 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup, from members of a consumer group that speak the classic protocol.
+"""Members of the classic protocol in a consumer group; migration of groups between the two protocols.
 
-Such a member joins and syncs without waiting for others: the broker assigns, and there is no leader. Where a member of
-the new protocol is updated of a change with its next heartbeat, this one is updated to join again.
+`ClassicMembers` serves JoinGroup, SyncGroup, Heartbeat and LeaveGroup. Such a member joins and syncs without waiting
+for others: the broker assigns, and there is no leader. Where a consumer-protocol member gets a change with its
+heartbeat, a classic member gets REBALANCE_IN_PROGRESS and joins again.
 
-A group that changes its kind while it runs: classic to consumer when the first member of the new protocol joins, and
-back when the last one leaves. Members, their partitions, and the offsets stay.
+`Migration` changes the type of a running group: from classic to consumer when the first consumer-protocol member joins,
+and back when the last one leaves. Members, partitions and offsets stay.
 
-The subscription and the assignment that consumers of the classic protocol put into JoinGroup and SyncGroup.
+The functions at the top read and write the subscription and assignment bytes of the classic protocol.
 """
 
 import struct
@@ -72,17 +73,17 @@ def subscription_version(data: bytes) -> int:
 
 
 def read_subscription(data: bytes) -> Message:
-    """MalformedMessage if it is none."""
+    """MalformedMessage if the bytes are not a subscription."""
     return _read("subscription", data)
 
 
 def read_assignment(data: bytes) -> Message:
-    """MalformedMessage if it is none; no bytes at all are an empty assignment."""
+    """MalformedMessage if the bytes are not an assignment. No bytes are an empty assignment."""
     return _read("assignment", data) if data else _schema("assignment").root.new()
 
 
 def assignment_bytes(partitions: Mapping[UUID, Iterable[int]], topics: TopicCatalog, version: int) -> bytes:
-    """Topics that are gone have no name to be updated by, and are left out."""
+    """Deleted topics have no name and are left out."""
     rows = [
         {"topic": topic.name, "partitions": sorted(numbers)}
         for topic_id, numbers in partitions.items()
@@ -94,7 +95,7 @@ def assignment_bytes(partitions: Mapping[UUID, Iterable[int]], topics: TopicCata
 
 
 def by_topic_id(rows: Iterable[Message], topics: TopicCatalog) -> dict[UUID, set[int]]:
-    """Partitions by the ids of their topics, of those that there are."""
+    """Partitions by topic id, for topics that exist."""
     found: dict[UUID, set[int]] = {}
     for row in rows:
         topic = topics.get(row.topic)
@@ -177,9 +178,9 @@ class ClassicMembers:
     def _join_as_classic_group(
         self, group: ConsumerGroup, change: GroupChange, before: Member, updated: Member, now_ms: int
     ) -> CoordinatorResult[ResponseFields]:
-        """The last member of the new protocol came back with the old one: from here on it is a classic group.
+        """The last consumer-protocol member joined with the classic protocol: the group becomes a classic one.
 
-        The member is updated to ask again, and then joins that.
+        The member gets REBALANCE_IN_PROGRESS, and then joins the classic group.
         """
         writes = Writes()
         self._groups.migration.downgrade(group, [*_without(change, before), updated], writes, now_ms)
@@ -191,7 +192,7 @@ class ClassicMembers:
         self._expect_request(group_id, member, "consumer sync", now_ms)
 
     def _expect_request(self, group_id: str, member: Member, what: str, now_ms: int) -> None:
-        """It has its rebalance time-out for its next request."""
+        """The next request of the member must arrive within its rebalance timeout."""
         key = (what, group_id, member.id)
         if key not in self._timers:
             deadline_ms = now_ms + max(0, member.rebalance_timeout_ms)
@@ -228,7 +229,7 @@ class ClassicMembers:
         if group.epoch > member.epoch or member.state is MemberState.UNREVOKED or gets_more:
             self._require_join(group, member, now_ms)
         if group.seen_topics != self._groups.topics.version and self._groups.topics_differ(group, now_ms):
-            # Its own client looks after new partitions only as a leader, and here it never is one.
+            # A classic client watches for new partitions only as leader, and there is no leader here.
             self._require_join(group, member, now_ms)
         return CoordinatorResult({"error_code": ErrorCode.NONE})
 
@@ -315,10 +316,10 @@ def _updated_member(before: Member, request: Message, subscription: Message, cli
 
 
 _COMMON_PROTOCOLS = ("range", "roundrobin", "sticky", "cooperative-sticky")
-"""Their members do without what the leader updated them beside the partitions; librdkafka's leaders do tell something.
-What an assignor of one's own tells (that of Kafka Streams, say) would be lost, and so such a group cannot go over."""
+"""Members of these protocols do not need the leader's user data; librdkafka's leaders send some. A custom assignor
+(that of Kafka Streams, for example) needs it, so such a group cannot migrate."""
 _GENERATIONS_AHEAD = 100
-"""More than a group begins before it writes one down."""
+"""More generations than a group can start before it writes one."""
 
 
 class Migration:
@@ -329,7 +330,7 @@ class Migration:
     # Classic to consumer
 
     def upgrade(self, old: ClassicGroup, writes: Writes) -> ConsumerGroup:
-        """The group as a consumer group; its records go before those of the member that caused this."""
+        """The group as a consumer group; its records come before those of the member that joins."""
         if old.is_empty:
             writes.extend(old.deletion_records())
             return ConsumerGroup(old.group_id)
@@ -343,7 +344,8 @@ class Migration:
                 new.targets[member.id] = {topic_id: frozenset(owned) for topic_id, owned in member.assigned.items()}
         except MalformedMessage as error:
             raise _refused(old.group_id, f"the embedded consumer protocol is malformed ({error})") from None
-        # Whoever waits in the old group is updated to come again when its tombstone is written, and finds the new one.
+        # Waiting clients of the classic group send their requests again when its tombstone is written, and find the new
+        # group.
         writes.extend(old.deletion_records())
         group_id = new.group_id
         writes.extend(member_record(group_id, member) for member in new.members.values())
@@ -364,7 +366,7 @@ class Migration:
     # Consumer to classic
 
     def can_downgrade(self, members: Collection[Member]) -> bool:
-        """Whether a group of just these members is better off as a classic one."""
+        """Whether a group of these members should be a classic group."""
         return (
             bool(members)
             and all(member.classic is not None for member in members)
@@ -373,7 +375,7 @@ class Migration:
         )
 
     def downgrade(self, old: ConsumerGroup, members: Collection[Member], writes: Writes, now_ms: int) -> None:
-        """Writes the group as a classic one with these members, and has them join it as soon as that is written."""
+        """Writes the group as a classic group with these members. They must join it when that is written."""
         new = ClassicGroup(old.group_id, now_ms)
         for member in members:
             new.add(_to_classic(member, self._shard.topics), None, PROTOCOL_TYPE)
@@ -381,10 +383,9 @@ class Migration:
         new.state = GroupState.STABLE
         new.update_topics()
         assignments = {member.id: member.assignment for member in new.members.values()}
-        # A member that is in this generation is updated to join again; one that is not loses its partitions first.
+        # A member in this generation gets REBALANCE_IN_PROGRESS; others lose their partitions first.
         generation = max(old.assignment_epoch, *(member.epoch for member in members))
-        # Should we die before they have joined, nothing else would say that they must: so the record is of a generation
-        # that nobody is in.
+        # The record has a generation without members. So after a crash all members must join again.
         new.generation = generation + _GENERATIONS_AHEAD
         record = new.metadata_record(assignments)
         new.generation = generation

@@ -1,10 +1,7 @@
-"""One consumer group as its records tell: epochs, members, targets, and who owns which partition.
+"""One consumer group: epochs, members, targets, owners of partitions; and its records.
 
-A member of a consumer group, as the log tells of it. Members are values: a change makes a new one.
-
-Partitions of topics by topic id, in the forms that targets, members and messages have them.
-
-The records of a consumer group, each made from what it tells of.
+The group is what its records describe. Members are immutable: a change makes a new one. The functions at the top
+convert partitions, by topic id, between targets, members and messages, and make the records of a group.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,9 +18,9 @@ from millstream.node.groups.core.group import Group, GroupType
 from millstream.node.groups.core.records import RecordType, group_record
 
 Target = Mapping[UUID, frozenset[int]]
-"""What a member should own."""
+"""The partitions that a member should own."""
 Owned = Mapping[UUID, Mapping[int, int]]
-"""What a member owns: for each partition the assignment epoch in which it was given to the member."""
+"""The partitions that a member owns, each with the assignment epoch in which it got it."""
 
 
 def target_rows(target: Mapping[UUID, Iterable[int]]) -> list[dict[str, Any]]:
@@ -35,7 +32,7 @@ def read_target(rows: Sequence[Message]) -> dict[UUID, frozenset[int]]:
 
 
 def owned_rows(owned: Owned) -> list[dict[str, Any]]:
-    """As the record of a member's assignment has them: epochs beside the partitions."""
+    """The rows of the record of a member's assignment: partitions and epochs."""
     rows = []
     for topic_id, epochs in owned.items():
         partitions = sorted(epochs)
@@ -45,7 +42,7 @@ def owned_rows(owned: Owned) -> list[dict[str, Any]]:
 
 
 def read_owned(rows: Sequence[Message], unknown_epoch: int) -> dict[UUID, dict[int, int]]:
-    """Records of before Kafka 4.3 have no epochs; then the member's own is the best that can be said."""
+    """Records before Kafka 4.3 have no epochs; then the member's epoch is used."""
     owned = {}
     for row in rows:
         epochs = row.assignment_epochs
@@ -59,21 +56,21 @@ def read_owned(rows: Sequence[Message], unknown_epoch: int) -> dict[UUID, dict[i
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
-"""The member is away and will come back; its partitions wait for it."""
+"""The static member has left temporarily; its partitions are kept for it."""
 
 NOTHING: Owned = MappingProxyType({})
 
 
 class MemberState(IntEnum):
-    """How far it is on the way to its target, with the numbers of the record."""
+    """The member's progress towards its target, with the numbers of the record."""
 
     STABLE = 0
     UNREVOKED = 1
-    """It must give partitions up, and has not said yet that it did."""
+    """It must revoke partitions, and has not confirmed that."""
     UNRELEASED = 2
-    """It waits for partitions that others still have."""
+    """It waits for partitions that other members still own."""
     UNKNOWN = 127
-    """Written by a version that knows more states than we do."""
+    """Written by a version with more states."""
 
     @classmethod
     def _missing_(cls, value: object) -> "MemberState":
@@ -81,14 +78,14 @@ class MemberState(IntEnum):
 
 
 class Protocol(NamedTuple):
-    """What a member of the classic protocol can do, from its JoinGroup."""
+    """A protocol of a classic member, from its JoinGroup."""
 
     name: str
     metadata: bytes
 
 
 class ClassicMetadata(NamedTuple):
-    """What is known of a member that speaks JoinGroup."""
+    """The JoinGroup fields of a classic member."""
 
     session_timeout_ms: int
     protocols: tuple[Protocol, ...]
@@ -102,7 +99,7 @@ class Member:
     client_id: str = ""
     client_host: str = ""
     topics: frozenset[str] = frozenset()
-    """Names it subscribed to."""
+    """Subscribed topic names."""
     pattern: str | None = None
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
@@ -112,7 +109,7 @@ class Member:
     state: MemberState = MemberState.STABLE
     assigned: Owned = field(default_factory=lambda: NOTHING)
     revoking: Owned = field(default_factory=lambda: NOTHING)
-    """What it was updated to give up and has not confirmed; nobody else may have these."""
+    """Partitions that it must revoke and has not confirmed; no other member may own them."""
 
     @property
     def is_away(self) -> bool:
@@ -122,7 +119,7 @@ class Member:
         return self.state is MemberState.STABLE and self.epoch == epoch
 
     def metadata_value(self) -> dict[str, Any]:
-        """The record of what it said of itself."""
+        """The value of the member's metadata record."""
         return {
             "instance_id": self.instance_id,
             "rack_id": self.rack,
@@ -141,7 +138,7 @@ class Member:
         }
 
     def assignment_value(self) -> dict[str, Any]:
-        """The record of what it has."""
+        """The value of the member's assignment record."""
         return {
             "member_epoch": self.epoch,
             "previous_member_epoch": self.previous_epoch,
@@ -152,7 +149,7 @@ class Member:
 
 
 def metadata_fields(value: Message) -> dict[str, Any]:
-    """The fields of `Member` that the record of its metadata holds."""
+    """The fields of `Member` in its metadata record."""
     classic = value.classic_member_metadata
     return {
         "instance_id": value.instance_id,
@@ -172,7 +169,7 @@ def metadata_fields(value: Message) -> dict[str, Any]:
 
 
 def assignment_fields(value: Message) -> dict[str, Any]:
-    """The fields of `Member` that the record of its assignment holds."""
+    """The fields of `Member` in its assignment record."""
     return {
         "epoch": value.member_epoch,
         "previous_epoch": value.previous_member_epoch,
@@ -192,7 +189,7 @@ def epoch_tombstone(group_id: str) -> CoordinatorRecord:
 
 
 def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
-    """For the record in which Kafka before 4.1 kept the topics that a group knew."""
+    """The tombstone of the record in which Kafka before 4.1 kept the topics of a group."""
     return group_record(RecordType.CONSUMER_GROUP_PARTITION_METADATA, {"group_id": group_id}, None)
 
 
@@ -250,7 +247,7 @@ def pattern_tombstone(group_id: str, pattern: str) -> CoordinatorRecord:
 
 
 def forgotten_member(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """All that is written of one member, in the order in which Kafka deletes it."""
+    """Tombstones for all records of a member, in Kafka's order."""
     return [
         assignment_tombstone(group_id, member_id),
         target_tombstone(group_id, member_id),
@@ -265,9 +262,9 @@ _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 class GroupState(StrEnum):
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
-    """The group has changed since the target was made."""
+    """The group has changed since the target was computed."""
     RECONCILING = "Reconciling"
-    """Members are on their way to the target."""
+    """Members are moving to the target."""
     STABLE = "Stable"
     DEAD = "Dead"
 
@@ -279,25 +276,25 @@ class ConsumerGroup(Group):
         self.group_id = group_id
         self.epoch = 0
         self.metadata_hash = 0
-        """Of the topics the members read, as they were in this epoch."""
+        """A hash of the topics that the members read, in this epoch."""
         self.assignment_epoch = 0
-        """The epoch that the targets were made for."""
+        """The epoch of the targets."""
         self.assigned_at_ms = 0
         self.members: dict[str, Member] = {}
         self.targets: dict[str, Target] = {}
         self.patterns: dict[str, frozenset[str]] = {}
-        """Regular expressions of members, and the topics they match."""
+        """Regular expressions of members, with the topics that match."""
         self.static_members: dict[str, str] = {}
         """Member id by instance id."""
         self.has_old_partition_metadata = False
         self._owners: dict[UUID, dict[int, str]] = {}
-        # Soft state
+        # Not in the log
         self.sessions: dict[str, int] = {}
-        """For each member, until when it must be member_active from."""
+        """For each member, the end of its session."""
         self.seen_topics: int | None = None
-        """The version of the catalog up to which changes of topics were looked at."""
+        """The version of the catalog whose changes were handled."""
 
-    # What records change
+    # Changes by records
 
     def put(self, member: Member) -> None:
         self._disown(self.members.get(member.id))
@@ -326,7 +323,7 @@ class ConsumerGroup(Group):
                 if not owners:
                     self._owners.pop(topic_id, None)
 
-    # What can be asked
+    # Reading
 
     def owner_of(self, topic_id: UUID, number: int) -> str | None:
         owners = self._owners.get(topic_id)
@@ -341,7 +338,7 @@ class ConsumerGroup(Group):
         return member
 
     def find_static_member(self, instance_id: str, member_id: str) -> Member:
-        """The member of this instance; FENCED_INSTANCE_ID if the instance goes by another member id now."""
+        """The member of this instance; FENCED_INSTANCE_ID if the instance has another member id now."""
         known = self.static_members.get(instance_id)
         if known is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -374,7 +371,7 @@ class ConsumerGroup(Group):
     def is_empty(self) -> bool:
         return not self.members
 
-    # As offsets and admin requests see it
+    # For offsets and admin requests
 
     def check_offset_commit(self, member_id: str, instance_id: str | None, generation: int, version: int) -> None:
         if generation < 0 and not self.members:
@@ -389,11 +386,11 @@ class ConsumerGroup(Group):
 
     def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
         if generation < 0 and (not self.members or (not member_id and instance_id is None)):
-            return  # nobody is named: an old producer
+            return  # no member is named: an old producer
         _check_epoch(self.find_member(member_id), generation)
 
     def may_commit_late(self, member_id: str, generation: int, topic_id: UUID, partition: int) -> bool:
-        """In an earlier epoch than it is in now, for a partition that it has had since then (KIP-1251)."""
+        """Whether a member may commit in an earlier epoch, for a partition that it has owned since then (KIP-1251)."""
         member = self.members.get(member_id)
         if member is None or member.classic is not None or not 0 < generation < member.epoch:
             return False
@@ -430,7 +427,7 @@ class ConsumerGroup(Group):
         return [*made, target_epoch_tombstone(self.group_id), epoch_tombstone(self.group_id)]
 
     def describe(self, topics: TopicCatalog, default_assignor: str) -> dict[str, Any]:
-        """The group's part of the answer to ConsumerGroupDescribe."""
+        """The group's row in the response to ConsumerGroupDescribe."""
         return {
             "group_id": self.group_id,
             "group_state": self.state_name,
@@ -457,7 +454,7 @@ class ConsumerGroup(Group):
 
 
 def preferred_assignor(members: Iterable[Member]) -> str | None:
-    """The one that most members ask for; None if nobody asks for any."""
+    """The assignor that most members request; None if no member requests one."""
     votes: dict[str, int] = {}
     for member in members:
         if member.assignor is not None:
@@ -466,7 +463,7 @@ def preferred_assignor(members: Iterable[Member]) -> str | None:
 
 
 def moved_to_id(member: Member, member_id: str) -> Member:
-    """The same member under a new id, as when a static one comes back; it has no epoch yet."""
+    """The same member with a new id, for a static member that returns; it has no epoch yet."""
     return replace(member, id=member_id, epoch=0, previous_epoch=0)
 
 
@@ -482,6 +479,6 @@ def _described(partitions: Mapping[UUID, Iterable[int]], topics: TopicCatalog) -
     rows = []
     for topic_id, numbers in partitions.items():
         topic = topics.by_id(topic_id)
-        if topic is not None:  # a topic that is gone has no name to show
+        if topic is not None:  # a deleted topic has no name
             rows.append({"topic_id": topic_id, "topic_name": topic.name, "partitions": sorted(numbers)})
     return rows

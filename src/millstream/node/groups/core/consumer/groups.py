@@ -1,6 +1,6 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe for the consumer groups of a shard, their records and sessions.
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe, for the consumer groups of a shard; sessions of members.
 
-Whether a ConsumerGroupHeartbeat makes sense at all; what it means is `consumer_groups`' matter.
+The functions at the top check a heartbeat request independently of the group's state.
 """
 
 import base64
@@ -38,7 +38,7 @@ _FIRST_VERSION_WITH_MEMBER_ID_OF_CLIENT = 1
 
 
 def check_heartbeat(request: Message, version: int, assignors: Collection[str]) -> None:
-    """KafkaError for a request that is wrong whatever the state of the group is."""
+    """KafkaError for a request that is invalid in any state of the group."""
     epoch = request.member_epoch
     if version >= _FIRST_VERSION_WITH_MEMBER_ID_OF_CLIENT or epoch > 0 or epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
         _refuse_if(not request.member_id.strip(), "MemberId can't be empty.")
@@ -74,7 +74,7 @@ def _refuse_if(wrong: bool, message: str) -> None:
 
 
 def owned_partitions(request: Message) -> dict[UUID, set[int]] | None:
-    """What the member says it has; None if it does not say."""
+    """The partitions that the member reports; None if it reports none."""
     if request.topic_partitions is None:
         return None
     owned: dict[UUID, set[int]] = {}
@@ -84,13 +84,13 @@ def owned_partitions(request: Message) -> dict[UUID, set[int]] | None:
 
 
 def is_full(request: Message) -> bool:
-    """The member tells everything: it has just joined, or is not sure that we member_active the last time."""
+    """Whether the request has all fields: the member has just joined, or missed a response."""
     has_subscription = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     return request.rebalance_timeout_ms != -1 and has_subscription and request.topic_partitions is not None
 
 
 def check_member_epoch(member: Member, epoch: int, owned: dict[UUID, set[int]] | None) -> None:
-    """FENCED_MEMBER_EPOCH unless the member is where we think it is, or missed only our last answer."""
+    """FENCED_MEMBER_EPOCH unless the member has its current epoch, or missed only the last response."""
     if epoch in (member.epoch, JOIN_EPOCH):
         return
     if epoch == member.previous_epoch and epoch < member.epoch and owned is not None:
@@ -107,7 +107,7 @@ def check_member_epoch(member: Member, epoch: int, owned: dict[UUID, set[int]] |
 
 ResponseFields = dict[str, Any]
 _WAITING_HEARTBEAT_MS = 1000
-"""A member that waits for partitions is asked to come back this soon: the others may let go of them any moment."""
+"""The heartbeat interval of a member that waits for partitions, because other members may revoke them at any time."""
 
 
 class ConsumerGroups:
@@ -119,7 +119,7 @@ class ConsumerGroups:
         self.migration = Migration(shard, self.settings)
         self.classic = ClassicMembers(self, shard.timers)
 
-    # What changes of groups look at
+    # `GroupContext`, for changes of groups
 
     @property
     def topics(self) -> TopicCatalog:
@@ -138,10 +138,10 @@ class ConsumerGroups:
         return self._replay.replayers()
 
     def learn_patterns(self) -> None:
-        """Matches the topics there are with the expressions of all groups: nobody waits for an answer yet."""
+        """Matches the topics with the expressions of all groups, before requests arrive."""
         for group in self._shard.groups.values():
             for text in group.patterns if isinstance(group, ConsumerGroup) else ():
-                with suppress(KafkaError):  # written when larger ones were allowed: its members are updated
+                with suppress(KafkaError):  # written with a higher limit; its members get the error
                     pattern = self.patterns.get(text)
                     pattern.learn(pattern.unknown(self.topics))
 
@@ -153,7 +153,7 @@ class ConsumerGroups:
                     self.watch_revocation(group, member, now_ms)
 
     def topics_changed(self, deleted: Collection[str], writes: Writes, now_ms: int) -> None:
-        return  # the next heartbeat of a group sees that the catalog is another one
+        return  # the next heartbeat of a group compares the version of the catalog
 
     # ConsumerGroupHeartbeat
 
@@ -196,12 +196,12 @@ class ConsumerGroups:
 
     def _on_written(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
         if self._shard.groups[group.group_id] is not group:
-            for each in group.members.values():  # it is new, and may have been a classic group until now
+            for each in group.members.values():  # a new group, perhaps a classic one before
                 self.member_active(group.group_id, each, now_ms)
         self.member_active(group.group_id, member, now_ms)
 
     def member_active(self, group_id: str, member: Member, now_ms: int) -> None:
-        group = self.find(group_id)  # the one that the records made, if the group is new
+        group = self.find(group_id)  # replayed records may have created it
         self.extend_session(group, member, now_ms)
         self.watch_revocation(group, member, now_ms)
 
@@ -232,11 +232,11 @@ class ConsumerGroups:
             )
 
     def new_id(self) -> str:
-        """A random id, written as Kafka writes them."""
+        """A random id, in Kafka's format."""
         return base64.urlsafe_b64encode(self._shard.randomness.randbytes(16)).rstrip(b"=").decode()
 
     def new_uuid(self) -> UUID:
-        """For ids that look as those of classic groups do."""
+        """For member ids in the format of classic groups."""
         return UUID(int=self._shard.randomness.getrandbits(128), version=4)
 
     def _dynamic_member(
@@ -260,7 +260,7 @@ class ConsumerGroups:
         if known is None:
             return group.members.get(member_id) or Member(member_id)
         if known.id == member_id and not known.is_away:
-            return known  # it was fenced, and begins again
+            return known  # it was fenced, and joins again
         if not known.is_away and known.classic is None:
             raise KafkaError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
@@ -282,7 +282,7 @@ class ConsumerGroups:
         answer: ResponseFields = {"member_id": request.member_id, "member_epoch": request.member_epoch}
         writes = Writes()
         if request.member_epoch == LEAVE_STATIC_EPOCH:
-            # Its session goes on: whoever does not come back in time is out.
+            # Its session continues: it must return before the session ends.
             gone = away(member, LEAVE_STATIC_EPOCH)
             writes.add(assignment_record(group.group_id, gone))
         else:
@@ -290,7 +290,7 @@ class ConsumerGroups:
         return writes.result(answer)
 
     def remove_members(self, group: ConsumerGroup, members: Collection[Member], writes: Writes, now_ms: int) -> None:
-        """Takes members out; the others learn what that means for them with their next heartbeats."""
+        """Removes members. The others get the effects with their next heartbeats."""
         gone = {member.id for member in members}
         left = [member for member in group.members.values() if member.id not in gone]
         if self.migration.can_downgrade(left):
@@ -302,17 +302,18 @@ class ConsumerGroups:
         change.refresh()
 
     def topics_differ(self, group: ConsumerGroup, now_ms: int) -> bool:
-        """Whether the topics that the group reads have changed since its epoch began."""
+        """Whether the topics that the group reads have changed since its epoch started."""
         change = GroupChange(group, self, Writes(), now_ms)
         change.refresh()
         if change.epoch == group.epoch:
             group.seen_topics = self.topics.version
         return change.epoch != group.epoch
 
-    # Time
+    # Sessions
 
     def extend_session(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
-        """The member lives. Mostly this only notes the time: the timer that rings too early sets itself anew."""
+        """Extends the member's session. Usually this only notes the time: a timer that runs too early sets itself
+        again."""
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         else:
@@ -337,7 +338,7 @@ class ConsumerGroups:
         return self.expire(group_id, member_id, now_ms)
 
     def watch_revocation(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
-        """A member that must give partitions up has its rebalance time-out for that."""
+        """A member must revoke partitions within its rebalance timeout."""
         key = ("consumer revocation", group.group_id, member.id)
         if member.state is not MemberState.UNREVOKED or member.is_away:
             self._shard.timers.cancel(key)
@@ -362,7 +363,7 @@ class ConsumerGroups:
         if not isinstance(group, ConsumerGroup) or member_id not in group.members:
             return None
         writes = Writes()
-        # If this cannot be written, it is tried again in a while; a timer rings only once.
+        # A timer runs once. If the write fails, this one retries.
         group.sessions[member_id] = now_ms
         self._set_session_timer(group_id, member_id, now_ms + self.settings.session_timeout_ms(group_id))
         self.remove_members(group, [group.members[member_id]], writes, now_ms)
@@ -376,7 +377,7 @@ class ConsumerGroups:
 
 
 def _updated_member(before: Member, request: Message, client: Client) -> Member:
-    """The member with what the request says of it; what the request leaves out is as it was."""
+    """The member with the fields of the request; fields that the request leaves out stay."""
     names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
     return replace(
         before,

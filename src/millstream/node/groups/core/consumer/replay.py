@@ -1,6 +1,6 @@
-"""Records of consumer groups applied to the groups of a shard: when the log is loaded, and right after each append.
+"""Replays the records of consumer groups, when the log is loaded and after each append.
 
-Compaction may have taken any older record away, so whichever record of a group comes first makes the group.
+Compaction may have removed older records, so any record of a group may be its first.
 """
 
 from collections.abc import Mapping
