@@ -201,11 +201,11 @@ class CoordinatorRuntime:
         """
         await self.load()
         try:
-            answer = self.run_now(operation, guard)
+            response = self.run_now(operation, guard)
         except KafkaError:
             await self.settled()  # a refusal depends on the state, too
             raise
-        return await self.resolved(answer)
+        return await self.resolved(response)
 
     def run_now(
         self, operation: "Callable[[int], CoordinatorResult[R]]", guard: VerificationGuard | None = None
@@ -252,16 +252,16 @@ class CoordinatorRuntime:
         """Whether all records that the state was built from may be acknowledged."""
         return not self.is_closed and (self._commit is None or self._commit.done())
 
-    async def resolved(self, answer: "R | DeferredResponse[R]") -> R:
+    async def resolved(self, response: "R | DeferredResponse[R]") -> R:
         """The response, when it may be sent; KafkaError (NOT_COORDINATOR) if the runtime is closed before."""
-        given: R = await self._resolve_deferred(answer) if isinstance(answer, DeferredResponse) else answer
+        given: R = await self._resolve_deferred(response) if isinstance(response, DeferredResponse) else response
         # The operation that resolved the response has appended its records by now.
         await self.settled()
         return given
 
-    async def _resolve_deferred(self, answer: "DeferredResponse[R]") -> R:
+    async def _resolve_deferred(self, response: "DeferredResponse[R]") -> R:
         waiting: asyncio.Future[R | KafkaError] = self._environment.loop.create_future()
-        answer.when_resolved(lambda value: _resolve(waiting, value))
+        response.when_resolved(lambda value: _resolve(waiting, value))
         self._waiting[waiting] = None
         try:
             given = await waiting

@@ -129,14 +129,14 @@ class GroupCoordinator:
         if runtime is None:
             return self._respond_later(group_id, operation, refuse)
         shard = _shard(runtime)
-        answer: R | DeferredResponse[R]
+        response: R | DeferredResponse[R]
         try:
-            answer = runtime.run_now(lambda now_ms: operation(shard, now_ms))
+            response = runtime.run_now(lambda now_ms: operation(shard, now_ms))
         except KafkaError as error:
-            answer = refuse(error)
-        if isinstance(answer, DeferredResponse) or not runtime.is_settled:
-            return _resolved_or_refused(runtime, answer, refuse)
-        return answer
+            response = refuse(error)
+        if isinstance(response, DeferredResponse) or not runtime.is_settled:
+            return _resolved_or_refused(runtime, response, refuse)
+        return response
 
     def _loaded_runtime(self, group_id: str) -> CoordinatorRuntime | None:
         topic = self._view.image.topics.get(GROUP_TOPIC)
@@ -202,16 +202,16 @@ class GroupCoordinator:
 
     async def read_all(self, read_state: "Callable[[GroupShard], R]") -> list[R]:
         """Reads from all shards of this broker; empty if GROUP_TOPIC does not exist."""
-        answers = []
+        responses = []
         for index in self._shards.led_partitions():
             try:
                 runtime = await self._shards.loaded(index)
-                answers.append(await runtime.resolved(read_state(_shard(runtime))))
+                responses.append(await runtime.resolved(read_state(_shard(runtime))))
                 await asyncio.sleep(0)  # let other tasks run
             except KafkaError as error:
                 if error.code != ErrorCode.NOT_COORDINATOR:
                     raise  # otherwise another broker leads it now, and responds for it
-        return answers
+        return responses
 
     def loaded_shards(self) -> list[GroupShard]:
         """The shards that are loaded now, for reading."""
@@ -254,10 +254,10 @@ class GroupCoordinator:
 
 
 async def _resolved_or_refused(
-    runtime: CoordinatorRuntime, answer: "R | DeferredResponse[R]", refuse: "Callable[[KafkaError], R]"
+    runtime: CoordinatorRuntime, response: "R | DeferredResponse[R]", refuse: "Callable[[KafkaError], R]"
 ) -> R:
     try:
-        return await runtime.resolved(answer)
+        return await runtime.resolved(response)
     except KafkaError as error:
         return refuse(error)
 
@@ -291,17 +291,17 @@ class ClassicGroupHandlers:
 
     async def join_group(self, request: Message, context: Context) -> Response:
         client = Client(context.client_id, f"/{context.peer.host}")
-        answer = await self._answer(
+        response = await self._respond(
             request, lambda shard, now_ms: shard.classic.join(request, client, context.version, now_ms)
         )
-        if answer["error_code"] == ErrorCode.GROUP_MAX_SIZE_REACHED:
-            return {**answer, "member_id": ""}
-        return {"member_id": request.member_id, **answer}
+        if response["error_code"] == ErrorCode.GROUP_MAX_SIZE_REACHED:
+            return {**response, "member_id": ""}
+        return {"member_id": request.member_id, **response}
 
     async def sync_group(self, request: Message, context: Context) -> Response:
         if context.version >= _FIRST_SYNC_WITH_PROTOCOL and None in (request.protocol_type, request.protocol_name):
             return {"error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
-        return await self._answer(request, lambda shard, now_ms: shard.classic.sync(request, now_ms))
+        return await self._respond(request, lambda shard, now_ms: shard.classic.sync(request, now_ms))
 
     def heartbeat(self, request: Message, context: Context) -> Response | Awaitable[Response]:
         if not request.group_id:
@@ -328,7 +328,7 @@ class ClassicGroupHandlers:
             return {"members": rows}
         return {"error_code": rows[0]["error_code"]}
 
-    async def _answer(self, request: Message, operation: Operation) -> dict[str, Any]:
+    async def _respond(self, request: Message, operation: Operation) -> dict[str, Any]:
         try:
             check_group_id(request)
             return await self._groups.run(request.group_id, operation)

@@ -126,9 +126,11 @@ class TransactionalOffsets:
             raise
         if guard is None:
             return None  # the transaction is open in this partition
-        asked = partition.topic_partition
-        answers = await self._verification.verify(request.transactional_id, producer_id, epoch, [asked], adds=adds)
-        error_code = answers.get(asked, ErrorCode.INVALID_TXN_STATE)
+        topic_partition = partition.topic_partition
+        results = await self._verification.verify(
+            request.transactional_id, producer_id, epoch, [topic_partition], adds=adds
+        )
+        error_code = results.get(topic_partition, ErrorCode.INVALID_TXN_STATE)
         if error_code != ErrorCode.NONE:
             raise KafkaError(
                 for_offset_commit(error_code, version), f"the transaction coordinator responded with {error_code.name}"

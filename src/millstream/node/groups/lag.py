@@ -123,10 +123,10 @@ class GroupLag:
                 "topics": [{"name": topic, "partitions": rows} for topic, rows in wanted.items()],
             }
             try:
-                answer = await self._peers.request(leader, "list_offsets", fields, timeout_s=_TIMEOUT_SECONDS)
+                response = await self._peers.request(leader, "list_offsets", fields, timeout_s=_TIMEOUT_SECONDS)
             except (OSError, KafkaError):
                 break
-            for topic_row in answer.topics:
+            for topic_row in response.topics:
                 ends |= {
                     (topic_row.name, row.partition_index): row.offset
                     for row in topic_row.partitions

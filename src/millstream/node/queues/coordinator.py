@@ -133,10 +133,10 @@ class ShareCoordinator:
         runtime = self._runtime(key)
         await self._load(runtime)
         shard = _shard(runtime)
-        answer = await runtime.run(lambda now_ms: operation(shard, now_ms))
+        response = await runtime.run(lambda now_ms: operation(shard, now_ms))
         if shard.records_since_checkpoint > max(_CHECKPOINT_RECORDS, 4 * len(shard.states)):
             await self._checkpoint(runtime)
-        return answer
+        return response
 
     async def _load(self, runtime: CoordinatorRuntime) -> None:
         if runtime.is_loaded:

@@ -183,7 +183,7 @@ class ShareFetchHandlers:
             return ShareFetchResponse(error.code, error.message)
         config = self._shared.config_of(request.group_id)
         acknowledged = await self._acknowledge(request, session)
-        answer = ShareFetchResponse(lock_timeout_ms=config[group_config.SHARE_RECORD_LOCK_DURATION_MS])
+        response = ShareFetchResponse(lock_timeout_ms=config[group_config.SHARE_RECORD_LOCK_DURATION_MS])
         if request.share_session_epoch == FINAL_EPOCH:
             await self._release(session)
         elif not request.is_renew_ack:
@@ -198,16 +198,16 @@ class ShareFetchHandlers:
             row = rows.setdefault(at, SharePartitionResult(at[1]))
             if failure is not None:
                 row.acknowledge_error, row.acknowledge_message = failure.code, failure.message
-        elsewhere: dict[int, None] = {}
+        other_leaders: dict[int, None] = {}
         for at, row in rows.items():
             if row.error in _WRONG_LEADER or row.acknowledge_error in _WRONG_LEADER:
                 row.leader_id, row.leader_epoch = self._shared.leader(at)
-                elsewhere[row.leader_id] = None
+                other_leaders[row.leader_id] = None
             else:
                 row.leader_id = self._node_id
-            answer.topics.setdefault(at[0], []).append(row)
-        answer.endpoints = self._locate(elsewhere, context.peer.listener)
-        return answer
+            response.topics.setdefault(at[0], []).append(row)
+        response.endpoints = self._locate(other_leaders, context.peer.listener)
+        return response
 
     def _session(
         self, request: Message, context: Context, rows: dict[PartitionId, SharePartitionResult]
@@ -301,7 +301,7 @@ class ShareFetchHandlers:
             await self._release(session)
         config = self._shared.config_of(request.group_id)
         topics: dict[Any, list[dict[str, Any]]] = {}
-        elsewhere: dict[int, None] = {}
+        other_leaders: dict[int, None] = {}
         for at, failure in acknowledged.items():
             leader_id, leader_epoch = self._node_id, 0
             row: dict[str, Any] = {"partition_index": at[1]}
@@ -309,13 +309,13 @@ class ShareFetchHandlers:
                 row |= {"error_code": failure.code, "error_message": failure.message}
                 if failure.code in _WRONG_LEADER:
                     leader_id, leader_epoch = self._shared.leader(at)
-                    elsewhere[leader_id] = None
+                    other_leaders[leader_id] = None
             row["current_leader"] = {"leader_id": leader_id, "leader_epoch": leader_epoch}
             topics.setdefault(at[0], []).append(row)
         return {
             "acquisition_lock_timeout_ms": config[group_config.SHARE_RECORD_LOCK_DURATION_MS],
             "responses": [{"topic_id": topic_id, "partitions": rows} for topic_id, rows in topics.items()],
-            "node_endpoints": [each._asdict() for each in self._locate(elsewhere, context.peer.listener)],
+            "node_endpoints": [each._asdict() for each in self._locate(other_leaders, context.peer.listener)],
         }
 
     async def _acknowledge(self, request: Message, session: ShareSession) -> Failures:

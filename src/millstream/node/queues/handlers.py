@@ -47,13 +47,13 @@ class ShareGroupHandlers:
     async def share_group_heartbeat(self, request: Message, context: Context) -> Response:
         host = f"/{context.peer.host}"
         try:
-            answer = await self._groups.run(
+            response = await self._groups.run(
                 request.group_id,
                 lambda shard, now_ms: shard.share.heartbeat(request, context.client_id, host, now_ms),
             )
-            if answer.get("assignment"):
+            if response.get("assignment"):
                 await self._states.ready(request.group_id)
-            return answer
+            return response
         except KafkaError as error:
             return {"error_code": error.code, "error_message": error.message}
 
@@ -81,21 +81,23 @@ class ShareGroupHandlers:
 
     async def describe_share_group_offsets(self, request: Message, context: Context) -> Response:
         rows = []
-        for asked in request.groups:
-            row: dict[str, Any] = {"group_id": asked.group_id, "topics": []}
+        for requested in request.groups:
+            row: dict[str, Any] = {"group_id": requested.group_id, "topics": []}
             try:
-                group = await self._find(asked.group_id)
+                group = await self._find(requested.group_id)
                 named: list[tuple[str, UUID | None, list[int]]]
-                if asked.topics is None:
+                if requested.topics is None:
                     named = [(each.name, at, sorted(each.partitions)) for at, each in group.state_topics.items()]
                 else:
-                    named = [(each.topic_name, self._id_of(each.topic_name), each.partitions) for each in asked.topics]
+                    named = [
+                        (each.topic_name, self._id_of(each.topic_name), each.partitions) for each in requested.topics
+                    ]
                 for name, topic_id, indexes in named:
                     described: list[dict[str, Any]] = []
                     for at in range(0, len(indexes), _AT_ONCE):  # in parallel: each needs up to two other brokers
                         some = indexes[at : at + _AT_ONCE]
                         described += await asyncio.gather(
-                            *(self._described(asked.group_id, topic_id, name, index) for index in some)
+                            *(self._described(requested.group_id, topic_id, name, index) for index in some)
                         )
                     row["topics"].append(
                         {"topic_name": name, "topic_id": topic_id or _NO_TOPIC, "partitions": described}
@@ -313,13 +315,13 @@ async def _each(request: Message, operation: Operation) -> Response:
     for topic in request.topics:
         rows = []
         for row in topic.partitions:
-            answer: dict[str, Any] = {"partition": row.partition}
+            response: dict[str, Any] = {"partition": row.partition}
             try:
                 if not 0 < len(request.group_id or "") <= MAX_TEXT_LENGTH or row.partition < 0:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "invalid group id or partition")
-                answer |= await operation(ShareKey(request.group_id, topic.topic_id, row.partition), row)
+                response |= await operation(ShareKey(request.group_id, topic.topic_id, row.partition), row)
             except KafkaError as error:
-                answer |= {"error_code": error.code, "error_message": error.message}
-            rows.append(answer)
+                response |= {"error_code": error.code, "error_message": error.message}
+            rows.append(response)
         results.append({"topic_id": topic.topic_id, "partitions": rows})
     return {"results": results}

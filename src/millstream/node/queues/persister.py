@@ -229,10 +229,10 @@ class SharePersister:
             "group_id": key.group_id,
             "topics": [{"topic_id": key.topic_id, "partitions": [{"partition": key.partition, **fields}]}],
         }
-        answer = await self._while_leader(
+        response = await self._while_leader(
             broker_id, key, self._peers.request(broker_id, api, request, timeout_s=_REQUEST_TIMEOUT_S)
         )
-        for topic in answer.results:
+        for topic in response.results:
             for row in topic.partitions:
                 if row.error_code:
                     raise KafkaError(ErrorCode(row.error_code), row.error_message or "")

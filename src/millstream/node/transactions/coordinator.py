@@ -352,9 +352,9 @@ class TransactionCoordinator:
         while not runtime.is_closed:
             try:
                 await runtime.load()
-                answer = runtime.run_now(lambda now_ms: shard_of(runtime).complete(decided, now_ms))
+                response = runtime.run_now(lambda now_ms: shard_of(runtime).complete(decided, now_ms))
                 self._ended(decided.transactional_id)
-                await runtime.resolved(answer)
+                await runtime.resolved(response)
                 return
             except KafkaError as error:
                 if error.code == ErrorCode.NOT_COORDINATOR:

@@ -88,8 +88,8 @@ class TransactionHandlers:
             }
         client = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         partitions = _partitions(request.v3_and_below_topics)
-        told = self._refused(partitions, are_internal_refused=True)
-        if not told:
+        codes = self._refused(partitions, are_internal_refused=True)
+        if not codes:
             transactional_id = request.v3_and_below_transactional_id
             code = await self._added(transactional_id, client, partitions, client_version=0)
             told = dict.fromkeys(partitions, _code(code, version))

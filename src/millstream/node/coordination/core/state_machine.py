@@ -336,5 +336,5 @@ class KnownEpochs:
         if leader_epoch > known:
             raise KafkaError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                f"leader epoch {leader_epoch} of {topic.name}-{partition} is not known here; the highest is {known}; try again",
+                f"leader epoch {leader_epoch} of {topic.name}-{partition} is not known here; the highest is {known}",
             )

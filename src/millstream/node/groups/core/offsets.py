@@ -371,10 +371,10 @@ class Offsets:
         return self._shard.topics.get(wanted.name)
 
 
-def _once_each(topic: str | UUID, asked: Iterable[int], seen: set[tuple[str | UUID, int]]) -> list[int]:
+def _once_each(topic: str | UUID, requested: Iterable[int], seen: set[tuple[str | UUID, int]]) -> list[int]:
     """Each partition once: with its metadata, a row of the response is much longer than the request."""
     fresh = []
-    for index in asked:
+    for index in requested:
         if (topic, index) not in seen:
             seen.add((topic, index))
             fresh.append(index)

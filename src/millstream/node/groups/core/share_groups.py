@@ -90,7 +90,7 @@ class ShareGroups:
         if member.epoch != epoch or member.assigned != assigned:
             updated.previous_epoch, updated.epoch, updated.assigned = member.epoch, epoch, set(assigned)
             records.append(current_record(group.group_id, updated))
-        answer: dict[str, Any] = {
+        response: dict[str, Any] = {
             "member_id": request.member_id,
             "member_epoch": updated.epoch,
             "heartbeat_interval_ms": self._config(group.group_id)[group_config.SHARE_HEARTBEAT_INTERVAL_MS],
@@ -98,9 +98,9 @@ class ShareGroups:
         # A member that sends all its fields gets its assignment; otherwise only a changed one is sent.
         repeated = request.member_epoch != member.epoch or request.subscribed_topic_names is not None
         if not known or repeated or member.assigned != updated.assigned:
-            answer["assignment"] = {"topic_partitions": by_topic(updated.assigned)}
+            response["assignment"] = {"topic_partitions": by_topic(updated.assigned)}
         self._extend_session(group.group_id, request.member_id, now_ms)
-        return CoordinatorResult(answer, records)
+        return CoordinatorResult(response, records)
 
     def _group_for(self, request: Message) -> ShareGroup:
         group = self._shard.groups.get(request.group_id)
@@ -137,8 +137,8 @@ class ShareGroups:
             raise KafkaError(
                 ErrorCode.UNKNOWN_MEMBER_ID, f"Member {request.member_id} is not a member of group {group.group_id}."
             )
-        answer = {"member_id": request.member_id, "member_epoch": LEAVE_EPOCH}
-        return CoordinatorResult(answer, self._removal(group, request.member_id))
+        response = {"member_id": request.member_id, "member_epoch": LEAVE_EPOCH}
+        return CoordinatorResult(response, self._removal(group, request.member_id))
 
     def _removal(self, group: ShareGroup, member_id: str) -> list[CoordinatorRecord]:
         records = member_tombstones(group.group_id, member_id)

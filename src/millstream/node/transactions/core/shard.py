@@ -244,9 +244,9 @@ class TransactionShard:
 
     # Records
 
-    def _changed(self, changed: Transaction, answer: "R | DeferredResponse[R]") -> "CoordinatorResult[R]":
+    def _changed(self, changed: Transaction, response: "R | DeferredResponse[R]") -> "CoordinatorResult[R]":
         record = encode(changed, self._settings().transaction_version)
-        return CoordinatorResult(answer, [record], lambda error: self._written([changed], error))
+        return CoordinatorResult(response, [record], lambda error: self._written([changed], error))
 
     def _written(self, changes: Sequence[Transaction], error: KafkaError | None) -> None:
         if error is not None:

@@ -199,7 +199,7 @@ class Transaction:
         return client_version >= EPOCH_PER_TRANSACTION and is_exhausted(self.client.epoch)
 
     def ended(self, committed: bool, client_version: int, now_ms: int, new_producer_id: int | None) -> "Transaction":
-        """The transaction with the outcome that the client asked for; its markers are not written yet."""
+        """The transaction with the outcome of the client; its markers are not written yet."""
         state = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
         epoch, last_epoch = self.producer_epoch, self.last_producer_epoch
         next_id, next_epoch = self.next_producer_id, self.next_producer_epoch

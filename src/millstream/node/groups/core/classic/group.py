@@ -117,16 +117,16 @@ class Member:
     def metadata(self, protocol: str | None) -> bytes:
         return next((each.metadata for each in self.protocols if each.name == protocol), b"")
 
-    def respond_to_join(self, answer: ResponseFields) -> None:
+    def respond_to_join(self, response: ResponseFields) -> None:
         waiting, self.joining = self.joining, None
         if waiting is not None:
-            waiting.resolve(answer)
+            waiting.resolve(response)
 
-    def respond_to_sync(self, answer: ResponseFields) -> bool:
+    def respond_to_sync(self, response: ResponseFields) -> bool:
         """Whether a SyncGroup was waiting."""
         waiting, self.syncing = self.syncing, None
         if waiting is not None:
-            waiting.resolve(answer)
+            waiting.resolve(response)
         return waiting is not None
 
 

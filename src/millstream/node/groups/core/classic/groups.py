@@ -244,8 +244,8 @@ class Joins:
                 "this one.",
             )
         joining = _Joining(request, client, version, now_ms, writes)
-        answer = self._join_new(group, joining) if not request.member_id else self._join_known(group, joining)
-        return writes.result(answer)
+        response = self._join_new(group, joining) if not request.member_id else self._join_known(group, joining)
+        return writes.result(response)
 
     def _group_to_join(self, request: Message, writes: Writes, now_ms: int) -> ClassicGroup:
         group = self._shard.groups.get(request.group_id)
@@ -354,13 +354,13 @@ class Joins:
                 group.replace_static(joining.request.group_instance_id, new_id, old_id)
                 reply.resolve({"error_code": error.code, "member_id": ""})
                 return
-            answer = group.join_response(member)
+            response = group.join_response(member)
             if joining.version >= _FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT:
-                answer["skip_assignment"] = group.leader == member.id
+                response["skip_assignment"] = group.leader == member.id
             else:
                 # With its old id as the leader's, it does not assign partitions as a leader would.
-                answer |= {"leader": leader_before or "", "members": []}
-            reply.resolve(answer)
+                response |= {"leader": leader_before or "", "members": []}
+            reply.resolve(response)
 
         writes.add(group.metadata_record({each.id: each.assignment for each in group.members.values()}), then=committed)
         return reply
@@ -476,9 +476,11 @@ class ClassicGroups:
         group = self._known_group(request.group_id)
         group.check_member(request.member_id, request.group_instance_id)
         group.check_generation(request.generation_id)
-        for asked, actual in ((request.protocol_type, group.kind), (request.protocol_name, group.protocol)):
-            if asked is not None and asked != actual:
-                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"The group uses {actual!r}, not {asked!r}.")
+        for requested, actual in ((request.protocol_type, group.kind), (request.protocol_name, group.protocol)):
+            if requested is not None and requested != actual:
+                raise KafkaError(
+                    ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"The group uses {actual!r}, not {requested!r}."
+                )
         if group.state is GroupState.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group is rebalancing: join again.")
         member = group.members[request.member_id]

@@ -169,12 +169,12 @@ class TopicPattern:
         """The topics that match."""
         if topics.version != self._version:
             known = self._known
-            answers = {}
+            matches_by_name = {}
             for name in topics.names():
-                answer = known.get(name)
-                answers[name] = self._is_match(name) if answer is None else answer
-            self._known = answers  # without deleted topics
-            self._matching = frozenset(name for name, answer in answers.items() if answer)
+                is_match = known.get(name)
+                matches_by_name[name] = self._is_match(name) if is_match is None else is_match
+            self._known = matches_by_name  # without deleted topics
+            self._matching = frozenset(name for name, is_match in matches_by_name.items() if is_match)
             self._version = topics.version
         return self._matching
 

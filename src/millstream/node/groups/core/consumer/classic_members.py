@@ -202,12 +202,14 @@ class ClassicMembers:
 
     def sync(self, group: ConsumerGroup, request: Message, now_ms: int) -> CoordinatorResult[ResponseFields]:
         member, classic = self._known(group, request)
-        for asked, actual in (
+        for requested, actual in (
             (request.protocol_type, PROTOCOL_TYPE),
             (request.protocol_name, classic.protocols[0].name),
         ):
-            if asked is not None and asked != actual:
-                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"The group uses {actual!r}, not {asked!r}.")
+            if requested is not None and requested != actual:
+                raise KafkaError(
+                    ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"The group uses {actual!r}, not {requested!r}."
+                )
         if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED:
             self._require_join(group, member, now_ms)
         self._timers.cancel(("consumer sync", group.group_id, member.id))

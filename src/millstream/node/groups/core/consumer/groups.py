@@ -180,14 +180,14 @@ class ConsumerGroups:
         change.assign()
         member = change.step(updated, owned, subscription_changed=subscription_changed)
         writes.add(then=lambda error: None if error else self._on_written(group, member, now_ms))
-        answer: ResponseFields = {
+        response: ResponseFields = {
             "member_id": member.id,
             "member_epoch": member.epoch,
             "heartbeat_interval_ms": self._next_heartbeat_ms(change, member),
         }
         if joins or is_full(request) or member.assigned != before.assigned:
-            answer["assignment"] = {"topic_partitions": target_rows(member.assigned)}
-        return writes.result(answer)
+            response["assignment"] = {"topic_partitions": target_rows(member.assigned)}
+        return writes.result(response)
 
     def _next_heartbeat_ms(self, change: GroupChange, member: Member) -> int:
         interval_ms = self.settings.heartbeat_interval_ms(change.group.group_id)
@@ -279,7 +279,7 @@ class ConsumerGroups:
             member = group.find_member(request.member_id)
         else:
             member = group.find_static_member(request.instance_id, request.member_id)
-        answer: ResponseFields = {"member_id": request.member_id, "member_epoch": request.member_epoch}
+        response: ResponseFields = {"member_id": request.member_id, "member_epoch": request.member_epoch}
         writes = Writes()
         if request.member_epoch == LEAVE_STATIC_EPOCH:
             # Its session continues: it must return before the session ends.
@@ -287,7 +287,7 @@ class ConsumerGroups:
             writes.add(assignment_record(group.group_id, gone))
         else:
             self.remove_members(group, [member], writes, now_ms)
-        return writes.result(answer)
+        return writes.result(response)
 
     def remove_members(self, group: ConsumerGroup, members: Collection[Member], writes: Writes, now_ms: int) -> None:
         """Removes members. The others get the effects with their next heartbeats."""
