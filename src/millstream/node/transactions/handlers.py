@@ -92,8 +92,11 @@ class TransactionHandlers:
         if not codes:
             transactional_id = request.v3_and_below_transactional_id
             code = await self._added(transactional_id, client, partitions, client_version=0)
-            told = dict.fromkeys(partitions, _code(code, version))
-        return {"results_by_transaction": [], "results_by_topic_v3_and_below": _rows(request.v3_and_below_topics, told)}
+            codes = dict.fromkeys(partitions, _code(code, version))
+        return {
+            "results_by_transaction": [],
+            "results_by_topic_v3_and_below": _rows(request.v3_and_below_topics, codes),
+        }
 
     async def _by_broker(self, row: AddPartitionsToTxnRequestTransactions) -> Results:
         partitions = _partitions(row.topics)
