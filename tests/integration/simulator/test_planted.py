@@ -165,9 +165,9 @@ def _wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 def _abort_in_compacted_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     append = PartitionLog.append_marker
 
-    def append_marker(self: PartitionLog, *, committed: bool, **fields: object) -> object:
-        kept = committed and self.topic_partition.topic != "state"
-        return append(self, committed=kept, **fields)  # type: ignore[arg-type]
+    def append_marker(self: PartitionLog, marker: Marker, **fields: object) -> object:
+        committed = marker.committed and self.topic_partition.topic != "state"
+        return append(self, replace(marker, committed=committed), **fields)  # type: ignore[arg-type]
 
     monkeypatch.setattr(PartitionLog, "append_marker", append_marker)
 

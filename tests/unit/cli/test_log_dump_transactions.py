@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from millstream.config.topic_config import LogConfig
-from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.formats.model.identifiers import Marker, TopicName, TopicPartition
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.storage.log.directory import LogDirectory
@@ -32,15 +32,7 @@ def partition(tmp_path: Path) -> Path:
         )
         log.append(data, leader_epoch=0, now_ms=NOW)
     for producer in (5, 6):
-        log.append_marker(
-            producer_id=producer,
-            producer_epoch=1,
-            coordinator_epoch=3,
-            committed=producer == 5,
-            leader_epoch=0,
-            now_ms=NOW,
-            transaction_version=2,
-        )
+        log.append_marker(Marker(producer, 1, 3, producer == 5, 2), leader_epoch=0, now_ms=NOW)
     directory.close(NOW)
     return tmp_path / "paid-0"
 

@@ -333,7 +333,7 @@ class OpenedProduce:
             try:
                 if call.request.acks == -1:
                     partition.check_enough_in_sync()
-                partition.log.judge(batch, self._environment.clock.now_ms())
+                partition.log.validate(batch, self._environment.clock.now_ms())
                 work = partial(open_batch, batch, wanted, self._limits())
                 opened[number] = await self._environment.open_in_turn(work)
             except KafkaError as error:

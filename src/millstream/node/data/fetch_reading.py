@@ -16,8 +16,7 @@ from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.replicas.throttle import ReplicaThrottle
 from millstream.node.replicas.unreadable_batches import RepeatedReads, UnreadableBatchError
-from millstream.node.storage.index.aborted_reading import aborted_among
-from millstream.node.storage.log.log_reader import Slice
+from millstream.node.storage.log.log_reader import Slice, aborted_among
 from millstream.node.storage.log.partition_log import PartitionLog
 
 FIRST_FROM_FOLLOWERS = 11

@@ -26,8 +26,7 @@ from millstream.node.queues.persister import SharePersister
 from millstream.node.replicas.local_partition import Waiter, Waiters
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.unreadable_batches import note_unreadable, unreadable_in
-from millstream.node.storage.index.aborted_reading import aborted_among
-from millstream.node.storage.log.log_reader import BatchLocation, Slice, walk_batches
+from millstream.node.storage.log.log_reader import BatchLocation, Slice, aborted_among, walk_batches
 
 DELIVER_AT = "millstream-deliver-at"
 """The header with the earliest delivery time for share groups: milliseconds since 1970, as text."""

@@ -84,8 +84,8 @@ class ReplicaManager:
         other_logs: Iterable[TopicPartition] = (),
         has_lost_controller: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`broker_epoch` is that of this node's registration; left out, it is what the image says.
-        `has_lost_controller` says whether the controller is not in reach."""
+        """`broker_epoch`: the epoch of this node's registration; by default the one in the metadata image.
+        `has_lost_controller`: whether the controller cannot be reached."""
         self.has_lost_controller = has_lost_controller
         self._metadata = metadata
         self._logs = logs

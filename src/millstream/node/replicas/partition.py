@@ -255,15 +255,7 @@ class Partition(LocalPartition):
         if not self.is_leader:
             raise self.not_leader()
         log = self._log or self.log
-        appended = log.append_marker(
-            producer_id=marker.producer_id,
-            producer_epoch=marker.producer_epoch,
-            coordinator_epoch=marker.coordinator_epoch,
-            committed=marker.committed,
-            transaction_version=marker.transaction_version,
-            leader_epoch=self.leader_epoch,
-            now_ms=now_ms,
-        )
+        appended = log.append_marker(marker, leader_epoch=self.leader_epoch, now_ms=now_ms)
         self._grew(log)
         return appended
 

@@ -19,10 +19,10 @@ from tests.unit.node.storage.test_partition_log import read_all
 WRITER = """
 import sys
 from uuid import UUID
-from millstream.config.log_config import LogConfig
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.identifiers import TopicPartition
 from millstream.node.runtime.disk import RealDisk
-from millstream.node.storage.log.log_directory import LogDirectory
+from millstream.node.storage.log.directory import LogDirectory
 root, template = sys.argv[1], bytes.fromhex(sys.argv[2])
 directory = LogDirectory(RealDisk(), root)
 directory.start(0)

@@ -78,26 +78,26 @@ def test_a_gap_is_refused_for_a_reason_that_passes(node: Node) -> None:
     """The producer was acknowledged 1 to 4 by the new leader, and comes back to the old one with 5."""
     node.partition.become_leader(LED_FIRST)
     assert node.produce(batch(0)) == (0, 0)
-    node.out_of_touch = True
+    node.has_lost_controller = True
     assert node.produce(batch(5))[0] == NOT_LEADER, "and not OUT_OF_ORDER_SEQUENCE_NUMBER"
     assert node.produce(batch(5, epoch=1))[0] == NOT_LEADER, "a new epoch began at the new leader"
     assert node.produce(batch(0)) == (0, 0), "a repetition of what is committed"
-    node.out_of_touch = False
+    node.has_lost_controller = False
     assert node.produce(batch(5))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_an_older_epoch_is_refused_for_a_reason_that_passes(node: Node) -> None:
     node.partition.become_leader(LED_FIRST)
     assert node.produce(batch(0, epoch=3)) == (0, 0)
-    node.out_of_touch = True
+    node.has_lost_controller = True
     assert node.produce(batch(0, epoch=2))[0] == NOT_LEADER
-    node.out_of_touch = False
+    node.has_lost_controller = False
     assert node.produce(batch(0, epoch=2))[0] == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 def test_nobody_else_can_lead_what_has_one_replica(node: Node) -> None:
     node.partition.become_leader(LED_ALONE)
-    node.out_of_touch = True
+    node.has_lost_controller = True
     assert node.produce(batch(0)) == (0, 0)
     assert node.produce(batch(5))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -121,7 +121,7 @@ def test_an_offset_beyond_its_end_is_not_out_of_range(node: Node) -> None:
     node.partition.become_leader(LED_FIRST)
     node.produce(batch(0))
     assert _fetch(node, 7) == (ErrorCode.OFFSET_OUT_OF_RANGE, None)
-    node.out_of_touch = True
+    node.has_lost_controller = True
     assert _fetch(node, 7) == (NOT_LEADER, None)
     assert _fetch(node, 1) == (0, None), "at the end"
     node.partition.log.delete_records_before(1)
@@ -132,7 +132,7 @@ def test_a_consumer_is_not_sent_back(node: Node) -> None:
     node.partition.become_leader(LED_FIRST)
     node.produce(batch(0))
     assert _fetch(node, 7, last_epoch=0) == (0, (0, 1))
-    node.out_of_touch = True
+    node.has_lost_controller = True
     assert _fetch(node, 7, last_epoch=0) == (NOT_LEADER, None)
     assert _fetch(node, 7, last_epoch=1) == (NOT_LEADER, None), "an epoch that it has not heard of"
 
@@ -152,7 +152,7 @@ def test_where_an_epoch_ends_is_not_its_to_say(node: Node) -> None:
         return int(answer["topics"][0]["partitions"][0].get("error_code", 0))
 
     assert (ask(-1), ask(2)) == (0, 0)
-    node.out_of_touch = True
+    node.has_lost_controller = True
     assert (ask(-1), ask(2)) == (NOT_LEADER, 0)
 
 
@@ -182,7 +182,7 @@ def test_a_producer_does_not_wait_in_vain(node: Node) -> None:
     waiting = Produced(node, 0)
     node.let_pass(10.0)
     assert not waiting.rows, "the follower may only be slow"
-    node.out_of_touch = True
+    node.has_lost_controller = True
     later = Produced(node, 1)
     node.let_pass(1.0)
     assert waiting.rows == [NOT_LEADER] and not later.rows, "it may yet come"
@@ -198,5 +198,5 @@ def test_a_producer_does_not_wait_in_vain(node: Node) -> None:
 
 def test_who_waits_for_the_leader_alone_is_not_concerned(node: Node) -> None:
     node.partition.become_leader(LED_WITH_ANOTHER)
-    node.out_of_touch = True
+    node.has_lost_controller = True
     assert Produced(node, 0, acks=1).rows == [0]

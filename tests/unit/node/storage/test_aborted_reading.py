@@ -7,7 +7,7 @@ import pytest
 
 from millstream.config.topic_config import LogConfig
 from millstream.formats.records.record import read_batches
-from millstream.node.storage.index.aborted_reading import aborted_among
+from millstream.node.storage.log.log_reader import aborted_among
 from millstream.node.storage.log.partition_log import PartitionLog
 from tests.unit.node.storage.conftest import Node
 from tests.unit.node.storage.test_partition_log import append

@@ -7,7 +7,7 @@ import pytest
 
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import Origin, VerificationGuard
+from millstream.formats.model.identifiers import Marker, Origin, VerificationGuard
 from millstream.formats.records.batch import read_header
 from millstream.node.storage.log.retention import retain
 from tests.unit.node.storage.batches import NOW, batch
@@ -140,15 +140,7 @@ def test_a_marker_is_the_control_batch_that_kafka_writes(node: Node) -> None:
 
 def test_a_marker_has_the_append_time_where_the_topic_wants_it(node: Node) -> None:
     log = node.log(LogConfig(message_timestamp_type="LogAppendTime"))
-    appended = log.append_marker(
-        producer_id=1,
-        producer_epoch=0,
-        coordinator_epoch=0,
-        committed=True,
-        leader_epoch=4,
-        now_ms=NOW + 5,
-        transaction_version=2,
-    )
+    appended = log.append_marker(Marker(1, 0, 0, True, 2), leader_epoch=4, now_ms=NOW + 5)
     header = read_header(read(log).read())
     assert header.has_log_append_time and header.max_timestamp == NOW + 5 and header.leader_epoch == 4
     assert appended == (0, 0, NOW + 5, 0, False)

@@ -1,6 +1,6 @@
 """Batches of transactions and their markers, as a producer and a coordinator write them to a log."""
 
-from millstream.formats.model.identifiers import Origin, VerificationGuard
+from millstream.formats.model.identifiers import Marker, Origin, VerificationGuard
 from millstream.formats.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader, seal
 from millstream.node.storage.log.partition_log import PartitionLog
 from tests.unit.node.storage.batches import NOW, batch
@@ -32,15 +32,8 @@ def end(
     log: PartitionLog, producer: int, *, committed: bool, epoch: int = 0, coordinator_epoch: int = 0, version: int = 1
 ) -> int:
     """The marker's offset."""
-    return log.append_marker(
-        producer_id=producer,
-        producer_epoch=epoch,
-        coordinator_epoch=coordinator_epoch,
-        committed=committed,
-        leader_epoch=0,
-        now_ms=NOW,
-        transaction_version=version,
-    ).base_offset
+    marker = Marker(producer, epoch, coordinator_epoch, committed, version)
+    return log.append_marker(marker, leader_epoch=0, now_ms=NOW).base_offset
 
 
 def commit(log: PartitionLog, producer: int, **fields: int) -> int:

@@ -94,7 +94,7 @@ def swap_in(log: PartitionLog, copy: SegmentCopy, now_ms: int) -> Job:
     """
     slot, count = _find(log, copy)
     paths = [offset_file(log.directory, copy.base_offset, suffix) for suffix in copy.suffixes]
-    segment = log.make_segment(copy.base_offset, now_ms)
+    segment = log.segments.make(copy.base_offset, now_ms)
     segment.size = copy.size
     disk = log.disk
     if copy.lacks_markers:

@@ -55,7 +55,7 @@ from millstream.formats.records.compression import (
 )
 from millstream.formats.records.opening import MINIMUM_RECORD_BYTES, OpeningLimits, is_possible_count, records_outside
 from millstream.formats.records.varint import MalformedRecordError
-from millstream.node.storage.log.producer_state import NO_TRANSACTION, ProducerState, Verifications, WrittenBatch
+from millstream.node.storage.log.producer_state import NO_TRANSACTION, ProducerState, WrittenBatch
 
 Header = tuple[int, ...]
 """The fields of `records.batch.BatchHeader` as plain values: naming them costs more than checking them."""
@@ -138,7 +138,6 @@ def _check_records(batch: bytearray | memoryview, total: int, count: int, delta:
 def admit_transactional(
     header: Header,
     producers: ProducerState,
-    verifications: Verifications,
     guard: VerificationGuard | None,
     needs_guard: bool,
 ) -> WrittenBatch | None:
@@ -162,7 +161,7 @@ def admit_transactional(
     if (
         needs_guard
         and not producers.has_open_transaction(producer_id, epoch)
-        and not verifications.is_current(producer_id, guard)
+        and not producers.verifications.is_current(producer_id, guard)
     ):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE,
@@ -170,8 +169,10 @@ def admit_transactional(
         )
     if sequence == NO_SEQUENCE:
         return None
-    if verifications:
-        verifications.check_sequence(producer_id, sequence, has_batches=entry is not None and bool(entry.batches))
+    if producers.verifications:
+        producers.verifications.check_sequence(
+            producer_id, sequence, has_batches=entry is not None and bool(entry.batches)
+        )
     return producers.check(producer_id, epoch, sequence, last_sequence, transactional=True)
 
 
@@ -195,6 +196,17 @@ def read_headers(batches: Bytes) -> list[Header]:
     if not headers:
         raise _corrupt("no batch was sent")
     return headers
+
+
+def check_order(headers: list[Header], next_offset: int) -> int:
+    """The last offset of a leader's batches; OFFSET_OUT_OF_RANGE if one begins before the end of the one before."""
+    for header in headers:
+        if header[0] < next_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"the leader sent offset {header[0]}, the log ends at {next_offset}"
+            )
+        next_offset = header[0] + header[6] + 1
+    return next_offset - 1
 
 
 def refusal(batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError:

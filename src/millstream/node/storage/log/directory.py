@@ -33,7 +33,6 @@ from millstream.node.storage.file_formats import (
     parse_directory,
     retired_directory,
 )
-from millstream.node.storage.log.flushing import unflushed_bytes
 from millstream.node.storage.log.loader import create_log, load_log, read_topic_id
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.recovery import RecoveryReport
@@ -204,7 +203,7 @@ class LogDirectory:
 
     def _write_everything(self, may_flush: Callable[[int], bool], may_be_clean: bool, broker_epoch: int) -> None:
         whole = may_be_clean
-        unflushed = [(size, log) for log in self._logs.values() if (size := unflushed_bytes(log))]
+        unflushed = [(size, log) for log in self._logs.values() if (size := log.unflushed_bytes())]
         for log in self._logs.values():
             if not may_flush(0):
                 whole = False  # out of time: what is not written here is made anew at the next start
@@ -392,7 +391,6 @@ class LogDirectory:
                 self._checkpoints.is_wanted = True  # truncated: what is written there next was never cleaned
             if expire:
                 log.producers.expire(now_ms, self._producer_id_expiration_ms)
-                log.verifications.expire(now_ms, self._producer_id_expiration_ms)
         sync = self._recovery.sync_job(self._logs)
         if sync is not None:
             jobs.append(sync)

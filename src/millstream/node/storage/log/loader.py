@@ -55,12 +55,11 @@ def create_log(
     segment.create()
     return PartitionLog(
         disk=disk,
-        cache=cache,
         directory=directory,
         topic_partition=topic_partition,
         topic_id=topic_id,
         config=config,
-        segments=SegmentList(disk, [segment]),
+        segments=SegmentList(disk, cache, directory, [segment]),
         log_start_offset=0,
         log_end_offset=0,
         recovery_point=0,
@@ -121,12 +120,11 @@ def load_log(
     _check_aborted(disk, directory, segments, snapshots, end_offset, transaction_indexes)
     return PartitionLog(
         disk=disk,
-        cache=cache,
         directory=directory,
         topic_partition=topic_partition,
         topic_id=read_topic_id(disk, directory),
         config=config,
-        segments=SegmentList(disk, segments),
+        segments=SegmentList(disk, cache, directory, segments),
         log_start_offset=log_start_offset,
         log_end_offset=end_offset,
         recovery_point=min(recovery_point, end_offset),

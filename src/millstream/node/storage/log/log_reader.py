@@ -1,20 +1,16 @@
-"""Reading a log: from an offset to a range of bytes in one segment.
+"""Reading a log: from an offset to a slice, a range of whole batches in one segment that is sent as it is on disk.
 
-At the tail, memory alone knows where batches begin; elsewhere the index and a short walk find out, on the spot if that
-needs no disk, else when the slice is prepared.
+At the tail, a table in memory has the positions of batches. Before it, the index and a short walk over headers find the
+position: at once if that needs no disk, else in `Slice.prepare`.
 
-A range of whole batches in a segment, to be sent as it lies on disk.
-
-A slice is `ready` when its bytes are in the page cache and this process vouches for them: it wrote them, or it has
-checked their checksums since the file last changed. Otherwise `prepare`, run in a thread, reads and checks them; a bad
-first batch is CORRUPT_MESSAGE, a bad later one ends the slice before it. `position` and `length` are final only when
-the slice is ready.
-
-Where the batches of a slice lie, from their headers alone: the records in between are not read.
+A slice is `ready` when its bytes are in the page cache and this process vouches for them: it wrote them, or has checked
+their checksums since the file last changed. Otherwise `prepare`, run in a thread, reads and checks them. A damaged
+first batch is CORRUPT_MESSAGE, a damaged later one ends the slice before it. `position` and `length` are final only
+when the slice is ready.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.batch import LOG_OVERHEAD, PLACEMENT, Bytes
@@ -22,6 +18,9 @@ from millstream.node.storage.disk import File
 from millstream.node.storage.log.batch_scan import walk_checked, walk_headers
 from millstream.node.storage.log.segment import SEARCH_BLOCK_BYTES, Segment
 from millstream.node.storage.log.segment_list import SegmentList
+
+if TYPE_CHECKING:
+    from millstream.node.storage.log.partition_log import PartitionLog
 
 READ_AHEAD_BYTES = 4 << 20
 
@@ -291,3 +290,24 @@ def walk_batches(records: Slice) -> Iterator[BatchLocation]:
             header.producer_id,
             header.record_count == 0,
         )
+
+
+def aborted_among(log: "PartitionLog", records: Slice, offset: int, up_to: int) -> list[tuple[int, int]]:
+    """(producer id, first offset) of the aborted transactions in a slice just read from `offset` on, before `up_to`.
+
+    The end of a slice is known only once it is read; the index has an offset that it does not reach. So a transaction
+    too many may be returned, which does no harm: a missing one would make aborted records readable.
+    """
+    if not records.length:
+        return []
+    segments = log.segments
+    slot = segments.slot_of(offset)
+    if records.is_located:
+        end = segments.end_of(slot, log.log_end_offset)
+        if segments[slot].aborted:
+            end = min(end, segments[slot].offset_beyond(records.position + records.length, end))
+    else:
+        # It may be in a later segment, where the first ones no longer have the offsets.
+        last = min(slot + SEARCHED_SEGMENTS, len(segments)) - 1
+        end = segments.end_of(last, log.log_end_offset)
+    return log.aborted_transactions(offset, min(end, up_to))

@@ -1,11 +1,13 @@
-"""The log of one partition: append, read, shorten, flush.
+"""The log of one partition: append, read, truncate, flush.
 
-Promises: an append is whole or not at all; batches are opaque (headers only, never records); reads never pass what was
-written. Runs on one thread (the event loop); what may block comes back as a `Job` or waits in `Slice.prepare`.
-Deliberately elsewhere: judging batches (`batch_admission`), noting them (`written`), who may begin a transaction
-(`verification`), what is undecided (`transactions`) and what was aborted (`transaction_index`), opening a log
-(`log_loader`), repair (`recovery`), reading (`log_reader`), when to roll (`rolling`), retention rules (`retention`),
-search by time (`time_search`), truncation (`truncation`).
+An append is written whole or not at all. Batches are opaque: only headers are read, never records. Reads return only
+written batches. It runs on one thread (the event loop): work that may block is returned as a `Job`, or waits in
+`Slice.prepare`.
+
+In other modules: validation of batches (`batch_admission`), producers and open transactions (`producer_state`), aborted
+transactions (`transaction_index`), the segments (`segment_list`), what is flushed (`flushing`), the leader epochs
+(`leader_epochs`), reading (`log_reader`), opening a log (`loader`), repair (`recovery`), retention (`retention`) and
+search by time (`time_search`).
 """
 
 import logging
@@ -14,47 +16,50 @@ from uuid import UUID
 
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import Origin, TopicPartition, VerificationGuard
+from millstream.formats.model.identifiers import Marker, Origin, TopicPartition, VerificationGuard
 from millstream.formats.records.batch import HEADER, LOG_OVERHEAD, PLACEMENT, TRANSACTIONAL_BIT, Bytes
 from millstream.formats.records.opening import WIDEST, OpeningLimits
-from millstream.node.storage.disk import Disk, FileCache, Job, removal
-from millstream.node.storage.file_formats import LEADER_EPOCHS
+from millstream.node.storage.disk import Disk, Job, removal
 from millstream.node.storage.index.offset_index import MAX_RELATIVE_OFFSET
 from millstream.node.storage.index.time_search import TimeSearch
-from millstream.node.storage.index.transaction_index import EndMarker, build_marker, collect_aborted
-from millstream.node.storage.log import log_reader, rolling
+from millstream.node.storage.index.transaction_index import (
+    AbortedTransaction,
+    EndMarker,
+    build_marker,
+    collect_aborted,
+)
+from millstream.node.storage.log import log_reader
 from millstream.node.storage.log.batch_admission import (
     LOG_APPEND_TIME,
     Header,
     admit,
     admit_transactional,
+    check_order,
     convert,
     read_headers,
     recompression_of,
     too_large,
     wants_conversion,
 )
-from millstream.node.storage.log.flushing import flush_job
-from millstream.node.storage.log.leader_epochs import LeaderEpochs
+from millstream.node.storage.log.flushing import FlushState, failed_job
+from millstream.node.storage.log.leader_epochs import LeaderEpochFile, LeaderEpochs
 from millstream.node.storage.log.log_reader import Slice, empty_slice
-from millstream.node.storage.log.producer_snapshots import SnapshotFiles
-from millstream.node.storage.log.producer_state import ProducerState, Verifications, WrittenBatch
+from millstream.node.storage.log.producer_snapshots import SnapshotFiles, note_batch, rebuild_producers
+from millstream.node.storage.log.producer_state import ProducerState, WrittenBatch
 from millstream.node.storage.log.segment import Segment
 from millstream.node.storage.log.segment_list import SegmentList
-from millstream.node.storage.log.truncation import restart, truncate
-from millstream.node.storage.log.written import note_written
 
 _log = logging.getLogger("millstream.storage")
 
 NO_APPEND_TIME = -1
 QUICK_REPLAY_BYTES = 1 << 20
-"""A segment up to this size is walked at the next start faster than its empty snapshot is written now."""
+"""A segment up to this size is read at the next start faster than its empty snapshot is written now."""
 
 _pack_placement = PLACEMENT.pack_into
 
 
 class Appended(NamedTuple):
-    """Where an append went. `log_append_time` is -1 unless the topic's timestamps are LogAppendTime."""
+    """The offsets of an append. `log_append_time` is -1 unless the topic's timestamps are LogAppendTime."""
 
     base_offset: int
     last_offset: int
@@ -65,41 +70,31 @@ class Appended(NamedTuple):
 
 class PartitionLog:
     __slots__ = (
-        "_cache",
         "_config",
         "_converts",
-        "_epochs_unsaved",
+        "_epoch_file",
+        "_flush",
         "_write_failed",
         "cleaned_offset",
         "damaged_from",
         "directory",
-        "directory_changed",
         "disk",
-        "epoch_changes",
-        "epoch_changes_flushed",
-        "epochs",
         "failure",
         "high_watermark",
-        "is_placed",
         "log_end_offset",
         "log_start_offset",
         "opens_batches",
         "producers",
-        "recovery_point",
         "segments",
         "snapshots",
         "topic_id",
         "topic_partition",
-        "truncations",
-        "unflushed_since_ms",
-        "verifications",
     )
 
     def __init__(
         self,
         *,
         disk: Disk,
-        cache: FileCache,
         directory: str,
         topic_partition: TopicPartition,
         topic_id: UUID,
@@ -113,40 +108,27 @@ class PartitionLog:
         snapshots: SnapshotFiles,
     ) -> None:
         self.disk = disk
-        self._cache = cache
         self.directory = directory
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.config = config
         self.segments = segments
-        # What is on stable storage, what may be read, what was written: recovery point and high watermark <= end.
         self.log_start_offset = log_start_offset
-        self.recovery_point = recovery_point
-        self.high_watermark: int | None = None
-        """Set by replication; None while nobody but this node keeps the partition."""
         self.log_end_offset = log_end_offset
-        self.epochs = epochs
-        self.epoch_changes, self.epoch_changes_flushed = 1, 0
-        """How often the file of the epochs was written, and which of these a flush has brought to stable storage."""
-        self._epochs_unsaved = False
-        """Whether the file knows epochs that were cut off: there was no room to say so."""
+        self.high_watermark: int | None = None
+        """Set by replication; None while the partition has one replica."""
         self.producers = producers
         self.snapshots = snapshots
-        self.verifications = Verifications()
         self.failure: str | None = None
-        """Why the log takes no writes, if it does not."""
-        self._write_failed = False
-        """Whether the last attempt to write found no room or a broken disk."""
-        self.truncations = 0
+        """Why the log accepts no writes; None if it does."""
         self.damaged_from: int | None = None
-        """Where damage begins, or a part is lost, behind which recovery has kept what is sound."""
+        """The offset where a damaged or lost part begins, if recovery has kept sound batches behind it."""
         self.cleaned_offset = 0
         """Where the dirty part begins: a compacted log has been cleaned up to here."""
-        self.unflushed_since_ms: int | None = None
-        self.directory_changed = True
-        self.is_placed = False
-        """Whether its directory, and the topic id in it, are known to be on stable storage: the first flush sees to
-        it."""
+        self._epoch_file = LeaderEpochFile(disk, directory, epochs)
+        self._flush = FlushState(disk, directory, recovery_point)
+        self._write_failed = False
+        """Whether the last attempt to write found no room or a broken disk."""
 
     @property
     def config(self) -> LogConfig:
@@ -160,23 +142,39 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size for segment in self.segments)
+        return self.segments.size_bytes
 
     @property
     def readable_end(self) -> int:
         """The high watermark, or the log's end where nothing is replicated."""
         return self.log_end_offset if self.high_watermark is None else min(self.high_watermark, self.log_end_offset)
 
+    @property
+    def recovery_point(self) -> int:
+        """Everything below is on stable storage."""
+        return self._flush.recovery_point
+
+    @recovery_point.setter
+    def recovery_point(self, offset: int) -> None:
+        self._flush.recovery_point = offset
+
+    @property
+    def truncations(self) -> int:
+        """How often the log was cut: work in a thread that began before a truncation is stale."""
+        return self._flush.truncations
+
+    @property
+    def epochs(self) -> LeaderEpochs:
+        return self._epoch_file.epochs
+
     # Transactions
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the first transaction begins that is open, or whose end may not be committed; None when there is none.
-
-        Nothing from there on may be shown to `read_committed`.
-        """
+        """First offset of a transaction that is open, or whose marker may not be committed; None when there is none.
+        Consumers with `read_committed` may not read from there on."""
         transactions = self.producers.transactions
-        if not transactions.ongoing and not transactions.ended:  # the usual case, and every fetch asks
+        if not transactions.ongoing and not transactions.ended:  # the usual case, and every fetch comes here
             return None
         first = transactions.first_unstable(self.readable_end)
         return None if first is None else max(first, self.log_start_offset)
@@ -203,13 +201,8 @@ class PartitionLog:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, bumps_epoch: bool
     ) -> VerificationGuard | None:
-        """The guard that the first batch of a transaction is to be appended with, once the coordinator has said that it
-        knows the transaction; None when the transaction is open here, and was verified before."""
-        producers = self.producers
-        producers.check_epoch(producer_id, epoch, transactional=True)
-        if producers.has_open_transaction(producer_id, epoch):
-            return None
-        return self.verifications.begin(producer_id, epoch, sequence, bumps_epoch)
+        """See `ProducerState.begin_verification`."""
+        return self.producers.begin_verification(producer_id, epoch, sequence, bumps_epoch)
 
     # Appending
 
@@ -223,16 +216,16 @@ class PartitionLog:
         guard: VerificationGuard | None = None,
         needs_guard: bool = False,
     ) -> Appended:
-        """Append what a client sent, or a broker's own: one whole batch in a writable buffer, stamped in place.
+        """Append one whole batch of a client or of the broker. Offset and epoch are written into its buffer.
 
-        With `needs_guard` the first batch of a transaction is taken only with the guard of its verification.
+        With `needs_guard` the first batch of a transaction is accepted only with the guard of its verification.
         """
         config = self._config
         log_append_time = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else NO_APPEND_TIME
         try:
             header, repeated = admit(batch, config, self.producers, now_ms, origin)
             if header[5] & TRANSACTIONAL_BIT and header[9] >= 0:
-                repeated = admit_transactional(header, self.producers, self.verifications, guard, needs_guard)
+                repeated = admit_transactional(header, self.producers, guard, needs_guard)
         except KafkaError as error:
             self._check_failed_write(error)
             raise
@@ -252,15 +245,13 @@ class PartitionLog:
         self.segments.active.note(base_offset, last_offset, size, timestamp, config.index_interval_bytes)
         if producer_id >= 0:
             transactional = attributes & TRANSACTIONAL_BIT != 0
-            if transactional and self.verifications:
-                self.verifications.end(producer_id)
             self.producers.append(producer_id, epoch, sequence, delta, last_offset, timestamp, transactional)
         self.log_end_offset = last_offset + 1
         return Appended(base_offset, last_offset, log_append_time, self.log_start_offset, False)
 
-    def judge(self, batch: memoryview, now_ms: int) -> None:
-        """Raises what `append` would refuse a client's batch for by its header, checksum and sequence; of a batch in a
-        transaction no more than the header is judged."""
+    def validate(self, batch: memoryview, now_ms: int) -> None:
+        """Raises the error with which `append` would refuse a client's batch for its header, checksum or sequence. For
+        a batch in a transaction only the header is validated."""
         try:
             admit(batch, self._config, self.producers, now_ms, Origin.CLIENT)
         except KafkaError as error:
@@ -268,30 +259,25 @@ class PartitionLog:
             raise
 
     def _check_failed_write(self, error: KafkaError) -> None:
-        """Raises another error for a batch that was refused because the one before it could not be written."""
+        """Raises another error for a batch that was refused because the batch before it could not be written."""
         if self._write_failed and error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # The batch before it is the one that found no room. Its producer sends both again, in order; told that
-            # they are out of order it would begin a new epoch, and send again what other partitions have already.
+            # After this error the producer sends both again, in order. After OUT_OF_ORDER_SEQUENCE_NUMBER it would
+            # begin a new epoch, and send again records that other partitions have already.
             raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: what comes before could not be written"
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: the batch before this one could not be written"
             ) from error
 
-    def append_marker(
-        self,
-        *,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        committed: bool,
-        leader_epoch: int,
-        now_ms: int,
-        transaction_version: int,
-    ) -> Appended:
-        """End the transaction of a producer. Ending it once more the same way does no harm."""
-        self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, transaction_version)
+    def append_marker(self, marker: Marker, *, leader_epoch: int, now_ms: int) -> Appended:
+        """Append the marker that ends the transaction of a producer. Idempotent."""
+        self.producers.check_marker(marker)
         has_append_time = self._config.message_timestamp_type == LOG_APPEND_TIME
-        marker = EndMarker(committed, coordinator_epoch)
-        batch = build_marker(marker, producer_id, producer_epoch, now_ms, log_append_time=has_append_time)
+        batch = build_marker(
+            EndMarker(marker.committed, marker.coordinator_epoch),
+            marker.producer_id,
+            marker.producer_epoch,
+            now_ms,
+            log_append_time=has_append_time,
+        )
         offset = self.log_end_offset
         _pack_placement(batch, 0, offset, len(batch) - LOG_OVERHEAD, leader_epoch)
         self._write(batch, len(batch), offset, offset, now_ms, leader_epoch, now_ms)
@@ -299,31 +285,25 @@ class PartitionLog:
         return Appended(offset, offset, now_ms if has_append_time else NO_APPEND_TIME, self.log_start_offset, False)
 
     def append_as_follower(self, batches: Bytes, *, now_ms: int) -> Appended:
-        """Append what a leader sent: offsets and epochs stay as they are, and the leader has judged the rest."""
+        """Append batches of the leader, which has validated them. Offsets and epochs stay as they are."""
         headers = read_headers(batches)
         next_offset = self.log_end_offset
         first_offset = headers[0][0]
         if first_offset < next_offset == self.log_start_offset <= first_offset + headers[0][6]:
-            # Empty, and begun in the middle of a batch, as the leader's log may begin too: batches are kept whole.
+            # The log is empty and begins in the middle of a batch, like the leader's. Batches are kept whole.
             self.restart_at(first_offset, now_ms)
             next_offset = first_offset
-        for header in headers:
-            if header[0] < next_offset:
-                raise KafkaError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE, f"the leader sent offset {header[0]}, the log ends at {next_offset}"
-                )
-            next_offset = header[0] + header[6] + 1
-        base_offset, last_offset = first_offset, next_offset - 1
+        last_offset = check_order(headers, next_offset)
         greatest_timestamp = max(header[8] for header in headers)
-        self._write(batches, len(batches), base_offset, last_offset, greatest_timestamp, headers[0][2], now_ms)
+        self._write(batches, len(batches), first_offset, last_offset, greatest_timestamp, headers[0][2], now_ms)
         self._note_written(headers, memoryview(batches))
-        return Appended(base_offset, last_offset, NO_APPEND_TIME, self.log_start_offset, False)
+        return Appended(first_offset, last_offset, NO_APPEND_TIME, self.log_start_offset, False)
 
     def assign_leader_epoch(self, epoch: int) -> None:
         """Note that this node leads from the log's end on, before anything is written in the epoch."""
         if epoch > self.epochs.latest:
             try:
-                self.begin_epoch(epoch, self.log_end_offset)
+                self._epoch_file.begin(epoch, self.log_end_offset)
             except OSError as error:
                 raise self._storage_error(error) from error
 
@@ -333,11 +313,41 @@ class PartitionLog:
         return Appended(last_offset - delta, last_offset, append_time, self.log_start_offset, True)
 
     def _note_written(self, headers: list[Header], batches: memoryview) -> None:
+        """Move the log's end behind batches that were just written to the active segment. If a file has no room for its
+        part, the batches are removed again: without the entry of an aborted transaction its records would be readable,
+        and an epoch that is in no file would belong to other records after a restart."""
+        first_offset = self.log_end_offset
         try:
-            note_written(self, headers, batches)
+            aborted = self._note_batches(headers, batches)
+            if aborted:
+                self.segments.active.aborted.append(aborted)
         except OSError as error:
+            _log.error("append_taken_back partition=%s offset=%d error=%s", self.topic_partition, first_offset, error)
+            self.truncate_to(first_offset)
             self._write_failed = True
             raise self._storage_error(error) from error
+
+    def _note_batches(self, headers: list[Header], batches: memoryview) -> list[AbortedTransaction]:
+        segment, interval_bytes = self.segments.active, self._config.index_interval_bytes
+        position = 0
+        aborted = []
+        for header in headers:
+            base_offset, length, epoch = header[:3]
+            last_offset = base_offset + header[6]
+            size = length + LOG_OVERHEAD
+            if epoch > self.epochs.latest:
+                self._epoch_file.begin(epoch, base_offset)
+            if base_offset != self.log_end_offset:
+                segment.forget_tail()  # its table finds offsets only where there are no gaps
+            segment.note(base_offset, last_offset, size, header[8], interval_bytes)
+            self.log_end_offset = last_offset + 1
+            found = note_batch(self.producers, header, batches[position : position + size])
+            if found is not None:
+                aborted.append(found)
+            position += size
+        if self.producers.transactions:
+            _ = self.first_unstable_offset  # forgets transactions whose markers are committed
+        return aborted
 
     def _write(
         self,
@@ -349,7 +359,7 @@ class PartitionLog:
         leader_epoch: int,
         now_ms: int,
     ) -> None:
-        """Roll if it is time, then write at the end of the active segment; on failure the log is as before."""
+        """Roll if it is due, then write at the end of the active segment; on failure the log is as before."""
         if self.failure is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.failure)
         config = self._config
@@ -363,25 +373,25 @@ class PartitionLog:
             if (
                 segment.size + total > config.segment_bytes
                 or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-                or rolling.is_due(segment, config, greatest_timestamp, now_ms)
+                or segment.is_roll_due(config, greatest_timestamp, now_ms)
             ):
                 self._make_room(base_offset, last_offset, now_ms)
                 segment = self.segments.active
             if leader_epoch > self.epochs.latest:
-                self.begin_epoch(leader_epoch, base_offset)
-            elif self._epochs_unsaved:
-                self.save_epochs()  # what the file has begins here would count for what is written now
+                self._epoch_file.begin(leader_epoch, base_offset)
+            else:
+                self._epoch_file.repair()
             segment.log.get().write_at(segment.size, batches)
         except OSError as error:
             self._undo_write(segment, error)
             raise self._storage_error(error) from error
         self._write_failed = False
-        if self.unflushed_since_ms is None:
-            self.unflushed_since_ms = now_ms
+        if self._flush.unflushed_since_ms is None:
+            self._flush.unflushed_since_ms = now_ms
 
     def _undo_write(self, segment: Segment, error: OSError) -> None:
-        # Nothing points past segment.size, so the next append overwrites what a failed one left. Cutting it off as well
-        # spares recovery the guess, and gives a full disk its room back.
+        # Nothing points past segment.size, so the next append overwrites the bytes of a failed one. They are removed
+        # as well, so that recovery does not find them and a full disk gets its room back.
         self._write_failed = True
         _log.error("append_failed partition=%s segment=%s error=%s", self.topic_partition, segment.log.path, error)
         try:
@@ -394,42 +404,24 @@ class PartitionLog:
     def _make_room(self, base_offset: int, last_offset: int, now_ms: int) -> None:
         self.roll(now_ms)
         if last_offset - self.segments.active.base_offset > MAX_RELATIVE_OFFSET:
-            # A follower may begin far from the offset that its empty segment is named for.
-            segment = Segment(self.disk, self._cache, self.directory, base_offset, now_ms)
-            segment.create()
-            self.segments.replace_active(segment)
+            # A follower may begin far from the offset in the name of its empty segment.
+            self.segments.replace_active(self.segments.create(base_offset, now_ms))
 
     def roll(self, now_ms: int) -> None:
-        """Seal the active segment and start the next at the log's end; nothing to do while it is empty."""
+        """Seal the active segment and start the next at the log's end; does nothing while it is empty."""
         if self.segments.active.size == 0:
             return
-        segment = Segment(self.disk, self._cache, self.directory, self.log_end_offset, now_ms)
-        segment.create()
-        # From here on nothing may fail: snapshot and indexes are shortcuts, and a full disk has no room for them.
+        segment = self.segments.create(self.log_end_offset, now_ms)
+        # From here on nothing may fail: snapshot and indexes can be rebuilt, and a full disk has no room for them.
         try:
             self.snapshots.write(self.log_end_offset, self.producers)
         except OSError as error:
             _log.warning("snapshot_not_written partition=%s error=%s", self.topic_partition, error)
-        for sealed in self.segments:
-            if sealed.index is not None:
-                self._seal(sealed)
-        self.segments.add(segment)
-        self.directory_changed = True
-
-    def _seal(self, segment: Segment) -> None:
-        try:
-            segment.seal()
-        except OSError as error:
-            _log.warning(
-                "indexes_not_written segment=%s error=%s: kept in memory until the next roll", segment.log.path, error
-            )
-
-    def make_segment(self, base_offset: int, now_ms: int) -> Segment:
-        """One of this log's segments, which is not part of it yet."""
-        return Segment(self.disk, self._cache, self.directory, base_offset, now_ms)
+        self.segments.roll_to(segment)
+        self._flush.directory_changed()
 
     def drop_segments(self, count: int) -> Job:
-        """Take the oldest segments out of the log; the job removes their files. Readers in flight keep theirs."""
+        """Take the oldest segments out of the log; the job removes their files. Reads in flight keep theirs."""
         assert count < len(self.segments), "the active segment stays"
         paths: list[str] = []
         try:
@@ -448,8 +440,8 @@ class PartitionLog:
     def read(self, offset: int, max_bytes: int, *, up_to: int, at_least_one: bool) -> Slice:
         """Batches from the one that holds `offset` on, before `up_to`, all in one segment.
 
-        A first batch larger than `max_bytes` comes whole if `at_least_one`, else nothing does. The last batch may be
-        cut short where the index knows no boundary nearby, as in Kafka.
+        With `at_least_one`, a first batch larger than `max_bytes` is returned whole, else nothing is. The last batch
+        may be cut short where the index has no boundary nearby, as in Kafka.
         """
         log_end = self.log_end_offset
         if not self.log_start_offset <= offset <= log_end:
@@ -466,7 +458,6 @@ class PartitionLog:
 
     @property
     def latest_epoch(self) -> int:
-        """The newest leader epoch that the log knows, or -1."""
         return self.epochs.latest
 
     def end_offset_of_epoch(self, epoch: int) -> tuple[int, int]:
@@ -490,83 +481,100 @@ class PartitionLog:
             self._move_start(offset)
 
     def truncate_to(self, offset: int) -> int:
-        """Cut off the end so that nothing at or after `offset` is left; returns where the log now ends."""
+        """Remove everything at and after `offset`; returns where the log now ends."""
         try:
             if offset < self.log_end_offset:
-                truncate(self, max(offset, self.log_start_offset))
-                if self.damaged_from is not None and self.log_end_offset <= self.damaged_from:
-                    self.damaged_from = None
-            elif self.epochs.truncate_from_end(self.log_end_offset):
-                # An epoch that was led here and in which nothing was written: no other log knows of it.
-                self.save_shortened_epochs()
+                self._truncate(max(offset, self.log_start_offset))
+            else:
+                # An epoch that was led here without a write: no other log knows of it.
+                self._epoch_file.truncate_from_end(self.log_end_offset)
         except OSError as error:
             self.fail(f"truncating to {offset} failed: {error}")
             raise self._storage_error(error) from error
         return self.log_end_offset
 
-    def forget_epochs_after(self, epoch: int) -> int | None:
-        """Forget epochs that no leader can have had yet; the offset at which the first of them began, if there was one.
+    def _truncate(self, offset: int) -> None:
+        self._flush.truncations += 1
+        end = self.segments.truncate_to(offset)
+        self._flush.truncated(end, self.segments.active.base_offset)
+        self.log_end_offset = end
+        self.cleaned_offset = min(self.cleaned_offset, end)
+        self.log_start_offset = min(self.log_start_offset, end)
+        if self.high_watermark is not None:
+            self.high_watermark = min(self.high_watermark, end)
+        self._epoch_file.truncate_from_end(end)
+        self.snapshots.remove_after(end)
+        rebuilt = rebuild_producers(
+            self.disk, self.directory, self.segments, self.snapshots.offsets, self.log_start_offset
+        )
+        self.producers = rebuilt.with_verifications(self.producers)
+        if self.damaged_from is not None and end <= self.damaged_from:
+            self.damaged_from = None
 
-        An epoch stands outside of its batch's checksum: one that is damaged passes for another.
-        """
-        kept = [entry for entry in self.epochs.entries() if entry[0] <= epoch]
-        forgotten = self.epochs.entries()[len(kept) :]
-        if not forgotten:
-            return None
-        self.epochs = LeaderEpochs(kept)
-        self.save_shortened_epochs()
-        return forgotten[0][1]
+    def forget_epochs_after(self, epoch: int) -> int | None:
+        """Forget epochs that no leader can have had yet; the offset at which the first of them began, None if there was
+        none. The checksum of a batch does not cover its epoch, so a damaged epoch looks like another one."""
+        return self._epoch_file.forget_after(epoch)
 
     def restart_at(self, offset: int, now_ms: int) -> None:
-        """Remove everything and go on at `offset`, as a follower does whose leader has nothing so old any more."""
-        segment = Segment(self.disk, self._cache, self.directory, offset, now_ms)
-        is_beyond = offset > self.segments.active.base_offset
-        if is_beyond:
+        """Remove everything and go on at `offset`: for a follower whose leader's log begins there. A crash on the way
+        leaves an empty log, or the old one with an empty segment behind a gap, which recovery removes."""
+        segment = self.segments.make(offset, now_ms)
+        is_created = offset > self.segments.active.base_offset
+        if is_created:
             try:
-                segment.create()  # that needs room: without, nothing has changed
+                segment.create()  # first, because it needs room: without room nothing has changed
             except OSError as error:
                 raise self._storage_error(error) from error
         try:
-            restart(self, segment, is_created=is_beyond)
+            self._flush.truncations += 1
+            self.segments.restart_in(segment)
+            self.snapshots.remove_after(-1)
+            if not is_created:
+                segment.create()
+            self._flush.restarted(offset)
+            self.log_start_offset = self.log_end_offset = self.cleaned_offset = offset
+            if self.high_watermark is not None:
+                self.high_watermark = offset
+            self.producers = ProducerState().with_verifications(self.producers)
+            self._epoch_file.clear()
             self.damaged_from = None
         except OSError as error:
-            self.fail(f"starting anew at {offset} failed: {error}")
+            self.fail(f"restarting the log at {offset} failed: {error}")
             raise self._storage_error(error) from error
 
     def _move_start(self, offset: int) -> None:
         self.log_start_offset = offset
         self.recovery_point = max(self.recovery_point, offset)
-        if self.epochs.truncate_from_start(offset):
-            try:
-                self.save_epochs()
-            except OSError as error:
-                # The file then knows more epochs than it need; loading cuts them off again.
-                _log.warning("leader_epochs_not_saved partition=%s error=%s", self.topic_partition, error)
+        self._epoch_file.truncate_from_start(offset)
 
     # Durability
 
     @property
     def flush_due(self) -> bool:
-        """Whether `flush.messages` asks for a flush now."""
+        """Whether `flush.messages` requires a flush now."""
         return self.log_end_offset - self.recovery_point >= self._config.flush_messages
 
     def is_flush_due(self, now_ms: int) -> bool:
-        """Whether `flush.ms` has passed since the first unflushed append, or sealed segments wait to be flushed."""
-        if self.failure is not None:
-            return False
-        if self.recovery_point < self.segments.active.base_offset:
-            return True
-        since = self.unflushed_since_ms
-        return (
-            since is not None and now_ms - since >= self._config.flush_ms and self.recovery_point < self.log_end_offset
+        """Whether `flush.ms` has passed since the first unflushed append, or sealed segments are not flushed."""
+        return self.failure is None and self._flush.is_due(
+            self.segments, self.log_end_offset, self._config.flush_ms, now_ms
         )
 
+    def unflushed_bytes(self) -> int:
+        """How many bytes may not be on stable storage yet."""
+        return self._flush.unflushed_bytes(self.segments, self.log_end_offset)
+
     def flush_job(self) -> Job | None:
-        """Bring everything up to the present end to stable storage; None when it is there already."""
-        return flush_job(self)
+        """Bring everything up to the present end to stable storage; None when it is there already. On a log that has
+        failed, a job that fails with the same reason."""
+        name = f"flush partition={self.topic_partition}"
+        if self.failure is None:
+            return self._flush.job(name, self.segments, self._epoch_file, lambda: self.log_end_offset, self.fail)
+        return failed_job(name, self.failure) if self.recovery_point < self.log_end_offset else None
 
     def close(self) -> None:
-        """Write what makes the next start quick. The caller flushes afterwards, and writes the checkpoints."""
+        """Write indexes and a snapshot for a quick next start. The caller flushes and writes checkpoints afterwards."""
         active = self.segments.active
         for segment in self.segments:
             if segment.size:
@@ -578,46 +586,14 @@ class PartitionLog:
         self.release()
 
     def release(self) -> None:
-        """Let go of all files; reads in flight keep theirs."""
+        """Close all files; reads in flight keep theirs."""
         for segment in self.segments:
             segment.close()
 
     def fail(self, reason: str) -> None:
-        """Take no more writes until the log is opened anew."""
+        """Accept no more writes until the log is opened again."""
         _log.error("log_failed partition=%s reason=%s", self.topic_partition, reason)
         self.failure = reason
 
     def _storage_error(self, error: OSError) -> KafkaError:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: {error}")
-
-    def save_epochs(self) -> None:
-        self.disk.write_atomically(f"{self.directory}/{LEADER_EPOCHS}", self.epochs.to_bytes(), durable=False)
-        self._epochs_saved()
-
-    def save_shortened_epochs(self) -> None:
-        """After a cut. Without room it is put off to the next append: loading cuts the same epochs off again."""
-        try:
-            self.save_epochs()
-        except OSError as error:
-            _log.warning("leader_epochs_not_saved partition=%s error=%s", self.topic_partition, error)
-            self._epochs_unsaved = True
-
-    def _epochs_saved(self) -> None:
-        self.epoch_changes += 1
-        self._epochs_unsaved = False
-
-    def begin_epoch(self, epoch: int, start_offset: int) -> None:
-        """Note that an epoch begins, in memory and in its file, or in neither."""
-        before = self.epochs
-        self.epochs = LeaderEpochs(before.entries())
-        self.epochs.assign(epoch, start_offset)
-        try:
-            if before.latest < 0:
-                # The first entry of a log, made without the detour of a replacement: there is nothing to lose yet.
-                self.disk.write_bytes(f"{self.directory}/{LEADER_EPOCHS}", self.epochs.to_bytes())
-                self._epochs_saved()
-            else:
-                self.save_epochs()
-        except OSError:
-            self.epochs = before  # what memory knows, the file knows
-            raise

@@ -1,20 +1,8 @@
-"""What a partition remembers of its idempotent producers, from batch headers alone: epoch, the last five batches, and
-where the open transaction began.
+"""The idempotent producers of a partition, from batch headers alone: epochs, the last five batches, open transactions.
 
 The rules are those of Kafka 4's ProducerAppendInfo. A producer that the partition does not know may begin with any
-sequence, because its records may have been deleted by retention; that its first batch is not overtaken by the second is
-what `broker/refused_batches` and `broker/sequence_gaps` see to. The file format is in `producer_snapshot`.
-
-Which transactions of a log are not settled: open ones, and those whose markers may not be committed yet.
-
-What lies before the first of them is stable: `read_committed` may see it. Logs without transactions pay one test.
-
-Which producers are being verified: whether the transaction coordinator knows of the transaction they want to begin
-in this partition (KIP-890).
-
-A guard is handed out before the coordinator is asked, and is shown when the batch is appended. A marker that is written
-meanwhile takes it away, so that an answer which is no longer true opens no transaction that nobody would ever end.
-The least sequence that waited for an answer comes first: a later one, verified earlier, would put it out of order.
+sequence, because retention may have deleted its records. `replicas/retry_order` makes sure that its second batch is not
+appended before its first. The file format is in `producer_snapshots`.
 """
 
 from collections.abc import Iterable
@@ -22,12 +10,17 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import VerificationGuard
+from millstream.formats.model.identifiers import Marker, VerificationGuard
 from millstream.formats.records.batch import MAX_SEQUENCE, NO_SEQUENCE
 from millstream.node.storage.index.transaction_index import AbortedTransaction
 
 
 class Transactions:
+    """The transactions of a log that are open, or whose markers may not be committed yet.
+
+    Offsets before the first of them are stable: `read_committed` may read them.
+    """
+
     __slots__ = ("ended", "ongoing")
 
     def __init__(self) -> None:
@@ -43,7 +36,7 @@ class Transactions:
         self.ongoing[producer_id] = first_offset
 
     def end(self, producer_id: int, marker_offset: int) -> tuple[int, int]:
-        """(first offset, last stable offset as the transaction index notes it) of an open transaction, now ended."""
+        """Ends an open transaction: (its first offset, the last stable offset for the transaction index)."""
         first_offset = self.ongoing.pop(producer_id)
         heappush(self.ended, (first_offset, marker_offset))
         return first_offset, next(iter(self.ongoing.values()), marker_offset + 1)
@@ -75,7 +68,7 @@ class WrittenBatch(NamedTuple):
 
 
 class ProducerEntry:
-    """One producer's standing in one partition."""
+    """The state of one producer in one partition."""
 
     __slots__ = (
         "batches",
@@ -90,7 +83,7 @@ class ProducerEntry:
     def __init__(self, producer_id: int, epoch: int = NO_EPOCH) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
-        # The fields of `WrittenBatch`, unnamed until somebody asks: naming them would be a tenth of an append.
+        # The fields of `WrittenBatch` as plain tuples: named tuples would cost a tenth of an append.
         self.batches: list[tuple[int, int, int, int, int]] = []
         self.next_sequence = 0
         self.last_timestamp = -1
@@ -112,7 +105,7 @@ class ProducerEntry:
             batches.clear()
         elif len(batches) >= REMEMBERED_BATCHES:
             del batches[0]
-        # A broker's own batch has no sequence.
+        # A batch of the broker has no sequence.
         last_sequence = (first_sequence + offset_delta) & MAX_SEQUENCE if first_sequence >= 0 else NO_SEQUENCE
         batches.append((first_sequence, last_sequence, last_offset, offset_delta, timestamp))
         self.next_sequence = (last_sequence + 1) & MAX_SEQUENCE
@@ -122,11 +115,12 @@ class ProducerEntry:
 class ProducerState:
     """All producers of one partition."""
 
-    __slots__ = ("entries", "transactions")
+    __slots__ = ("entries", "transactions", "verifications")
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
         self.entries: dict[int, ProducerEntry] = {entry.producer_id: entry for entry in entries}
         self.transactions = Transactions()
+        self.verifications = Verifications()
         open_ones = [entry for entry in self.entries.values() if entry.transaction_start != NO_TRANSACTION]
         for entry in sorted(open_ones, key=lambda entry: entry.transaction_start):
             self.transactions.begin(entry.producer_id, entry.transaction_start)
@@ -134,7 +128,7 @@ class ProducerState:
     def check(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int, transactional: bool = False
     ) -> WrittenBatch | None:
-        """None when the batch may be appended, the batch as written when this is its repetition; else raises
+        """None when the batch may be appended; the batch as it was written when this is a repetition of it. Else raises
         KafkaError."""
         entry = self.entries.get(producer_id)
         if entry is None:
@@ -177,7 +171,7 @@ class ProducerState:
         return self.written_before(producer_id, epoch, first_sequence, last_sequence) is not None
 
     def check_epoch(self, producer_id: int, epoch: int, transactional: bool) -> None:
-        """What is asked of a broker's own batch, which has no sequence."""
+        """Checks a batch of the broker, which has no sequence."""
         entry = self.entries.get(producer_id)
         if entry is None:
             return
@@ -186,32 +180,48 @@ class ProducerState:
         if entry.transaction_start != NO_TRANSACTION and not transactional:
             raise outside_transaction(entry)
 
-    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> None:
-        """Whether a transaction may be ended so.
+    def check_marker(self, marker: Marker) -> None:
+        """Raises KafkaError if the marker may not end the transaction.
 
-        From version 2 on each transaction has an epoch of its own, and its marker the next: one that is not greater
-        belongs to an earlier transaction, unless it repeats the last.
+        From transaction version 2 on each transaction has its own epoch, and its marker the next one. A marker whose
+        epoch is not greater belongs to an earlier transaction, unless it repeats the last one.
         """
-        entry = self.entries.get(producer_id)
+        entry = self.entries.get(marker.producer_id)
         if entry is None:
             return
+        epoch = marker.producer_epoch
         if epoch < entry.epoch:
             raise fenced(entry, epoch)
-        if epoch == entry.epoch and transaction_version >= 2 and entry.transaction_start != NO_TRANSACTION:
+        if epoch == entry.epoch and marker.transaction_version >= 2 and entry.transaction_start != NO_TRANSACTION:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"the marker of producer {producer_id} has epoch {epoch}, as has the transaction that is open now",
+                f"the marker of producer {entry.producer_id} has epoch {epoch}, like the transaction that is open now",
             )
-        if coordinator_epoch < entry.coordinator_epoch:
+        if marker.coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"a marker of coordinator epoch {coordinator_epoch} comes after one of {entry.coordinator_epoch}",
+                f"a marker of coordinator epoch {marker.coordinator_epoch} after one of {entry.coordinator_epoch}",
             )
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
         """Whether a transaction is open that a batch of this epoch belongs to."""
         entry = self.entries.get(producer_id)
         return entry is not None and entry.transaction_start != NO_TRANSACTION and entry.epoch == epoch
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, bumps_epoch: bool
+    ) -> VerificationGuard | None:
+        """The guard to append the first batch of a transaction with, once the coordinator has confirmed the
+        transaction; None when the transaction is open here already."""
+        self.check_epoch(producer_id, epoch, transactional=True)
+        if self.has_open_transaction(producer_id, epoch):
+            return None
+        return self.verifications.begin(producer_id, epoch, sequence, bumps_epoch)
+
+    def with_verifications(self, former: "ProducerState") -> "ProducerState":
+        """This state, rebuilt from the log, with the verifications of the one before: they are not in the log."""
+        self.verifications = former.verifications
+        return self
 
     def append(
         self,
@@ -223,19 +233,24 @@ class ProducerState:
         timestamp: int,
         transactional: bool,
     ) -> None:
-        """Take note of a data batch that is in the log."""
+        """Note a data batch that is in the log."""
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
         entry.add(epoch, first_sequence, last_offset_delta, last_offset, timestamp)
-        if transactional and entry.transaction_start == NO_TRANSACTION:
-            entry.transaction_start = last_offset - last_offset_delta
-            self.transactions.begin(producer_id, entry.transaction_start)
+        if transactional:
+            if self.verifications:
+                self.verifications.end(producer_id)
+            if entry.transaction_start == NO_TRANSACTION:
+                entry.transaction_start = last_offset - last_offset_delta
+                self.transactions.begin(producer_id, entry.transaction_start)
 
     def end_transaction(
         self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int, offset: int, committed: bool
     ) -> AbortedTransaction | None:
-        """Take note of a marker at `offset`; what the transaction index has to say of it, if it aborts anything."""
+        """Note a marker at `offset`; its entry in the transaction index, if it aborts a transaction."""
+        if self.verifications:
+            self.verifications.end_before(producer_id, epoch)
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
@@ -252,7 +267,8 @@ class ProducerState:
         return None if committed else AbortedTransaction(producer_id, first_offset, offset, last_stable_offset)
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that were idle too long; returns how many."""
+        """Forget producers that were idle too long, and verifications without a result; returns how many producers."""
+        self.verifications.expire(now_ms, expiration_ms)
         expired = [
             producer_id
             for producer_id, entry in self.entries.items()
@@ -280,8 +296,8 @@ def fenced(entry: ProducerEntry, epoch: int) -> KafkaError:
 def outside_transaction(entry: ProducerEntry) -> KafkaError:
     return KafkaError(
         ErrorCode.INVALID_TXN_STATE,
-        f"producer {entry.producer_id} has a transaction open since offset {entry.transaction_start}, and writes"
-        " outside of it",
+        f"producer {entry.producer_id} has an open transaction that began at offset {entry.transaction_start},"
+        " and writes outside of it",
     )
 
 
@@ -294,11 +310,16 @@ class _Verification:
         self.least_sequence = sequence
         self.bumps_epoch = bumps_epoch
         self.since_ms: int | None = None
-        """When upkeep first saw it; a log has no clock."""
+        """When `expire` first saw it; a log has no clock."""
 
 
 class Verifications:
-    """Those of one partition."""
+    """Producers for which the transaction coordinator is asked whether their transaction has this partition (KIP-890).
+
+    A guard is handed out before the request to the coordinator, and is needed to append the batch. A marker that is
+    written meanwhile takes it away, so that a stale response does not open a transaction that is never ended. The least
+    sequence that waits for a response is appended first: a later one, verified earlier, would put it out of order.
+    """
 
     __slots__ = ("_by_producer",)
 
@@ -309,7 +330,7 @@ class Verifications:
         return bool(self._by_producer)
 
     def begin(self, producer_id: int, epoch: int, sequence: int, bumps_epoch: bool) -> VerificationGuard:
-        """The guard of the verification under way, or of one that begins now."""
+        """The guard of the pending verification, or of one that begins now."""
         under_way = self._by_producer.get(producer_id)
         if under_way is None:
             under_way = self._by_producer[producer_id] = _Verification(epoch, sequence, bumps_epoch)
@@ -327,7 +348,7 @@ class Verifications:
     def check_sequence(self, producer_id: int, sequence: int, *, has_batches: bool) -> None:
         """OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that overtakes another, or is not a producer's first.
 
-        `has_batches`: whether the partition remembers any of the producer. One that bumps its epoch with every
+        `has_batches`: whether the partition knows batches of the producer. A producer that bumps its epoch with every
         transaction begins each at 0.
         """
         under_way = self._by_producer.get(producer_id)
@@ -345,15 +366,15 @@ class Verifications:
     def end_before(self, producer_id: int, marker_epoch: int) -> None:
         """A marker was written.
 
-        Where each transaction has its own epoch, the marker has the one after it. So a producer that is verified under
-        this epoch already begins its next transaction: it was told of the end before the marker came.
+        Where each transaction has its own epoch, the marker has the one after it. So a producer that is verified with
+        this epoch begins its next transaction already: it got the response to EndTxn before the marker was written.
         """
         under_way = self._by_producer.get(producer_id)
         if under_way is not None and not (under_way.bumps_epoch and under_way.epoch >= marker_epoch):
             del self._by_producer[producer_id]
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget those that came to nothing."""
+        """Forget verifications without a result."""
         for producer_id, under_way in list(self._by_producer.items()):
             if under_way.since_ms is None:
                 under_way.since_ms = now_ms

@@ -7,7 +7,6 @@ import logging
 
 from millstream.node.storage.disk import Job
 from millstream.node.storage.log.partition_log import PartitionLog
-from millstream.node.storage.log.rolling import is_idle_due
 
 _log = logging.getLogger("millstream.storage")
 
@@ -27,7 +26,7 @@ def retain(log: PartitionLog, now_ms: int) -> list[Job]:
         sealed = count - 1 if all_expired else count
         if sealed:
             jobs.append(_drop(log, sealed))
-        if all_expired or is_idle_due(log.segments.active, log.config, now_ms):
+        if all_expired or log.segments.active.is_idle_roll_due(log.config, now_ms):
             log.roll(now_ms)
         if all_expired:
             jobs.append(_drop(log, 1))

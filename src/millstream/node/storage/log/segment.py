@@ -11,6 +11,7 @@ from bisect import bisect_right
 from errno import ENOENT
 from threading import Lock
 
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.storage.disk import Disk, File, FileCache
 from millstream.node.storage.file_formats import (
@@ -254,6 +255,32 @@ class Segment:
             if header.max_timestamp > timestamp:
                 timestamp, greatest_offset = header.max_timestamp, header.last_offset
         self.max_timestamp, self.max_timestamp_offset = timestamp, greatest_offset
+
+    # Rolling
+
+    def is_roll_due(self, config: LogConfig, timestamp: int, now_ms: int) -> bool:
+        """Whether a batch with this greatest timestamp belongs in the next segment: by time, or as an index is full.
+
+        `segment.ms` runs from the first batch's timestamp to this one's, or by the clock where batches have no
+        timestamp. One entry of the time index is reserved for the closing entry.
+        """
+        if self.size == 0:
+            return False
+        first = self.first_timestamp
+        if first is None:
+            first = self.read_first_timestamp()
+        open_ms = timestamp - first if first is not None and first >= 0 else now_ms - self.created_ms
+        index_bytes = config.segment_index_bytes
+        assert self.index is not None and self.times is not None
+        return (
+            open_ms > config.roll_ms
+            or len(self.index.offsets) >= index_bytes // offset_index.ENTRY_SIZE
+            or len(self.times.offsets) >= index_bytes // time_index.ENTRY_SIZE - 1
+        )
+
+    def is_idle_roll_due(self, config: LogConfig, now_ms: int) -> bool:
+        """Whether the segment has been open for `segment.ms` by the clock, without an append."""
+        return self.size > 0 and now_ms - self.created_ms > config.roll_ms
 
     # Finding
 

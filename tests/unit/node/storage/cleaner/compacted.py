@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from millstream.config.topic_config import LogConfig
+from millstream.formats.model.identifiers import Marker
 from millstream.formats.records.batch import BatchHeader
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch, read_batches
@@ -45,15 +46,7 @@ def append(
 
 
 def end_transaction(log: PartitionLog, producer_id: int, *, committed: bool, epoch: int = 0) -> int:
-    return log.append_marker(
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        coordinator_epoch=0,
-        committed=committed,
-        leader_epoch=0,
-        now_ms=NOW,
-        transaction_version=1,
-    ).base_offset
+    return log.append_marker(Marker(producer_id, epoch, 0, committed, 1), leader_epoch=0, now_ms=NOW).base_offset
 
 
 def offload(function: Callable[[], T]) -> "asyncio.Future[T]":
