@@ -51,7 +51,7 @@ class Importance(StrEnum):
 
 
 class Update(StrEnum):
-    """Whether a value can change while the broker runs, and for whom."""
+    """Whether a value can change while the broker runs, and on which brokers."""
 
     RESTART = "restart"
     PER_BROKER = "per broker"

@@ -111,7 +111,7 @@ class TestMetrics:
         assert f'millstream_pipeline_lag_records{{{labels},source="orders"}} 8\n' in text
         assert f"millstream_pipeline_rows_out_total{{{labels}}} 4\n" in text
         assert f"millstream_pipeline_batch_duration_seconds{{{labels}}} 0.5\n" in text
-        assert f"millstream_pipeline_watermark_seconds{{{labels}}} 1767225600.0\n" in text
+        assert f"millstream_pipeline_watermark_seconds{{{labels}}} 1767225600\n" in text
         assert r'millstream_pipeline_dead_letters_total{pipeline="sh\"op",step="orders"} 2' in text
         assert "# TYPE millstream_pipeline_rows_in_total counter" in text
 

@@ -95,26 +95,26 @@ class ControllerLink:
             return await self._request_locally(controller, api, fields)
 
         async def remote(channel: Channel, left_s: float) -> Message:
-            answer = await channel.request(api, fields, timeout_s=left_s)
-            if has_error(answer, ErrorCode.NOT_CONTROLLER):
+            response = await channel.request(api, fields, timeout_s=left_s)
+            if has_error(response, ErrorCode.NOT_CONTROLLER):
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, f"{channel.host}:{channel.port} is not the controller")
-            return answer
+            return response
 
         grace_s = _GRACE_SECONDS if api == "create_topics" else 0.0
         return await self._until_response(api, local, remote, timeout_s, grace_s)
 
     async def _request_locally(self, controller: LocalController, api: str, fields: Mapping[str, Any]) -> Message:
-        schema, answers = request_schema(api), response_schema(api)
+        schema, responses = request_schema(api), response_schema(api)
         version = schema.versions.high
         request = schema.decode(schema.encode(fields, version), version)
         try:
-            answer = await controller.call(api, request, Context(version, self._client_id, self._peer))
+            response = await controller.call(api, request, Context(version, self._client_id, self._peer))
         except KafkaError as error:
             if error.code == ErrorCode.NOT_CONTROLLER:
                 raise
-            answer = error_response(api, request, error)
-        assert isinstance(answer, Mapping)
-        return answers.decode(answers.encode(answer, version), version)
+            response = error_response(api, request, error)
+        assert isinstance(response, Mapping)
+        return responses.decode(responses.encode(response, version), version)
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, timeout_s: float = DEFAULT_TIMEOUT_SECONDS
@@ -136,9 +136,9 @@ class ControllerLink:
             ],
             "timeout_ms": int(timeout_s * 1000),
         }
-        answer = await self.request("create_topics", fields, timeout_s=timeout_s)
+        response = await self.request("create_topics", fields, timeout_s=timeout_s)
         there = [
-            row.name for row in answer.topics if row.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+            row.name for row in response.topics if row.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
         ]
         await self._until_visible(there)
         return [
@@ -150,7 +150,7 @@ class ControllerLink:
                 error=ErrorCode(row.error_code),
                 message=row.error_message,
             )
-            for row in answer.topics
+            for row in response.topics
         ]
 
     async def _until_visible(self, names: Sequence[str]) -> None:
@@ -180,11 +180,11 @@ class ControllerLink:
             return await controller.call(api, request, context)
 
         async def remote(channel: Channel, left_s: float) -> Response:
-            answer = await channel.request("envelope", envelope, timeout_s=left_s)
-            if answer.error_code:
-                raise KafkaError(ErrorCode(answer.error_code), f"the controller refused {api}")
+            response = await channel.request("envelope", envelope, timeout_s=left_s)
+            if response.error_code:
+                raise KafkaError(ErrorCode(response.error_code), f"the controller refused {api}")
             try:
-                return answer_body(api, answer.response_data, context.version)
+                return answer_body(api, response.response_data, context.version)
             except MalformedMessage as error:
                 raise ConnectionError(f"the controller's response cannot be decoded: {error}") from None
 
@@ -253,18 +253,18 @@ class _Moved(Exception):
     """Another node became leader while the request was pending."""
 
 
-async def _unless_moved(moved: "asyncio.Future[None]", answer: Awaitable[T], grace_s: float) -> T:
+async def _unless_moved(moved: "asyncio.Future[None]", response: Awaitable[T], grace_s: float) -> T:
     """The response; raises _Moved if the leader changes and no response comes within the grace time."""
-    asked = asyncio.ensure_future(answer)
+    pending = asyncio.ensure_future(response)
     try:
-        await asyncio.wait((asked, moved), return_when=asyncio.FIRST_COMPLETED)
-        if not asked.done() and grace_s > 0:
-            await asyncio.wait((asked,), timeout=grace_s)
-        if asked.done():
-            return asked.result()
+        await asyncio.wait((pending, moved), return_when=asyncio.FIRST_COMPLETED)
+        if not pending.done() and grace_s > 0:
+            await asyncio.wait((pending,), timeout=grace_s)
+        if pending.done():
+            return pending.result()
         raise _Moved
     finally:
-        asked.cancel()
+        pending.cancel()
 
 
 def _address_bytes(host: str) -> bytes:

@@ -43,9 +43,9 @@ class ControllerContact:
         self._metadata_as_of_s = metadata_as_of_s
         self._heard_s = -math.inf
 
-    def heard(self, asked_s: float, *, is_fenced: bool) -> None:
+    def heard(self, sent_s: float, *, is_fenced: bool) -> None:
         """The controller responded to a heartbeat that was sent at this time."""
-        self._heard_s = -math.inf if is_fenced else asked_s
+        self._heard_s = -math.inf if is_fenced else sent_s
 
     @property
     def is_lost(self) -> bool:
@@ -146,11 +146,11 @@ class BrokerLifecycle:
             "offline_log_dirs": [self._directory_id],
         }
         try:
-            answer = await self._link.request("broker_heartbeat", fields, timeout_s=timeout_s)
+            response = await self._link.request("broker_heartbeat", fields, timeout_s=timeout_s)
         except KafkaError as error:
             _log.warning("failed_directory_not_told error=%s", error)
             return False
-        return answer.error_code == ErrorCode.NONE and bool(answer.should_shut_down)
+        return response.error_code == ErrorCode.NONE and bool(response.should_shut_down)
 
     def close(self) -> None:
         if self._task is not None:
@@ -213,7 +213,7 @@ class BrokerLifecycle:
                 continue
             left_s = deadline_s - loop.time() if first else session_s
             try:
-                answer = await self._link.request(
+                response = await self._link.request(
                     "broker_registration", self._introduction(), timeout_s=max(_RETRY_SECONDS, min(left_s, session_s))
                 )
             except KafkaError as error:
@@ -221,9 +221,9 @@ class BrokerLifecycle:
                 self._refused_since_s = None
                 await self._wait(_RETRY_SECONDS)
                 continue
-            code = ErrorCode(answer.error_code)
+            code = ErrorCode(response.error_code)
             if code is ErrorCode.NONE:
-                self.broker_epoch = self._view.broker_epoch = answer.broker_epoch
+                self.broker_epoch = self._view.broker_epoch = response.broker_epoch
                 self.is_fenced = True
                 if not self.registered.done():
                     self.registered.set_result(None)
@@ -299,23 +299,23 @@ class BrokerLifecycle:
         while not self._left.done():
             self._news.clear()
             was_leaving = self._leaving
-            asked_s = self._environment.loop.time()
+            sent_s = self._environment.loop.time()
             try:
-                answer = await self._send_heartbeat()
+                response = await self._send_heartbeat()
             except KafkaError as error:
                 _log.warning("heartbeat_failed error=%s", error)
                 if was_leaving:  # the whole cluster may be stopping: no controller is left
                     self._finish_leaving()
                 continue
-            code = ErrorCode(answer.error_code)
+            code = ErrorCode(response.error_code)
             if code in _REGISTER_AGAIN:
                 _log.warning("registration_lost broker=%d epoch=%d", self._view.node_id, self.broker_epoch)
                 self.is_fenced = True
-                self._contact.heard(asked_s, is_fenced=True)
+                self._contact.heard(sent_s, is_fenced=True)
                 return
             if code is ErrorCode.NONE:
-                self._contact.heard(asked_s, is_fenced=answer.is_fenced)
-                self._heard(answer)
+                self._contact.heard(sent_s, is_fenced=response.is_fenced)
+                self._on_response(response)
             else:
                 _log.warning("heartbeat_refused error=%s", code.name)
             await self._wait(self._interval_s())
@@ -334,13 +334,13 @@ class BrokerLifecycle:
             timeout_s = min(timeout_s, _LEAVING_TIMEOUT_SECONDS)
         return await self._link.request("broker_heartbeat", fields, timeout_s=timeout_s)
 
-    def _heard(self, answer: Message) -> None:
-        if self.is_fenced != answer.is_fenced:
-            _log.info("broker_%s epoch=%d", "fenced" if answer.is_fenced else "unfenced", self.broker_epoch)
-        self.is_fenced = answer.is_fenced
-        if not answer.is_fenced and not self.serving.done():
+    def _on_response(self, response: Message) -> None:
+        if self.is_fenced != response.is_fenced:
+            _log.info("broker_%s epoch=%d", "fenced" if response.is_fenced else "unfenced", self.broker_epoch)
+        self.is_fenced = response.is_fenced
+        if not response.is_fenced and not self.serving.done():
             self.serving.set_result(None)
-        if answer.should_shut_down and self._leaving:
+        if response.should_shut_down and self._leaving:
             self._finish_leaving()
 
     def _finish_leaving(self) -> None:

@@ -133,8 +133,8 @@ class ControllerApis:
 
     async def call(self, name: str, request: Message, context: Context) -> Response:
         """The response to a request; raises KafkaError if nothing was done."""
-        answer = respond(name, self._handlers[name], request, context, self._turnstile)
-        return await answer if isinstance(answer, Awaitable) else answer
+        response = respond(name, self._handlers[name], request, context, self._turnstile)
+        return await response if isinstance(response, Awaitable) else response
 
     def table(self) -> list[Api]:
         """The APIs of the controller's listener."""
@@ -142,13 +142,13 @@ class ControllerApis:
         return [*own, *self._others, api("envelope", self.envelope)]
 
     def _refusing(self, name: str) -> Handler:
-        async def answer(request: Message, context: Context) -> Response:
+        async def response(request: Message, context: Context) -> Response:
             try:
                 return await self.call(name, request, context)
             except KafkaError as error:
                 return error_response(name, request, error)
 
-        return answer
+        return response
 
     async def envelope(self, request: EnvelopeRequest, context: Context) -> EnvelopeResponse:
         """Envelope (58): the response to the request inside, or NOT_CONTROLLER."""
@@ -167,12 +167,12 @@ class ControllerApis:
             return {"error_code": ErrorCode.INVALID_REQUEST}
         peer = Peer(host=_host(request.client_host_address), port=0, listener=context.peer.listener)
         try:
-            answer = await self.call(name, inner, Context(head.version, head.client_id, peer))
+            response = await self.call(name, inner, Context(head.version, head.client_id, peer))
         except KafkaError as error:
             if error.code == ErrorCode.NOT_CONTROLLER:
                 return {"error_code": ErrorCode.NOT_CONTROLLER}
-            answer = error_response(name, inner, error)
-        return {"response_data": await write_answer(name, answer, head, self._turnstile)}
+            response = error_response(name, inner, error)
+        return {"response_data": await write_answer(name, response, head, self._turnstile)}
 
 
 def _host(address: bytes) -> str:

@@ -185,11 +185,11 @@ class Heartbeats:
 
     def _probe_silent_leader(self, now_s: float) -> None:
         """Probes the leader if it does not respond. Runs on followers."""
-        heard, suspect_s = self._leader_contact, suspect_after_s(self._controller.config)
-        if heard is None or suspect_s is None or now_s - heard.counted_s < suspect_s / 2:
+        contact, suspect_s = self._leader_contact, suspect_after_s(self._controller.config)
+        if contact is None or suspect_s is None or now_s - contact.counted_s < suspect_s / 2:
             self._leader_probe = None
         elif self._leader_probe is None:
-            self._leader_probe = _LeaderProbe(heard.node_id, now_s)
+            self._leader_probe = _LeaderProbe(contact.node_id, now_s)
             self._start(self._probe_leader(self._leader_probe))
 
     async def _probe_leader(self, leader: _LeaderProbe) -> None:
@@ -297,14 +297,14 @@ class Heartbeats:
                 session.shutdown_offset = self._controller.next_offset + len(decision.records) - 1
             return decision
 
-        (answer,) = await self._controller.decide(process)
-        if answer.should_shut_down:
+        (result,) = await self._controller.decide(process)
+        if result.should_shut_down:
             self._sessions.end(heartbeat.broker_id)
         self._schedule()
         return {
-            "is_caught_up": answer.is_caught_up,
-            "is_fenced": answer.is_fenced,
-            "should_shut_down": answer.should_shut_down,
+            "is_caught_up": result.is_caught_up,
+            "is_fenced": result.is_fenced,
+            "should_shut_down": result.should_shut_down,
         }
 
     async def unregister_broker(self, request: UnregisterBrokerRequest, context: Context) -> UnregisterBrokerResponse:

@@ -274,7 +274,7 @@ class ReassignmentHandlers:
     async def alter_partition_reassignments(
         self, request: AlterPartitionReassignmentsRequest, context: Context
     ) -> AlterPartitionReassignmentsResponse:
-        asked = [
+        requested = [
             Reassignment(topic=topic.name, partition=row.partition_index, replicas=row.replicas)
             for topic in request.topics
             for row in topic.partitions
@@ -282,7 +282,7 @@ class ReassignmentHandlers:
         factor_may_change = request.allow_replication_factor_change
         results = await self._controller.decide(
             lambda image, config, randomness: alter_reassignments(
-                image, asked, config, allow_replication_factor_change=factor_may_change
+                image, requested, config, allow_replication_factor_change=factor_may_change
             )
         )
         return {

@@ -117,10 +117,10 @@ class _Plan:
         for index, replicas in enumerate(self._replicas):
             while (giver := self._double(replicas)) is not None:
                 racks = {self._racks.get(broker) for broker in replicas if broker in self._racks}
-                elsewhere = [broker for broker in self._brokers if self._racks[broker] not in racks]
-                if not elsewhere:
+                other_racks = [broker for broker in self._brokers if self._racks[broker] not in racks]
+                if not other_racks:
                     break
-                self._move(index, giver, min(elsewhere, key=self._load))
+                self._move(index, giver, min(other_racks, key=self._load))
 
     def _double(self, replicas: Sequence[int]) -> int | None:
         """The broker with the highest load among the replicas that share a rack with another replica."""

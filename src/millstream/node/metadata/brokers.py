@@ -161,13 +161,13 @@ def process_heartbeat(
         records = fence_broker(image, broker.id, config).records
     elif broker.fenced and not fenced:
         records = unfence_broker(image, broker.id, config).records
-    answer = HeartbeatResult(
+    result = HeartbeatResult(
         is_caught_up=caught_up,
         is_fenced=fenced,
         should_shut_down=stop,
         in_controlled_shutdown=shutting_down and not fenced,
     )
-    return Decision(records, (answer,))
+    return Decision(records, (result,))
 
 
 def _log_dir_failed(
@@ -188,35 +188,35 @@ def _log_dir_failed(
             log_dirs=online or (LOST_DIRECTORY,),
         )
     )
-    answer = HeartbeatResult(
+    result = HeartbeatResult(
         is_caught_up=caught_up, is_fenced=True, should_shut_down=True, in_controlled_shutdown=False
     )
-    return Decision(tuple(records), (answer,))
+    return Decision(tuple(records), (result,))
 
 
 def fence_broker(image: MetadataImage, broker_id: BrokerId, config: BrokerConfig) -> Decision[BrokerChangeResult]:
     """Fences a broker: other brokers lead its partitions, and it leaves every ISR."""
     broker = registered(image, broker_id)
-    answer = (BrokerChangeResult(broker_id=broker_id),)
+    result = (BrokerChangeResult(broker_id=broker_id),)
     if broker.fenced:
-        return Decision((), answer)
+        return Decision((), result)
     records: list[MetadataRecord] = list(_removed_from_isrs(image, config, broker_id))
     records.append(BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, fenced=1))
-    return Decision(tuple(records), answer)
+    return Decision(tuple(records), result)
 
 
 def unfence_broker(image: MetadataImage, broker_id: BrokerId, config: BrokerConfig) -> Decision[BrokerChangeResult]:
     """Unfences a broker, and elects leaders for partitions that had none."""
     broker = registered(image, broker_id)
-    answer = (BrokerChangeResult(broker_id=broker_id),)
+    result = (BrokerChangeResult(broker_id=broker_id),)
     if not broker.fenced or broker.in_controlled_shutdown:
-        return Decision((), answer)
+        return Decision((), result)
     records: list[MetadataRecord] = [
         BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, fenced=-1)
     ]
     changer = PartitionChanger(image, config, arriving=broker_id)
     records += changer.shrink_isrs(leaderless(image))
-    return Decision(tuple(records), answer)
+    return Decision(tuple(records), result)
 
 
 def begin_controlled_shutdown(
@@ -300,12 +300,12 @@ def _removed_from_isrs(
 
 def _registered_again(earlier: BrokerRegistration, broker: RegistrationRequest) -> Decision[RegistrationResult]:
     """The same process registers again, perhaps with other data. It stays fenced or unfenced."""
-    answer = (RegistrationResult(broker_epoch=earlier.epoch),)
+    result = (RegistrationResult(broker_epoch=earlier.epoch),)
     now = replace(
         earlier, end_points=broker.end_points, features=broker.features, rack=broker.rack, log_dirs=broker.log_dirs
     )
     if now == earlier:
-        return Decision((), answer)
+        return Decision((), result)
     record = RegisterBrokerRecord(
         broker_id=now.id,
         incarnation_id=now.incarnation_id,
@@ -317,7 +317,7 @@ def _registered_again(earlier: BrokerRegistration, broker: RegistrationRequest) 
         in_controlled_shutdown=now.in_controlled_shutdown,
         log_dirs=now.log_dirs,
     )
-    return Decision((record,), answer)
+    return Decision((record,), result)
 
 
 def _check_introduction(image: MetadataImage, broker: RegistrationRequest) -> None:

@@ -1,7 +1,7 @@
 """Decisions on settings of topics, brokers and groups: AlterConfigs (33) and IncrementalAlterConfigs (44)."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -24,10 +24,15 @@ from millstream.node.metadata.image import (
     apply,
 )
 from millstream.node.metadata.partitions import PartitionChanger
-from millstream.node.metadata.records import ConfigRecord, Decision, DecisionResult, MetadataRecord, refusal
+from millstream.node.metadata.records import (
+    ConfigRecord,
+    Decision,
+    DecisionResult,
+    MetadataRecord,
+    check_sizes,
+    refusal,
+)
 
-LONGEST_TEXT = (1 << 15) - 1
-"""The maximum size of a name or a value, in bytes."""
 MOST_SETTINGS = 1_000
 """The maximum number of settings of one resource in one request. There are fewer settings than this."""
 
@@ -62,16 +67,18 @@ def incremental_alter_configs(
 ) -> Decision[ConfigAlteration]:
     """Changes single settings. Settings that are not in the request keep their values."""
 
-    def next_values(resource: ConfigResource, asked: Sequence[ConfigChange]) -> dict[str, str]:
-        twice = [name for name, count in Counter(change.name for change in asked).items() if count > 1]
+    def next_values(resource: ConfigResource, requested: Sequence[ConfigChange]) -> dict[str, str]:
+        twice = [name for name, count in Counter(change.name for change in requested).items() if count > 1]
         if twice:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Setting {twice[0]} is named twice for one resource.")
         values = dict(image.configs.get(resource, {}))
-        for change in asked:
+        for change in requested:
             _change(values, resource, change, config)
         return values
 
-    return _decide(image, [(resource, next_values, asked) for resource, asked in changes], config, validate_only)
+    return _decide(
+        image, [(resource, next_values, requested) for resource, requested in changes], config, validate_only
+    )
 
 
 def alter_configs(
@@ -96,10 +103,10 @@ def _decide(
 ) -> Decision[ConfigAlteration]:
     records: list[MetadataRecord] = []
     results: list[ConfigAlteration] = []
-    asked = Counter(resource for resource, _, _ in requests)
+    requested = Counter(resource for resource, _, _ in requests)
     for resource, next_values, request in requests:
         try:
-            if asked[resource] > 1:
+            if requested[resource] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             if len(request) > MOST_SETTINGS:
                 raise KafkaError(
@@ -209,22 +216,6 @@ def _required(name: str, value: str | None) -> str:
     if value is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for setting {name}.")
     return value
-
-
-def check_sizes(resource_name: str, values: Mapping[str, str]) -> None:
-    """Kafka's limit for values, applied to names too: every node keeps them in memory and in snapshots."""
-    for what, text in (("name of a resource", resource_name), *_texts(values)):
-        size = len(text.encode())
-        if size > LONGEST_TEXT:
-            raise KafkaError(
-                ErrorCode.INVALID_CONFIG, f"The {what} has {size} bytes. The maximum size is {LONGEST_TEXT} bytes."
-            )
-
-
-def _texts(values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for name, value in values.items():
-        yield "name of a setting", name
-        yield f"value of {name[:100]}", value
 
 
 def _check_values(

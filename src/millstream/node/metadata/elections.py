@@ -57,8 +57,8 @@ def elect_leaders(
     changer = PartitionChanger(image, config)
     records: list[MetadataRecord] = []
     results: list[ElectionResult] = []
-    asked = _all_partitions(image) if partitions is None else dict.fromkeys(partitions)
-    for topic_name, number in asked:
+    requested = _all_partitions(image) if partitions is None else dict.fromkeys(partitions)
+    for topic_name, number in requested:
         try:
             records.append(_elected(image, changer, topic_name, number, wanted))
         except KafkaError as error:
@@ -192,7 +192,7 @@ def alter_partitions(
     results: list[IsrChangeResult] = []
     seen: set[tuple[UUID, int]] = set()
     for change in changes:
-        answer = IsrChangeResult(topic_id=change.topic_id, partition=change.partition)
+        result = IsrChangeResult(topic_id=change.topic_id, partition=change.partition)
         try:
             if (change.topic_id, change.partition) in seen:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names a partition twice.")
@@ -201,7 +201,7 @@ def alter_partitions(
             _check(image, broker_id, change, state)
         except KafkaError as error:
             code, message = refusal(error)
-            results.append(replace(answer, error=code, message=message))
+            results.append(replace(result, error=code, message=message))
             continue
         record = changer.change(
             topic,
@@ -215,9 +215,9 @@ def alter_partitions(
             if record.leader not in (NO_LEADER_CHANGE, broker_id):
                 # The change completed a reassignment that removes the leader: it is applied, and the leader changes.
                 message = f"The reassignment is complete. Broker {state.leader} is the new leader."
-                results.append(replace(answer, error=ErrorCode.NEW_LEADER_ELECTED, message=message))
+                results.append(replace(result, error=ErrorCode.NEW_LEADER_ELECTED, message=message))
                 continue
-        results.append(replace(answer, state=state))
+        results.append(replace(result, state=state))
     return Decision(tuple(records), tuple(results))
 
 

@@ -141,8 +141,8 @@ def update_features(
         records.append(FeatureLevelRecord(name=update.name, feature_level=update.level))
         if update.name == ELIGIBLE_LEADER_REPLICAS_VERSION.name:
             records += _one_minimum_for_all(image, config) if update.level else _without_eligible_leaders(image)
-    answers = tuple(FeatureUpdateResult(name=update.name) for update in updates)
-    return Decision(() if validate_only else tuple(records), answers)
+    results = tuple(FeatureUpdateResult(name=update.name) for update in updates)
+    return Decision(() if validate_only else tuple(records), results)
 
 
 def _check(image: MetadataImage, update: FeatureUpdate) -> None:
@@ -161,10 +161,10 @@ def _check(image: MetadataImage, update: FeatureUpdate) -> None:
             ranges.append((f"broker {broker.id} supports", theirs))
         elif level > 0:
             raise _refused(name, f"broker {broker.id} does not know this feature; upgrade or unregister it first")
-    for who, feature in ranges:
+    for owner, feature in ranges:
         if level > 0 and not feature.min_supported_version <= level <= feature.max_supported_version:
             lowest, highest = feature.min_supported_version, feature.max_supported_version
-            raise _refused(name, f"level {level} is not supported: {who} levels {lowest} to {highest}")
+            raise _refused(name, f"level {level} is not supported: {owner} levels {lowest} to {highest}")
     if level < current and update.upgrade_type == UpgradeType.UPGRADE:
         raise _refused(name, f"level {level} is below the current level {current}; request a downgrade")
     if level > current and update.upgrade_type != UpgradeType.UPGRADE:

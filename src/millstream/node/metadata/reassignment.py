@@ -61,28 +61,28 @@ def alter_reassignments(
     records: list[MetadataRecord] = []
     results: list[ReassignmentResult] = []
     seen: set[tuple[str, int]] = set()
-    for asked in reassignments:
+    for requested in reassignments:
         try:
-            if (asked.topic, asked.partition) in seen:
+            if (requested.topic, requested.partition) in seen:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names a partition twice.")
-            seen.add((asked.topic, asked.partition))
-            topic, partition = _partition(image, asked)
-            if asked.replicas is None:
-                record = _cancelled(changer, rules, topic, asked.partition, partition)
+            seen.add((requested.topic, requested.partition))
+            topic, partition = _partition(image, requested)
+            if requested.replicas is None:
+                record = _cancelled(changer, rules, topic, requested.partition, partition)
             else:
-                check_assignment(image, asked.replicas, None, present=partition.replicas)
+                check_assignment(image, requested.replicas, None, present=partition.replicas)
                 if not allow_replication_factor_change:
-                    _check_factor(partition, asked.replicas)
-                record = _begun(changer, topic, asked.partition, partition, asked.replicas)
+                    _check_factor(partition, requested.replicas)
+                record = _begun(changer, topic, requested.partition, partition, requested.replicas)
         except KafkaError as error:
             code, message = refusal(error)
             results.append(
-                ReassignmentResult(topic=asked.topic, partition=asked.partition, error=code, message=message)
+                ReassignmentResult(topic=requested.topic, partition=requested.partition, error=code, message=message)
             )
             continue
         if record is not None:
             records.append(record)
-        results.append(ReassignmentResult(topic=asked.topic, partition=asked.partition))
+        results.append(ReassignmentResult(topic=requested.topic, partition=requested.partition))
     return Decision(tuple(records), tuple(results))
 
 
@@ -115,15 +115,15 @@ def list_reassignments(
     return ongoing
 
 
-def _partition(image: MetadataImage, asked: Reassignment) -> tuple[TopicImage, PartitionState]:
-    topic = image.topics.get(TopicName(asked.topic))
+def _partition(image: MetadataImage, requested: Reassignment) -> tuple[TopicImage, PartitionState]:
+    topic = image.topics.get(TopicName(requested.topic))
     if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {asked.topic!r} does not exist.")
-    if not 0 <= asked.partition < len(topic.partitions):
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {requested.topic!r} does not exist.")
+    if not 0 <= requested.partition < len(topic.partitions):
         raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {asked.topic} has no partition {asked.partition}."
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {requested.topic} has no partition {requested.partition}."
         )
-    return topic, topic.partitions[asked.partition]
+    return topic, topic.partitions[requested.partition]
 
 
 def _original(partition: PartitionState) -> tuple[int, ...]:
@@ -210,7 +210,7 @@ def grow_internal_topics(image: MetadataImage, config: BrokerConfig) -> Decision
     racks: dict[int, str | None] = {broker.id: broker.rack for broker in active}
     held: Counter[int] = Counter()
     preferred: Counter[int] = Counter()
-    asked: list[Reassignment] = []
+    requested: list[Reassignment] = []
     for name, wanted in wanted_replication_factors(config).items():
         topic = image.topics.get(TopicName(name))
         for number, partition in enumerate(topic.partitions if topic is not None else ()):
@@ -227,8 +227,8 @@ def grow_internal_topics(image: MetadataImage, config: BrokerConfig) -> Decision
             first = min(replicas, key=lambda broker: preferred[broker])
             preferred[first] += 1
             replicas.remove(first)
-            asked.append(Reassignment(topic=name, partition=number, replicas=(first, *replicas)))
-    return alter_reassignments(image, asked, config)
+            requested.append(Reassignment(topic=name, partition=number, replicas=(first, *replicas)))
+    return alter_reassignments(image, requested, config)
 
 
 def _chosen(

@@ -9,7 +9,7 @@ applied to the image.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
@@ -166,6 +166,27 @@ class FeatureLevelRecord:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoOpRecord:
     """No change: it only advances the log end offset."""
+
+
+MAX_CONFIG_TEXT_BYTES = (1 << 15) - 1
+"""The maximum size of a name or a value, in bytes."""
+
+
+def check_sizes(resource_name: str, values: Mapping[str, str]) -> None:
+    """Kafka's limit for values, applied to names too: every node keeps them in memory and in snapshots."""
+    for what, text in (("name of a resource", resource_name), *_texts(values)):
+        size = len(text.encode())
+        if size > MAX_CONFIG_TEXT_BYTES:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"The {what} has {size} bytes. The maximum size is {MAX_CONFIG_TEXT_BYTES} bytes.",
+            )
+
+
+def _texts(values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        yield "name of a setting", name
+        yield f"value of {name[:100]}", value
 
 
 MetadataRecord = (

@@ -12,7 +12,6 @@ from millstream.config.table import node
 from millstream.config.topic_config import check_topic_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicId, TopicName
-from millstream.node.metadata.configs import check_sizes
 from millstream.node.metadata.image import MetadataImage, ResourceType, TopicImage
 from millstream.node.metadata.partitions import check_assignment, new_partition, place_replicas
 from millstream.node.metadata.records import (
@@ -23,6 +22,7 @@ from millstream.node.metadata.records import (
     PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
+    check_sizes,
     refusal,
 )
 from millstream.node.metadata.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, check_topic_name, folded
@@ -91,13 +91,13 @@ def create_topics(
     """Creates topics. Each topic succeeds or fails on its own."""
     records: list[MetadataRecord] = []
     results: list[TopicCreation] = []
-    asked = Counter(topic.name for topic in topics)
+    counts = Counter(topic.name for topic in topics)
     total = sum(partitions_asked_for(topic, config) for topic in topics)
     accepted: dict[str, str] = {}
     for topic in topics:
         try:
             check_request_size(total)
-            if asked[topic.name] > 1:
+            if counts[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic name {topic.name!r} in one request.")
             made, result = _create_topic(image, topic, config, random, accepted)
         except KafkaError as error:
@@ -115,11 +115,11 @@ def delete_topics(
 ) -> Decision[TopicDeletion]:
     records: list[MetadataRecord] = []
     results: list[TopicDeletion] = []
-    asked = Counter((topic.name, topic.topic_id) for topic in topics)
+    counts = Counter((topic.name, topic.topic_id) for topic in topics)
     removed: set[TopicId] = set()
     for reference in topics:
         try:
-            if asked[reference.name, reference.topic_id] > 1:
+            if counts[reference.name, reference.topic_id] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names a topic twice.")
             topic = find_topic(image, reference)
             if not config[node.DELETE_TOPIC_ENABLE]:
@@ -149,10 +149,10 @@ def create_partitions(
 ) -> Decision[PartitionsCreation]:
     records: list[MetadataRecord] = []
     results: list[PartitionsCreation] = []
-    asked = Counter(topic.name for topic in topics)
+    counts = Counter(topic.name for topic in topics)
     for request in topics:
         try:
-            if asked[request.name] > 1:
+            if counts[request.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic name {request.name!r} in one request.")
             records += _add_partitions(image, request, config, random, already=len(records))
         except KafkaError as error:
