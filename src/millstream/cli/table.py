@@ -1,4 +1,4 @@
-"""`millstream table`: list, describe and compact lake tables (Delta, Iceberg, Parquet); replay them into topics."""
+"""`millstream table`: list, describe and compact lake tables (Delta, Iceberg); replay them into topics."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ from millstream.cli.terminal import CommandFailedError, complain, note, print_js
 
 if TYPE_CHECKING:
     from millstream.lake.options import TableOptions
-    from millstream.lake.table import LakeTable, Rewritten, TableVersion
+    from millstream.lake.table import LakeTable, RewriteResult, TableVersion
 
 
 app = typer.Typer(
@@ -316,7 +316,7 @@ def version_document(version: "TableVersion") -> dict[str, Any]:
     }
 
 
-def rewritten_document(result: "Rewritten") -> dict[str, Any]:
+def rewritten_document(result: "RewriteResult") -> dict[str, Any]:
     return dict(vars(result))
 
 
@@ -366,7 +366,7 @@ def show_history(versions: Sequence["TableVersion"]) -> None:
     )
 
 
-def show_rewritten(result: "Rewritten", *, vacuum: bool) -> None:
+def show_rewritten(result: "RewriteResult", *, vacuum: bool) -> None:
     print(
         f"files: {result.files_before} -> {result.files_after},"
         f" {size_text(result.bytes_before)} -> {size_text(result.bytes_after)}"

@@ -1,4 +1,4 @@
-"""Record batches to Arrow columns and back; the one place that opens batches by the million."""
+"""Record batches as Arrow columns and back, for many records at once."""
 
 from millstream.columnar.decoder import ArrowDecoder, CorruptBatchError
 from millstream.columnar.encoder import ArrowEncoder, EncodedBatch, partition_by_key, stamp

@@ -1,4 +1,4 @@
-"""The compiled functions, by the names that `_pure` has for them; ImportError where they were not built."""
+"""The compiled functions under the names of `_pure`; ImportError if they were not built."""
 
 from millstream.columnar._fast_reading import RowCollector
 from millstream.columnar._fast_writing import encode_records, partition_by_key

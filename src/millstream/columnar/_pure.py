@@ -1,6 +1,7 @@
-"""Records to Arrow columns and back in plain Python: the fallback where the compiled module could not be built.
+"""Records as Arrow columns and back in plain Python, used if the compiled module was not built.
 
-Same functions, same verdicts as `_fast`. Every length is checked before it is used: the bytes are a stranger's.
+The same functions with the same results as `_fast`. Every length is checked before it is used, because the bytes may be
+wrong.
 """
 
 from collections.abc import Iterator
@@ -188,7 +189,7 @@ def encode_records(
 
 
 def partition_by_key(keys: pa.Array, count: int) -> "np.ndarray[Any, np.dtype[np.int32]]":
-    # Only here: the client brings confluent-kafka with it, which nothing else in this room needs.
+    # Imported here: the client needs confluent-kafka, which the rest of this package does not.
     from millstream.client.partitioners import java_partition
 
     return np.array([-1 if key is None else java_partition(key, count) for key in keys.to_pylist()], np.int32)

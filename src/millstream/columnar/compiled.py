@@ -1,6 +1,6 @@
-"""Which implementation opens and writes records: the compiled one where it was built, else the one in plain Python.
+"""Chooses the implementation that reads and writes records: the compiled one if it was built, else plain Python.
 
-`MILLSTREAM_PURE=1` forces the plain one. Both offer the same functions and pass the same tests.
+`MILLSTREAM_PURE=1` selects plain Python. Both have the same functions and pass the same tests.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""Fetched bytes to Arrow record batches: frames, checksums, transactions and codecs here, records in `compiled`."""
+"""Fetched bytes as Arrow record batches: headers, checksums, aborted transactions and codecs; `compiled` reads
+records."""
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from types import ModuleType
@@ -28,34 +29,40 @@ MAX_BYTES = 8 << 20
 _MOST_BYTES = 1 << 30
 """Arrow's offsets have 32 bits; one record of the largest batch must still fit on top of this."""
 _MOST_HELD = 2 << 20
-"""Bytes of records, decompressed, until their rows are handed out: whoever takes them works while more are decoded."""
+"""Decompressed bytes after which rows are yielded, so that the caller works while more are decoded."""
 MOST_RECORDS = 4_000_000
-"""Of one batch: rows take several times the memory of the smallest records, and those of one batch are made at once."""
+"""Most records of one batch: its rows are made at once, and take several times the memory of small records."""
 _MOST_ROOM = 16 << 20
-"""Kept for decompression; larger batches are rare."""
+"""Largest buffer that is kept for decompression; larger batches are rare."""
 _FRAMED = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
 _MAX_OFFSET = (1 << 63) - 1
 
 
 class CorruptBatchError(Exception):
-    """The bytes at an offset are no record batch; the text says where and why."""
+    """The bytes at an offset are not a record batch, or its records cannot be read; the text says where and why.
 
-    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
-        super().__init__(
-            f"{topic}-{partition}@{offset}: {reason}. Read on behind it with a later starting offset, or restore the "
-            "partition from another replica."
-        )
+    `last_offset`: the last offset of the batch, if its header can be trusted (the checksum is right).
+    """
+
+    def __init__(self, topic: str, partition: int, offset: int, reason: str, last_offset: int | None = None) -> None:
+        what = f"{topic}-{partition}@{offset}: {reason}."
+        if last_offset is None:
+            next_step = "Start at a later offset, or restore the partition from another replica."
+        else:
+            next_step = f"The offsets {offset} to {last_offset} cannot be read. Continue at offset {last_offset + 1}."
+        super().__init__(f"{what} {next_step}")
         self.topic = topic
         self.partition = partition
         self.offset = offset
         self.reason = reason
+        self.last_offset = last_offset
 
-    def __reduce__(self) -> tuple[type["CorruptBatchError"], tuple[str, int, int, str]]:
-        return type(self), (self.topic, self.partition, self.offset, self.reason)
+    def __reduce__(self) -> tuple[type["CorruptBatchError"], tuple[str, int, int, str, int | None]]:
+        return type(self), (self.topic, self.partition, self.offset, self.reason, self.last_offset)
 
 
 class ArrowDecoder:
-    """Turns stretches of a log into record batches of the asked columns. Not for two threads at once."""
+    """Decodes bytes of a log to record batches with the wanted columns. Not thread safe."""
 
     def __init__(
         self,
@@ -66,7 +73,7 @@ class ArrowDecoder:
         implementation: ModuleType = implementation,
     ) -> None:
         if max_rows < 1 or max_bytes < 1:
-            raise ValueError(f"A batch needs room: max_rows={max_rows}, max_bytes={max_bytes} must be at least 1.")
+            raise ValueError(f"max_rows={max_rows} and max_bytes={max_bytes} must be at least 1.")
         self.schema: pa.Schema = record_schema(columns)
         self._implementation = implementation
         self._decompressor = _Decompressor()
@@ -86,10 +93,10 @@ class ArrowDecoder:
         stop: int,
         aborted: Iterable[tuple[int, int]] = (),
     ) -> tuple[list[pa.RecordBatch], int]:
-        """Rows with start <= offset < stop, and the offset to fetch from next.
+        """Rows with start <= offset < stop, and the offset of the next fetch.
 
         Control batches and the records of aborted transactions are left out. A batch that is cut off at the end is left
-        for the next fetch; if nothing came before it, the offset is `start` again.
+        for the next fetch; if no batch is before it, the offset is `start` again.
         """
         pieces = self.pieces(data, topic=topic, partition=partition, start=start, stop=stop, aborted=aborted)
         batches: list[pa.RecordBatch] = []
@@ -109,14 +116,14 @@ class ArrowDecoder:
         stop: int,
         aborted: Iterable[tuple[int, int]] = (),
     ) -> Generator[pa.RecordBatch, None, int]:
-        """The same bit by bit: a fetch may hold a hundred times its size, compressed, and need not be in memory."""
+        """The same as a generator: decompressed, a fetch may be a hundred times as large."""
         collector = self._implementation.RowCollector(self._collected, self._max_rows, self._max_bytes)
         transactions = AbortedTransactions(aborted)
         view = memoryview(data)
         position, end, following, held = 0, len(view), start, 0
         while end - position >= HEADER_SIZE and following < stop:
             header = read_header(view, position)
-            # Each field is read once: with small batches this loop costs more than the records do.
+            # Each field is read once: with small batches this loop costs more than the records.
             base_offset, size = header.base_offset, header.length + LOG_OVERHEAD
             last_offset = base_offset + header.last_offset_delta
             if not is_plausible(header) or last_offset > _MAX_OFFSET:
@@ -146,7 +153,7 @@ class ArrowDecoder:
                             stop=stop,
                         )
                     except (MalformedRecordError, DecompressionFailedError) as error:
-                        raise CorruptBatchError(topic, partition, base_offset, str(error)) from None
+                        raise CorruptBatchError(topic, partition, base_offset, str(error), last_offset) from None
                     held += len(records)
                     if held > _MOST_HELD:
                         yield from self._assembled(collector, topic, partition)
@@ -170,7 +177,7 @@ class ArrowDecoder:
 
 
 class _Constant:
-    """A column of one value, kept and cut to length for as long as the value stays the same."""
+    """A column of one value, cached and sliced while the value stays the same."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
@@ -185,8 +192,7 @@ class _Constant:
 
 
 class _Decompressor:
-    """Records sections as they were before compression, into one buffer that is used again and again: they are copied
-    out of it anyway, into columns."""
+    """Decompresses records into one buffer that is reused: they are copied to columns anyway."""
 
     def __init__(self) -> None:
         self._room = bytearray()
@@ -204,7 +210,7 @@ class _Decompressor:
                 size = framed.decompress_into(content, self._room)
                 return memoryview(self._room)[:size]
             except cramjam.DecompressionError:
-                pass  # too small a room, or damaged: the careful way knows
+                pass  # the buffer is too small, or the data is damaged: `decompress` below finds out
         records = decompress(codec, content)
         if framed is not None and len(self._room) < len(records) <= _MOST_ROOM:
             self._room = bytearray(min(_MOST_ROOM, 2 * len(records)))
@@ -212,17 +218,17 @@ class _Decompressor:
 
 
 def _check_count(header: BatchHeader, topic: str, partition: int) -> None:
-    """Before anything is opened or made."""
+    """Checks the number of records before memory is allocated for them."""
     if header.record_count > MOST_RECORDS:
-        reason = f"it has {header.record_count} records, and at most {MOST_RECORDS} of one batch are read"
-        raise CorruptBatchError(topic, partition, header.base_offset, reason)
+        reason = f"it has {header.record_count} records, and at most {MOST_RECORDS} can be read"
+        raise CorruptBatchError(topic, partition, header.base_offset, reason, header.last_offset)
 
 
 def _implausible(header: BatchHeader, position: int) -> str:
     if header.magic in (0, 1):
         return (
-            f"the messages are of the old format v{header.magic}, which Kafka 4 has dropped; only record batches (v2) "
+            f"the messages have the old format v{header.magic}, which Kafka 4 has dropped; only record batches (v2) "
             "can be read"
         )
-    wrong = f"magic {header.magic}" if header.magic != MAGIC_V2 else "fields that make no sense"
+    wrong = f"magic {header.magic}" if header.magic != MAGIC_V2 else "impossible fields"
     return f"no record batch begins at byte {position} of the fetched data: {wrong}"

@@ -1,7 +1,4 @@
-"""Arrow rows to record batches, ready but for the producer's fields, which `stamp` fills in.
-
-Which partition a key belongs to, for whole columns of keys: murmur2, as Java's producer.
-"""
+"""Arrow rows as record batches, complete except for the producer's fields, which `stamp` sets; partitions of keys."""
 
 import time
 from collections.abc import Iterator
@@ -29,18 +26,18 @@ from millstream.formats.records.batch import (
 from millstream.formats.records.compression import Codec, compress
 
 MAX_BATCH_BYTES = 900_000
-"""Below the brokers' default for `message.max.bytes`, with room for what does not compress."""
+"""Below the brokers' default of `message.max.bytes`, with room for data that does not compress."""
 
 _PRODUCER = Struct(">qhi")
 _PRODUCER_START = 43
 _MAX_MILLISECONDS = ((1 << 63) - 1) // 1000
-"""As far as Arrow and Spark can tell time; the differences between two such fit into a record."""
+"""The range of timestamps in Arrow and Spark; differences between two of them fit into a record."""
 _ROW_COLUMNS = ("key", "value", "headers", "timestamp")
 
 
 @dataclass(slots=True)
 class EncodedBatch:
-    """A whole batch with a right checksum, of nobody in particular: producer id, epoch and sequence are -1."""
+    """A whole batch with a right checksum and without a producer: producer id, epoch and sequence are -1."""
 
     data: bytearray
     record_count: int
@@ -55,9 +52,11 @@ class ArrowEncoder:
         level: int | None = None,
         implementation: ModuleType = implementation,
     ) -> None:
-        """`max_batch_bytes` counts before compression; a single record that is larger has a batch of its own."""
+        """`max_batch_bytes`: before compression; a larger record gets a batch for itself."""
         if max_batch_bytes <= HEADER_SIZE:
-            raise ValueError(f"A batch has a header of {HEADER_SIZE} bytes: max_batch_bytes={max_batch_bytes} is less.")
+            raise ValueError(
+                f"A batch has a header of {HEADER_SIZE} bytes: max_batch_bytes={max_batch_bytes} is too small."
+            )
         self._codec = Codec(codec)
         self._level = level
         self._max_bytes = max_batch_bytes - HEADER_SIZE
@@ -65,8 +64,8 @@ class ArrowEncoder:
 
     def encode(self, rows: pa.RecordBatch) -> Iterator[EncodedBatch]:
         """Batches of the rows of one partition, in order. Columns: key and value (binary or string), headers
-        (list<struct<key, value>>), timestamp (any unit, or int64 milliseconds; null is now); what is
-        missing is null."""
+        (list<struct<key, value>>), timestamp (any unit, or int64 milliseconds; null is now). A
+        missing column is null."""
         unknown = [name for name in rows.schema.names if name not in _ROW_COLUMNS]
         if unknown:
             raise ValueError(f"A record has no column {unknown[0]!r}; rows may have {', '.join(_ROW_COLUMNS)}.")
@@ -91,7 +90,7 @@ class ArrowEncoder:
 
     @staticmethod
     def stamp(batch: EncodedBatch, producer_id: int, epoch: int, base_sequence: int, transactional: bool) -> None:
-        """Makes the batch that producer's, and its checksum right again."""
+        """Sets the producer's fields and updates the checksum."""
         data = batch.data
         (attributes,) = ATTRIBUTES.unpack_from(data, ATTRIBUTES_START)
         attributes = attributes | TRANSACTIONAL_BIT if transactional else attributes & ~TRANSACTIONAL_BIT
@@ -130,10 +129,10 @@ def _milliseconds(rows: pa.RecordBatch) -> pa.Array:
     now = int(time.time() * 1000)
     if column is None or column.null_count == len(column):
         return pa.repeat(pa.scalar(now, pa.int64()), rows.num_rows)
-    import pyarrow.compute as pc  # takes a while, and whoever only reads does not need it
+    import pyarrow.compute as pc  # a slow import, which readers do not need
 
     if pa.types.is_timestamp(column.type):
-        # Floored, not truncated: times before 1970 too must not come out later than they are.
+        # Floored, not truncated, so that times before 1970 do not become later.
         column = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", column.type.tz))
     elif not pa.types.is_integer(column.type):
         raise ValueError(f"Column 'timestamp' is {column.type}; it must be a timestamp, or integer milliseconds.")
@@ -157,7 +156,7 @@ NO_KEY = -1
 
 
 def partition_by_key(keys: pa.Array, count: int) -> "np.ndarray[Any, np.dtype[np.int32]]":
-    """The partition of each key out of `count`; -1 for null, which may go anywhere."""
+    """The partition of each key, as Java's producer chooses it (murmur2); -1 for a null key."""
     if count < 1:
         raise ValueError(f"A topic has at least one partition, not {count}.")
     if keys.type != pa.binary():

@@ -1,4 +1,4 @@
-"""The columns a record becomes: the row of spark-sql-kafka, type for type."""
+"""The columns of a record: the row of spark-sql-kafka, with the same types."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -25,18 +25,18 @@ RECORD_SCHEMA = pa.schema(
 
 COLUMNS = tuple(RECORD_SCHEMA.names)
 DEFAULT_COLUMNS = COLUMNS[:-1]
-"""What spark-sql-kafka gives unless `includeHeaders` is set."""
+"""The columns of spark-sql-kafka without `includeHeaders`."""
 
 
 def record_schema(columns: Sequence[str]) -> pa.Schema:
     """The schema of these columns, in this order; ValueError names the column that does not exist."""
     if not columns:
-        raise ValueError(f"No column is asked for; there are {', '.join(COLUMNS)}.")
+        raise ValueError(f"No column is given; columns are {', '.join(COLUMNS)}.")
     for name in columns:
         if name not in COLUMNS:
             near = get_close_matches(name, COLUMNS, 1, 0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COLUMNS)}."
+            hint = f"did you mean {near[0]!r}?" if near else f"columns are {', '.join(COLUMNS)}."
             raise ValueError(f"A record has no column {name!r}; {hint}")
     if len(set(columns)) != len(columns):
-        raise ValueError(f"A column is asked for twice in {', '.join(columns)}.")
+        raise ValueError(f"A column is twice in {', '.join(columns)}.")
     return pa.schema([RECORD_SCHEMA.field(name) for name in columns])

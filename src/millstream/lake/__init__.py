@@ -1,1 +1,1 @@
-"""Topics as lake tables (Parquet, Delta, Iceberg), and tables as topics."""
+"""Topics as lake tables (Delta, Iceberg), and tables as topics."""

@@ -18,7 +18,14 @@ from millstream.client.connection import Connection
 from millstream.client.topics import Topics
 from millstream.lake.errors import LakeError, LakeOptionError, NoTableError
 from millstream.lake.options import TableOptions
-from millstream.lake.ordered_records import Place, RecordMaker, Window, has_positions, read_in_order, record_maker
+from millstream.lake.ordered_records import (
+    ReadPosition,
+    RecordMaker,
+    Window,
+    has_positions,
+    read_in_order,
+    record_maker,
+)
 from millstream.lake.scan import Condition, TableFile
 from millstream.lake.seam import TIMESTAMP
 from millstream.lake.table import LakeTable, open_table
@@ -74,7 +81,7 @@ class BackfillResult:
 class _Progress:
     version: str
     rows: int
-    place: Place | None
+    place: ReadPosition | None
     done: bool
 
     def text(self) -> str:
@@ -85,7 +92,7 @@ class _Progress:
     def parse(text: str) -> "_Progress":
         document = json.loads(text)
         place = document["place"]
-        return _Progress(document["version"], document["rows"], place and Place(*place), document["done"])
+        return _Progress(document["version"], document["rows"], place and ReadPosition(*place), document["done"])
 
 
 def run(

@@ -53,8 +53,6 @@ class FileLayout:
     """Columns in the files."""
     partitioning: Partitioning
     directory: str = ""
-    suffix: str = ".parquet"
-    hive_paths: bool = False
     compression: str = "zstd"
     target_size: int = 128 << 20
 
@@ -62,8 +60,8 @@ class FileLayout:
 class _OpenFile:
     def __init__(self, layout: FileLayout, partition: tuple[PartitionValue, ...], label: str) -> None:
         self.partition = partition
-        parts = (layout.directory, layout.partitioning.directory(partition, hive=layout.hive_paths))
-        name = f"part-{label}-{uuid.uuid4().hex}{layout.suffix}"
+        parts = (layout.directory, layout.partitioning.directory(partition))
+        name = f"part-{label}-{uuid.uuid4().hex}.parquet"
         self.path = "/".join(part for part in (*parts, name) if part)
         self._layout = layout
         self._stream: Any = None

@@ -25,7 +25,7 @@ from millstream.lake.partitioning import Partitioning, value_text
 from millstream.lake.scan import Condition, FileScan, Scan, TableFile, delta_statistics, statistics
 from millstream.lake.schema_evolution import never, storable
 from millstream.lake.storage import Storage, delta_storage_options
-from millstream.lake.table import AppTransaction, LakeTable, Progress, Rewritten, TableVersion
+from millstream.lake.table import AppTransaction, LakeTable, Progress, RewriteResult, TableVersion
 from millstream.spark.sink.batch_input import MARK_DIGITS, BatchInput, WrittenBatch
 
 INPUT_PREFIX: Final = "millstream.input."
@@ -131,7 +131,7 @@ class DeltaLakeTable(LakeTable):
         mark = None if kept is None else _mark_in(kept, number)
         return WrittenBatch(number, None if mark is None else BatchInput("input", mark))
 
-    def in_full(self, kept: BatchInput) -> BatchInput:
+    def full_input(self, kept: BatchInput) -> BatchInput:
         # Commits are deleted in time, marks are not; and to read so many is for errors only.
         for entry in self._delta.history(HISTORY_SEARCHED):
             if kept.mark in (document := str(entry.get(INPUT_METADATA, ""))):
@@ -227,7 +227,7 @@ class DeltaLakeTable(LakeTable):
             for entry in self._delta.history(limit)
         ]
 
-    def optimize(self, target_size: int, sort: Sequence[str], progress: Progress) -> Rewritten:
+    def optimize(self, target_size: int, sort: Sequence[str], progress: Progress) -> RewriteResult:
         self.check_sort(sort)
         before = self._files()
         partitions = self._delta.partitions() if self.partitioning.terms else [{}]
@@ -241,7 +241,9 @@ class DeltaLakeTable(LakeTable):
             self._rewrite([], target_size, ())
         progress(len(partitions), len(partitions))
         after = self._files()
-        return Rewritten(len(before), len(after), sum(file.size for file in before), sum(file.size for file in after))
+        return RewriteResult(
+            len(before), len(after), sum(file.size for file in before), sum(file.size for file in after)
+        )
 
     def _rewrite(self, filters: list[Any], target_size: int, sort: Sequence[str]) -> None:
         for attempt in range(ATTEMPTS):

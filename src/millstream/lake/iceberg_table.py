@@ -39,7 +39,7 @@ from millstream.lake.partitioning import Partitioning
 from millstream.lake.scan import BATCH_ROWS, Condition, Scan, TableFile, all_may_hold, iceberg_expression
 from millstream.lake.schema_evolution import can_hold, conform, storable
 from millstream.lake.storage import Storage, iceberg_properties
-from millstream.lake.table import AppTransaction, LakeTable, Progress, Rewritten, TableVersion
+from millstream.lake.table import AppTransaction, LakeTable, Progress, RewriteResult, TableVersion
 from millstream.spark.sink.batch_input import BatchInput, WrittenBatch
 
 CATALOG_FILE: Final = "millstream-catalog.db"
@@ -48,7 +48,7 @@ DEFAULT_NAMESPACE: Final = "default"
 
 
 @dataclass(frozen=True)
-class CatalogPlace:
+class CatalogLocation:
     """Which catalog, and what the table is called in it."""
 
     properties: dict[str, str]
@@ -65,7 +65,7 @@ class CatalogPlace:
             raise LakeError(f"the Iceberg catalog at {where} cannot be opened: {error}") from error
 
 
-def catalog_place(options: TableOptions) -> CatalogPlace:
+def catalog_location(options: TableOptions) -> CatalogLocation:
     """Where the options point."""
     storage = None if options.path is None else Storage.at(options.path, options.s3)
     region = (storage or Storage("s3://any", options.s3)).region
@@ -79,7 +79,7 @@ def catalog_place(options: TableOptions) -> CatalogPlace:
     location = None if storage is None else storage.uri
     if options.catalog:
         properties = {**iceberg_properties(options.s3, region), **dict(options.catalog)}
-        return CatalogPlace(properties, identifier, location, None)
+        return CatalogLocation(properties, identifier, location, None)
     assert storage is not None
     if not storage.is_local:
         raise LakeOptionError(
@@ -89,10 +89,10 @@ def catalog_place(options: TableOptions) -> CatalogPlace:
     directory = os.path.dirname(storage.url)
     database = os.path.join(directory, CATALOG_FILE)
     properties = {"type": "sql", "uri": f"sqlite:///{database}", "warehouse": f"file://{directory}"}
-    return CatalogPlace(properties, identifier, location, database)
+    return CatalogLocation(properties, identifier, location, database)
 
 
-def find_table(place: CatalogPlace) -> Any:
+def find_table(place: CatalogLocation) -> Any:
     """The table, or None if the catalog has none of that name."""
     if place.database is not None and not os.path.exists(place.database):
         return None
@@ -102,7 +102,7 @@ def find_table(place: CatalogPlace) -> Any:
         return None
 
 
-def prepare(place: CatalogPlace) -> Any:
+def prepare(place: CatalogLocation) -> Any:
     """The catalog, with the table's namespace in it."""
     if place.database is not None:
         os.makedirs(os.path.dirname(place.database), exist_ok=True)
@@ -168,12 +168,12 @@ class IcebergLakeTable(LakeTable):
 
     @staticmethod
     def open(options: TableOptions) -> "IcebergLakeTable | None":
-        iceberg = find_table(catalog_place(options))
+        iceberg = find_table(catalog_location(options))
         return None if iceberg is None else IcebergLakeTable(options, iceberg)
 
     @staticmethod
     def create(options: TableOptions, rows: pa.Schema, partitioning: Partitioning) -> "IcebergLakeTable":
-        place = catalog_place(options)
+        place = catalog_location(options)
         properties = {**_NEW_TABLE, "write.parquet.compression-codec": options.compression}
         try:
             with prepare(place).create_table_transaction(
@@ -336,7 +336,7 @@ class IcebergLakeTable(LakeTable):
             found.append(TableVersion(str(snapshot.snapshot_id), when, operation, details))
         return found
 
-    def optimize(self, target_size: int, sort: Sequence[str], progress: Progress) -> Rewritten:
+    def optimize(self, target_size: int, sort: Sequence[str], progress: Progress) -> RewriteResult:
         self.check_sort(sort)
         self.refresh()
         scan = self.scan()
@@ -345,7 +345,7 @@ class IcebergLakeTable(LakeTable):
         ours = [file for file in scan.files if not file.handle.delete_files and file.handle.file.spec_id == spec]
         groups = plan_rewrites(ours, target_size, all_files=bool(sort))
         total, done = sum(group.size for group in groups), 0
-        result = Rewritten(len(scan.files), len(scan.files), *[sum(file.size for file in scan.files)] * 2)
+        result = RewriteResult(len(scan.files), len(scan.files), *[sum(file.size for file in scan.files)] * 2)
         layout = self.layout()
         for group in groups:
             progress(done, total)

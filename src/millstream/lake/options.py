@@ -8,13 +8,13 @@ from typing import Final
 from millstream.common import quantities
 from millstream.lake.errors import LakeOptionError
 
-FORMATS: Final = ("parquet", "delta", "iceberg")
+FORMATS: Final = ("delta", "iceberg")
 COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 CATALOG_PREFIX: Final = "catalog."
 
 HELP: Final[dict[str, str]] = {
     "path": "Where the table is: a directory or s3://bucket/prefix. Not needed if `table` names one in a catalog.",
-    "tableFormat": "parquet, delta or iceberg. Default: what is there already; delta for a new table.",
+    "tableFormat": "delta or iceberg. Default: the format of the table at `path`; delta for a new table.",
     "table": "Iceberg: the table's name in the catalog, namespace.name. Default: default.<last part of path>.",
     "catalog.*": "Iceberg: properties of the catalog (catalog.type=rest, catalog.uri=…, catalog.token=…, …).",
     "partitionBy": "Columns, or days(column), hours(column), months(column); _day is days(timestamp). Default: none.",

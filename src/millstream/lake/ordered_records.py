@@ -28,7 +28,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Place:
+class ReadPosition:
     """Where reading is to go on: the lane by its name, and the first value of the ordering column that is not read."""
 
     lane: str
@@ -40,7 +40,7 @@ class Window:
     """Some rows in order, and where the next ones are."""
 
     rows: pa.Table
-    then: Place
+    then: ReadPosition
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def read_in_order(
     by_time: bool,
     columns: Sequence[str],
     conditions: Sequence[Condition] = (),
-    start: Place | None = None,
+    start: ReadPosition | None = None,
 ) -> Iterator[Window]:
     """Windows of rows. By time, records of the same microsecond stay in the order of files and rows."""
     lanes = _time_lane(table) if by_time else _partition_lanes(table)
@@ -128,7 +128,7 @@ def _windows(scan: Scan, lane: _Lane, begin: int | None) -> Iterator[Window]:
         part = scan.narrowed(bounds)
         rows = pa.Table.from_batches(list(part.read(part.files)), schema=scan.schema)
         order = pc.sort_indices(rows, sort_keys=[(lane.column, "ascending")])
-        yield Window(rows.take(order), Place(lane.name, min(end, high + 1)))
+        yield Window(rows.take(order), ReadPosition(lane.name, min(end, high + 1)))
         if rows.num_rows > 4 * WINDOW_ROWS:
             width = max(1, width // 2)
         elif rows.num_rows < WINDOW_ROWS // 4:

@@ -1,6 +1,6 @@
 """How rows are spread over the partitions of a table: by columns, or by the day, hour or month of a time.
 
-Delta and Parquet keep the day as a column of its own (`_day`); Iceberg derives it from the time (a hidden partition).
+Delta keeps the day as a column (`_day`); Iceberg derives it from the time (a hidden partition).
 A late record goes to the partition of *its* day, however old that is.
 """
 
@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Final
-from urllib.parse import quote
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -126,23 +125,22 @@ class Partitioning:
             values = tuple(column[rows[0].as_py()].as_py() for column in columns)
             yield values, batch if len(distinct) == 1 else batch.take(rows)
 
-    def directory(self, values: Sequence[PartitionValue], *, hive: bool) -> str:
-        """The directory of a partition, as other readers of directories expect it (`day=2026-01-31`).
+    def directory(self, values: Sequence[PartitionValue]) -> str:
+        """The directory of a partition (`day=2026-01-31`). It is for people: readers take values from the metadata.
 
-        Only plain readers of Parquet take values from it (`hive`), with special characters as %XX. Elsewhere it is for
-        people, and a value with special characters is hashed: what such paths mean differs too much between engines.
+        A value with special characters is hashed, because engines disagree about such paths.
         """
         parts = []
         for term, value in zip(self.terms, values, strict=True):
             text = HIVE_NULL if value is None else value_text(value)
-            parts.append(f"{_path_part(term.name, hive=hive)}={_path_part(text, hive=hive)}")
+            parts.append(f"{_path_part(term.name)}={_path_part(text)}")
         return "/".join(parts)
 
 
-def _path_part(text: str, *, hive: bool) -> str:
+def _path_part(text: str) -> str:
     if _SAFE.fullmatch(text):
         return text
-    return quote(text, safe="") if hive else hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def value_text(value: PartitionValue) -> str:
@@ -150,14 +148,6 @@ def value_text(value: PartitionValue) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return value.isoformat() if isinstance(value, date) else str(value)
-
-
-def value_from_text(text: str | None, kind: pa.DataType) -> PartitionValue:
-    """The way back from `value_text`."""
-    if text is None:
-        return None
-    value: Any = pa.scalar(text).cast(kind).as_py()
-    return value  # type: ignore[no-any-return]
 
 
 def _parse_term(word: str) -> Term:

@@ -64,7 +64,7 @@ def statistics(footer: pq.FileMetaData, groups: Sequence[int] | None = None) -> 
 
 
 def to_json_value(value: Any, *, is_upper: bool) -> Any:
-    """A bound as Delta and our own log write it; None for what has no such form."""
+    """A bound as Delta's log has it; None for what has no such form."""
     if isinstance(value, datetime):
         utc = value.astimezone(UTC) if value.tzinfo else value
         return utc.isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -298,8 +298,6 @@ class FileScan(Scan):
     schema: pa.Schema
     files: list[TableFile]
     conditions: tuple[Condition, ...] = ()
-    other_suffixes: tuple[str, ...] = ()
-    """A file that is not there under its name may be there with one of these: it was moved while we looked."""
 
     def __post_init__(self) -> None:
         self.files = [file for file in self.files if all_may_hold(self.conditions, file.known_ranges)]
@@ -311,7 +309,7 @@ class FileScan(Scan):
         wanted = {*self.schema.names, *(condition.column for condition in self.conditions)}
         needed = pa.schema([each for each in self.table_schema if each.name in wanted])
         for file in files:
-            with self._open(file.path) as stream:
+            with self.storage.open_input(file.path) as stream:
                 for batch in self._batches(pq.ParquetFile(stream, pre_buffer=True), file, needed):
                     rows = keep_matching(batch, self.conditions)
                     if rows.num_rows:
@@ -334,12 +332,3 @@ class FileScan(Scan):
         if not self.conditions:
             return True
         return all_may_hold(self.conditions, statistics(footer, [group]).ranges)
-
-    def _open(self, path: str) -> Any:
-        names = (path, *(path + suffix for suffix in self.other_suffixes), path)
-        for name in names[:-1]:
-            try:
-                return self.storage.open_input(name)
-            except FileNotFoundError:
-                continue
-        return self.storage.open_input(names[-1])

@@ -38,7 +38,7 @@ from millstream.lake.scan import Condition, Scan, TableFile, from_spark
 from millstream.lake.schema_evolution import conform
 from millstream.lake.table import AppTransaction, open_or_create, open_table
 from millstream.spark.sink.batch_input import BatchInput
-from millstream.spark.sink.input_identity import CheckpointOffsets, Digesting, RowDigest, input_of_rows
+from millstream.spark.sink.input_identity import CheckpointOffsets, DigestingRows, RowDigest, input_of_rows
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -111,7 +111,7 @@ class _TableWriter:
     def _write(self, batches: Iterator[pa.RecordBatch], label: str, *, digested: bool) -> FilesWritten:
         if not digested:
             return FilesWritten(None, tuple(write_files(batches, self._layout, label)))
-        digesting = Digesting(batches)
+        digesting = DigestingRows(batches)
         return FilesWritten(None, tuple(write_files(digesting, self._layout, label)), digesting.digest)
 
     def _commit(self, messages: Sequence[FilesWritten | None], transaction: AppTransaction | None) -> None:

@@ -1,7 +1,6 @@
 """Where the files of a table are: a local directory or a prefix in an S3-compatible store, one set of options for both.
 
-Data files are read and written by pyarrow, which is quick at it. Everything that must be atomic (a file that is created
-only if it is not there yet, a rename) goes through obstore locally and on object stores alike.
+pyarrow reads and writes data files, because it is fast. obstore lists and deletes files, locally and in object stores.
 """
 
 import os
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 
 import obstore
 import pyarrow.fs
-from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import LocalStore, S3Store
 
 from millstream.lake.errors import LakeError, LakeOptionError
@@ -113,7 +112,7 @@ class Storage:
             os.makedirs(os.path.dirname(f"{root}/{path}"), exist_ok=True)
         return filesystem.open_output_stream(f"{root}/{path}")
 
-    # What must be atomic, through obstore.
+    # Listing and deleting, through obstore.
 
     @cached_property
     def _objects(self) -> Any:
@@ -133,44 +132,12 @@ class Storage:
         """Errors of the store, in words that say which store it was."""
         try:
             yield
-        except (AlreadyExistsError, NotFoundError):
+        except NotFoundError:
             raise
         except BaseError as error:
             reason = str(error).split("\n", 1)[0]
             where = self.s3.endpoint or f"AWS in {self.region}" if not self.is_local else "the local disk"
             raise LakeError(f"{self.url} on {where}: {reason}") from error
-
-    def create_only(self, path: str, data: bytes) -> bool:
-        """Create a file unless it is there already, atomically; False if somebody was faster."""
-        try:
-            with self._reaching():
-                obstore.put(self._objects, path, data, mode="create")
-        except AlreadyExistsError:
-            return False
-        return True
-
-    def put(self, path: str, data: bytes) -> None:
-        with self._reaching():
-            obstore.put(self._objects, path, data, mode="overwrite")
-
-    def get(self, path: str) -> bytes | None:
-        """The content of a small file, or None if there is none."""
-        if self.is_local and not os.path.isdir(self.url):
-            return None
-        try:
-            with self._reaching():
-                return bytes(obstore.get(self._objects, path).bytes())
-        except (NotFoundError, FileNotFoundError):
-            return None
-
-    def rename(self, source: str, target: str) -> bool:
-        """Move a file; False if it is not there (any more)."""
-        try:
-            with self._reaching():
-                obstore.rename(self._objects, source, target)
-        except (NotFoundError, FileNotFoundError):
-            return False
-        return True
 
     def delete(self, path: str) -> None:
         """Delete a file; nothing happens if it is gone already."""

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.lake.data_files import FileLayout, WrittenFile
-from millstream.lake.errors import LakeOptionError, NoTableError, SchemaChangeError, StaleWriteError
+from millstream.lake.errors import LakeError, LakeOptionError, NoTableError, SchemaChangeError, StaleWriteError
 from millstream.lake.options import TableOptions
 from millstream.lake.partitioning import Partitioning
 from millstream.lake.scan import Condition, Scan
@@ -18,7 +18,9 @@ from millstream.lake.schema_evolution import Widening, evolve, storable
 from millstream.lake.storage import Storage
 from millstream.spark.sink.batch_input import BatchInput, WrittenBatch, refusal, refusal_of_write
 
-log = logging.getLogger("millstream.lake")
+_OLD_LOG = "_millstream_log"
+
+_log = logging.getLogger("millstream.lake")
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class TableVersion:
 
 
 @dataclass
-class Rewritten:
+class RewriteResult:
     """What `optimize` and `vacuum` did."""
 
     files_before: int = 0
@@ -115,14 +117,14 @@ class LakeTable(ABC):
             return False
         explain = refusal if transaction.is_stream else refusal_of_write
         if explain(transaction.app, transaction.number, transaction.input, newest) is not None:
-            told = WrittenBatch(newest.number, None if newest.input is None else self.in_full(newest.input))
+            told = WrittenBatch(newest.number, None if newest.input is None else self.full_input(newest.input))
             why = explain(transaction.app, transaction.number, transaction.input, told)
             raise StaleWriteError(f"{self.name}: {why}")
         if transaction.input is not None and newest.input is None:
-            log.warning("%s: an earlier version wrote batch %d, its input is not compared", self.name, newest.number)
+            _log.warning("%s: an earlier version wrote batch %d, its input is not compared", self.name, newest.number)
         return True
 
-    def in_full(self, kept: BatchInput) -> BatchInput:
+    def full_input(self, kept: BatchInput) -> BatchInput:
         """An input with all that people may want to know of it; what is found with `newest_write` has its mark."""
         return kept
 
@@ -144,7 +146,7 @@ class LakeTable(ABC):
         """Versions, newest first."""
 
     @abstractmethod
-    def optimize(self, target_size: int, sort: Sequence[str], progress: Progress) -> Rewritten:
+    def optimize(self, target_size: int, sort: Sequence[str], progress: Progress) -> RewriteResult:
         """Rewrite small files into larger ones, beside running writers."""
 
     @abstractmethod
@@ -191,16 +193,12 @@ class LakeTable(ABC):
         self.refresh()
         kept = self.file_paths()
         for path in paths:
-            if self.final_path(path) not in kept:
+            if path not in kept:
                 self.storage.delete(path)
 
     def file_paths(self) -> set[str]:
         """The data files of the version that this object shows."""
         return {file.path for file in self.scan().files}
-
-    def final_path(self, path: str) -> str:
-        """The name of a written file once it is committed."""
-        return path
 
 
 def find_format(options: TableOptions) -> str | None:
@@ -209,14 +207,21 @@ def find_format(options: TableOptions) -> str | None:
         return "iceberg"
     assert options.path is not None
     storage = Storage.at(options.path, options.s3)
-    return format_at(storage) if storage.is_local or options.table_format != "iceberg" else "iceberg"
+    if not storage.is_local and options.table_format == "iceberg":
+        return "iceberg"
+    found = format_at(storage)
+    if found is None and storage.has_any(_OLD_LOG):
+        raise LakeError(
+            f"{options.name} is a Parquet table of an earlier version of Millstream, which this version cannot read or "
+            "write. Copy its rows to a new table: spark.read.parquet(…).write.format('millstream-table').save(…)"
+        )
+    return found
 
 
 def format_at(storage: Storage) -> str | None:
     """What kind of table a directory is."""
-    for directory, name in (("_delta_log", "delta"), ("_millstream_log", "parquet")):
-        if storage.has_any(directory):
-            return name
+    if storage.has_any("_delta_log"):
+        return "delta"
     if any(each.path.endswith(".metadata.json") for each in storage.listed("metadata")):
         return "iceberg"
     return None
@@ -260,10 +265,6 @@ def _class_of(name: str) -> Any:
         from millstream.lake.delta_table import DeltaLakeTable
 
         return DeltaLakeTable
-    if name == "iceberg":
-        from millstream.lake.iceberg_table import IcebergLakeTable
+    from millstream.lake.iceberg_table import IcebergLakeTable
 
-        return IcebergLakeTable
-    from millstream.lake.parquet_table import ParquetLakeTable
-
-    return ParquetLakeTable
+    return IcebergLakeTable

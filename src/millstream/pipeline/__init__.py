@@ -1,1 +1,1 @@
-"""Pipelines as files: read, checked, drawn, and run on Spark."""
+"""Pipelines as YAML files: read, checked, drawn, and run on Spark."""

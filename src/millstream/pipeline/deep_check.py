@@ -1,4 +1,4 @@
-"""What only the world outside can tell of a pipeline: are topics, schemas and tables there, and what does Spark say?
+"""Checks of a pipeline that need other systems: topics, schemas, tables, and Spark's analysis.
 
 Nothing is started or written: topics are looked up, schemas fetched, and Spark analyses the steps on empty tables.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream.pipeline.model import Format, Pipeline, TableSource, TopicSink, TopicSource
-from millstream.pipeline.problems import Place, Problems, nearest
+from millstream.pipeline.problems import Position, Problems, nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,14 +17,14 @@ _BROKER_TIMEOUT_S = 10.0
 
 
 def check_topics(pipeline: Pipeline, problems: Problems) -> None:
-    """Topics that are read must be there; those that are written are made by the broker, if it does that."""
+    """Topics of sources must exist; topics of sinks are created at the start of a run."""
     from millstream.raw_client import Cluster, WireError
 
     try:
         with Cluster(pipeline.bootstrap, pipeline.connection, timeout_s=_BROKER_TIMEOUT_S) as cluster:
             known = [name for name, topic in cluster.topics().items() if not topic.is_internal]
     except WireError as error:
-        problems.error(Place(1, 1), f"the broker at {pipeline.bootstrap} could not be asked: {error}")
+        problems.error(Position(1, 1), f"the broker at {pipeline.bootstrap} did not respond: {error}")
         return
     for source in pipeline.sources:
         if not isinstance(source, TopicSource):
@@ -32,31 +32,32 @@ def check_topics(pipeline: Pipeline, problems: Problems) -> None:
         for topic in source.topics:
             if topic not in known:
                 problems.error(
-                    Place(source.line, 1),
+                    Position(source.line, 1),
                     f"source {source.name!r}: there is no topic {topic!r} at {pipeline.bootstrap}; "
                     f"{nearest(topic, known, noun='there are')}",
                 )
         if source.pattern is not None and not any(re.fullmatch(source.pattern, topic) for topic in known):
             problems.warning(
-                Place(source.line, 1), f"source {source.name!r}: no topic matches {source.pattern!r} so far"
+                Position(source.line, 1), f"source {source.name!r}: no topic matches {source.pattern!r} yet"
             )
     for sink in pipeline.sinks:
         if isinstance(sink, TopicSink) and sink.topic not in known:
             problems.warning(
-                Place(sink.line, 1),
-                f"sink {sink.name!r}: there is no topic {sink.topic!r} yet; the broker makes it with its defaults, "
-                f"or `millstream topic create {sink.topic}` does",
+                Position(sink.line, 1),
+                f"sink {sink.name!r}: there is no topic {sink.topic!r} yet; a run creates it with the broker's "
+                f"defaults, "
+                f"or create it with `millstream topic create {sink.topic}`",
             )
 
 
 def check_tables(pipeline: Pipeline, problems: Problems) -> None:
     for source in pipeline.sources:
         if isinstance(source, TableSource) and "://" not in source.path and not Path(source.path).exists():
-            problems.error(Place(source.line, 1), f"source {source.name!r}: there is no {source.path}")
+            problems.error(Position(source.line, 1), f"source {source.name!r}: the path {source.path} does not exist")
 
 
 def check_schemas(pipeline: Pipeline, problems: Problems) -> None:
-    """Subjects that sources and sinks need of the registry."""
+    """Checks that the registry has the subjects of sources and sinks."""
     if pipeline.registry is None:
         return
     from millstream.schemas import RegistryAuth, RegistryClient, SchemaError
@@ -69,14 +70,14 @@ def check_schemas(pipeline: Pipeline, problems: Problems) -> None:
             subjects = [source.subject] if source.subject else [f"{topic}-value" for topic in source.topics]
             wanted += [(source.line, f"source {source.name!r}", subject) for subject in subjects]
     for sink in pipeline.sinks:
-        # Avro's schema is made of the columns where there is none; Protobuf's cannot be: it numbers its fields.
+        # An Avro schema can be derived from the columns; a Protobuf schema cannot, because it numbers its fields.
         if isinstance(sink, TopicSink) and sink.format is Format.PROTOBUF and sink.schema is None:
             wanted.append((sink.line, f"sink {sink.name!r}", sink.subject or f"{sink.topic}-value"))
     for line, what, subject in wanted:
         try:
             client.latest(subject)
         except SchemaError as error:
-            problems.error(Place(line, 1), f"{what}: {error}")
+            problems.error(Position(line, 1), f"{what}: {error}")
 
 
 def _needs_registry(format: Format) -> bool:
@@ -84,8 +85,8 @@ def _needs_registry(format: Format) -> bool:
 
 
 def check_with_spark(pipeline: Pipeline, session: "SparkSession", problems: Problems) -> None:
-    """What Spark's analyser says of the steps and sinks, on empty tables with the right columns."""
+    """Runs Spark's analyser on the steps and sinks, with empty tables of the right columns."""
     from millstream.pipeline.engine.analysis import analyse
 
     for line, message in analyse(pipeline, session):
-        problems.error(Place(line, 1), message)
+        problems.error(Position(line, 1), message)

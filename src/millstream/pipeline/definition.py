@@ -1,4 +1,4 @@
-"""A pipeline's file, from text to model: `load` to run it, `inspect` to see all that is wrong with it."""
+"""Reads a pipeline's file into the model: `load` to run it, `inspect` to get all its problems."""
 
 import re
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from yaml.nodes import MappingNode, ScalarNode
 
-from millstream.pipeline.document import Document, Section, Word, place_of
+from millstream.pipeline.document import Document, LocatedText, Section, position_of
 from millstream.pipeline.functions import check_functions
 from millstream.pipeline.model import DeadLetters, Pipeline, Registry, Trigger
 from millstream.pipeline.parts import TOPIC_NAME, read_topic, read_trigger
-from millstream.pipeline.problems import InvalidPipelineError, Place, Problems
+from millstream.pipeline.problems import InvalidPipelineError, Position, Problems
 from millstream.pipeline.sinks import read_sinks
 from millstream.pipeline.sources import read_sources
 from millstream.pipeline.steps import read_steps
@@ -37,13 +37,13 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,/]+):\d{1,5}")
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """What a file says, and what is wrong with it."""
+    """A file, its pipeline and its problems."""
 
     file: str
     text: str
     problems: Problems
     pipeline: Pipeline | None
-    """None if there are errors (warnings do not count)."""
+    """None if there are errors; warnings do not count."""
 
 
 def load(path: str | Path, environment: Mapping[str, str] | None = None) -> Pipeline:
@@ -55,13 +55,13 @@ def load(path: str | Path, environment: Mapping[str, str] | None = None) -> Pipe
 
 
 def inspect(path: str | Path, environment: Mapping[str, str] | None = None) -> Inspected:
-    """Read a pipeline as far as it can be read, and collect what is wrong with it."""
+    """Read a pipeline as far as possible, and collect its problems."""
     file = Path(path)
     problems = Problems()
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        problems.error(Place(1, 1), f"this is not UTF-8 text: {error.reason} at byte {error.start}")
+        problems.error(Position(1, 1), f"the file is not UTF-8 text: {error.reason} at byte {error.start}")
         return Inspected(str(path), "", problems, None)
     pipeline = _read(file, Document(text, problems, environment))
     return Inspected(str(path), text, problems, None if problems.has_errors else pipeline)
@@ -71,10 +71,12 @@ def _read(file: Path, document: Document) -> Pipeline | None:
     problems = document.problems
     if document.root is None:
         if not problems.has_errors:
-            problems.error(Place(1, 1), "the file is empty; `millstream pipeline init` writes one that works")
+            problems.error(Position(1, 1), "the file is empty; `millstream pipeline init` writes an example")
         return None
     if not isinstance(document.root, MappingNode):
-        problems.error(place_of(document.root), "a pipeline's file is a mapping: name, sources, steps, sinks")
+        problems.error(
+            position_of(document.root), "a pipeline is a mapping with the keys name, sources, steps and sinks"
+        )
         return None
     top = Section(document, document.root, "the pipeline", _KEYS)
     name = _read_name(top)
@@ -87,7 +89,7 @@ def _read(file: Path, document: Document) -> Pipeline | None:
         if key not in top:
             top.missing(key)
         elif not found and document.is_null(top.values[key]):
-            problems.error(top.place_of_key(key), f"`{key}` has nothing in it")
+            problems.error(top.position_of_key(key), f"`{key}` is empty; add at least one")
     wired = wire(sources, steps, sinks, problems)
     pipeline = Pipeline(
         name=name,
@@ -109,11 +111,12 @@ def _read(file: Path, document: Document) -> Pipeline | None:
 
 
 def _read_name(top: Section) -> str:
-    name = top.required_text("name", ": checkpoints, queries and groups are called after it")
+    name = top.required_text("name", ": checkpoints, queries and groups are named after it")
     if name and not _PIPELINE_NAME.fullmatch(name):
         top.problems.error(
-            top.place_of_value("name"),
-            f"{name!r} cannot be the name of a pipeline: letters, digits, `.`, `_` and `-`, at most 100, no sign first",
+            top.position_of_value("name"),
+            f"{name!r} is not a valid name of a pipeline: use at most 100 letters, digits, `.`, `_` and `-`, a letter "
+            f"or digit first",
         )
     return name
 
@@ -126,7 +129,7 @@ def _read_bootstrap(top: Section) -> str:
     for address in text.split(","):
         if not _ADDRESS.fullmatch(address.strip()):
             top.problems.error(
-                place_of(node), f"`bootstrap` is HOST:PORT, several with commas in between; {address!r} is not"
+                position_of(node), f"`bootstrap` has {address!r}; write HOST:PORT, several separated by commas"
             )
     return text
 
@@ -135,7 +138,7 @@ def _read_registry(top: Section) -> Registry | None:
     node = top.values.get("registry")
     if node is None or top.document.is_null(node):
         return None
-    line = top.place_of_key("registry").line
+    line = top.position_of_key("registry").line
     if isinstance(node, ScalarNode):
         return Registry(url=_checked_url(top, "registry"), line=line)
     inner = top.section("registry", "the registry", ("url", "username", "password"))
@@ -153,7 +156,7 @@ def _checked_url(section: Section, key: str) -> str:
     url = section.text(key) or ""
     if url and not re.match(r"https?://[^\s/]+", url):
         section.problems.error(
-            section.place_of_value(key), f"{url!r} is no address of a registry; write http://HOST:PORT"
+            section.position_of_value(key), f"{url!r} is not the address of a registry; write http://HOST:PORT"
         )
     return url.rstrip("/")
 
@@ -169,7 +172,7 @@ def _read_dead_letters(top: Section, name: str) -> DeadLetters:
     topic = top.text("dead_letters")
     if topic is None:
         return DeadLetters(topic=f"{name}.dead-letters", line=0)
-    place = top.place_of_value("dead_letters")
+    position = top.position_of_value("dead_letters")
     if TOPIC_NAME.fullmatch(topic) is None:
-        read_topic(top, Word(topic, place))
-    return DeadLetters(topic=topic, line=place.line)
+        read_topic(top, LocatedText(topic, position))
+    return DeadLetters(topic=topic, line=position.line)

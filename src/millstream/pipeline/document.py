@@ -1,9 +1,7 @@
-"""A YAML file as nodes that know their place: sections with known keys, and values of known types.
+"""A YAML file as nodes with positions: sections with known keys, values of known types, durations and sizes.
 
-A value that is wrong is reported to `Problems` and read as absent, so that the rest of the file is looked at too.
-`${NAME}` and `${NAME:-default}` in a text are taken from the environment; `$${` is a plain `${`.
-
-Durations, sizes and points in time as people write them.
+A wrong value is reported to `Problems` and read as absent, so that the rest of the file is checked too. `${NAME}` and
+`${NAME:-default}` in a text are replaced from the environment; `$${` is a plain `${`.
 """
 
 import os
@@ -19,7 +17,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from millstream.common.quantities import parse_duration_ms, parse_size
 from millstream.pipeline.model import Duration
-from millstream.pipeline.problems import Place, Problems, nearest
+from millstream.pipeline.problems import Position, Problems, nearest
 
 
 def parse_duration(text: str) -> Duration:
@@ -43,19 +41,19 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """A text and where it stands: what a reference is until it is known to be right."""
+class LocatedText:
+    """A text and its position in the file."""
 
     text: str
-    place: Place
+    position: Position
 
 
-def place_of(node: Node) -> Place:
-    return Place(node.start_mark.line + 1, node.start_mark.column + 1)
+def position_of(node: Node) -> Position:
+    return Position(node.start_mark.line + 1, node.start_mark.column + 1)
 
 
 class Document:
-    """The text of a file, its root node (None when there is none), and where problems go."""
+    """The text of a file, its root node (None if there is none), and the collector of problems."""
 
     def __init__(self, text: str, problems: Problems, environment: Mapping[str, str] | None = None) -> None:
         self.text = text
@@ -69,14 +67,17 @@ class Document:
             self._loader = loader
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
+            position = Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1)
             said = " ".join(part for part in (error.context, error.problem) if part)
-            problems.error(place, f"this is not YAML: {said}{_yaml_advice(said)}")
+            problems.error(position, f"this is not valid YAML: {said}{_yaml_advice(said)}")
         except yaml.reader.ReaderError as error:
             line = text[: error.position].count("\n") + 1
-            problems.error(Place(line, 1), f"this is not YAML: the character #x{error.character:04x} is not allowed")
+            problems.error(
+                Position(line, 1),
+                f"this is not valid YAML: the character #x{error.character:04x} is not allowed; remove it",
+            )
         if self.root is not None and self._goes_round(self.root, ()):
-            problems.error(place_of(self.root), "an alias (*name) stands inside what it is an alias of")
+            problems.error(position_of(self.root), "an alias (*name) contains itself; remove it")
             self.root = None
 
     def _goes_round(self, node: Node, above: tuple[int, ...]) -> bool:
@@ -88,12 +89,12 @@ class Document:
         return isinstance(node, SequenceNode) and any(self._goes_round(part, below) for part in node.value)
 
     def merged(self, node: MappingNode) -> None:
-        """Bring in what `<<` names."""
+        """Merges the mappings that `<<` names."""
         if any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
             try:
                 self._loader.flatten_mapping(node)
             except yaml.MarkedYAMLError as error:
-                self.problems.error(place_of(node), f"`<<` must name a mapping: {error.problem}")
+                self.problems.error(position_of(node), f"`<<` must name a mapping: {error.problem}")
 
     def is_null(self, node: Node) -> bool:
         return isinstance(node, ScalarNode) and node.tag == _NULL
@@ -108,15 +109,15 @@ class Document:
             if match[3] is not None:
                 return match[3]
             self.problems.error(
-                self.place_in(node, "${" + match[2]),
+                self.position_in(node, "${" + match[2]),
                 f"the environment variable {match[2]} is not set; set it, or write ${{{match[2]}:-default}}",
             )
             return match[2]
 
         return _VARIABLE.sub(value, str(node.value))
 
-    def place_in(self, node: ScalarNode, wanted: str, occurrence: int = 0) -> Place:
-        """Where `wanted` is written inside a scalar, whatever its style; the scalar's own place if it is not found."""
+    def position_in(self, node: ScalarNode, wanted: str, occurrence: int = 0) -> Position:
+        """The position of `wanted` inside a scalar of any style; the position of the scalar if it is not found."""
         begin, end = node.start_mark.index, node.end_mark.index
         pattern = re.escape(wanted)
         if wanted[:1].isidentifier():
@@ -124,18 +125,18 @@ class Document:
         for count, match in enumerate(re.finditer(pattern, self.text[begin:end], re.IGNORECASE)):
             if count == occurrence:
                 before = self.text[: begin + match.start()]
-                return Place(before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
-        return place_of(node)
+                return Position(before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+        return position_of(node)
 
     def plain(self, node: Node) -> Any:
-        """A value as Python has it, for what is handed on as it is."""
+        """A value as a Python object, for values that are passed on unchanged."""
         if isinstance(node, ScalarNode):
             if node.tag == "tag:yaml.org,2002:str":
                 return self.substituted(node)
             try:
                 return self._loader.construct_object(node, deep=True)
             except (yaml.MarkedYAMLError, ValueError):
-                self.problems.error(place_of(node), f"{node.value!r} with the tag {node.tag} cannot be read")
+                self.problems.error(position_of(node), f"{node.value!r} with the tag {node.tag} cannot be read")
                 return None
         if isinstance(node, SequenceNode):
             return [self.plain(part) for part in node.value]
@@ -146,14 +147,14 @@ class Document:
 
 def _yaml_advice(said: str) -> str:
     if "mapping values are not allowed" in said:
-        return "; a text with `: ` in it needs quotes, or a `|` and a line of its own"
+        return "; put a text with `: ` in quotes, or write it on the next line after `|`"
     if "cannot start any token" in said:
-        return "; indent with spaces, and put quotes around a text that begins with a special character"
+        return "; indent with spaces, and put a text that begins with a special character in quotes"
     return ""
 
 
 def describe(node: Node) -> str:
-    """What a value is, for messages."""
+    """The kind of a value, for messages."""
     if isinstance(node, MappingNode):
         return "a mapping"
     if isinstance(node, SequenceNode):
@@ -162,7 +163,7 @@ def describe(node: Node) -> str:
 
 
 class Section:
-    """A mapping of the file of which the keys are known. `what` is how messages call it."""
+    """A mapping with known keys. `what`: its name in messages."""
 
     def __init__(self, document: Document, node: Node | None, what: str, known: Sequence[str]) -> None:
         self.document = document
@@ -170,51 +171,55 @@ class Section:
         self.what = what
         self.known = tuple(known)
         self.values: dict[str, Node] = {}
-        self.places: dict[str, Place] = {}
+        self.positions: dict[str, Position] = {}
         self.has_unknown = False
         self.is_mapping = isinstance(node, MappingNode)
-        self.place = place_of(node) if node is not None else Place(1, 1)
+        self.position = position_of(node) if node is not None else Position(1, 1)
         if node is None or document.is_null(node):
             return
         if not isinstance(node, MappingNode):
-            self.problems.error(self.place, f"{what} must be a mapping of {', '.join(known)}; this is {describe(node)}")
+            self.problems.error(
+                self.position, f"{what} must be a mapping of {', '.join(known)}; this is {describe(node)}"
+            )
             return
         for key, value in entries(document, node):
             name = str(key.value)
             if name not in self.known:
                 self.has_unknown = True
                 self.problems.error(
-                    place_of(key), f"{what} has no key {name!r}; {nearest(name, self.known, noun='its keys are')}"
+                    position_of(key), f"{what} has no key {name!r}; {nearest(name, self.known, noun='its keys are')}"
                 )
                 continue
             self.values[name] = value
-            self.places[name] = place_of(key)
+            self.positions[name] = position_of(key)
 
     @property
     def line(self) -> int:
-        return self.place.line
+        return self.position.line
 
     def __contains__(self, key: str) -> bool:
         return key in self.values
 
-    def place_of_key(self, key: str) -> Place:
-        return self.places.get(key, self.place)
+    def position_of_key(self, key: str) -> Position:
+        return self.positions.get(key, self.position)
 
-    def place_of_value(self, key: str) -> Place:
+    def position_of_value(self, key: str) -> Position:
         node = self.values.get(key)
-        return place_of(node) if node is not None else self.place
+        return position_of(node) if node is not None else self.position
 
     def missing(self, key: str, hint: str = "") -> None:
-        self.problems.error(self.place, f"{self.what} needs `{key}`{hint}")
+        self.problems.error(self.position, f"{self.what} needs `{key}`{hint}")
 
     def scalar(self, key: str) -> ScalarNode | None:
-        """The node of a single value; None (after a word about it) if it is a list or a mapping."""
+        """The node of a single value; None (and a problem) if it is a list or a mapping."""
         node = self.values.get(key)
         if node is None or self.document.is_null(node):
             return None
         if isinstance(node, ScalarNode):
             return node
-        self.problems.error(place_of(node), f"`{key}` of {self.what} must be a single value; this is {describe(node)}")
+        self.problems.error(
+            position_of(node), f"`{key}` of {self.what} must be a single value; this is {describe(node)}"
+        )
         return None
 
     def text(self, key: str) -> str | None:
@@ -227,7 +232,7 @@ class Section:
             return ""
         value = self.text(key)
         if value == "" or (value is None and self.document.is_null(self.values[key])):
-            self.problems.error(self.place_of_key(key), f"`{key}` of {self.what} is empty{hint}")
+            self.problems.error(self.position_of_key(key), f"`{key}` of {self.what} is empty{hint}")
         return value or ""
 
     def _parsed(self, key: str, parse: Callable[[str], _Value]) -> _Value | None:
@@ -237,14 +242,14 @@ class Section:
         try:
             return parse(text)
         except ValueError as error:
-            self.problems.error(self.place_of_value(key), f"`{key}` of {self.what}: {error}")
+            self.problems.error(self.position_of_value(key), f"`{key}` of {self.what}: {error}")
             return None
 
     def duration(self, key: str, *, positive: bool = True) -> Duration | None:
         def parse(text: str) -> Duration:
             found = parse_duration(text)
             if positive and found.milliseconds == 0:
-                raise ValueError("must be longer than nothing")
+                raise ValueError("the duration must be longer than 0")
             return found
 
         return self._parsed(key, parse)
@@ -256,7 +261,7 @@ class Section:
         def parse(text: str) -> int:
             digits = text.replace("_", "")
             if not digits.isascii() or not digits.isdigit() or int(digits) == 0:
-                raise ValueError(f"{text!r} is not a number from 1 on")
+                raise ValueError(f"{text!r} is not a whole number of at least 1")
             return int(digits)
 
         return self._parsed(key, parse)
@@ -275,7 +280,7 @@ class Section:
         def parse(text: str) -> _Choice:
             wanted = re.sub(r"[\s-]+", "_", text.lower())
             if wanted not in options:
-                raise ValueError(f"{text!r} is not known; {nearest(wanted, options, noun='use')}")
+                raise ValueError(f"{text!r} is not known; {nearest(wanted, options, noun='use one of')}")
             return kind(wanted)
 
         return self._parsed(key, parse)
@@ -283,29 +288,31 @@ class Section:
     def section(self, key: str, what: str, known: Sequence[str]) -> "Section":
         return Section(self.document, self.values.get(key), what, known)
 
-    def names(self, key: str) -> tuple[Word, ...]:
-        """One text or a list of them, each with its place."""
+    def names(self, key: str) -> tuple[LocatedText, ...]:
+        """One text or a list of texts, each with its position."""
         node = self.values.get(key)
         if node is None or self.document.is_null(node):
             return ()
-        found: list[Word] = []
+        found: list[LocatedText] = []
         for part in node.value if isinstance(node, SequenceNode) else [node]:
             if not isinstance(part, ScalarNode) or self.document.is_null(part):
                 self.problems.error(
-                    place_of(part),
+                    position_of(part),
                     f"`{key}` of {self.what} must be one text or a list of texts; this is {describe(part)}",
                 )
                 continue
-            found.append(Word(self.document.substituted(part).strip(), place_of(part)))
+            found.append(LocatedText(self.document.substituted(part).strip(), position_of(part)))
         return tuple(found)
 
     def texts(self, key: str) -> dict[str, str]:
-        """A mapping of texts, such as options: numbers and flags are taken as they are written."""
+        """A mapping of texts, such as options; numbers and flags are kept as written."""
         node = self.values.get(key)
         if node is None or self.document.is_null(node):
             return {}
         if not isinstance(node, MappingNode):
-            self.problems.error(place_of(node), f"`{key}` of {self.what} must be a mapping; this is {describe(node)}")
+            self.problems.error(
+                position_of(node), f"`{key}` of {self.what} must be a mapping; this is {describe(node)}"
+            )
             return {}
         found: dict[str, str] = {}
         for name, value in entries(self.document, node):
@@ -314,39 +321,41 @@ class Section:
                 found[str(name.value)] = text.lower() if value.tag == _BOOL else text
             else:
                 self.problems.error(
-                    place_of(value), f"`{name.value}` in `{key}` must be a single value; this is {describe(value)}"
+                    position_of(value), f"`{name.value}` in `{key}` must be a single value; this is {describe(value)}"
                 )
         return found
 
     def arguments(self, key: str) -> dict[str, Any]:
-        """A mapping of whatever YAML can say."""
+        """A mapping with any YAML values, for arguments of a function."""
         node = self.values.get(key)
         if node is None or self.document.is_null(node):
             return {}
         if not isinstance(node, MappingNode):
-            self.problems.error(place_of(node), f"`{key}` of {self.what} must be a mapping; this is {describe(node)}")
+            self.problems.error(
+                position_of(node), f"`{key}` of {self.what} must be a mapping; this is {describe(node)}"
+            )
             return {}
         for name, _ in entries(self.document, node):
             if not str(name.value).isidentifier():
                 self.problems.error(
-                    place_of(name), f"{name.value!r} in `{key}` cannot be a parameter of a Python function"
+                    position_of(name), f"{name.value!r} in `{key}` is not a valid name of a Python parameter; rename it"
                 )
         plain: dict[str, Any] = self.document.plain(node)
         return plain
 
 
 def entries(document: Document, node: MappingNode) -> Iterator[tuple[ScalarNode, Node]]:
-    """The pairs of a mapping with plain keys; a key that stands twice is reported."""
-    seen: dict[str, Place] = {}
+    """The pairs of a mapping with plain keys; a repeated key is reported."""
+    seen: dict[str, Position] = {}
     for key, _ in node.value:
         if not isinstance(key, ScalarNode):
-            document.problems.error(place_of(key), "a key must be a plain text")
+            document.problems.error(position_of(key), "a key must be a text")
             continue
         if key.value in seen:
             document.problems.error(
-                place_of(key), f"{key.value!r} stands here twice; the first is on line {seen[key.value].line}"
+                position_of(key), f"{key.value!r} is here twice; the first is on line {seen[key.value].line}"
             )
-        seen[key.value] = place_of(key)
+        seen[key.value] = position_of(key)
     document.merged(node)
     last = {key.value: (key, value) for key, value in node.value if isinstance(key, ScalarNode)}
     yield from last.values()

@@ -1,12 +1,8 @@
-"""Python functions and classes that a pipeline names (`module:name`): found, imported, and asked what they take.
+"""Python functions and classes that a pipeline names (`module:name`): imported, checked, and sent to workers.
 
-Modules beside the pipeline's file come first. What a check imported from there is forgotten again, since another
-pipeline may have a module of the same name.
-
-The user's functions and classes, made ready to travel to workers.
-
-Modules beside the pipeline's file exist nowhere but there. Their functions are therefore sent to workers by value: that
-works embedded, on a cluster and over Spark Connect alike, without shipping files.
+Modules beside the pipeline's file are found first. A check removes the modules that it imported from there, because
+another pipeline may have a module of the same name. Workers do not have these modules, so their functions are pickled
+by value: that works embedded, on a cluster and over Spark Connect, without shipping files.
 """
 
 import importlib
@@ -20,14 +16,14 @@ from types import ModuleType
 from typing import Any
 
 from millstream.pipeline.model import Python, Stateful, Step
-from millstream.pipeline.parts import Drafted
-from millstream.pipeline.problems import Place, Problems, nearest
+from millstream.pipeline.parts import ParsedPart
+from millstream.pipeline.problems import Position, Problems, nearest
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class FunctionError(Exception):
-    """What a pipeline names cannot be had; the text says why."""
+    """A function or class cannot be imported; the text says why."""
 
 
 def resolve(reference: str, directory: Path) -> Any:
@@ -48,10 +44,10 @@ def resolve(reference: str, directory: Path) -> Any:
 
 def _not_found(module_name: str, error: ModuleNotFoundError, directory: Path) -> str:
     if error.name and error.name.split(".")[0] != module_name.split(".")[0]:
-        return f"importing {module_name} failed{_where(error)}: there is no module {error.name!r}; is it installed?"
+        return f"importing {module_name} failed{_where(error)}: there is no module {error.name!r}; install it"
     beside = sorted(path.stem for path in directory.glob("*.py"))
     return (
-        f"there is no module {module_name!r}, neither beside the file ({directory}) nor installed; "
+        f"there is no module {module_name!r} beside the file ({directory}) or installed; "
         f"{nearest(module_name, beside, noun='beside it are')}"
     )
 
@@ -86,18 +82,18 @@ def _forgetting(directory: Path) -> Iterator[None]:
                 del sys.modules[name]
 
 
-def check_functions(steps: list[Drafted[Step]], directory: Path, problems: Problems) -> None:
-    """Import what the steps name, and see whether it can be called as they say."""
+def check_functions(steps: list[ParsedPart[Step]], directory: Path, problems: Problems) -> None:
+    """Imports the functions of the steps, and checks that they can be called with the given arguments."""
     with _forgetting(directory):
         for drafted in steps:
             step = drafted.part
             if isinstance(step, Python):
-                _check(step.function, directory, drafted.place_for("function"), problems, step)
+                _check(step.function, directory, drafted.position_for("function"), problems, step)
             elif isinstance(step, Stateful):
-                _check(step.processor, directory, drafted.place_for("processor"), problems, step)
+                _check(step.processor, directory, drafted.position_for("processor"), problems, step)
 
 
-def _check(reference: str, directory: Path, place: Place, problems: Problems, step: Python | Stateful) -> None:
+def _check(reference: str, directory: Path, position: Position, problems: Problems, step: Python | Stateful) -> None:
     if ":" not in reference:
         return
     try:
@@ -106,19 +102,19 @@ def _check(reference: str, directory: Path, place: Place, problems: Problems, st
         missing = error.__cause__
         if isinstance(missing, ModuleNotFoundError) and missing.name and missing.name.split(".")[0] == "pyspark":
             problems.warning(
-                place, f"{reference} could not be looked at: it needs pyspark; pip install 'millstream[spark]'"
+                position, f"{reference} could not be checked, because it needs pyspark: pip install 'millstream[spark]'"
             )
         else:
-            problems.error(place, str(error))
+            problems.error(position, str(error))
         return
     message = _misfit_function(found, step) if isinstance(step, Python) else _misfit_processor(found, step)
     if message:
-        problems.error(place, f"{reference} {message}")
+        problems.error(position, f"{reference} {message}")
 
 
 def _misfit_function(found: Any, step: Python) -> str | None:
     if not callable(found):
-        return f"is not a function but {type(found).__name__}"
+        return f"is not a function, but {type(found).__name__}"
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError):
@@ -135,13 +131,13 @@ def _misfit_function(found: Any, step: Python) -> str | None:
 
 def _misfit_processor(found: Any, step: Stateful) -> str | None:
     if not isinstance(found, type):
-        return f"is not a class but {type(found).__name__}"
+        return f"is not a class, but {type(found).__name__}"
     if not any(base.__name__ == "StatefulProcessor" for base in found.__mro__[1:]):
         return "is not a pyspark.sql.streaming.StatefulProcessor"
     try:
         inspect.signature(found).bind(**step.arguments)
     except TypeError as error:
-        return f"cannot be made with the arguments {', '.join(step.arguments) or '(none)'}: {error}"
+        return f"cannot be created with the arguments {', '.join(step.arguments) or '(none)'}: {error}"
     except ValueError:
         return None
     abstract = sorted(getattr(found, "__abstractmethods__", ()))
@@ -157,7 +153,7 @@ def load(reference: str, directory: Path) -> Any:
 
 
 def _forget_namesake(name: str, directory: Path) -> None:
-    """A module of that name from beside another pipeline's file, in the same process."""
+    """Removes a module of the same name that belongs to another pipeline in this process."""
     module = sys.modules.get(name)
     if module is not None and (directory / f"{name}.py").exists() and not _is_in(module, directory):
         del sys.modules[name]

@@ -1,8 +1,7 @@
-"""What a pipeline is, once its file has been read and found right: plain values that the engine turns into DataFrames.
+"""The model of a pipeline: plain values, from a file that was read and checked, that the engine turns into DataFrames.
 
-Every part knows the `line` of the file that it comes from, so that a failure at run time can be shown there too.
-Names of sources, steps and branches are one set of names: each of them is a table that SQL and `from` can speak of.
-docs/pipelines.md says what each part means.
+Every part has the `line` of the file, so that a failure at run time can name it. Names of sources, steps and branches
+share one namespace: each is a table for SQL and `from`. docs/pipelines.md describes the parts.
 """
 
 from collections.abc import Mapping
@@ -14,13 +13,13 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True, slots=True, order=True)
 class Duration:
-    """A length of time as a file says it ("90 seconds", "5m")."""
+    """A duration, written as "90 seconds" or "5m"."""
 
     milliseconds: int
 
     @property
     def interval(self) -> str:
-        """As Spark's SQL and `withWatermark` take it."""
+        """For Spark SQL and `withWatermark`."""
         return f"{self.milliseconds} milliseconds"
 
     @property
@@ -39,7 +38,7 @@ class Duration:
 
 
 class Format(StrEnum):
-    """How the values (or keys) of records are written."""
+    """The format of values or keys."""
 
     RAW = "raw"
     STRING = "string"
@@ -58,12 +57,12 @@ class TableFormat(StrEnum):
 
 
 class BadRecords(StrEnum):
-    """What becomes of a record whose value is not what the source's format and schema say."""
+    """What happens to a record that cannot be decoded."""
 
     DEAD_LETTERS = "dead_letters"
     DROP = "drop"
     KEEP = "keep"
-    """The row stays, its columns null, and the column `_error` says why."""
+    """The row stays with null columns, and the column `_error` has the reason."""
 
 
 class Delivery(StrEnum):
@@ -93,7 +92,7 @@ class JoinType(StrEnum):
 
 
 class TimeMode(StrEnum):
-    """By which clock the timers of a stateful step run."""
+    """The clock of the timers of a stateful step."""
 
     NONE = "none"
     PROCESSING_TIME = "processing_time"
@@ -116,7 +115,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark:
-    """Rows whose `column` is older than the newest seen by more than `delay` may be left out."""
+    """Rows whose `column` is more than `delay` older than the newest may be dropped."""
 
     column: str
     delay: Duration
@@ -133,7 +132,7 @@ class Registry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetters:
-    """Where records go that cannot be read, and rows that no branch of a `route` takes."""
+    """The topic for records that cannot be decoded, and for rows that no branch of a `route` takes."""
 
     topic: str
     line: int
@@ -141,10 +140,10 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where a source begins when there is no checkpoint yet; exactly one of the three is given."""
+    """Where a source starts without a checkpoint; exactly one of the three is set."""
 
     position: str | None = None
-    """`earliest`, `latest` or `table:PATH` (history from that table, then the topic, without a gap)."""
+    """`earliest`, `latest` or `table:PATH` (rows of that table, then the topic, without a gap)."""
     timestamp_ms: int | None = None
     offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """topic -> partition -> offset (-2 earliest, -1 latest)."""
@@ -167,7 +166,7 @@ class TopicSource:
     format: Format = Format.RAW
     key_format: Format = Format.STRING
     schema: str | None = None
-    """Columns as Spark's DDL (`id STRING, amount DOUBLE`); without it the registry knows them."""
+    """Columns as Spark's DDL (`id STRING, amount DOUBLE`); without it they come from the registry."""
     subject: str | None = None
     """In the registry; by default `<topic>-value`."""
     starting: Start = field(default_factory=lambda: Start(position="earliest"))
@@ -175,16 +174,16 @@ class TopicSource:
     max_records_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     group: str | None = None
-    """Instead of the derived consumer group that shows progress."""
+    """Instead of the derived consumer group."""
     bad_records: BadRecords = BadRecords.DEAD_LETTERS
     headers: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
-    """Further options of format("millstream"), as they are."""
+    """Further options of format("millstream")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSource:
-    """A table that is read anew for each batch that joins it; not a stream."""
+    """A table that is joined to streams; it is read again when it changes."""
 
     kind: ClassVar[str] = "table"
     name: str
@@ -208,13 +207,13 @@ class StepBase:
     name: str
     line: int
     reads: tuple[str, ...]
-    """Names of the sources, steps and branches that it takes, in the order in which it says them."""
+    """Names of the sources, steps and branches that it reads, in the order of the file."""
     watermark: Watermark | None = None
-    """Of sql, python, join and route: put on the result. Of window, dedup and stateful: on what they take."""
+    """For sql, python, join and route: on the result. For window, dedup and stateful: on the input."""
 
     @property
     def gives(self) -> tuple[str, ...]:
-        """The names it adds for others to read."""
+        """The names of its results, which others can read."""
         return (self.name,)
 
 
@@ -223,12 +222,12 @@ class Sql(StepBase):
     kind: ClassVar[str] = "sql"
     query: str
     query_line: int
-    """Where the text begins (a block scalar begins a line below its key)."""
+    """The first line of the text (a block scalar starts a line below its key)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Python(StepBase):
-    """`function(*frames, **arguments)`, one DataFrame for each of `reads`, gives a DataFrame."""
+    """`function(*frames, **arguments)`, one DataFrame for each of `reads`, returns a DataFrame."""
 
     kind: ClassVar[str] = "python"
     function: str
@@ -238,7 +237,7 @@ class Python(StepBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A named SQL expression: what to group by, or an aggregate."""
+    """A named SQL expression: a grouping column or an aggregate."""
 
     name: str
     expression: str
@@ -247,7 +246,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window(StepBase):
-    """Gives `window_start`, `window_end`, the columns of `group_by`, then the aggregates."""
+    """Returns `window_start`, `window_end`, the columns of `group_by`, then the aggregates."""
 
     kind: ClassVar[str] = "window"
     window: WindowKind
@@ -256,7 +255,7 @@ class Window(StepBase):
     slide: Duration | None = None
     """Only of SLIDING."""
     time: str
-    """The column of event time."""
+    """The column with the event time."""
     group_by: tuple[Column, ...] = ()
     aggregate: tuple[Column, ...]
 
@@ -300,8 +299,8 @@ class Join(StepBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest(StepBase):
-    """`reads` is one TopicSource, read from its beginning as a table: of each key the newest record; none if that is a
-    tombstone. Looked at again when a batch begins and `refresh` has passed."""
+    """A TopicSource read from its beginning as a table: the newest record of each key, or none if that is a tombstone.
+    Checked for changes every `refresh`."""
 
     kind: ClassVar[str] = "latest"
     key: tuple[str, ...] = ()
@@ -311,7 +310,7 @@ class Latest(StepBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dedup(StepBase):
-    """The first row of each key; a repetition within the watermark's delay is left out."""
+    """The first row of each key; duplicates within the watermark's delay are dropped."""
 
     kind: ClassVar[str] = "dedup"
     key: tuple[str, ...]
@@ -330,12 +329,12 @@ REST_DROP = "drop"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route(StepBase):
-    """Each row goes to the first branch whose condition is true; the others, to `rest`."""
+    """Each row goes to the first branch whose condition is true; other rows go to `rest`."""
 
     kind: ClassVar[str] = "route"
     branches: tuple[Branch, ...]
     rest: str = REST_DEAD_LETTERS
-    """REST_DEAD_LETTERS, REST_DROP, or the name of one more branch, which takes them."""
+    """REST_DEAD_LETTERS, REST_DROP, or the name of another branch."""
 
     @property
     def gives(self) -> tuple[str, ...]:
@@ -345,14 +344,14 @@ class Route(StepBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stateful(StepBase):
-    """transformWithStateInPandas, by a StatefulProcessor made as `Processor(**arguments)`."""
+    """transformWithStateInPandas with the StatefulProcessor `Processor(**arguments)`."""
 
     kind: ClassVar[str] = "stateful"
     processor: str
     """module:Class."""
     key: tuple[str, ...]
     output: str
-    """DDL of the rows it gives."""
+    """DDL of the result."""
     mode: OutputMode = OutputMode.APPEND
     time: TimeMode = TimeMode.NONE
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -369,12 +368,12 @@ class SinkBase:
     name: str
     line: int
     reads: str
-    """The source, step or branch whose rows it takes."""
+    """The source, step or branch that it writes."""
     mode: OutputMode = OutputMode.APPEND
     trigger: Trigger | None = None
     """Instead of the pipeline's."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Further options of the format's writer, as they are."""
+    """Further options of the writer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,10 +383,10 @@ class TopicSink(SinkBase):
     format: Format = Format.JSON
     """RAW: the rows have `value` (binary or string) and perhaps `key`, `headers`, `partition`, `timestamp`."""
     key: str | None = None
-    """A SQL expression over the row; its text is the record's key."""
+    """A SQL expression; its text is the key of the record."""
     headers: tuple[Column, ...] = ()
     timestamp: str | None = None
-    """A column: the record's time."""
+    """The column with the timestamp of the record."""
     delivery: Delivery = Delivery.EXACTLY_ONCE
     subject: str | None = None
     schema: str | None = None
@@ -398,7 +397,7 @@ class TopicSink(SinkBase):
 class TableSink(SinkBase):
     kind: ClassVar[str] = "table"
     format: TableFormat = TableFormat.DELTA
-    """PARQUET, DELTA or ICEBERG."""
+    """DELTA or ICEBERG."""
     path: str
     partition_by: tuple[str, ...] = ()
     """Columns, or days(column), hours(column), months(column)."""
@@ -418,18 +417,18 @@ Sink = TopicSink | TableSink | ConsoleSink
 class Pipeline:
     name: str
     file: str
-    """Where it was read from; relative paths in it are relative to the file's directory, and are absolute here."""
+    """The path of the file. Paths in the file are relative to its directory; here they are absolute."""
     description: str = ""
     bootstrap: str = "localhost:9092"
     connection: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Kafka client settings (security.protocol, sasl.…), for sources, sinks and dead letters alike."""
+    """Kafka client settings (security.protocol, sasl.…), for sources, sinks and dead letters."""
     registry: Registry | None = None
     spark: Mapping[str, str] = field(default_factory=dict)
     trigger: Trigger = field(default_factory=Trigger)
     checkpoint: str | None = None
-    """A directory or URI; by default it is in the pipeline's state directory (see `naming`)."""
+    """A directory or URI; by default below the pipeline's state directory (see `state`)."""
     dead_letters: DeadLetters
     sources: tuple[Source, ...]
     steps: tuple[Step, ...]
-    """In an order in which each comes after what it reads."""
+    """Ordered: each step comes after the steps that it reads."""
     sinks: tuple[Sink, ...]

@@ -1,4 +1,4 @@
-"""What the readers of sources, steps and sinks share: names, references, watermarks, triggers, paths."""
+"""Reading of names, references, watermarks, triggers, schemas and paths, shared by sources, steps and sinks."""
 
 import re
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from typing import Generic, TypeVar
 
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from millstream.pipeline.ddl import DdlColumn, DdlError, parse_columns
-from millstream.pipeline.document import Document, Section, Word, describe, entries, parse_duration, place_of
+from millstream.pipeline.document import Document, LocatedText, Section, describe, entries, parse_duration, position_of
 from millstream.pipeline.model import Column, Duration, Sink, Source, Step, Trigger, TriggerKind, Watermark
-from millstream.pipeline.problems import Place, nearest
+from millstream.pipeline.problems import Position, nearest
 from millstream.pipeline.sql_names import SqlError, check_expression, plain_column
+from millstream.schemas.ddl import DdlColumn, DdlError, parse_columns
 
 TABLE_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 SINK_NAME = re.compile(r"[a-z_][a-z0-9_-]*")
@@ -22,53 +22,53 @@ _Part = TypeVar("_Part", Source, Step, Sink, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Drafted(Generic[_Part]):
-    """A part as it was read, and where it and its references stand; whether these are right is seen later."""
+class ParsedPart(Generic[_Part]):
+    """A source, step or sink as read, with positions; its references are checked later."""
 
     part: _Part
-    place: Place
-    refers_to: tuple[Word, ...] = ()
+    position: Position
+    refers_to: tuple[LocatedText, ...] = ()
     columns: tuple[DdlColumn, ...] | None = None
-    """What its schema says, if it has one."""
-    places: tuple[tuple[str, Place], ...] = ()
-    """Of things in it that are checked later, by what they are."""
+    """The columns of its schema, if it has one."""
+    positions: tuple[tuple[str, Position], ...] = ()
+    """Positions of values that are checked later, by key."""
 
-    def place_for(self, what: str) -> Place:
-        return dict(self.places).get(what, self.place)
+    def position_for(self, what: str) -> Position:
+        return dict(self.positions).get(what, self.position)
 
 
 def named_parts(
     document: Document, node: Node | None, what: str, pattern: re.Pattern[str]
-) -> Iterator[tuple[Word, Node]]:
-    """The entries of `sources`, `steps` or `sinks`: a name each, and what it stands for."""
+) -> Iterator[tuple[LocatedText, Node]]:
+    """The entries of `sources`, `steps` or `sinks`: names and their nodes."""
     if node is None or document.is_null(node):
         return
     if not isinstance(node, MappingNode):
         document.problems.error(
-            place_of(node), f"`{what}s` must be a mapping from names to {what}s; this is {describe(node)}"
+            position_of(node), f"`{what}s` must be a mapping from names to {what}s; this is {describe(node)}"
         )
         return
     for key, value in entries(document, node):
         name = str(key.value)
         if not pattern.fullmatch(name):
             document.problems.error(
-                place_of(key), f"{name!r} cannot be the name of a {what}: {_name_advice(name, pattern)}"
+                position_of(key), f"{name!r} is not a valid name of a {what}: {_name_advice(name, pattern)}"
             )
-        yield Word(name, place_of(key)), value
+        yield LocatedText(name, position_of(key)), value
 
 
 def _name_advice(name: str, pattern: re.Pattern[str]) -> str:
     allowed = "lower-case letters, digits and _" + ("" if pattern is TABLE_NAME else " and -")
     better = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
     better = f"_{better}" if better[:1].isdigit() else better
-    return f"it has {allowed}, and no digit first" + (f"; for example {better!r}" if better and better != name else "")
+    return f"use {allowed}, and no digit first" + (f"; for example {better!r}" if better and better != name else "")
 
 
 def read_watermark(section: Section) -> Watermark | None:
     if "watermark" not in section:
         return None
     inner = section.section("watermark", f"the watermark of {section.what}", ("column", "delay"))
-    column = inner.required_text("column", ": the column of event time")
+    column = inner.required_text("column", ": the column with the event time")
     if "delay" not in inner and isinstance(section.values["watermark"], MappingNode):
         inner.missing("delay", ": how late a row may come, for example 2 minutes")
     delay = inner.duration("delay", positive=False) or Duration(0)
@@ -79,13 +79,13 @@ def read_trigger(section: Section) -> Trigger | None:
     text = section.text("trigger")
     if text is None:
         return None
-    line = section.place_of_key("trigger").line
+    line = section.position_of_key("trigger").line
     words = text.lower().replace("_", " ").split(maxsplit=1) or [""]
     if words[0] == "every" and len(words) == 2:
         try:
             every = parse_duration(words[1])
         except ValueError as error:
-            section.problems.error(section.place_of_value("trigger"), f"`trigger`: {error}")
+            section.problems.error(section.position_of_value("trigger"), f"`trigger`: {error}")
             every = Duration(0)
         return Trigger(kind=TriggerKind.EVERY, every=every, line=line)
     known = {
@@ -96,7 +96,7 @@ def read_trigger(section: Section) -> Trigger | None:
     found = known.get(" ".join(words))
     if found is None:
         advice = "write `every 5s`, `available now` or `as soon as possible`"
-        section.problems.error(section.place_of_value("trigger"), f"`trigger` {text!r} is not known; {advice}")
+        section.problems.error(section.position_of_value("trigger"), f"`trigger` {text!r} is not known; {advice}")
         return None
     return Trigger(kind=found, line=line)
 
@@ -107,22 +107,30 @@ def read_schema(section: Section, key: str = "schema") -> tuple[str | None, tupl
     if text is None:
         return None, None
     try:
-        return text, parse_columns(text)
+        columns = parse_columns(text)
     except DdlError as error:
-        section.problems.error(section.place_of_value(key), f"`{key}` of {section.what}: {error}")
+        section.problems.error(section.position_of_value(key), f"`{key}` of {section.what}: {error}")
         return text, None
+    names = [column.name.lower() for column in columns]  # Spark does not tell upper from lower case
+    for index, column in enumerate(columns):
+        if names[index] in names[:index]:
+            message = f"`{key}` of {section.what}: the column {column.name!r} is there twice"
+            section.problems.error(section.position_of_value(key), message)
+            return text, None
+    return text, columns
 
 
-def read_topic(section: Section, word: Word) -> str:
+def read_topic(section: Section, word: LocatedText) -> str:
     if not TOPIC_NAME.fullmatch(word.text):
         section.problems.error(
-            word.place, f"{word.text!r} cannot be the name of a topic: letters, digits, `.`, `_` and `-`, at most 249"
+            word.position,
+            f"{word.text!r} is not a valid topic name: use at most 249 letters, digits, `.`, `_` and `-`",
         )
     return word.text
 
 
 def read_path(section: Section, key: str, directory: Path) -> str:
-    """A directory or file relative to the pipeline's file, or a URI as it is."""
+    """A path relative to the pipeline's file, or a URI."""
     text = section.required_text(key)
     if not text or "://" in text or text.startswith("s3:"):
         return text
@@ -130,7 +138,7 @@ def read_path(section: Section, key: str, directory: Path) -> str:
 
 
 def read_columns(section: Section, key: str, *, names_needed: bool) -> tuple[Column, ...]:
-    """Named expressions: a mapping, or (unless names are needed) plain columns, one or a list."""
+    """Named expressions: a mapping, or (unless names are needed) one column or a list of columns."""
     node = section.values.get(key)
     if node is None or section.document.is_null(node):
         return ()
@@ -139,35 +147,35 @@ def read_columns(section: Section, key: str, *, names_needed: bool) -> tuple[Col
         for name, value in entries(section.document, node):
             if not isinstance(value, ScalarNode) or section.document.is_null(value):
                 section.problems.error(
-                    place_of(value), f"{name.value!r} in `{key}` must be a SQL expression; this is {describe(value)}"
+                    position_of(value), f"{name.value!r} in `{key}` must be a SQL expression; this is {describe(value)}"
                 )
                 continue
             expression = section.document.substituted(value).strip()
-            check_sql(section, key, Word(expression, place_of(value)), value)
-            found.append(Column(name=str(name.value), expression=expression, line=place_of(name).line))
+            check_sql(section, key, LocatedText(expression, position_of(value)), value)
+            found.append(Column(name=str(name.value), expression=expression, line=position_of(name).line))
         return tuple(found)
     if names_needed:
         section.problems.error(
-            place_of(node), f"`{key}` of {section.what} must be a mapping from names to SQL expressions"
+            position_of(node), f"`{key}` of {section.what} must be a mapping from names to SQL expressions"
         )
         return ()
     for word in section.names(key):
         column = plain_column(word.text)
         if column is None:
             section.problems.error(
-                word.place,
-                f"{word.text!r} in `{key}` is not a column; give an expression a name: `{key}: {{name: {word.text}}}`",
+                word.position,
+                f"{word.text!r} in `{key}` is not a column; give the expression a name: `{key}: {{name: {word.text}}}`",
             )
             continue
-        found.append(Column(name=column, expression=word.text, line=word.place.line))
+        found.append(Column(name=column, expression=word.text, line=word.position.line))
     return tuple(found)
 
 
-def check_sql(section: Section, key: str, word: Word, node: Node | None = None) -> None:
+def check_sql(section: Section, key: str, word: LocatedText, node: Node | None = None) -> None:
     try:
         check_expression(word.text)
     except SqlError as error:
-        section.problems.error(word.place, f"`{key}` of {section.what}: {error} (in {word.text!r})")
+        section.problems.error(word.position, f"`{key}` of {section.what}: {error} (in {word.text!r})")
 
 
 def read_key_columns(section: Section, key: str) -> tuple[str, ...]:
@@ -177,7 +185,7 @@ def read_key_columns(section: Section, key: str) -> tuple[str, ...]:
         column = plain_column(word.text)
         if column is None:
             section.problems.error(
-                word.place, f"{word.text!r} in `{key}` of {section.what} is not the name of a column"
+                word.position, f"{word.text!r} in `{key}` of {section.what} is not the name of a column"
             )
         else:
             columns.append(column)
@@ -185,19 +193,17 @@ def read_key_columns(section: Section, key: str) -> tuple[str, ...]:
 
 
 def one_kind(section: Section, kinds: tuple[str, ...], what: str) -> str | None:
-    """Which of the keys that say what a part is stands there; exactly one must."""
+    """The key that gives the kind of a part; exactly one must be present."""
     present = [kind for kind in kinds if kind in section]
     if len(present) == 1:
         return present[0]
     if not present:
-        if section.is_mapping and not section.has_unknown:  # an unknown key may well be the kind, misspelt
-            section.problems.error(
-                section.place, f"{section.what} does not say what it is: it needs one of {', '.join(kinds)}"
-            )
+        if section.is_mapping and not section.has_unknown:  # an unknown key may be a misspelt kind
+            section.problems.error(section.position, f"{section.what} has no kind; add one of {', '.join(kinds)}")
         return None
     section.problems.error(
-        section.place_of_key(present[1]),
-        f"{section.what} is two things at once, {' and '.join(present)}; make two {what}s of it",
+        section.position_of_key(present[1]),
+        f"{section.what} has two kinds, {' and '.join(present)}; make two {what}s of it",
     )
     return None
 

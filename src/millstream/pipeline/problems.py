@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline's file: every mistake with its place, collected, so that all are told at once."""
+"""Problems of a pipeline's file: each with its position, collected, so that all are reported at once."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
-    """A place in the file; both count from one, as editors do."""
+class Position:
+    """A position in the file; lines and columns count from 1."""
 
     line: int
     column: int
@@ -21,25 +21,25 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    place: Place
+    position: Position
     severity: Severity
     message: str
 
     def text(self, file: str) -> str:
-        return f"{file}:{self.place.line}:{self.place.column}: {self.severity}: {self.message}"
+        return f"{file}:{self.position.line}:{self.position.column}: {self.severity}: {self.message}"
 
 
 class Problems:
-    """Collects; a reader goes on after a mistake, with a stand-in for what it could not read."""
+    """Collects problems. A reader continues after a mistake with a default in place of the wrong value."""
 
     def __init__(self) -> None:
         self._found: list[Problem] = []
 
-    def error(self, place: Place, message: str) -> None:
-        self._add(Problem(place, Severity.ERROR, message))
+    def error(self, position: Position, message: str) -> None:
+        self._add(Problem(position, Severity.ERROR, message))
 
-    def warning(self, place: Place, message: str) -> None:
-        self._add(Problem(place, Severity.WARNING, message))
+    def warning(self, position: Position, message: str) -> None:
+        self._add(Problem(position, Severity.WARNING, message))
 
     def _add(self, problem: Problem) -> None:
         if problem not in self._found:
@@ -51,14 +51,14 @@ class Problems:
 
     def __iter__(self) -> Iterator[Problem]:
         """In the order of the file."""
-        return iter(sorted(self._found, key=lambda problem: (problem.place, problem.severity, problem.message)))
+        return iter(sorted(self._found, key=lambda problem: (problem.position, problem.severity, problem.message)))
 
     def __len__(self) -> int:
         return len(self._found)
 
 
 class InvalidPipelineError(Exception):
-    """The file is not a pipeline that could run; the text has every mistake on a line of its own."""
+    """The file is not a valid pipeline; the text has one line for each mistake."""
 
     def __init__(self, file: str, problems: Problems) -> None:
         self.file = file
@@ -67,10 +67,10 @@ class InvalidPipelineError(Exception):
 
 
 def nearest(name: str, known: Collection[str], *, noun: str = "one of") -> str:
-    """The end of a message about an unknown name: the nearest one that exists, or all of them."""
+    """The end of a message about an unknown name: the most similar known name, or all of them."""
     close = get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
     if not known:
-        return "there is none"
+        return "none exists"
     return f"{noun} {', '.join(sorted(known))}"

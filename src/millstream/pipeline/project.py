@@ -1,4 +1,4 @@
-"""Small projects that work, written to a directory of yours: the worked examples, which come with the package."""
+"""Worked examples that come with the package, copied to a directory as a new project."""
 
 import shutil
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ DEFAULT_EXAMPLE = "orders-revenue"
 
 
 class ProjectExistsError(Exception):
-    """There are files where the project is to go."""
+    """The directory already has files of the project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Example:
 
 
 def examples() -> list[Example]:
-    """Those that come with the package."""
+    """The examples of the package."""
     found = []
     for directory in sorted(_EXAMPLES.glob("*/")):
         readme = directory / "README.md"
@@ -31,11 +31,11 @@ def examples() -> list[Example]:
 
 
 def write_project(directory: Path, example: str) -> list[Path]:
-    """Copy an example into a directory that is new or has none of its files. Returns what was written."""
+    """Copies an example to a directory that has none of its files. Returns the written files."""
     source = _EXAMPLES / example
     names = [path.name for path in sorted(source.iterdir()) if path.is_file() and not path.name.startswith(".")]
     there = [name for name in names if (directory / name).exists()]
     if there:
-        raise ProjectExistsError(f"{directory} has {', '.join(there)} already; give another directory")
+        raise ProjectExistsError(f"{directory} already has {', '.join(there)}; choose another directory")
     shutil.copytree(source, directory, ignore=_LEFT_OUT, dirs_exist_ok=True)
     return [directory / name for name in names]

@@ -1,9 +1,8 @@
-"""Hot keys of a topic, counted exactly with Spark: who is hot, and what spreading those keys would do.
+"""Skew of a topic, counted exactly with Spark: its hot keys, and the effect of spreading them; with bar charts.
 
 Spreading is that of `millstream.client.SaltingPartitioner`: the records of a key go in turn to its home partition and
-the n - 1 after it. `topic hot` shows what is hot at this moment, from samples; this looks at all that a topic holds.
-
-A small bar chart as SVG: for each name a bar or two, as they are and as they would be.
+to the n - 1 partitions after it. `topic hot` shows the current hot keys from samples; this counts all records of a
+topic.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 SPREADS = (2, 4, 8, 16)
 _HOT = 0.5
-"""A key is hot if it alone is this much of what a partition would have if all had the same."""
+"""A key is hot if it has at least this part of an even share of a partition."""
 
 
 class Measure(StrEnum):
@@ -48,13 +47,13 @@ class KeyLoad:
         return sum(self.by_partition.values(), Load())
 
     def home(self, measure: Measure) -> int:
-        """The partition that has most of it."""
+        """The partition with most of its records."""
         return max(self.by_partition, key=lambda partition: (self.by_partition[partition].of(measure), -partition))
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What is in a topic: every partition, and its heaviest keys."""
+    """The load of each partition of a topic, and of its heaviest keys."""
 
     topic: str
     partitions: Mapping[int, Load]
@@ -68,7 +67,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The partitions as they would be with the hot keys spread over `over` of them each."""
+    """The shares of partitions if each hot key were spread over `over` partitions."""
 
     over: int
     shares: Mapping[int, float]
@@ -97,7 +96,7 @@ class SkewReport:
     total: Load
     distinct_keys: int
     shares: Mapping[int, float]
-    """Of each partition, as it is."""
+    """The current share of each partition."""
     keys: tuple[HotKey, ...]
     spreads: tuple[Spread, ...]
 
@@ -107,30 +106,32 @@ class SkewReport:
 
     @property
     def fair(self) -> float:
-        """What each partition would have if all had the same."""
+        """An even share."""
         return 1 / len(self.shares) if self.shares else 0.0
 
     @property
     def advice(self) -> str:
         hot = [key for key in self.keys if key.is_hot]
         if self.fair == 0 or self.largest <= 1.25 * self.fair:
-            return "The partitions are even; there is nothing to do."
+            return "The partitions are even. Nothing to do."
         if not hot:
             return (
-                "No single key is hot: many keys meet in the large partitions. More partitions, or another key, even "
-                "that out; spreading keys does not."
+                "No single key is hot: the large partitions have many keys. Add partitions or use another key; "
+                "spreading "
+                "keys does not help."
             )
         best = min(self.spreads, key=lambda spread: (round(spread.largest, 2), spread.over), default=None)
         if best is None or best.largest > 0.95 * self.largest:
-            return "Spreading the hot keys would hardly change the largest partition."
+            return "Spreading the hot keys would not make the largest partition much smaller."
         return (
-            f"Spreading {len(hot)} hot key{'s' if len(hot) != 1 else ''} over {best.over} partitions takes the largest "
+            f"Spreading {len(hot)} hot key{'s' if len(hot) != 1 else ''} over {best.over} partitions reduces the "
+            f"largest "
             f"from {self.largest:.1%} to {best.largest:.1%} (even would be {self.fair:.1%})."
         )
 
 
 def report(counted: Counted, measure: Measure, spreads: Sequence[int] = SPREADS) -> SkewReport:
-    """Shares, hot keys, and what spreading these would do."""
+    """Shares, hot keys, and the effect of spreading them."""
     whole = max(1, counted.total.of(measure))
     partitions = {number: load.of(measure) for number, load in sorted(counted.partitions.items())}
     fair = whole / max(1, len(partitions))
@@ -174,7 +175,7 @@ def _spread(partitions: Mapping[int, int], hot: list[KeyLoad], measure: Measure,
 def count(
     session: "SparkSession", topic: str, bootstrap: str, settings: Mapping[str, str], *, top: int, since_ms: int | None
 ) -> Counted:
-    """Count every record of a topic (or those since a time) by key and partition."""
+    """Counts all records of a topic (or those since a time) by key and partition."""
     from pyspark.sql import functions as f
 
     reader = session.read.format("millstream").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
@@ -223,7 +224,7 @@ class Series:
 
 
 def bars_svg(title: str, names: Sequence[str], series: Sequence[Series], mark: float, mark_name: str) -> str:
-    """`mark` is a line across all bars, such as the even share."""
+    """`mark`: a line across all bars, such as the even share."""
     most = max([mark, *(share for each in series for share in each.shares)], default=1.0) or 1.0
     step = _BAR * len(series) + 10
     top = 58

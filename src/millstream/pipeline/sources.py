@@ -1,15 +1,15 @@
-"""`sources` of a pipeline's file, read into the model."""
+"""Reads `sources` of a pipeline's file into the model."""
 
 import re
 from pathlib import Path
 
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from millstream.pipeline.document import Document, Section, Word, entries, parse_timestamp_ms, place_of
+from millstream.pipeline.document import Document, LocatedText, Section, entries, parse_timestamp_ms, position_of
 from millstream.pipeline.model import BadRecords, Format, Source, Start, TableFormat, TableSource, TopicSource
 from millstream.pipeline.parts import (
     TABLE_NAME,
-    Drafted,
+    ParsedPart,
     named_parts,
     one_kind,
     read_path,
@@ -43,13 +43,13 @@ _KEY_FORMATS = [Format.RAW, Format.STRING, Format.JSON, Format.AVRO, Format.PROT
 
 def read_sources(
     document: Document, node: Node | None, directory: Path, *, has_registry: bool
-) -> list[Drafted[Source]]:
-    found: list[Drafted[Source]] = []
+) -> list[ParsedPart[Source]]:
+    found: list[ParsedPart[Source]] = []
     for name, value in named_parts(document, node, "source", TABLE_NAME):
         what = f"source {name.text!r}"
         keys = _TABLE_KEYS if _is_table(value) else _TOPIC_KEYS
         section = Section(document, value, what, keys if keys is _TABLE_KEYS else (*_TOPIC_KEYS, "table"))
-        section.place = name.place
+        section.position = name.position
         kind = one_kind(section, _KINDS, "source")
         if kind == "table":
             found.append(_read_table(section, name, directory))
@@ -63,30 +63,30 @@ def _is_table(node: Node) -> bool:
     return "table" in keys and not {"topic", "topics", "pattern"} & set(keys)
 
 
-def _read_table(section: Section, name: Word, directory: Path) -> Drafted[Source]:
+def _read_table(section: Section, name: LocatedText, directory: Path) -> ParsedPart[Source]:
     format = section.choice("format", TableFormat) or TableFormat.PARQUET
     schema, columns = read_schema(section)
     if format in (TableFormat.CSV, TableFormat.JSON) and schema is None and "schema" not in section:
-        section.missing(
-            "schema", f": files in {format} do not know their columns; for example `id STRING, amount DOUBLE`"
-        )
+        section.missing("schema", f": {format} files have no column types; for example `id STRING, amount DOUBLE`")
     table = TableSource(
         name=name.text,
-        line=name.place.line,
+        line=name.position.line,
         path=read_path(section, "table", directory),
         format=format,
         schema=schema,
         options=section.texts("options"),
     )
-    return Drafted(table, name.place, columns=columns)
+    return ParsedPart(table, name.position, columns=columns)
 
 
-def _read_topic_source(section: Section, name: Word, directory: Path, *, has_registry: bool) -> Drafted[Source]:
+def _read_topic_source(
+    section: Section, name: LocatedText, directory: Path, *, has_registry: bool
+) -> ParsedPart[Source]:
     topics = tuple(
         read_topic(section, word) for key in ("topic", "topics") if key in section for word in section.names(key)
     )
     if "pattern" not in section and not topics:
-        section.problems.error(section.place_of_key("topic"), f"{section.what} names no topic")
+        section.problems.error(section.position_of_key("topic"), f"{section.what} has no topic; name one")
     chosen = section.choice("format", Format)
     unreadable = chosen is None and "format" in section
     format = chosen or (Format.JSON if unreadable else Format.RAW)
@@ -98,7 +98,7 @@ def _read_topic_source(section: Section, name: Word, directory: Path, *, has_reg
         _registry_missing(section, "key_format", key_format)
     source = TopicSource(
         name=name.text,
-        line=name.place.line,
+        line=name.position.line,
         topics=topics,
         pattern=_read_pattern(section),
         format=format,
@@ -114,34 +114,34 @@ def _read_topic_source(section: Section, name: Word, directory: Path, *, has_reg
         headers=section.flag("headers") or False,
         options=section.texts("options"),
     )
-    places = (
-        ("watermark", section.place_of_value("watermark")),
-        ("group", section.place_of_value("group")),
-        ("format", section.place_of_value("format")),
+    positions = (
+        ("watermark", section.position_of_value("watermark")),
+        ("group", section.position_of_value("group")),
+        ("format", section.position_of_value("format")),
     )
-    return Drafted(source, name.place, columns=columns, places=places)
+    return ParsedPart(source, name.position, columns=columns, positions=positions)
 
 
 def _check_schema(section: Section, format: Format, has_schema: bool, has_registry: bool) -> None:
-    """Where the columns are to come from."""
+    """Checks that the columns of a source are known."""
     if format in (Format.AVRO, Format.PROTOBUF):
         if not has_registry:
             _registry_missing(section, "format", format)
         if has_schema:
             section.problems.error(
-                section.place_of_key("schema"),
-                f"{section.what} is {format}: the registry knows its schema; remove this one",
+                section.position_of_key("schema"),
+                f"{section.what} is {format}, whose schema comes from the registry; remove `schema`",
             )
     elif format in (Format.RAW, Format.STRING):
         if has_schema:
             section.problems.error(
-                section.place_of_key("schema"),
-                f"{section.what} is {format}, which has no columns of its own; `format: json` (or csv) takes a schema",
+                section.position_of_key("schema"),
+                f"{section.what} is {format}, which has no schema; remove it, or use `format: json` or csv",
             )
         if "bad_records" in section:
             section.problems.warning(
-                section.place_of_key("bad_records"),
-                f"nothing in a {format} source can be a bad record; this has no effect",
+                section.position_of_key("bad_records"),
+                f"a {format} source has no bad records; `bad_records` has no effect",
             )
     elif not has_schema and (format is Format.CSV or not has_registry) and "schema" not in section:
         section.missing("schema", f" for {format}: its columns, for example `id STRING, amount DOUBLE`")
@@ -149,8 +149,8 @@ def _check_schema(section: Section, format: Format, has_schema: bool, has_regist
 
 def _registry_missing(section: Section, key: str, format: Format) -> None:
     section.problems.error(
-        section.place_of_value(key),
-        f"{format} of {section.what} needs a schema registry; say `registry: http://…` at the top of the file",
+        section.position_of_value(key),
+        f"{format} of {section.what} needs a schema registry; add `registry: http://…` at the top of the file",
     )
 
 
@@ -161,7 +161,8 @@ def _read_pattern(section: Section) -> str | None:
             re.compile(pattern)
         except re.error as error:
             section.problems.error(
-                section.place_of_value("pattern"), f"`pattern` of {section.what} is not a regular expression: {error}"
+                section.position_of_value("pattern"),
+                f"`pattern` of {section.what} is not a regular expression: {error}",
             )
     return pattern
 
@@ -180,8 +181,8 @@ def _read_start(section: Section, topics: tuple[str, ...], directory: Path) -> S
         return Start(timestamp_ms=parse_timestamp_ms(text))
     except ValueError:
         section.problems.error(
-            section.place_of_value("starting_offsets"),
-            f"`starting_offsets` {text!r} of {section.what} is not known; write earliest, latest, a time such as "
+            section.position_of_value("starting_offsets"),
+            f"`starting_offsets` {text!r} of {section.what} is not known; use earliest, latest, a time such as "
             "2026-01-31T12:00:00Z, table:PATH, or {topic: {partition: offset}}",
         )
         return Start(position="earliest")
@@ -192,11 +193,12 @@ def _read_offsets(section: Section, node: MappingNode, topics: tuple[str, ...]) 
     for topic, partitions in entries(section.document, node):
         if topics and topic.value not in topics:
             section.problems.error(
-                place_of(topic), f"{section.what} does not read the topic {topic.value!r}; it reads {', '.join(topics)}"
+                position_of(topic),
+                f"{section.what} does not read the topic {topic.value!r}; it reads {', '.join(topics)}",
             )
         if not isinstance(partitions, MappingNode):
             section.problems.error(
-                place_of(partitions), f"offsets of {topic.value!r} must be a mapping {{partition: offset}}"
+                position_of(partitions), f"offsets of {topic.value!r} must be a mapping {{partition: offset}}"
             )
             continue
         found[str(topic.value)] = offsets = {}
@@ -205,7 +207,7 @@ def _read_offsets(section: Section, node: MappingNode, topics: tuple[str, ...]) 
             number = _EDGES.get(value, int(value) if value.isdigit() else None)
             if number is None or not str(partition.value).isdigit():
                 section.problems.error(
-                    place_of(offset),
+                    position_of(offset),
                     f"{partition.value}: {value!r} is not `partition: offset`; offsets are numbers, earliest or latest",
                 )
                 continue

@@ -1,7 +1,7 @@
-"""Which tables a SQL query reads, and what is plainly wrong with it, found without Spark.
+"""The tables that a SQL query reads, and obvious mistakes in it, found without Spark.
 
-This is no parser: it takes the text apart into words, strings and signs, and follows FROM, JOIN and WITH. What SQL
-means is Spark's to say (`validate --deep`). sqlglot would know more, but is a large dependency for one list of names.
+This is not a parser: it splits the text into words, strings and signs, and follows FROM, JOIN and WITH. Spark checks
+the rest (`validate --deep`). ADR 7 says why sqlglot is not used.
 """
 
 import re
@@ -56,7 +56,15 @@ class TableName:
 
 
 def tables_read(query: str) -> list[TableName]:
-    """The tables a query reads, each once, in the order in which they stand. Raises SqlError."""
+    """The tables a query reads, each once, in the order of the text. Raises SqlError."""
+    found: dict[str, TableName] = {}
+    for table in table_mentions(query):
+        found.setdefault(table.name.lower(), table)
+    return list(found.values())
+
+
+def table_mentions(query: str) -> list[TableName]:
+    """The same, each table as often as the query reads it. Raises SqlError."""
     tokens = _tokens(query)
     if not tokens:
         raise SqlError("the query is empty", 0)
@@ -69,12 +77,8 @@ def tables_read(query: str) -> list[TableName]:
         if token.text == ";":
             raise SqlError("one query per step: nothing may follow `;`", token.offset)
     own = _common_tables(tokens)
-    found: dict[str, TableName] = {}
-    for table in _after_from(tokens):
-        key = table.name.lower()
-        if key not in own:
-            found.setdefault(key, table)
-    return sorted(found.values(), key=lambda table: table.offset)
+    found = [table for table in _after_from(tokens) if table.name.lower() not in own]
+    return sorted(found, key=lambda table: table.offset)
 
 
 def check_expression(expression: str) -> None:

@@ -1,16 +1,16 @@
-"""What a running pipeline leaves on disk for `status` and `stop`: one small directory for each pipeline.
+"""The state of a pipeline on disk, for `status` and `stop`; and the names derived from a pipeline.
 
     <state home>/<pipeline>/
-        lock            held (flock) by the process that runs it; so nobody has to trust a process id
-        run.json        RunState: which file, which process, since when, how it ended
+        lock            held (flock) by the process that runs the pipeline
+        run.json        RunState: file, process, start time, how it ended
         progress.json   one QueryProgress for each query, rewritten after every batch
-        stop            its presence asks the running one to stop after the batch
-        checkpoints/    unless the file says elsewhere
+        stop            if it exists, the running pipeline stops after the batch
+        checkpoints/    unless the file names another location
 
-The engine writes (`Running`), the commands read (`read_state`, `request_stop`). Files are replaced as a whole, so a
-reader never sees half of one.
+The engine writes (`Running`), the commands read (`read_state`, `request_stop`). Files are replaced atomically.
 
-What is derived from names: queries, consumer groups, checkpoints; stable while other parts of the file change.
+Names of queries, consumer groups and checkpoints depend only on the pipeline and the sink, so they stay the same when
+other parts of the file change.
 """
 
 import fcntl
@@ -30,24 +30,24 @@ STATE_HOME_VARIABLE = "MILLSTREAM_STATE_HOME"
 
 
 def query_name(pipeline: str, sink: str) -> str:
-    """Of the streaming query that feeds a sink."""
+    """The name of the streaming query of a sink."""
     return f"{pipeline}.{sink}"
 
 
 def dead_letter_query_name(pipeline: str, step: str) -> str:
-    """Of the query that carries what no branch of a route took."""
+    """The name of the query that sends the dead letters of a source or route."""
     return f"{pipeline}.{step}.dead-letters"
 
 
 def consumer_group(pipeline: str, sink: Sink | Route, source: TopicSource) -> str:
-    """The group to which the query of this sink (or of a route's dead letters) commits how far it has read `source`."""
+    """The group to which the query of a sink (or of a route's dead letters) commits its progress in `source`."""
     if isinstance(sink, Route):
         return dead_letter_query_name(pipeline, sink.name)
     return source.group or query_name(pipeline, sink.name)
 
 
 def checkpoint_location(pipeline: Pipeline, query: str, override: str | None = None) -> str:
-    """The checkpoint of a query, by its name; below `override` (--checkpoint-dir) or where the file says."""
+    """The checkpoint of a query: below `override` (--checkpoint-dir), or in the location that the file names."""
     root = override or pipeline.checkpoint
     leaf = query.removeprefix(f"{pipeline.name}.")
     if root is None:
@@ -56,7 +56,7 @@ def checkpoint_location(pipeline: Pipeline, query: str, override: str | None = N
 
 
 def state_home() -> Path:
-    """Where this machine keeps what it knows of its pipelines."""
+    """The directory with the state of all pipelines on this machine."""
     chosen = os.environ.get(STATE_HOME_VARIABLE)
     if chosen:
         return Path(chosen).absolute()
@@ -75,7 +75,7 @@ class Phase(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
     GONE = "gone"
-    """Not written by anybody: the files say that it runs, but nobody holds the lock."""
+    """Never written: the files say that it runs, but no process holds the lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class SourceProgress:
     rows_total: int = 0
     rows_per_second: float = 0.0
     lag: int | None = None
-    """Records that are there and not read yet; None when nobody knows."""
+    """Records that are not read yet; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ class RunState:
 
 
 class AlreadyRunningError(Exception):
-    """Somebody on this machine runs this pipeline already."""
+    """Another process on this machine runs this pipeline."""
 
 
 class StateError(Exception):
@@ -143,7 +143,8 @@ class StateError(Exception):
 
 
 class Running:
-    """The state of a pipeline while this process runs it. Entering takes the lock, leaving says how it ended."""
+    """The state of a pipeline while this process runs it. Entering takes the lock; leaving records how the run
+    ended."""
 
     def __init__(self, pipeline: str, file: str, bootstrap: str, **details: Any) -> None:
         self._directory = state_directory(pipeline)
@@ -165,16 +166,16 @@ class Running:
             descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise StateError(
-                f"cannot keep the pipeline's state in {self._directory}: {error.strerror}; "
-                "MILLSTREAM_STATE_HOME names another directory"
+                f"the state of the pipeline cannot be written to {self._directory}: {error.strerror}; set "
+                "MILLSTREAM_STATE_HOME to another directory"
             ) from error
         if not _locked_soon(descriptor):
             os.close(descriptor)
             other = _read_run(self._directory)
             who = f"process {other.pid} on {other.host} ({other.file})" if other else "another process"
             raise AlreadyRunningError(
-                f"pipeline {self._state.pipeline!r} is run already by {who}; "
-                f"`millstream pipeline stop {self._state.pipeline}` ends it"
+                f"pipeline {self._state.pipeline!r} is already running: {who}; "
+                f"`millstream pipeline stop {self._state.pipeline}` stops it"
             )
         self._lock = descriptor
         (self._directory / "stop").unlink(missing_ok=True)
@@ -203,7 +204,7 @@ class Running:
         self._write_state()
 
     def report(self, progress: QueryProgress) -> None:
-        """Tell how one query is; replaces what was told of it before."""
+        """Records the progress of a query; replaces its earlier progress."""
         self._progress[progress.query] = progress
         _write_json(self._directory / "progress.json", [asdict(each) for each in self._progress.values()])
 
@@ -217,14 +218,14 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class PipelineState:
-    """What is known of a pipeline that runs, or ran, on this machine."""
+    """The state of a pipeline that runs, or ran, on this machine."""
 
     run: RunState
     queries: tuple[QueryProgress, ...]
 
 
 def read_state(pipeline: str) -> PipelineState | None:
-    """None if it never ran here."""
+    """None if it never ran on this machine."""
     directory = state_directory(pipeline)
     run = _read_run(directory)
     if run is None:
@@ -258,12 +259,12 @@ def is_locked(pipeline: str) -> bool:
 
 
 def request_stop(pipeline: str) -> None:
-    """Ask the running one to stop after the batch."""
+    """Requests the running pipeline to stop after its batch."""
     (state_directory(pipeline) / "stop").touch()
 
 
 def wait_until_ended(pipeline: str, timeout_s: float) -> bool:
-    """Whether the running one ended in time."""
+    """Whether the running pipeline ended within the timeout."""
     deadline = time.monotonic() + timeout_s
     while is_locked(pipeline):
         if time.monotonic() >= deadline:
@@ -273,7 +274,7 @@ def wait_until_ended(pipeline: str, timeout_s: float) -> bool:
 
 
 def _locked_soon(descriptor: int) -> bool:
-    """Several tries: `is_locked` holds the lock for a moment, to see whether it can be had."""
+    """Tries several times, because `is_locked` takes the lock for a moment."""
     for _ in range(10):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -9,10 +9,10 @@ from millstream.schemas.errors import (
     SchemaError,
     SchemaNotFoundError,
 )
-from millstream.schemas.registry_client import Reference, RegisteredSchema, RegistryAuth, RegistryClient, Schema
 
 if TYPE_CHECKING:
     from millstream.schemas.formats import FORMATS, OPTIONS, Format, make_format
+    from millstream.schemas.registry_client import Reference, RegisteredSchema, RegistryAuth, RegistryClient, Schema
 
 __all__ = [
     "FORMATS",
@@ -32,8 +32,15 @@ __all__ = [
 ]
 
 
+_CLIENT_NAMES = frozenset(("Reference", "RegisteredSchema", "RegistryAuth", "RegistryClient", "Schema"))
+
+
 def __getattr__(name: str) -> Any:
-    # Loaded on first use: the formats need pyarrow, which the client does without.
+    # Imported on first use: formats need pyarrow, the client needs ssl and http, the DDL parser needs neither.
+    if name in _CLIENT_NAMES:
+        from millstream.schemas import registry_client
+
+        return getattr(registry_client, name)
     if name in __all__:
         from millstream.schemas import formats
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 Row = dict[str, Any] | None
 Finish = Callable[[pa.Array], pa.Array]
-MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
+CONVERSION_ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
 
 
 def binary_values(values: pa.Array) -> list[bytes | None]:
@@ -72,7 +72,7 @@ def _build(
 ) -> list[pa.Array]:
     try:
         return [finish(pa.array(rows, kind))]
-    except MISFITS as error:
+    except CONVERSION_ERRORS as error:
         if len(rows) == 1:
             errors[first] = f"the value does not fit its type: {error}"
             return [finish(pa.array([None], kind))]

@@ -23,17 +23,17 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from millstream.schemas import framing, json_schema
-from millstream.schemas.assembly import MISFITS, Row, assemble, binary_values, rows_of, with_times
+from millstream.schemas.assembly import CONVERSION_ERRORS, Row, assemble, binary_values, rows_of, with_times
 from millstream.schemas.errors import EncodingError, SchemaError
 from millstream.schemas.formats import SchemaChoice
-from millstream.schemas.json_schema import NOTHING, Check, checker, is_certain
+from millstream.schemas.json_schema import NO_RULE, Check, checker, has_all_required
 from millstream.schemas.spark_types import parse_struct, struct_of
 
 Convert = Callable[[Any], Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class MisfitError(ValueError):
+class ConversionError(ValueError):
     """A value is not of its column's type."""
 
 
@@ -73,7 +73,7 @@ def _with_null(convert: Convert, path: str, wanted: str) -> Convert:
             return convert(value)
         except (ValueError, TypeError, OverflowError, InvalidOperation, binascii.Error):
             shown = repr(value)
-            raise MisfitError(
+            raise ConversionError(
                 f"{path.lstrip('.') or 'the value'} is {shown[:60]}{'…' if len(shown) > 60 else ''}, not {wanted}"
             ) from None
 
@@ -134,7 +134,7 @@ def _passing_misfits(convert: Convert, path: str, wanted: str) -> Convert:
             return convert(value)
         except TypeError:
             shown = repr(value)
-            raise MisfitError(f"{path.lstrip('.') or 'the record'} is {shown[:60]}, not {wanted}") from None
+            raise ConversionError(f"{path.lstrip('.') or 'the record'} is {shown[:60]}, not {wanted}") from None
 
     return checked
 
@@ -186,7 +186,7 @@ class JsonFormat:
         self._bare = False
         """The schema is no object but a single value: a column named `key` or `value`."""
         self._convert: Any = None
-        self._rule = NOTHING
+        self._rule = NO_RULE
         self._nullable = True
         self._check: Check | None = None
         self._writing: tuple[pa.DataType, bytes] | None = None
@@ -255,7 +255,7 @@ class JsonFormat:
             rows = rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows
             rows.validate(full=True)  # it lets through what is no UTF-8
             rows = _with_times(rows, kind)
-        except MISFITS:
+        except CONVERSION_ERRORS:
             return None
         if len(present) == len(values):
             return rows
@@ -264,7 +264,7 @@ class JsonFormat:
 
     def _with_required(self, rows: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Rows that lack what the schema requires are null, with the reason."""
-        if is_certain(rows, self._rule):
+        if has_all_required(rows, self._rule):
             return rows, pa.nulls(len(values), pa.string())
         texts = (None if data is None else self._without_prefix(data) for data in values.to_pylist())
         errors = pa.array([None if text is None else self._missing(orjson.loads(text)) for text in texts], pa.string())
@@ -296,7 +296,7 @@ class JsonFormat:
                     row = self._convert({self._choice.role: parsed} if self._bare else parsed)
                     error = self._missing(parsed)
                     row = row if error is None else None
-                except MisfitError as misfit:
+                except ConversionError as misfit:
                     error = str(misfit)
                 except orjson.JSONDecodeError as broken:
                     error = f"no JSON: {broken}"[:_MAX_ERROR]

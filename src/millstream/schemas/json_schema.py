@@ -41,7 +41,7 @@ class Rule:
         return not self.required and not self.properties and self.items is None and self.items_nullable
 
 
-NOTHING = Rule()
+NO_RULE = Rule()
 
 
 def either(one: Rule, two: Rule) -> Rule:
@@ -65,7 +65,7 @@ def both(one: Rule, two: Rule) -> Rule:
     names = one.properties.keys() | two.properties
     return Rule(
         {name: one.required.get(name, True) and two.required.get(name, True) for name in required},
-        {name: both(one.properties.get(name, NOTHING), two.properties.get(name, NOTHING)) for name in sorted(names)},
+        {name: both(one.properties.get(name, NO_RULE), two.properties.get(name, NO_RULE)) for name in sorted(names)},
         one.items if two.items is None else two.items if one.items is None else both(one.items, two.items),
         one.items_nullable and two.items_nullable,
     )
@@ -117,13 +117,15 @@ def _shown(path: str, name: str) -> str:
     return f"{path}.{name}".lstrip(".")
 
 
-def is_certain(rows: pa.Array, rule: Rule) -> bool:
+def has_all_required(rows: pa.Array, rule: Rule) -> bool:
     """Whether the columns alone show that nothing is missing."""
     if pa.types.is_struct(rows.type):
         return _struct_is_certain(rows, rule)
     if pa.types.is_list(rows.type):
         values = rows.flatten()
-        return (rule.items_nullable or not values.null_count) and (rule.items is None or is_certain(values, rule.items))
+        return (rule.items_nullable or not values.null_count) and (
+            rule.items is None or has_all_required(values, rule.items)
+        )
     return rule.says_nothing
 
 
@@ -138,7 +140,7 @@ def _struct_is_certain(rows: pa.StructArray, rule: Rule) -> bool:
             return False
     for name, inner in rule.properties.items():
         place = rows.type.get_field_index(name)
-        if place < 0 or not is_certain(rows.field(place), inner):
+        if place < 0 or not has_all_required(rows.field(place), inner):
             return False
     return rule.items is None and rule.items_nullable
 
@@ -264,7 +266,7 @@ class _Reader:
     def rule_of(self, schema: Any, document: str, open_refs: tuple[str, ...] = ()) -> tuple[Rule, bool]:
         """What must be there, and whether null may be; of a schema that has a type."""
         if not isinstance(schema, dict) or schema.get("$ref") in open_refs:
-            return NOTHING, True
+            return NO_RULE, True
         if "$ref" in schema:
             ref = str(schema["$ref"])
             return self.rule_of(*self._target(ref, document, "$"), (*open_refs, ref))

@@ -1,6 +1,6 @@
-"""How a query reaches its cluster, and the connection that each process keeps for all its tasks.
+"""The connection of a query, and the `Cluster` that each process keeps for all its tasks.
 
-Workers of Spark are used again for the next task, so connections and metadata are made once per process.
+Spark reuses its worker processes, so each process makes its connections and fetches metadata once.
 """
 
 import os
@@ -10,24 +10,24 @@ from dataclasses import dataclass, field
 from millstream.raw_client import Cluster, ErrorCode, RefusedError, UnreachableError, WireError
 from millstream.raw_client.errors import UNREADABLE
 
-GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""Refusals that mean: this topic or partition is not there (any more)."""
-LASTING = GONE | UNREADABLE
-"""Kafka calls most of these retriable; asking again does not help here."""
+UNKNOWN_TOPIC_CODES = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+"""Error codes for a topic or partition that does not exist, or not any more."""
+_NOT_RETRIED = UNKNOWN_TOPIC_CODES | UNREADABLE
+"""Kafka calls most of these retriable; here a retry does not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Addresses and settings; can be pickled, and is the same for the same options. Secrets are not shown."""
+    """Bootstrap servers and settings. Picklable; equal for equal options. `repr` leaves secrets out."""
 
     bootstrap: str
     settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
-def may_pass(error: WireError) -> bool:
-    """Whether a cluster that answered so may answer otherwise later: brokers are down, a partition has no leader."""
+def is_retriable(error: WireError) -> bool:
+    """Whether a retry may succeed: a broker is down, or a partition has no leader."""
     if isinstance(error, RefusedError):
-        return error.code not in LASTING and bool(error.code.retriable)
+        return error.code not in _NOT_RETRIED and bool(error.code.retriable)
     return isinstance(error, UnreachableError)
 
 
@@ -36,7 +36,8 @@ _lock = threading.Lock()
 
 
 def cluster_of(connection: Connection) -> Cluster:
-    """The cluster of this connection in this process. A forked child makes its own: sockets cannot be shared."""
+    """The cluster of this connection in this process. A forked process makes its own, because sockets cannot be
+    shared."""
     key = (os.getpid(), connection)
     with _lock:
         if (found := _kept.get(key)) is None:

@@ -1,11 +1,11 @@
-"""What the Spark source reports: each text says what is wrong, where, and the next step."""
+"""The errors of the Spark source and sink: each text says what is wrong, where, and what to do next."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class SourceError(Exception):
-    """Any failure that the source itself finds; those of the wire pass through as they are."""
+    """A failure that the source finds. Errors of the connection (`WireError`) are raised unchanged."""
 
 
 class OptionError(SourceError, ValueError):
@@ -13,27 +13,31 @@ class OptionError(SourceError, ValueError):
 
 
 class MissingTopicError(SourceError, LookupError):
-    """A topic or partition that is to be read does not exist."""
+    """A topic or partition of the query does not exist."""
 
 
 class DataLossError(SourceError):
-    """Records that a query has not read yet are not there any more."""
+    """Records that the query has not read are gone."""
+
+
+class UnreadableBatchError(SourceError):
+    """The records of a batch cannot be read by any consumer; the text names their offsets."""
 
 
 class CheckpointError(SourceError):
-    """A checkpoint that is not of this query."""
+    """The checkpoint belongs to another query."""
 
 
 class BadRecordError(SourceError):
-    """A record that its format cannot read, where `badRecords` is `fail`."""
+    """A record cannot be decoded, and `badRecords` is `fail`."""
 
 
 class SinkError(Exception):
-    """Any failure that the sink itself finds; those of the wire pass through as they are."""
+    """A failure that the sink finds. Errors of the connection (`WireError`) are raised unchanged."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The name that was probably meant, whatever its upper and lower case."""
+    """The most similar known name, compared without case; None if none is similar."""
     by_lower = {each.lower(): each for each in known}
     close = get_close_matches(name[:200].lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[close[0]] if close else None

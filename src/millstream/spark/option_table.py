@@ -1,6 +1,6 @@
-"""How an option is declared, and how what a user gave becomes values: one table serves parsing, errors and docs.
+"""How options are declared and parsed: one table serves parsing, error messages and documentation.
 
-Spark hands option names over in lower case, so names are compared that way and shown as they are written.
+Spark passes option names in lower case, so names are compared without case and shown as declared.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,12 +11,12 @@ from millstream.common.quantities import parse_duration, parse_size
 from millstream.spark.errors import OptionError, nearest
 
 Parse = Callable[[str, str], Any]
-"""From the option's name and its text to its value; OptionError says what is wrong with it."""
+"""From an option's name and text to its value. Raises OptionError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: `use` is where it applies (batch, stream, both)."""
+    """One option. `use`: where it applies (batch, stream, both)."""
 
     name: str
     kind: str
@@ -27,7 +27,7 @@ class Option:
 
 
 class OptionTable:
-    """The options of one purpose, found by name whatever its case."""
+    """A set of options, found by name without case."""
 
     def __init__(self, options: Iterable[Option]) -> None:
         self.options = tuple(options)
@@ -38,11 +38,11 @@ class OptionTable:
         if (found := self._by_lower.get(name.lower())) is not None:
             return found
         near = nearest(name, [each.name for each in self.options])
-        hint = f"did you mean {near!r}?" if near else "docs/spark.md lists all that there are"
+        hint = f"did you mean {near!r}?" if near else "docs/spark.md lists all options"
         raise OptionError(f"there is no option {name!r}; {hint}")
 
     def parse(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Values by the names as the table writes them; only those that were given."""
+        """The values of the given options, by their declared names."""
         found = {}
         for name, text in given.items():
             option = self.find(name)
@@ -53,14 +53,14 @@ class OptionTable:
 def text(option: str, given: str) -> str:
     value = given.strip()
     if not value:
-        raise OptionError(f"{option} is empty")
+        raise OptionError(f"{option} is empty; give it a value, or leave it out")
     return value
 
 
 def flag(option: str, given: str) -> bool:
     value = given.strip().lower()
     if value not in ("true", "false"):
-        raise OptionError(f"{option}: {given.strip()!r} must be true or false")
+        raise OptionError(f"{option}: {given.strip()!r} is neither true nor false")
     return value == "true"
 
 
@@ -78,7 +78,7 @@ def _whole_number(option: str, given: str, least: int) -> int:
     except ValueError:
         value = least - 1
     if value < least:
-        raise OptionError(f"{option}: {given.strip()!r} must be a whole number of at least {least}")
+        raise OptionError(f"{option}: {given.strip()!r} is not a whole number of at least {least}")
     return value
 
 
@@ -90,7 +90,7 @@ def choice(*allowed: str) -> Parse:
                 return each
         near = nearest(value, allowed)
         hint = f" (did you mean {near}?)" if near else ""
-        raise OptionError(f"{option}: {given.strip()!r} must be one of {', '.join(allowed)}{hint}")
+        raise OptionError(f"{option}: {given.strip()!r} is not known{hint}; use one of {', '.join(allowed)}")
 
     return parse
 
@@ -103,18 +103,18 @@ def names(option: str, given: str) -> tuple[str, ...]:
 
 
 def duration_s(option: str, given: str) -> float:
-    """As Spark writes them: 500ms, 30s, 15m, 2h; a bare number is milliseconds."""
+    """Durations as in Spark: 500ms, 30s, 15m, 2h; a number without a unit is milliseconds."""
     try:
         return parse_duration(given, unit="ms").total_seconds()
     except ValueError:
         raise OptionError(
-            f"{option}: {given.strip()!r} is no duration; write it as 500ms, 30s, 15m, 2h or 1d"
+            f"{option}: {given.strip()!r} is not a duration; write it as 500ms, 30s, 15m, 2h or 1d"
         ) from None
 
 
 def size_bytes(option: str, given: str) -> int:
-    """As Spark writes them: 1048576, 64m, 1g."""
+    """Sizes as in Spark: 1048576, 64m, 1g."""
     try:
         return parse_size(given)
     except ValueError:
-        raise OptionError(f"{option}: {given.strip()!r} is no size; write it as 1048576, 512k, 64m or 1g") from None
+        raise OptionError(f"{option}: {given.strip()!r} is not a size; write it as 1048576, 512k, 64m or 1g") from None

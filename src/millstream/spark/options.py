@@ -1,7 +1,7 @@
-"""Every option of `spark.read/readStream.format("millstream")`, in one table, and the settings they make together.
+"""The options of `spark.read` and `spark.readStream` with `format("millstream")`: one table, parsing and checks.
 
-Names and meanings are those of spark-sql-kafka, so that a query moves here by changing its format. `kafka.*` goes to
-the connection, except for what has a meaning of its own here.
+Names and meanings are those of spark-sql-kafka, so a query moves here by changing its format. `kafka.*` options go to
+the connection, except those that this source handles itself.
 """
 
 import logging
@@ -25,10 +25,10 @@ from millstream.spark.option_table import (
     text,
 )
 from millstream.spark.source.positions import (
+    AllPartitions,
     AtTime,
-    Everywhere,
     FromTable,
-    Given,
+    PerPartition,
     Position,
     Subscription,
     parse_headers,
@@ -38,7 +38,7 @@ from millstream.spark.source.positions import (
     parse_timestamps,
 )
 
-log = logging.getLogger("millstream.spark")
+_log = logging.getLogger("millstream.spark")
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 ERROR_COLUMN = "_error"
@@ -47,10 +47,10 @@ BAD_RECORDS = ("column", "deadLetterTopic", "fail")
 
 READ_OPTIONS = OptionTable(
     [
-        Option("kafka.bootstrap.servers", "host:port,…", "", "both", "Brokers to ask first; required.", text),
+        Option("kafka.bootstrap.servers", "host:port,…", "", "both", "Bootstrap servers. Required.", text),
         Option("subscribe", "names", "", "both", "Topics to read, separated by commas.", text),
         Option(
-            "subscribePattern", "pattern", "", "both", "Regular expression for whole names of topics to read.", text
+            "subscribePattern", "pattern", "", "both", "Regular expression that whole topic names must match.", text
         ),
         Option("assign", "JSON", "", "both", 'Partitions to read: `{"orders": [0, 1]}`.', text),
         Option(
@@ -58,9 +58,10 @@ READ_OPTIONS = OptionTable(
             "earliest, latest, committed, table:path or JSON",
             "latest (stream), earliest (batch)",
             "both",
-            "Where a new query begins; a restarted one goes on where it was. JSON has an offset for each partition: "
-            '`{"orders": {"0": 23, "1": -2}}`, -2 is the earliest and -1 the latest. `committed`: where `groupId` is. '
-            "`table:path`: first what a table has (docs/lake.md), then what the brokers have after it.",
+            "Where a new query starts; a restarted query continues at its checkpoint. JSON has an offset for each "
+            'partition: `{"orders": {"0": 23, "1": -2}}`, where -2 is the earliest and -1 the latest. `committed`: the '
+            "committed offsets of `groupId`. `table:path`: first the rows of a table (docs/lake.md), then the records "
+            "after it in the topic.",
             parse_offsets,
         ),
         Option(
@@ -69,7 +70,7 @@ READ_OPTIONS = OptionTable(
             "",
             "both",
             'The first record at or after a time in ms, for each partition: `{"orders": {"0": 1500000000000}}`. '
-            "Goes before `startingOffsets`.",
+            "Takes precedence over `startingOffsets`.",
             parse_timestamps,
         ),
         Option(
@@ -77,7 +78,7 @@ READ_OPTIONS = OptionTable(
             "milliseconds",
             "",
             "both",
-            "The same with one time for all partitions. Goes before the other two.",
+            "The same with one time for all partitions. Takes precedence over the other two.",
             parse_timestamp,
         ),
         Option(
@@ -85,7 +86,7 @@ READ_OPTIONS = OptionTable(
             "error or latest",
             "error",
             "both",
-            "What to do if a partition has no record that late.",
+            "What happens if a partition has no record at or after the starting time.",
             choice("error", "latest"),
         ),
         Option(
@@ -93,7 +94,7 @@ READ_OPTIONS = OptionTable(
             "latest or JSON",
             "latest",
             "batch",
-            "Where a batch ends (exclusive); -1 is the latest. Resolved once, when the batch is planned.",
+            "Where a batch query ends (exclusive); -1 is the latest. Resolved once, when the query is planned.",
             parse_offsets,
         ),
         Option(
@@ -101,8 +102,8 @@ READ_OPTIONS = OptionTable(
             "JSON",
             "",
             "batch",
-            "The batch ends before the first record at or after a time in ms, for each partition; at the latest "
-            "offset if there is none. Goes before `endingOffsets`.",
+            "For each partition: the query ends before the first record at or after a time in ms, or at the latest "
+            "offset if there is none. Takes precedence over `endingOffsets`.",
             parse_timestamps,
         ),
         Option(
@@ -110,7 +111,7 @@ READ_OPTIONS = OptionTable(
             "milliseconds",
             "",
             "batch",
-            "The same with one time for all partitions. Goes before the other two.",
+            "The same with one time for all partitions. Takes precedence over the other two.",
             parse_timestamp,
         ),
         Option(
@@ -118,8 +119,8 @@ READ_OPTIONS = OptionTable(
             "true or false",
             "true",
             "both",
-            "Whether a query fails when records are gone that it has not read (retention, a deleted or re-created "
-            "topic), or warns and goes on. Gaps from compaction and transactions are not loss.",
+            "true: the query fails if records are gone that it has not read (retention, a deleted or recreated topic). "
+            "false: it logs a warning and continues. Gaps from compaction and transactions are not data loss.",
             flag,
         ),
         Option(
@@ -127,7 +128,7 @@ READ_OPTIONS = OptionTable(
             "count",
             "no limit",
             "stream",
-            "At most so many offsets per micro-batch, the first one too; shared out in proportion to what waits.",
+            "Most offsets per micro-batch, the first one included; partitions get a share in proportion to their lag.",
             count,
         ),
         Option(
@@ -135,7 +136,7 @@ READ_OPTIONS = OptionTable(
             "size",
             "no limit",
             "stream",
-            "About so many bytes per micro-batch, as they are stored (compressed): 64m, 1g.",
+            "About how many bytes per micro-batch, as stored (compressed): 64m, 1g.",
             size_bytes,
         ),
         Option(
@@ -143,8 +144,7 @@ READ_OPTIONS = OptionTable(
             "count",
             "1",
             "stream",
-            "A micro-batch waits until so many offsets are there, `maxTriggerDelay` at the longest. AvailableNow does "
-            "not wait.",
+            "A micro-batch waits for this many offsets, at most for `maxTriggerDelay`. AvailableNow does not wait.",
             count,
         ),
         Option(
@@ -152,7 +152,7 @@ READ_OPTIONS = OptionTable(
             "duration",
             "15m",
             "stream",
-            "How long `minOffsetsPerTrigger` may hold up a micro-batch.",
+            "How long `minOffsetsPerTrigger` may delay a micro-batch.",
             duration_s,
         ),
         Option(
@@ -160,7 +160,7 @@ READ_OPTIONS = OptionTable(
             "count",
             "one task per partition",
             "both",
-            "At least about so many tasks: large stretches of partitions are split.",
+            "Least number of tasks, about: large offset ranges are split.",
             count,
         ),
         Option(
@@ -168,7 +168,7 @@ READ_OPTIONS = OptionTable(
             "count",
             "no limit",
             "both",
-            "At most so many offsets per task: larger stretches are split.",
+            "Most offsets per task: larger ranges are split.",
             count,
         ),
         Option("includeHeaders", "true or false", "false", "both", "Adds the column `headers`.", flag),
@@ -177,8 +177,8 @@ READ_OPTIONS = OptionTable(
             "names",
             "all",
             "both",
-            "Only these columns, in this order. Spark does not leave out columns of Python sources by itself, so "
-            "this saves time: `value` alone is about twice as fast as all.",
+            "Only these columns, in this order. Spark does not prune columns of Python sources, so this saves time: "
+            "`value` alone is about twice as fast as all columns.",
             names,
         ),
         Option(
@@ -186,8 +186,8 @@ READ_OPTIONS = OptionTable(
             "name",
             "",
             "stream",
-            "A consumer group to which the progress is committed, so that lag shows in every Kafka tool. The query "
-            "does not join the group and does not start from it (see `startingOffsets`).",
+            "Consumer group to which progress is committed, so that every Kafka tool shows the lag. The query does not "
+            "join the group and does not start at its offsets (see `startingOffsets`).",
             text,
         ),
         Option(
@@ -195,7 +195,7 @@ READ_OPTIONS = OptionTable(
             "read_committed or read_uncommitted",
             "read_committed",
             "both",
-            "Whether records of open and aborted transactions are left out. (spark-sql-kafka: read_uncommitted.)",
+            "read_committed leaves out records of open and aborted transactions. (spark-sql-kafka: read_uncommitted.)",
             choice("read_committed", "read_uncommitted"),
         ),
         Option(
@@ -203,7 +203,7 @@ READ_OPTIONS = OptionTable(
             ", ".join(FORMATS),
             "raw",
             "both",
-            "What values are; anything but `raw` gives typed columns, by the schema registry or `valueSchema`.",
+            "Format of values. All but `raw` give typed columns, by the schema registry or `valueSchema`.",
             choice(*FORMATS),
         ),
         Option("keyFormat", ", ".join(FORMATS), "raw", "both", "The same for keys.", choice(*FORMATS)),
@@ -212,33 +212,47 @@ READ_OPTIONS = OptionTable(
             "schema",
             "",
             "both",
-            "A schema for values instead of the registry's newest: columns as Spark writes them (`id STRING, amount "
-            "DOUBLE`, or a StructType's JSON) or JSON Schema for json, Avro, or the text of a .proto file.",
+            "A schema for values, instead of the latest of the registry. json: Spark DDL (`id STRING, amount DOUBLE`), "
+            "the JSON of a StructType, or JSON Schema. avro: an Avro schema. protobuf: the text of a .proto file.",
             text,
         ),
         Option("keySchema", "schema", "", "both", "The same for keys.", text),
         Option("valueSubject", "name", "<topic>-value", "both", "The registry's subject for values.", text),
         Option("keySubject", "name", "<topic>-key", "both", "The same for keys.", text),
-        Option("valueMessage", "name", "the file's first", "both", "protobuf: the message that values are.", text),
+        Option("valueMessage", "name", "the file's first", "both", "protobuf: the message type of values.", text),
         Option("keyMessage", "name", "the file's first", "both", "The same for keys.", text),
-        Option("schema.registry.url", "URL", "", "both", "Where the schema registry is (Confluent's API).", text),
+        Option("schema.registry.url", "URL", "", "both", "Address of the schema registry (Confluent's API).", text),
         Option(
             "schema.registry.basic.auth.user.info",
             "user:password",
             "",
             "both",
-            "Who asks the schema registry.",
+            "User and password for the schema registry.",
             text,
         ),
-        Option("schema.registry.bearer.auth.token", "text", "", "both", "The same by a token.", text),
-        Option("schema.registry.ssl.ca.location", "PEM file", "", "both", "Whose certificates to trust there.", text),
+        Option(
+            "schema.registry.bearer.auth.token",
+            "text",
+            "",
+            "both",
+            "Bearer token for the schema registry, instead of user and password.",
+            text,
+        ),
+        Option(
+            "schema.registry.ssl.ca.location",
+            "PEM file",
+            "",
+            "both",
+            "CA certificates to trust for the schema registry.",
+            text,
+        ),
         Option(
             "badRecords",
             ", ".join(BAD_RECORDS),
             "column",
             "both",
-            "Records that their format cannot read: `column` leaves the typed column null and says why in "
-            f"`{ERROR_COLUMN}`; `deadLetterTopic` sends them there; `fail` ends the query.",
+            "What happens to records that cannot be decoded. `column`: the typed column is null, and "
+            f"`{ERROR_COLUMN}` has the reason. `deadLetterTopic`: they are sent to that topic. `fail`: the query ends.",
             choice(*BAD_RECORDS),
         ),
         Option(
@@ -246,7 +260,7 @@ READ_OPTIONS = OptionTable(
             "name",
             "",
             "both",
-            "Where bad records go, as they came, with headers that say from where and why. At least once.",
+            "Topic for bad records, unchanged, with headers for their origin and the reason. At least once.",
             text,
         ),
         Option(
@@ -254,7 +268,7 @@ READ_OPTIONS = OptionTable(
             "JSON",
             "",
             "both",
-            'More headers for dead letters: `{"team": "orders"}`.',
+            'Further headers for dead letters: `{"team": "orders"}`.',
             parse_headers,
         ),
         Option(
@@ -262,7 +276,7 @@ READ_OPTIONS = OptionTable(
             "size",
             "4m",
             "both",
-            "How much one fetch may bring; a task holds about four times that.",
+            "Most bytes of one fetch; a task holds about four times that.",
             size_bytes,
         ),
         Option(
@@ -270,7 +284,7 @@ READ_OPTIONS = OptionTable(
             "milliseconds",
             "120000",
             "both",
-            "How long a task waits for records that must be there, through elections and restarts of brokers.",
+            "How long a task waits for records, through elections and restarts of brokers.",
             count,
         ),
         Option(
@@ -278,16 +292,16 @@ READ_OPTIONS = OptionTable(
             "count",
             "3",
             "both",
-            "How often the driver asks again before it believes that offsets or topics are gone.",
+            "Retries of the driver before it reports that offsets or topics are gone.",
             count_or_zero,
         ),
-        Option("fetchOffset.retryIntervalMs", "milliseconds", "1000", "both", "How long it waits in between.", count),
+        Option("fetchOffset.retryIntervalMs", "milliseconds", "1000", "both", "Pause between these retries.", count),
         Option(
             "table.*",
             "text",
             "",
             "both",
-            "For `startingOffsets=table:path`: options of the table, such as `table.s3.endpoint`.",
+            "Options of the table in `startingOffsets=table:path`, such as `table.s3.endpoint`.",
             text,
         ),
         Option("kafka.group.id", "name", "", "stream", "Another name for `groupId`.", text),
@@ -296,20 +310,20 @@ READ_OPTIONS = OptionTable(
             "name",
             "",
             "both",
-            "No effect: spark-sql-kafka names its consumers' groups by it, and there are none here.",
+            "No effect: this source has no consumers with groups of their own.",
             text,
         ),
     ]
 )
 
 _REFUSED = {
-    "kafka.auto.offset.reset": "set startingOffsets to earliest or latest: where a query begins is Spark's to know",
-    "kafka.key.deserializer": "keys are bytes, or what keyFormat says",
-    "kafka.value.deserializer": "values are bytes, or what valueFormat says",
-    "kafka.enable.auto.commit": "set groupId to have progress committed after each batch",
-    "kafka.interceptor.classes": "interceptors could change records on the way, and none are run here",
+    "kafka.auto.offset.reset": "set startingOffsets to earliest or latest; Spark keeps the offsets of a query",
+    "kafka.key.deserializer": "keys are bytes, or decoded by keyFormat",
+    "kafka.value.deserializer": "values are bytes, or decoded by valueFormat",
+    "kafka.enable.auto.commit": "set groupId to commit progress after each batch",
+    "kafka.interceptor.classes": "interceptors are not run here; leave it out",
     "path": "load() takes no path; set subscribe, subscribePattern or assign",
-    "topic": "that is for writing; set subscribe to read a topic",
+    "topic": "it is for writing; set subscribe to read a topic",
 }
 _ENDINGS = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 _TRIGGERS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupId")
@@ -331,13 +345,13 @@ class Typing:
     message: str | None = None
 
     def settings(self) -> dict[str, str]:
-        """As the schemas room calls them."""
+        """Under the names of `millstream.schemas`."""
         return _given({"schema": self.schema, "subject": self.subject, "message": self.message})
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """Where schemas are registered. Secrets are not shown."""
+    """The schema registry. `repr` leaves secrets out."""
 
     url: str | None
     user_info: str | None = field(default=None, repr=False)
@@ -345,7 +359,7 @@ class Registry:
     ca_file: str | None = None
 
     def settings(self) -> dict[str, str]:
-        """As the schemas room calls them."""
+        """Under the names of `millstream.schemas`."""
         user, colon, password = (self.user_info or "").partition(":")
         return _given(
             {
@@ -364,7 +378,7 @@ def _given(settings: Mapping[str, str | None]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What one query reads and how; checked, and the same on driver and executors."""
+    """What a query reads and how: checked, and the same on the driver and on executors."""
 
     connection: Connection
     subscription: Subscription
@@ -402,56 +416,63 @@ class ReadOptions:
         return self.value.format != "raw" or self.key.format != "raw"
 
     def for_batch(self) -> "ReadOptions":
-        """Checked for `spark.read`; options for triggers are told of, as spark-sql-kafka does."""
+        """Checks for `spark.read`. Options for triggers have no effect and are logged, as by spark-sql-kafka."""
         for name in _TRIGGERS:
             if name in self.given:
-                log.warning("%s has no effect in a batch query", name)
+                _log.warning("%s has no effect in a batch query", name)
         start = self.starting
-        if start == Everywhere(LATEST) or (isinstance(start, Given) and LATEST in start.offsets.values()):
+        if start == AllPartitions(LATEST) or (isinstance(start, PerPartition) and LATEST in start.offsets.values()):
             raise OptionError(
-                f"{self.starting_option}: a batch query cannot begin at latest; there is nothing after it"
+                f"{self.starting_option}: a batch query cannot start at latest, it would be empty; set earliest or "
+                f"offsets"
             )
         end = self.ending
         if isinstance(end, FromTable):
-            raise OptionError(f"{self.ending_option}: a table can only be where a query starts")
-        if end == Everywhere(EARLIEST) or (isinstance(end, Given) and EARLIEST in end.offsets.values()):
-            raise OptionError(f"{self.ending_option}: a batch query cannot end at earliest; there is nothing before it")
-        _must_not_cross(self)
+            raise OptionError(f"{self.ending_option}: table: works in startingOffsets only; set latest or offsets")
+        if end == AllPartitions(EARLIEST) or (isinstance(end, PerPartition) and EARLIEST in end.offsets.values()):
+            raise OptionError(
+                f"{self.ending_option}: a batch query cannot end at earliest, it would be empty; set latest or offsets"
+            )
+        _check_start_before_end(self)
         return self
 
     def for_stream(self) -> "ReadOptions":
-        """Checked for `spark.readStream`."""
+        """Checks for `spark.readStream`."""
         for name in _ENDINGS:
             if name in self.given:
-                raise OptionError(f"{name} is for spark.read: a stream has no end; use trigger(availableNow=True)")
+                raise OptionError(
+                    f"{name} is for spark.read. To read a stream up to its current end, use trigger(availableNow=True)"
+                )
         return self
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
-    """What a user gave, checked as a whole; OptionError says what is wrong and what would be right."""
-    own, passed_on, table_options = _sort_out(options)
+    """Parses and checks the options of a query. OptionError says what is wrong, and what to write instead."""
+    own, passed_on, table_options = _split_options(options)
     values = READ_OPTIONS.parse(own)
     if "kafka.bootstrap.servers" not in values:
-        raise OptionError("kafka.bootstrap.servers is missing: give HOST:PORT of a broker")
+        raise OptionError("kafka.bootstrap.servers is missing; set it to HOST:PORT of a broker")
     group = values.get("groupId", values.get("kafka.group.id"))
     if group != values.get("kafka.group.id", group):
-        raise OptionError("groupId and kafka.group.id differ; one is enough")
+        raise OptionError("groupId and kafka.group.id differ; set only one of them")
     if "groupIdPrefix" in values:
-        log.warning("groupIdPrefix has no effect: this source makes no consumer groups")
+        _log.warning("groupIdPrefix has no effect: this source creates no consumer groups")
     starting_option = _first(values, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
     ending_option = _first(values, "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
     given_subscription = {name: values[name] for name in _SUBSCRIPTIONS if name in values}
     subscription = parse_subscription(given_subscription)
     least, most = values.get("minOffsetsPerTrigger", 1), values.get("maxOffsetsPerTrigger")
     if most is not None and least > most:
-        raise OptionError(f"minOffsetsPerTrigger ({least}) is more than maxOffsetsPerTrigger ({most})")
+        raise OptionError(
+            f"minOffsetsPerTrigger ({least}) is larger than maxOffsetsPerTrigger ({most}); lower the first"
+        )
     made = ReadOptions(
         connection=Connection(values["kafka.bootstrap.servers"], tuple(sorted(passed_on.items()))),
         subscription=subscription,
         subscription_option=next(iter(given_subscription)),
         starting=values.get(starting_option),
         starting_option=starting_option,
-        ending=values.get(ending_option, Everywhere(LATEST)),
+        ending=values.get(ending_option, AllPartitions(LATEST)),
         ending_option=ending_option,
         latest_when_too_late=values.get("startingOffsetsByTimestampStrategy") == "latest",
         fail_on_data_loss=values.get("failOnDataLoss", True),
@@ -484,14 +505,17 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     )
     _check_typing(made)
     if isinstance(made.starting, FromTable) and made.subscription.assigned:
-        raise OptionError("startingOffsets=table:… needs subscribe or subscribePattern: a table has all partitions")
+        raise OptionError(
+            "startingOffsets=table:… does not work with assign, because a table has all partitions; set subscribe or "
+            "subscribePattern"
+        )
     if made.table_options and not isinstance(made.starting, FromTable):
-        raise OptionError("options that begin with table. need startingOffsets=table:path")
+        raise OptionError("options that begin with `table.` need startingOffsets=table:path")
     return made
 
 
-def _sort_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """What this table knows, what goes on to the connection, and what to the table of `startingOffsets=table:…`."""
+def _split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Options of this source, of the connection, and of the table in `startingOffsets=table:…`."""
     own, passed_on, table_options = {}, {}, {}
     own_kafka = {each.lower() for each in _OWN_KAFKA} | {"kafka.bootstrap.servers"}
     for name, value in options.items():
@@ -528,48 +552,59 @@ def _columns(values: Mapping[str, Any]) -> tuple[str, ...]:
     for name in values["columns"]:
         if name.lower() not in exact:
             near = nearest(name, possible)
-            hint = f"did you mean {near!r}?" if near else f"there are {', '.join(possible)}"
+            hint = f"did you mean {near!r}?" if near else f"columns are {', '.join(possible)}"
             raise OptionError(f"columns: there is no column {name!r}; {hint}")
         chosen.append(exact[name.lower()])
     if len(set(chosen)) != len(chosen):
-        raise OptionError(f"columns: a column is there twice in {', '.join(chosen)}")
+        raise OptionError(f"columns: {', '.join(chosen)} has a column twice; name each column once")
     if values.get("includeHeaders") and "headers" not in chosen:
-        raise OptionError("includeHeaders is true, but columns leaves headers out; drop one of the two")
+        raise OptionError(
+            "includeHeaders is true, but columns does not have headers; add headers to columns, or remove "
+            "includeHeaders"
+        )
     return tuple(chosen)
 
 
-def _must_not_cross(options: ReadOptions) -> None:
-    """A batch that ends before it begins is a mistake to tell of, not an empty table."""
+def _check_start_before_end(options: ReadOptions) -> None:
+    """A batch query that ends before it starts is an error, not an empty result."""
     match options.starting, options.ending:
-        case (Given(first), Given(last)) | (AtTime(dict() as first), AtTime(dict() as last)):
+        case (PerPartition(first), PerPartition(last)) | (AtTime(dict() as first), AtTime(dict() as last)):
             if set(first) != set(last):
                 raise OptionError(
-                    f"{options.starting_option} and {options.ending_option} must speak of the same partitions"
+                    f"{options.starting_option} and {options.ending_option} must name the same partitions"
                 )
             for partition in sorted(first):
                 if 0 <= last[partition] < first[partition]:
                     raise OptionError(
                         f"{partition.topic}-{partition.partition} ends at {last[partition]} ({options.ending_option}) "
-                        f"before it begins at {first[partition]} ({options.starting_option})"
+                        f"before it starts at {first[partition]} ({options.starting_option}); swap or change them"
                     )
         case (AtTime(int() as begin), AtTime(int() as end)) if end < begin:
-            raise OptionError(f"{options.ending_option} ({end}) is before {options.starting_option} ({begin})")
+            raise OptionError(
+                f"{options.ending_option} ({end}) is before {options.starting_option} ({begin}); change one"
+            )
 
 
 def _check_typing(options: ReadOptions) -> None:
     for side, typing in (("value", options.value), ("key", options.key)):
         for part, value in (("Schema", typing.schema), ("Subject", typing.subject), ("Message", typing.message)):
             if value is not None and typing.format == "raw":
-                raise OptionError(f"{side}{part} needs {side}Format: json, avro or protobuf")
+                raise OptionError(
+                    f"{side}{part} has no effect without {side}Format; set that to json, avro or protobuf"
+                )
         if typing.format != "raw" and typing.schema is None and options.registry.url is None:
-            raise OptionError(f"{side}Format {typing.format} needs schema.registry.url or {side}Schema")
+            raise OptionError(f"{side}Format {typing.format} needs a schema; set schema.registry.url or {side}Schema")
     if options.bad_records == "deadLetterTopic" and options.dead_letter_topic is None:
-        raise OptionError("badRecords is deadLetterTopic: name the topic in the option deadLetterTopic")
+        raise OptionError(
+            "badRecords is deadLetterTopic, but the option deadLetterTopic is missing; set it to the name of a topic"
+        )
     if options.dead_letter_topic is not None and options.bad_records != "deadLetterTopic":
-        raise OptionError(f"deadLetterTopic is set, but badRecords is {options.bad_records}; drop one of the two")
+        raise OptionError(f"deadLetterTopic is set, but badRecords is {options.bad_records}; remove one of the two")
     if options.dead_letter_topic is None and "deadLetterHeaders" in options.given:
-        raise OptionError("deadLetterHeaders needs deadLetterTopic")
+        raise OptionError("deadLetterHeaders has no effect without deadLetterTopic; set deadLetterTopic too")
     if options.dead_letter_topic is not None and options.subscription.wants(options.dead_letter_topic):
-        raise OptionError(f"deadLetterTopic: {options.dead_letter_topic!r} is read by the query itself; choose another")
+        raise OptionError(
+            f"deadLetterTopic: the query reads {options.dead_letter_topic!r} itself; choose another topic"
+        )
     if not options.typed and ({"badRecords", "deadLetterTopic"} & options.given):
-        raise OptionError("badRecords and deadLetterTopic need valueFormat or keyFormat: raw bytes are never bad")
+        raise OptionError("badRecords and deadLetterTopic have no effect on raw bytes; set valueFormat or keyFormat")

@@ -1,11 +1,9 @@
-"""Progress committed to consumer groups as soon as Spark reports a batch, whichever query of a session it is of.
+"""Progress of Spark queries, committed to consumer groups.
 
-The source commits by itself when Spark asks it for the next batch; that is after the next trigger, and never once a
-query was stopped. One line closes that gap:
+The source commits when Spark plans the next batch: that is after the next trigger, and never after a query was stopped.
+A listener commits as soon as Spark reports a batch, for every query of a session:
 
     spark.streams.addListener(GroupProgressListener({"kafka.bootstrap.servers": "localhost:9092"}))
-
-Progress of a query, committed to a consumer group, so that its lag shows in every Kafka tool.
 """
 
 import json
@@ -20,11 +18,11 @@ from millstream.spark.connections import Connection, cluster_of
 from millstream.spark.errors import OptionError
 from millstream.spark.source.offsets import NOTE, StreamOffset
 
-log = logging.getLogger("millstream.spark")
+_log = logging.getLogger("millstream.spark")
 
 
 class GroupProgress:
-    """Commits offsets when they changed. The first commit must succeed; later ones are tried again, with a warning."""
+    """Commits changed offsets to a group. The first commit must succeed; later ones are retried with a warning."""
 
     def __init__(self, cluster: Cluster, group: str) -> None:
         self._cluster = cluster
@@ -33,7 +31,7 @@ class GroupProgress:
         self._warned = ""
 
     def commit(self, finished: Mapping[TopicPartition, int]) -> None:
-        """`finished`: up to where (exclusive) all has been processed."""
+        """`finished`: for each partition, the offset after the last processed record."""
         if not finished or self._committed == finished:
             return
         changed = {each: offset for each, offset in finished.items() if (self._committed or {}).get(each) != offset}
@@ -41,9 +39,13 @@ class GroupProgress:
             self._cluster.commit_offsets(self._group, changed)
         except WireError as error:
             if self._committed is None:
-                raise  # a group that may not be used, or has members: the user wants to know at the start
+                raise  # the group has members, or access is denied: fail at the start of the query
             if str(error) != self._warned:
-                log.warning("progress could not be committed to group %r, and will be later: %s", self._group, error)
+                _log.warning(
+                    "progress could not be committed to group %r, and is retried with the next batch: %s",
+                    self._group,
+                    error,
+                )
             self._warned = str(error)
         else:
             self._committed = dict(finished)
@@ -51,15 +53,15 @@ class GroupProgress:
 
 
 class GroupProgressListener(StreamingQueryListener):
-    """Commits what batches have finished, for every stream that was given a `groupId`.
+    """Commits finished batches of every stream that has a `groupId`.
 
-    `options` are those of the connection, as for the source: kafka.bootstrap.servers and kafka.*.
+    `options`: the connection, as for the source: kafka.bootstrap.servers and kafka.*.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}
         if "kafka.bootstrap.servers" not in given:
-            raise OptionError("kafka.bootstrap.servers is missing: give HOST:PORT of a broker")
+            raise OptionError("kafka.bootstrap.servers is missing; set it to HOST:PORT of a broker")
         passed_on = {name.removeprefix("kafka."): value for name, value in given.items() if name.startswith("kafka.")}
         bootstrap = passed_on.pop("bootstrap.servers")
         self._connection = Connection(bootstrap, tuple(sorted(passed_on.items())))
@@ -89,5 +91,5 @@ class GroupProgressListener(StreamingQueryListener):
         try:
             progress.commit(offset.positions)
         except WireError as error:
-            # A listener that raises stops nothing and tells nobody.
-            log.warning("progress could not be committed to group %r: %s", offset.group, error)
+            # Spark ignores errors of a listener, so it is logged.
+            _log.warning("progress could not be committed to group %r: %s", offset.group, error)

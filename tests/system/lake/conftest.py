@@ -12,7 +12,7 @@ from millstream.lake.data_files import WrittenFile, write_files
 from millstream.lake.options import parse_options
 from millstream.lake.table import LakeTable, open_or_create
 
-FORMATS = ("parquet", "delta", "iceberg")
+FORMATS = ("delta", "iceberg")
 BEGIN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 RECORDS = pa.schema(

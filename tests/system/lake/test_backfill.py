@@ -105,7 +105,7 @@ def test_every_row_once_in_order(tmp_path: Path, table_format: str, bootstrap: s
 
 
 def test_what_was_read_is_known_whatever_topics_are_called(tmp_path: Path) -> None:
-    table = opened(tmp_path / "t", "parquet")
+    table = opened(tmp_path / "t", "delta")
     table.commit(written(table, *(records(0, 5, topic=each) for each in ("a", "a-b", "a.b"))), None, replace=False)
     windows = list(ordered_rows.read_in_order(table, by_time=False, columns=["topic", "offset"]))
     for done, window in enumerate(windows, 1):
@@ -120,7 +120,7 @@ def test_what_was_read_is_known_whatever_topics_are_called(tmp_path: Path) -> No
 def test_it_goes_on_after_a_crash(
     tmp_path: Path, bootstrap: str, crash_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _filled(tmp_path / "t", "parquet")
+    _filled(tmp_path / "t", "delta")
     topic = f"crash-{crash_at}"
     _create(bootstrap, topic)
     work = _work(tmp_path / "t", bootstrap, topic)
@@ -181,7 +181,7 @@ def test_a_range_of_time_and_another_key(tmp_path: Path, table_format: str, boot
 
 
 def test_what_cannot_be_done_is_said(tmp_path: Path, bootstrap: str) -> None:
-    table = opened(tmp_path / "t", "parquet")
+    table = opened(tmp_path / "t", "delta")
     table.commit(written(table, records(0, 1)), None, replace=False)
     _create(bootstrap, "errors")
     for changes, kind, message in (

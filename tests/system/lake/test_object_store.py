@@ -49,7 +49,7 @@ def test_a_table_in_a_store(store: dict[str, str], tmp_path: Path, table_format:
 
 
 @pytest.mark.parametrize(
-    "table_format", ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.slow)]
+    "table_format", ["delta", pytest.param("iceberg", marks=pytest.mark.slow)]
 )  # Iceberg's catalog decides there, which is not in the store
 def test_writers_at_the_same_time(store: dict[str, str], tmp_path: Path, table_format: str) -> None:
     """The store decides who is first: a version of the log is created once."""

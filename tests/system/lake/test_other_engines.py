@@ -4,7 +4,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import polars
 import pyarrow as pa
 import pytest
@@ -47,14 +46,6 @@ def _filled(path: Path, table_format: str) -> list[dict[str, Any]]:
 def _same(found: pa.Table, expected: list[dict[str, Any]]) -> None:
     rows = sorted(found.to_pylist(), key=lambda row: int(row["id"]))
     assert [{name: row[name] for name in expected[0]} for row in rows] == expected
-
-
-def test_parquet_in_duckdb(tmp_path: Path) -> None:
-    expected = _filled(tmp_path / "t", "parquet")
-    with duckdb.connect() as connection:
-        files = f"read_parquet('{tmp_path}/t/**/*.parquet', hive_partitioning=true, union_by_name=true)"
-        _same(pa.table(connection.sql(f"SELECT * FROM {files}").to_arrow_table()), expected)
-        assert connection.sql(f"SELECT count(*) FROM {files} WHERE day = DATE '2026-01-01'").fetchall() == [(2,)]
 
 
 def test_delta_in_polars(tmp_path: Path) -> None:

@@ -74,13 +74,8 @@ def _run(rows: DataFrame, path: Path, **options: str) -> None:
 
 def _read_elsewhere(path: Path, table_format: str) -> list[dict[str, Any]]:
     """By an engine that knows nothing of us."""
-    import duckdb
     import polars
 
-    if table_format == "parquet":
-        with duckdb.connect() as connection:
-            found = connection.sql(f"SELECT * FROM read_parquet('{path}/**/*.parquet', hive_partitioning=true)")
-            return pa.table(found.to_arrow_table()).to_pylist()
     if table_format == "delta":
         return polars.read_delta(str(path)).to_arrow().to_pylist()
     from pyiceberg.catalog.sql import SqlCatalog
@@ -167,7 +162,7 @@ def test_a_checkpoint_older_than_the_table_loses_nothing(
                 limit = "1" if options else "1000"
                 rows = spark.readStream.option("maxFilesPerTrigger", limit).text(str(tmp_path / "in"))
             writer = rows.writeStream.format("millstream-table").option("checkpointLocation", place(checkpoint, name))
-            writer = writer.option("tableFormat", "parquet" if name == "files" else name)
+            writer = writer.option("tableFormat", "delta" if name == "files" else name)
             queries[name] = writer.trigger(availableNow=True).start(str(tmp_path / "tables" / name))
         failures = {}
         for name, query in queries.items():
@@ -239,8 +234,6 @@ def test_a_driver_that_dies_between_files_and_commit(
 
     dead = writer().write(iter(rows))
     assert rows_of(open_table(options)) == []
-    if table_format == "parquet":
-        assert list((tmp_path / "t").glob("**/*.parquet")) == []  # nor does a plain reader
     alive = writer()
     messages: list[Any] = [alive.write(iter(rows)), alive.write(iter([]))]
     alive.commit(messages, 0)
@@ -291,24 +284,6 @@ def test_a_numbered_write_with_other_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StaleWriteError, match="txnVersion 1 of txnAppId import is older than 2"):
         write(1, 2)
     assert sorted(row["id"] for row in rows_of(open_table(parse_options(given)))) == [1, 2, 3, 4]
-
-
-def test_moves_that_a_dead_driver_left_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log has decided, the files have yet to be moved: our readers see them, plain ones after the replay."""
-    from millstream.lake.parquet_table import ParquetLakeTable
-
-    schema = StructType().add("id", LongType())
-    options = parse_options({"path": str(tmp_path / "t"), "tableFormat": "parquet", "txnAppId": "query"})
-    writer = StreamTableWriter(options, schema, replace=False)
-    rows = [pa.record_batch({"id": pa.array(range(10))})]
-    with monkeypatch.context() as patch:
-        patch.setattr(ParquetLakeTable, "_move", lambda *_arguments: None)
-        writer.commit([writer.write(iter(rows))], 0)
-    assert len(rows_of(open_table(options))) == 10
-    assert list((tmp_path / "t").glob("**/*.parquet")) == []
-    writer.commit([writer.write(iter(rows))], 0)
-    assert len(list((tmp_path / "t").glob("**/*.parquet"))) == 1
-    assert len(rows_of(open_table(options))) == 10
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
@@ -370,7 +345,7 @@ def test_a_topic_with_history_in_a_table(
     _publish(broker, range(before, before + 25))
     rows = _stream(spark, broker, topic, startingOffsets=f"table:{tmp_path / 'history'}", maxOffsetsPerTrigger="150")
     try:
-        _run(rows, tmp_path / "copy", tableFormat="parquet")
+        _run(rows, tmp_path / "copy", tableFormat="iceberg")
     except (AnalysisException, StreamingQueryException) as error:
         pytest.fail(str(error))
     copied = rows_of(open_table(parse_options({"path": str(tmp_path / "copy")})))

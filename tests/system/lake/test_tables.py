@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import GreaterThan
 
-from millstream.lake import parquet_log
-from millstream.lake.errors import LakeOptionError, NoTableError, SchemaChangeError, StaleWriteError
+from millstream.lake.errors import LakeError, LakeOptionError, NoTableError, SchemaChangeError, StaleWriteError
 from millstream.lake.options import HELP, parse_options
 from millstream.lake.scan import Condition, from_spark
 from millstream.lake.table import AppTransaction, open_table
@@ -60,7 +59,7 @@ def test_a_number_means_the_same_rows(tmp_path: Path, table_format: str) -> None
     assert not again.commit([], AppTransaction("q", 0x8001), replace=False)  # the user wants it not compared
     longer = BatchInput.of_offsets(["0 to 20"], ['{"orders":{"0":20}}'])
     rows = BatchInput.of_rows(10, 4711)
-    for given, shown in ((longer, 'end at {"orders":{"0":20}} now'), (rows, "10 rows with the mark")):
+    for given, shown in ((longer, 'end at {"orders":{"0":20}} now'), (rows, "10 rows with mark")):
         with pytest.raises(StaleWriteError) as refused:
             again.commit([], AppTransaction("q", 0x8001, given), replace=False)
         assert "batch 32769 of query q was written already, with other input" in str(refused.value)
@@ -202,29 +201,6 @@ def test_hours_and_months(tmp_path: Path, table_format: str, unit: str) -> None:
     assert _offsets(table) == [0, 1, 2, 3]
 
 
-def test_a_long_log_is_read_from_its_checkpoint_and_trimmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_log, "CHECKPOINT_EVERY", 10)
-    table = opened(tmp_path / "t", "parquet")
-    for number in range(25):
-        given = BatchInput.of_rows(1, number)
-        table.commit(written(table, records(number, 1)), AppTransaction("q", number, given), replace=False)
-    logs = tmp_path / "t" / "_millstream_log"
-    assert len(list(logs.glob("*.checkpoint.json"))) == 2
-    (logs / f"{3:020d}.json").unlink()  # not needed any more
-    again = opened(tmp_path / "t", "parquet")
-    assert _offsets(again) == list(range(25)) and again.is_committed(AppTransaction("q", 24))
-    again.vacuum(timedelta(0))
-    assert sorted(each.name for each in logs.iterdir())[0].startswith(f"{20:020d}")
-    again = opened(tmp_path / "t", "parquet")
-    assert _offsets(again) == list(range(25))
-    assert not again.commit([], AppTransaction("q", 24, BatchInput.of_rows(1, 24)), replace=False)
-    with pytest.raises(StaleWriteError, match="batch 24 of query q was written already, with other input"):
-        again.commit([], AppTransaction("q", 24, BatchInput.of_rows(1, 25)), replace=False)
-    assert _offsets(again.at_version("21")) == list(range(21))
-    with pytest.raises(NoTableError, match="no version 9"):
-        again.at_version("9")
-
-
 NESTED = pa.struct([pa.field("x", pa.int32())])
 WIDER = pa.struct([pa.field("x", pa.int32()), pa.field("y", pa.string())])
 
@@ -287,7 +263,7 @@ def test_what_cannot_change_is_refused(tmp_path: Path, table_format: str) -> Non
         opened(tmp_path / "t", table_format, rows.append(pa.field("more", pa.int64())), mergeSchema="false")
     with pytest.raises(LakeOptionError, match="is partitioned by nothing, not by id"):
         opened(tmp_path / "t", table_format, rows, partitionBy="id")
-    other = "delta" if table_format == "parquet" else "parquet"
+    other = "delta" if table_format == "iceberg" else "iceberg"
     with pytest.raises(LakeOptionError, match=f"is a table of format {table_format}, not {other}"):
         opened(tmp_path / "t", other, rows)
 
@@ -390,39 +366,6 @@ def test_a_commit_whose_answer_was_lost_keeps_its_files(
         assert _offsets(again) == list(range(20))
 
 
-def test_a_writer_that_slept_while_the_log_was_trimmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_log, "CHECKPOINT_EVERY", 3)
-    sleeper, other = opened(tmp_path / "t", "parquet"), opened(tmp_path / "t", "parquet")
-    for number in range(7):
-        other.commit(written(other, records(number, 1)), None, replace=False)
-    other.vacuum(timedelta(0))
-    real, looks = sleeper.refresh, 0
-
-    def refresh() -> None:
-        nonlocal looks
-        looks += 1
-        if looks > 1:
-            real()
-
-    monkeypatch.setattr(sleeper, "refresh", refresh)
-    assert sleeper.commit(written(sleeper, records(7, 1)), None, replace=False)
-    assert looks == 2
-    assert _offsets(open_table(parse_options({"path": str(tmp_path / "t")}))) == list(range(8))
-
-
-def test_readers_of_directories_see_rows_once_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = opened(tmp_path / "t", "parquet")
-    table.commit(written(table, records(0, 10)), None, replace=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(type(table), "_move", lambda *_given: None)  # killed after the log was written
-        table.commit(written(table, records(0, 10)), AppTransaction("q", 0), replace=True)
-    again = opened(tmp_path / "t", "parquet")
-    assert not again.commit([], AppTransaction("q", 0), replace=True)
-    (left,) = (tmp_path / "t").glob("**/*.parquet")
-    assert f"{left.relative_to(tmp_path / 't')}" in again.file_paths()
-    assert _offsets(again) == list(range(10))
-
-
 def test_empty_batches_make_no_files(tmp_path: Path, table_format: str) -> None:
     table = opened(tmp_path / "t", table_format, partitionBy="_day")
     assert written(table, records(0, 0)) == []
@@ -447,7 +390,7 @@ def test_filters_where_engines_differ_are_left_to_spark() -> None:
 
 
 def test_paths_as_java_writes_them(tmp_path: Path) -> None:
-    storage = opened(tmp_path / "t", "parquet").storage
+    storage = opened(tmp_path / "t", "delta").storage
     for uri in (f"{tmp_path}/t/data/x", f"file:{tmp_path}/t/data/x", f"file://{tmp_path}/t/data/x"):
         assert storage.relative(uri) == "data/x"
     assert storage.relative(f"file:{tmp_path}/other/x") is None
@@ -502,3 +445,17 @@ def test_options_name_the_nearest() -> None:
     with pytest.raises(LakeOptionError, match="needs a catalog"):
         opened("s3://bucket/t", "iceberg", RECORDS)  # type: ignore[arg-type]
     assert parse_options({"PATH": "x", "checkpointLocation": "y"}).path == "x"
+
+
+def test_a_parquet_table_of_an_earlier_version_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    log = tmp_path / "t" / "_millstream_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020d}.json").write_text("{}")
+    for call in (
+        lambda: open_table(parse_options({"path": str(tmp_path / "t")})),
+        lambda: opened(tmp_path / "t", "delta"),
+    ):
+        with pytest.raises(LakeError, match=r"Parquet table of an earlier version .* Copy its rows to a new table"):
+            call()
+    with pytest.raises(LakeOptionError, match="tableFormat=parquet: choose one of delta, iceberg"):
+        parse_options({"path": "t", "tableFormat": "parquet"})

@@ -58,6 +58,6 @@ def documented(directory: Path) -> Inspected:
 def messages(found: Inspected) -> list[str]:
     """Problems as `line:column severity message`, in the order of the file."""
     return [
-        f"{problem.place.line}:{problem.place.column} {problem.severity} {problem.message}"
+        f"{problem.position.line}:{problem.position.column} {problem.severity} {problem.message}"
         for problem in found.problems
     ]

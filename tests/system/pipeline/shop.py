@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from millstream.client import Message, Record, connect
 from millstream.pipeline.definition import load
 from millstream.pipeline.engine.run import RunOptions, run_pipeline
-from millstream.pipeline.engine.supervision import Ending
+from millstream.pipeline.engine.supervision import RunResult
 from millstream.pipeline.model import Pipeline
 from millstream.pipeline.state import QueryProgress
 from millstream.testing import EmbeddedBroker
@@ -56,7 +56,7 @@ def run_once(pipeline: Pipeline, session: SparkSession) -> dict[str, QueryProgre
     seen: dict[str, QueryProgress] = {}
     options = RunOptions(once=True, archive_classes=False)
     assert run_pipeline(pipeline, options, session=session, listener=lambda each: seen.update({each.sink: each})) is (
-        Ending.FINISHED
+        RunResult.FINISHED
     )
     return seen
 

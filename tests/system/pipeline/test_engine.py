@@ -15,7 +15,7 @@ from millstream.client import connect
 from millstream.pipeline.engine.analysis import analyse
 from millstream.pipeline.engine.failures import PartFailedError
 from millstream.pipeline.engine.run import RunOptions, run_pipeline
-from millstream.pipeline.engine.supervision import Ending, StopSignal
+from millstream.pipeline.engine.supervision import RunResult, StopSignal
 from millstream.pipeline.state import Phase, read_state
 from millstream.testing import EmbeddedBroker
 from tests.system.pipeline.shop import Shop, at, run_once
@@ -225,7 +225,7 @@ def test_latest_is_looked_at_again_while_the_pipeline_runs(shop: Shop, spark: Sp
     finally:
         stop.ask()
         thread.join(timeout=120)
-    assert results == [Ending.STOPPED]
+    assert results == [RunResult.STOPPED]
     names = [row["name"] for row in shop.rows("e8-out")]
     assert names[0] == "first"
     assert names[-1] == "second"
@@ -326,7 +326,7 @@ def test_a_run_is_stopped_after_the_batch_and_goes_on_where_it_was(shop: Shop, s
     finally:
         stop.ask()
         thread.join(timeout=120)
-    assert results == [Ending.STOPPED]
+    assert results == [RunResult.STOPPED]
     state = read_state("e4")
     assert state is not None
     assert state.run.phase is Phase.FINISHED

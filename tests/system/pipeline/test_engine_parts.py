@@ -16,12 +16,12 @@ from millstream.pipeline.definition import load
 from millstream.pipeline.engine.decoding import columns_to_read
 from millstream.pipeline.engine.failures import Part, PartFailedError, spark_reason
 from millstream.pipeline.engine.live_view import LiveView
-from millstream.pipeline.engine.progress import MetricsBoard, MetricsServer, ProgressBook
+from millstream.pipeline.engine.progress import MetricsServer, PipelineMetrics, ProgressTracker
 from millstream.pipeline.engine.queries import PlannedQuery, StartedQuery, planned_queries
 from millstream.pipeline.engine.run import NoBrokerError, prepare_topics
-from millstream.pipeline.engine.sources import NO_ANSWER, StaticTable
+from millstream.pipeline.engine.sources import UNAVAILABLE, StaticTable
 from millstream.pipeline.engine.steps import _columns as joined_columns
-from millstream.pipeline.engine.supervision import Ending, StopSignal, Supervisor, Watched
+from millstream.pipeline.engine.supervision import RunResult, StopSignal, Supervisor, Watched
 from millstream.pipeline.model import ConsoleSink, Join, JoinKey, JoinType, OutputMode, Pipeline, TopicSource, Trigger
 from millstream.pipeline.state import QueryProgress, SourceProgress
 
@@ -64,7 +64,7 @@ ORDERS = TopicSource(name="orders", line=3, topics=("orders",))
 
 class TestProgress:
     def test_totals_grow_and_the_same_report_counts_once(self) -> None:
-        book = ProgressBook(plan(), [ORDERS], "g")
+        book = ProgressTracker(plan(), [ORDERS], "g")
         assert book.add(report(0, 10, out=4, end=10, latest=15))
         assert not book.add(report(0, 10, out=4, end=10, latest=15))
         assert book.add(report(1, 5, out=1, end=15, latest=15))
@@ -75,19 +75,19 @@ class TestProgress:
         assert now.watermark == "2026-01-01T00:00:00.000Z"
 
     def test_a_source_that_tells_no_latest_offset_has_no_lag(self) -> None:
-        book = ProgressBook(plan(), [ORDERS], None)
+        book = ProgressTracker(plan(), [ORDERS], None)
         book.add(report(0, 1))
         assert book.current.sources[0].lag is None
         assert book.current.watermark is None
 
     def test_dead_letters_are_what_such_a_query_gives(self) -> None:
-        book = ProgressBook(plan(dead_letters=True), [ORDERS], None)
+        book = ProgressTracker(plan(dead_letters=True), [ORDERS], None)
         book.add(report(0, 10, out=4))
         book.add(report(1, 10, out=2))
         assert book.current.dead_letters_total == 6
 
     def test_a_source_read_twice_is_one_line(self) -> None:
-        book = ProgressBook(plan(), [ORDERS], None)
+        book = ProgressTracker(plan(), [ORDERS], None)
         twice = report(0, 10, end=4, latest=4)
         twice["sources"] *= 2
         book.add(twice)
@@ -97,12 +97,12 @@ class TestProgress:
 
 class TestMetrics:
     def progress(self) -> QueryProgress:
-        book = ProgressBook(plan(), [ORDERS], None)
+        book = ProgressTracker(plan(), [ORDERS], None)
         book.add(report(1, 10, out=4, end=10, latest=15))
         return book.current
 
     def test_the_page_has_every_number_with_its_labels(self) -> None:
-        board = MetricsBoard('sh"op')
+        board = PipelineMetrics('sh"op')
         board.show(self.progress())
         board.show_dead_letters({"orders": 2})
         text = board.text()
@@ -217,7 +217,7 @@ def watched(handle: PretendQuery, again: PretendQuery | None = None, *, outdated
     started = StartedQuery(plan(), cast(Any, frames), cast(Any, handle))
     fresh = SimpleNamespace(tables=SimpleNamespace(are_outdated=lambda: False, forget=lambda: None))
     other = StartedQuery(plan(), cast(Any, fresh), cast(Any, again))
-    return Watched(started, ProgressBook(plan(), [ORDERS], None), lambda: other, lambda: other)
+    return Watched(started, ProgressTracker(plan(), [ORDERS], None), lambda: other, lambda: other)
 
 
 def supervisor(stop: StopSignal, reports: Reports, *queries: Watched, **more: Any) -> Supervisor:
@@ -233,7 +233,7 @@ class TestSupervision:
             query.batch, query.isActive = 4, False
 
         reports = Reports()
-        assert supervisor(StopSignal(), reports, watched(PretendQuery(on_look=end))).watch() is Ending.FINISHED
+        assert supervisor(StopSignal(), reports, watched(PretendQuery(on_look=end))).watch() is RunResult.FINISHED
         assert reports.seen[-1].rows_in_total == 5
         assert not reports.seen[-1].active
 
@@ -250,14 +250,14 @@ class TestSupervision:
                 query.batch = 1
 
         handle = PretendQuery(batch=0, on_look=work)
-        assert supervisor(stop, Reports(), watched(handle)).watch() is Ending.STOPPED
+        assert supervisor(stop, Reports(), watched(handle)).watch() is RunResult.STOPPED
         assert (handle.stops, handle.batch) == (1, 1)
 
     def test_an_idle_query_is_stopped_at_once_and_a_second_request_does_not_wait(self) -> None:
         stop = StopSignal()
         idle, busy = PretendQuery(batch=0, busy=False), PretendQuery(batch=0)
         made = supervisor(stop, Reports(), watched(idle), watched(busy), tick=stop.ask)
-        assert made.watch() is Ending.STOPPED
+        assert made.watch() is RunResult.STOPPED
         assert (idle.stops, busy.stops) == (1, 1)
 
     def test_a_stop_does_not_wait_for_ever(self) -> None:
@@ -266,7 +266,7 @@ class TestSupervision:
         now = iter(range(0, 1000, 50))
         handle = PretendQuery(batch=0)
         made = supervisor(stop, Reports(), watched(handle), grace_s=100.0, clock=lambda: float(next(now)))
-        assert made.watch() is Ending.STOPPED
+        assert made.watch() is RunResult.STOPPED
 
     def test_a_failure_names_the_part_and_the_others_are_ended(self) -> None:
         reports = Reports()
@@ -281,13 +281,13 @@ class TestSupervision:
 
     def test_a_query_whose_table_changed_is_built_anew_between_batches(self) -> None:
         old, new = PretendQuery(batch=0, busy=False), PretendQuery(batch=1, isActive=False)
-        assert supervisor(StopSignal(), Reports(), watched(old, new, outdated=True)).watch() is Ending.FINISHED
+        assert supervisor(StopSignal(), Reports(), watched(old, new, outdated=True)).watch() is RunResult.FINISHED
         assert old.stops == 1
 
     def test_a_python_process_that_was_too_slow_to_come_up_is_tried_again(self) -> None:
         slow = PretendQuery(isActive=False, error=RuntimeError("Python worker failed to connect back."))
         again = PretendQuery(batch=0, isActive=False)
-        assert supervisor(StopSignal(), Reports(), watched(slow, again)).watch() is Ending.FINISHED
+        assert supervisor(StopSignal(), Reports(), watched(slow, again)).watch() is RunResult.FINISHED
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_a_table_is_read_again_when_its_time_has_passed_and_it_changed() -> None
     assert not table.is_outdated()
     now[0] = 61.0
     assert table.is_outdated()
-    end[0] = NO_ANSWER
+    end[0] = UNAVAILABLE
     now[0] = 125.0
     assert not table.is_outdated()  # the brokers are away
     end[0] = table.seen = 6

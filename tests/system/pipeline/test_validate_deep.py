@@ -53,7 +53,7 @@ def pipeline_of(directory: Path, text: str) -> Pipeline:
 
 
 def said(problems: Problems) -> list[str]:
-    return [f"{problem.place.line} {problem.severity} {problem.message}" for problem in problems]
+    return [f"{problem.position.line} {problem.severity} {problem.message}" for problem in problems]
 
 
 def test_topics_and_tables(tmp_path: Path, millstream_broker: EmbeddedBroker) -> None:

@@ -12,7 +12,7 @@ OFFSETS = BatchInput.of_offsets([[0, 100]], ['{"orders":{"0":100}}'])
 def test_it_comes_back_as_it_was_kept(given: BatchInput) -> None:
     assert BatchInput.from_json(given.to_json()) == given
     assert BatchInput.from_json(None) is None
-    with pytest.raises(ValueError, match="is not the mark"):
+    with pytest.raises(ValueError, match="is not a mark"):
         BatchInput.from_json({**given.to_json(), "mark": "zzz"})
 
 
@@ -31,7 +31,7 @@ def test_other_input_is_refused(given: BatchInput) -> None:
     text = refusal("q", 3, given, WrittenBatch(3, ROWS))
     assert text is not None
     assert "batch 3 of query q was written already, with other input: 100 rows" in text
-    assert "put the newer checkpoint back; or start the query with a new checkpointLocation" in text
+    assert "restore the newer checkpoint; or start the query with a new checkpointLocation" in text
     assert ("checkReplays=false" in text) == (given is not OFFSETS)
 
 
@@ -39,10 +39,8 @@ def test_the_way_out_says_where_the_output_ends() -> None:
     for batch, given in ((3, ROWS), (2, OFFSETS)):
         text = refusal("q", batch, given, WrittenBatch(3, OFFSETS))
         assert text is not None
-        assert (
-            'a new checkpointLocation and startingOffsets={"orders":{"0":100}}, which is where the output ends' in text
-        )
+        assert 'a new checkpointLocation and startingOffsets={"orders":{"0":100}}, the end of the output' in text
     older = refusal("q", 2, None, WrittenBatch(3, None))
     assert older is not None
     assert "batch 2 of query q is older than batch 3" in older
-    assert "from where the output ends, which its last rows show" in older
+    assert "startingOffsets at the end of the output, which its last rows show" in older

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millstream.spark.sink.input_identity import Digesting, RowDigest, digest_of
+from millstream.spark.sink.input_identity import DigestingRows, RowDigest, digest_of
 
 SCHEMA = pa.schema(
     [
@@ -61,7 +61,7 @@ def test_neither_order_nor_split_matters() -> None:
     mixed = random.Random(1).sample(ROWS, len(ROWS))
     assert digest_of(whole) == _digest(mixed)
     assert digest_of(whole) == digest_of(whole.slice(0, 7)) + digest_of(whole.slice(7, 1)) + digest_of(whole.slice(8))
-    passed = Digesting(iter([whole.slice(3), whole.slice(0, 0), whole.slice(0, 3)]))
+    passed = DigestingRows(iter([whole.slice(3), whole.slice(0, 0), whole.slice(0, 3)]))
     assert sum(batch.num_rows for batch in passed) == len(ROWS)
     assert passed.digest == digest_of(whole)
     assert digest_of(whole.slice(0, 0)) == RowDigest()

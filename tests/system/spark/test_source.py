@@ -16,11 +16,13 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.raw_client import Cluster, TopicPartition
+from millstream.raw_client import Cluster, TopicPartition, UnreadableError
 from millstream.spark.progress_listener import GroupProgressListener
 from millstream.testing import EmbeddedBroker
+from tests.integration.node.broker.unreadable import unreadable
 from tests.repository import REPOSITORY
 from tests.waiting import PATIENCE_S
+from tests.wire import Wire, batch
 from tools.apache_kafka import ApacheKafkaBroker, resolve
 
 _names = (f"source-{number}" for number in count())
@@ -265,3 +267,28 @@ def test_apache_kafka_is_read_the_same(spark: SparkSession, apache_kafka: Apache
     orders.available_now(tmp_path / "checkpoint", seen, maxBytesPerTrigger="5k", groupId="spark")
     assert seen.values == sorted(2 * text(300)) and len(seen.batches) > 1
     assert orders.committed("spark") == {0: 300, 1: 300}
+
+
+def test_a_batch_that_cannot_be_read_ends_the_query_with_its_offsets(
+    topic: Callable[..., Topic], tmp_path: Path
+) -> None:
+    """Right checksum, records that cannot be parsed: offsets 3 to 5. Before the broker knows of it, and after."""
+    orders = topic()
+    with Wire(orders.bootstrap) as wire:
+        for data in (batch(b"a", b"b", b"c"), unreadable(), batch(b"d")):
+            assert wire.produce(orders.name, data).error_code == 0
+    stopped = f'{orders.name}-0@3: .*The offsets 3 to 5 cannot be read.*startingOffsets at "0": 6 for topic'
+    with pytest.raises(Exception, match=stopped):
+        orders.read().collect()
+    with pytest.raises(Exception, match=stopped):
+        orders.available_now(tmp_path / "checkpoint", Collected())
+    with Cluster(orders.bootstrap) as cluster:  # ten fetches, and the broker opens the batch
+        position = TopicPartition(orders.name, 0)
+        deadline = time.monotonic() + PATIENCE_S
+        with pytest.raises(UnreadableError):
+            while time.monotonic() < deadline:
+                cluster.fetch(position, 3, max_bytes=1 << 20, max_wait_ms=50)
+    with pytest.raises(Exception, match=r"cannot be read at offset 3.*startingOffsets at the offset after it"):
+        orders.read().collect()
+    rows = orders.read(startingOffsets=json.dumps({orders.name: {"0": 6}})).collect()
+    assert [bytes(row.value) for row in rows] == [b"d"]

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from millstream.raw_client import EARLIEST, LATEST, TopicPartition
 from millstream.spark.errors import CheckpointError, DataLossError, OptionError
 from millstream.spark.options import READ_OPTIONS, ReadOptions, parse_read_options
-from millstream.spark.source.limits import Range, at_most_bytes, at_most_offsets, split_ranges, waiting
-from millstream.spark.source.log_view import Topics, go_on
+from millstream.spark.source.limits import Range, at_most_bytes, at_most_offsets, pending_offsets, split_ranges
+from millstream.spark.source.log_view import Topics, resume
 from millstream.spark.source.offsets import StreamOffset, positions_of
-from millstream.spark.source.positions import AtTime, Committed, Everywhere, Given
+from millstream.spark.source.positions import AllPartitions, AtTime, Committed, PerPartition
 from tests.repository import REPOSITORY
 
 BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
@@ -33,7 +33,7 @@ def without(*names: str, **more: str) -> dict[str, str]:
 class TestOptions:
     def test_defaults_are_those_of_spark_sql_kafka_but_for_isolation(self) -> None:
         options = parsed()
-        assert options.starting is None and options.ending == Everywhere(LATEST)
+        assert options.starting is None and options.ending == AllPartitions(LATEST)
         assert options.fail_on_data_loss and options.read_committed
         assert options.columns == ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
@@ -56,14 +56,14 @@ class TestOptions:
             (without(startingOffsets='{"orders": {"zero": 1}}'), "'zero' of topic 'orders' is no partition number"),
             (without(startingOffsets='{"orders": '), "startingOffsets is not JSON"),
             (without(startingTimestamp="yesterday"), "'yesterday' is no time; give milliseconds"),
-            (without(maxOffsetsPerTrigger="0"), "must be a whole number of at least 1"),
-            (without(maxBytesPerTrigger="many"), "'many' is no size; write it as"),
-            (without(maxTriggerDelay="soon"), "'soon' is no duration"),
-            (without(minOffsetsPerTrigger="9", maxOffsetsPerTrigger="8"), "is more than maxOffsetsPerTrigger"),
-            (without(failOnDataLoss="maybe"), "must be true or false"),
+            (without(maxOffsetsPerTrigger="0"), "is not a whole number of at least 1"),
+            (without(maxBytesPerTrigger="many"), "'many' is not a size; write it as"),
+            (without(maxTriggerDelay="soon"), "'soon' is not a duration"),
+            (without(minOffsetsPerTrigger="9", maxOffsetsPerTrigger="8"), "is larger than maxOffsetsPerTrigger"),
+            (without(failOnDataLoss="maybe"), "is neither true nor false"),
             (without(columns="value,ofset"), "no column 'ofset'; did you mean 'offset'"),
-            (without(columns="value,value"), "a column is there twice"),
-            (without(columns="value", includeHeaders="true"), "columns leaves headers out"),
+            (without(columns="value,value"), "has a column twice"),
+            (without(columns="value", includeHeaders="true"), "columns does not have headers"),
             (without(**{"kafka.isolation.level": "read_comitted"}), "did you mean read_committed"),
             (without(**{"kafka.auto.offset.reset": "earliest"}), "set startingOffsets to earliest or latest"),
             (without(**{"kafka.enable.auto.commit": "true"}), "set groupId"),
@@ -77,10 +77,13 @@ class TestOptions:
             (without("subscribe", assign='{"orders": 0}'), "'orders' must have a list of partition numbers"),
             (without("subscribe", assign="orders"), "assign is not JSON"),
             (without(valueFormat="jsn"), "did you mean json"),
-            (without(valueFormat="avro"), "valueFormat avro needs schema.registry.url or valueSchema"),
-            (without(valueSchema="{}"), "valueSchema needs valueFormat"),
-            (without(badRecords="fail"), "need valueFormat or keyFormat"),
-            (without(valueFormat="json", valueSchema="{}", badRecords="deadLetterTopic"), "name the topic"),
+            (without(valueFormat="avro"), "valueFormat avro needs a schema; set schema.registry.url or valueSchema"),
+            (without(valueSchema="{}"), "valueSchema has no effect without valueFormat"),
+            (without(badRecords="fail"), "set valueFormat or keyFormat"),
+            (
+                without(valueFormat="json", valueSchema="{}", badRecords="deadLetterTopic"),
+                "the option deadLetterTopic is missing",
+            ),
         ],
     )
     def test_mistakes_are_told_with_what_would_be_right(self, given_options: dict[str, str], says: str) -> None:
@@ -90,9 +93,9 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("more", "position"),
         [
-            ({"startingOffsets": "EARLIEST"}, Everywhere(EARLIEST)),
+            ({"startingOffsets": "EARLIEST"}, AllPartitions(EARLIEST)),
             ({"startingOffsets": "committed", "groupId": "g"}, Committed()),
-            ({"startingOffsets": '{"orders": {"0": 5, "1": -1}}'}, Given({P0: 5, P1: LATEST})),
+            ({"startingOffsets": '{"orders": {"0": 5, "1": -1}}'}, PerPartition({P0: 5, P1: LATEST})),
             ({"startingOffsets": "earliest", "startingTimestamp": "7"}, AtTime(7)),
             ({"startingTimestamp": "7", "startingOffsetsByTimestamp": '{"orders": {"0": 8}}'}, AtTime(7)),
             ({"startingOffsets": "latest", "startingOffsetsByTimestamp": '{"orders": {"0": 8}}'}, AtTime({P0: 8})),
@@ -104,8 +107,8 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("more", "says"),
         [
-            ({"startingOffsets": "latest"}, "cannot begin at latest"),
-            ({"startingOffsets": '{"orders": {"0": -1}}'}, "cannot begin at latest"),
+            ({"startingOffsets": "latest"}, "cannot start at latest"),
+            ({"startingOffsets": '{"orders": {"0": -1}}'}, "cannot start at latest"),
             ({"endingOffsets": "earliest"}, "cannot end at earliest"),
             ({"startingOffsets": '{"orders": {"0": 9}}', "endingOffsets": '{"orders": {"0": 8}}'}, "ends at 8"),
             ({"startingOffsets": '{"orders": {"0": 9}}', "endingOffsets": '{"orders": {"1": 8}}'}, "same partitions"),
@@ -167,7 +170,7 @@ class TestAdmission:
         starts = dict.fromkeys(sizes, 0)
         chosen = at_most_offsets(starts, sizes, limit)
         assert all(0 <= chosen[each] <= sizes[each] for each in sizes)
-        assert all(chosen[each] > 0 for each in waiting(starts, sizes))
+        assert all(chosen[each] > 0 for each in pending_offsets(starts, sizes))
         assert sum(chosen.values()) <= limit + len(sizes)
 
     @given(sizes, st.integers(1, 10**9), st.floats(1, 10**6))
@@ -176,7 +179,7 @@ class TestAdmission:
     ) -> None:
         starts = dict.fromkeys(sizes, 0)
         chosen = at_most_bytes(starts, sizes, limit, dict.fromkeys(sizes, rate))
-        assert all(chosen[each] > 0 for each in waiting(starts, sizes))
+        assert all(chosen[each] > 0 for each in pending_offsets(starts, sizes))
         assert sum(chosen.values()) * rate <= limit + rate * len(sizes) + 1
 
 
@@ -210,7 +213,7 @@ class TestLoss:
     now = Topics(frozenset({P0, P1}), {"orders": "a"})
 
     def found(self, before: StreamOffset, now: Topics, low: dict[Any, int], high: dict[Any, int]) -> tuple[Any, str]:
-        made = go_on(before, now, low, high, lambda topic: topic == "orders")
+        made = resume(before, now, low, high, lambda topic: topic == "orders")
         return made, "; ".join(made.losses.found)
 
     def test_nothing_lost(self) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from millstream.raw_client.transactions import Ended, Identity, Transactions
-from millstream.spark.sink import settling as sink_settling
+from millstream.spark.sink import sink as sink_settling
 from millstream.spark.sink.sink import StreamWriter
 from pyspark_millstream import DefaultSource
 
@@ -47,7 +47,7 @@ class DyingWriter(StreamWriter):
         if may_die and os.environ["DYING_POINT"] == "before-decision":
             kill_the_driver()
         writes = [each for each in messages if each is not None]
-        settler = sink_settling.settler_of(self._options, writes[0].sink)  # type: ignore[attr-defined]
+        settler = sink_settling.committer_of(self._options, writes[0].sink)  # type: ignore[attr-defined]
         if may_die:
             settler._transactions = _Dying(settler._cluster)
         settler.commit(batchId, writes)  # type: ignore[arg-type]

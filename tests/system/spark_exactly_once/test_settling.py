@@ -22,8 +22,8 @@ from millstream.spark.errors import SinkError
 from millstream.spark.sink.batch_input import BatchInput
 from millstream.spark.sink.decisions import Decider, Decision, FencedError, task_prefix
 from millstream.spark.sink.options import WriteOptions, parse_write_options
-from millstream.spark.sink.sink import SinkSettler
-from millstream.spark.sink.task import TaskPlace, TaskWrite, write_open
+from millstream.spark.sink.sink import BatchCommitter
+from millstream.spark.sink.task import TaskIdentity, TaskWrite, write_open
 from millstream.testing import EmbeddedBroker
 from tests.system.spark_exactly_once.committed import committed_values, hidden
 from tests.waiting import PATIENCE_S
@@ -85,7 +85,7 @@ class Query:
         self.transactions = Transactions(self.cluster, timeout_ms=self.options.transaction_timeout_ms)
 
     def task(self, batch: int, attempt: str, number: int, values: Collection[str], retry: int = 0) -> TaskWrite:
-        here = TaskPlace(self.sink, "run", batch, f"{task_prefix(self.sink)}{number}.{retry}")
+        here = TaskIdentity(self.sink, "run", batch, f"{task_prefix(self.sink)}{number}.{retry}")
         rows = pa.record_batch({"key": [f"k{each}" for each in values], "value": list(values)})
         return write_open(
             self.options, self.transactions, here, attempt, lambda each: each, iter([rows]), two_phase=True
@@ -96,8 +96,8 @@ class Query:
         values = [f"{batch}/{each}" for each in range(12)]
         return [self.task(batch, attempt, number, values[number::tasks]) for number in range(tasks)]
 
-    def driver(self) -> SinkSettler:
-        return SinkSettler(self.cluster, self.sink, self.options)
+    def driver(self) -> BatchCommitter:
+        return BatchCommitter(self.cluster, self.sink, self.options)
 
     def settled(self) -> list[str]:
         """What is committed once all markers are written."""
@@ -299,7 +299,7 @@ def test_transactions_that_time_out_after_the_decision_are_written_again() -> No
         assert query.settled() == expected(0)
 
 
-class Careless(SinkSettler):
+class Careless(BatchCommitter):
     """Ends the transactions of a batch without recording the decision first: the mistake these tests must find."""
 
     def _decide(self, wanted: Decision) -> Decision:

@@ -57,7 +57,7 @@ def test_what_fits(tmp_path: Path, step: str) -> None:
             "takes (left, right, *, factor=1) (2 by position), but is given 1 DataFrame",
         ),
         ("{python: {from: orders, function: 'steps_of_mine:one', arguments: {x: 1}}}", "given 1 DataFrame and x"),
-        ("{python: {from: orders, function: 'steps_of_mine:not_a_function'}}", "is not a function but int"),
+        ("{python: {from: orders, function: 'steps_of_mine:not_a_function'}}", "is not a function, but int"),
         (
             "{python: {from: orders, function: 'broken_of_mine:f'}}",
             "importing broken_of_mine failed at broken_of_mine.py:2",
@@ -65,7 +65,7 @@ def test_what_fits(tmp_path: Path, step: str) -> None:
         ("{python: {from: orders, function: 'unparsed_of_mine:f'}}", "failed at unparsed_of_mine.py:1"),
         (
             "{python: {from: orders, function: 'needing_of_mine:f'}}",
-            "there is no module 'package_that_is_not_there'; is it installed?",
+            "there is no module 'package_that_is_not_there'; install it",
         ),
         (
             "{stateful: {from: orders, processor: 'steps_of_mine:Plain', key: shop, output: a INT}}",
@@ -74,7 +74,7 @@ def test_what_fits(tmp_path: Path, step: str) -> None:
         ("{stateful: {from: orders, processor: 'steps_of_mine:one', key: shop, output: a INT}}", "is not a class"),
         (
             "{stateful: {from: orders, processor: 'steps_of_mine:Good', key: shop, output: a INT, arguments: {x: 1}}}",
-            "cannot be made with the arguments x",
+            "cannot be created with the arguments x",
         ),
     ],
 )

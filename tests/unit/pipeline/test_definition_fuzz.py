@@ -63,7 +63,7 @@ def test_spoilt_files(tmp_path: Path, seed: int) -> None:
         lines = len(text.splitlines()) + 1
         assert (found.pipeline is None) == found.problems.has_errors
         for problem in found.problems:
-            assert 1 <= problem.place.line <= lines and problem.place.column >= 1, (problem, text)
+            assert 1 <= problem.position.line <= lines and problem.position.column >= 1, (problem, text)
 
 
 @pytest.mark.parametrize("seed", range(4))

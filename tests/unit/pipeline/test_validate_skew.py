@@ -25,7 +25,7 @@ def test_one_hot_key_is_found_and_spread() -> None:
     assert (over_two.over, over_four.over) == (2, 4)
     assert over_two.shares == pytest.approx({0: 0.4, 1: 0.4, 2: 0.1, 3: 0.1})
     assert over_four.shares == pytest.approx(dict.fromkeys(range(4), 0.25))
-    assert "Spreading 1 hot key over 4 partitions takes the largest from 70.0% to 25.0%" in found.advice
+    assert "Spreading 1 hot key over 4 partitions reduces the largest from 70.0% to 25.0%" in found.advice
 
 
 def test_spreading_goes_round_at_the_last_partition() -> None:
@@ -35,7 +35,7 @@ def test_spreading_goes_round_at_the_last_partition() -> None:
 
 def test_even_topics_and_topics_without_hot_keys() -> None:
     even = report(counted({0: 100, 1: 101}, {"a": {0: 1}}), Measure.RECORDS)
-    assert "nothing to do" in even.advice
+    assert "Nothing to do" in even.advice
     crowded = report(counted({0: 900, 1: 100}, {"a": {0: 2}}), Measure.RECORDS)
     assert "No single key is hot" in crowded.advice
 

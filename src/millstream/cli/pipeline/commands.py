@@ -191,8 +191,8 @@ def _as_document(found: "Inspected") -> dict[str, object]:
         "valid": not found.problems.has_errors,
         "problems": [
             {
-                "line": problem.place.line,
-                "column": problem.place.column,
+                "line": problem.position.line,
+                "column": problem.position.column,
                 "severity": str(problem.severity),
                 "message": problem.message,
             }
@@ -205,10 +205,10 @@ def _show(found: "Inspected") -> None:
     lines = found.text.splitlines()
     for problem in found.problems:
         print(problem.text(found.file))
-        if 0 < problem.place.line <= len(lines):
-            source = lines[problem.place.line - 1]
+        if 0 < problem.position.line <= len(lines):
+            source = lines[problem.position.line - 1]
             print(f"    {source}")
-            column = max(problem.place.column - 1, len(source) - len(source.lstrip()))
+            column = max(problem.position.column - 1, len(source) - len(source.lstrip()))
             print("    " + " " * min(column, len(source)) + "^")
     pipeline = found.pipeline
     if pipeline is None or found.problems.has_errors:

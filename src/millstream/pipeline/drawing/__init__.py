@@ -1,1 +1,1 @@
-"""Pictures of pipelines: a layered layout of our own, drawn as SVG or with box characters."""
+"""Pictures of pipelines: a layered layout, drawn as SVG or with box characters (ADR 27)."""

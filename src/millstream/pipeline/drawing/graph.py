@@ -1,9 +1,7 @@
-"""A pipeline as boxes and arrows: sources on the left, sinks on the right, dead letters below.
+"""A pipeline as a graph of boxes and arrows, and its layout: sources left, sinks right, dead letters at the bottom.
 
-Where the boxes of a graph go: columns from left to right, few crossings, long arrows led through free places.
-
-The usual layered drawing (Sugiyama): a column for each box, bends where an arrow passes a column, an order within the
-columns by the middle of the neighbours. Rows are numbers without a unit; who draws chooses how far apart they are.
+The layout is the usual layered one (Sugiyama): a column for each box, bends where an arrow crosses a column, and an
+order within columns by the average of the neighbours. Rows have no unit: the SVG and the text output choose one.
 """
 
 from collections import defaultdict
@@ -38,7 +36,7 @@ DEAD_LETTERS = "dead letters"
 class Box:
     id: str
     kind: str
-    """topic, table, console, dead_letters, or the kind of a step; chooses shape and colour."""
+    """topic, table, console, dead_letters, or the kind of a step; it determines shape and colour."""
     title: str
     detail: str
     """A second line: the topic, the window's size."""
@@ -140,7 +138,7 @@ def _step_detail(step: Step) -> str:
 
 
 def _short(path: str, directory: Path) -> str:
-    """As the file says it, if it is below the file's directory."""
+    """Relative to the file's directory, if it is below it."""
     if "://" in path:
         return path
     if Path(path).is_relative_to(directory):
@@ -153,7 +151,7 @@ _SWEEPS = 12
 
 @dataclass(frozen=True, slots=True)
 class ArrowPath:
-    """An arrow and the places it goes through, from box to box; those between are bends in free places."""
+    """An arrow and its points: two boxes, and bends between them."""
 
     arrow: Arrow
     points: tuple[str, ...]
@@ -162,7 +160,7 @@ class ArrowPath:
 @dataclass(frozen=True, slots=True)
 class Layout:
     columns: tuple[tuple[str, ...], ...]
-    """Boxes and bends of each column, from top to bottom."""
+    """Boxes and bends of each column, top to bottom."""
     column_of: dict[str, int]
     row_of: dict[str, float]
     routes: tuple[ArrowPath, ...]
@@ -178,7 +176,7 @@ def lay_out(graph: Graph) -> Layout:
 
 
 def _columns(graph: Graph) -> dict[str, int]:
-    """Each box right of all it takes from; sinks and dead letters in the last column."""
+    """Each box is right of its inputs; sinks and dead letters are in the last column."""
     before: dict[str, list[str]] = defaultdict(list)
     for arrow in graph.arrows:
         before[arrow.end].append(arrow.begin)
@@ -195,7 +193,7 @@ def _columns(graph: Graph) -> dict[str, int]:
     for box in graph.boxes:
         if box.id.startswith("sink:") or box.id == DEAD_LETTERS:
             column_of[box.id] = max(last, 1)
-    # A source that is first needed far to the right goes near its use: a shorter arrow says the same.
+    # A step without inputs is placed next to its first use, for a shorter arrow.
     for box in graph.boxes:
         uses = [column_of[arrow.end] for arrow in graph.arrows if arrow.begin == box.id and arrow.end != DEAD_LETTERS]
         if box.id.startswith("step:") and not before[box.id] and uses:
@@ -209,7 +207,7 @@ def _with_bends(graph: Graph, column_of: dict[str, int]) -> tuple[list[ArrowPath
     for index, arrow in enumerate(graph.arrows):
         between = []
         for column in range(column_of[arrow.begin] + 1, column_of[arrow.end]):
-            # Arrows to the dead letters share their way: they are told apart by where they begin.
+            # Arrows to the dead letters share their bends.
             bend = f"bend:{DEAD_LETTERS}:{column}" if arrow.end == DEAD_LETTERS else f"bend:{index}:{column}"
             if bend not in column_of:
                 column_of[bend] = column
@@ -243,7 +241,7 @@ def _ordered(graph: Graph, column_of: dict[str, int], routes: list[ArrowPath]) -
 
 
 def _is_dead(name: str) -> bool:
-    """Dead letters and the way to them are always at the bottom."""
+    """Dead letters and the bends to them are always at the bottom."""
     return DEAD_LETTERS in name
 
 
@@ -279,7 +277,7 @@ def _crossings(columns: list[list[str]], routes: list[ArrowPath]) -> int:
 
 
 def _rows(columns: list[list[str]], routes: list[ArrowPath], bends: list[str]) -> dict[str, float]:
-    """Each box near the middle of its neighbours, and none nearer than a row (bends: half a row) to the next."""
+    """Each box near the average of its neighbours, at least a row (bends: half a row) from the next."""
     left, right = _neighbours(routes)
     thin = set(bends)
     row_of = {name: float(at) for column in columns for at, name in enumerate(column)}
@@ -295,7 +293,7 @@ def _rows(columns: list[list[str]], routes: list[ArrowPath], bends: list[str]) -
 
 
 def _apart(column: list[str], wanted: list[float], thin: set[str]) -> list[float]:
-    """Rows as near to `wanted` as the distances allow: neighbours that are too close move as one group."""
+    """Rows as close to `wanted` as the distances allow; neighbours that are too close move as a group."""
     gaps = [0.0]
     for pair in pairwise(column):
         gaps.append(gaps[-1] + (1.0, 0.75, 0.5)[sum(name in thin for name in pair)])

@@ -1,4 +1,4 @@
-"""A graph as SVG that stands on its own: light and dark by what the reader prefers, no script, no font to load."""
+"""A graph as a standalone SVG: light and dark colours, no script, no font to load."""
 
 from html import escape
 from itertools import pairwise
@@ -108,7 +108,7 @@ def _arrows(
         points[-1] = (points[-1][0] - widths[route.points[-1]] / 2 - 2, points[-1][1])
         curves = [_curve(begin, end) for begin, end in pairwise(points)]
         if boxes[route.arrow.end].kind == "dead_letters":
-            # Ways to the dead letters join; what they share is drawn once, or the dashes would fill each other's gaps.
+            # Shared parts of arrows to the dead letters are drawn once, so that dashes do not overlap.
             tips = [""] * (len(curves) - 1) + [' marker-end="url(#tip)"']
             lines = [
                 f'<path class="arrow dead" d="M{begin[0]:.1f},{begin[1]:.1f}{curve}"{tip}/>'
@@ -129,7 +129,7 @@ def _curve(begin: tuple[float, float], end: tuple[float, float]) -> str:
 
 
 def _label(text: str, near: tuple[float, float], beyond: tuple[float, float]) -> str:
-    """The name of a branch, on the first stretch of its arrow."""
+    """The name of a branch, at the first part of its arrow."""
     share = min(1.0, (len(text) * _DETAIL_PER_LETTER / 2 + 14) / max(1.0, beyond[0] - near[0]))
     bent = 3 * share**2 - 2 * share**3
     x, y = near[0] + share * (beyond[0] - near[0]), near[1] + bent * (beyond[1] - near[1])
@@ -147,7 +147,7 @@ def _box(box: Box, centre: tuple[float, float], width: float) -> str:
 
 
 def _shape(kind: str, x: float, y: float, width: float, height: float) -> str:
-    """One outline per kind, so that nobody needs to see colours."""
+    """One outline per kind, so that colours are not needed to tell them apart."""
     right, bottom = x + width, y + height
     if kind in ("topic", "dead_letters"):
         return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{height / 2:.1f}"/>'

@@ -1,4 +1,4 @@
-"""A graph with box characters, for a terminal: the same layout as the SVG, on a grid of letters."""
+"""A graph with box characters for a terminal, with the same layout as the SVG."""
 
 from collections import defaultdict
 from itertools import pairwise
@@ -69,7 +69,7 @@ def to_text(graph: Graph) -> str:
     }
     middle_of = {name: top + (1 if name in boxes else 0) for name, top in top_of.items()}
 
-    # Each box (or bend) has a lane of its own in the gap to its right, so that two verticals never lie on each other.
+    # Each box or bend has its own lane in the gap to its right, so that vertical lines do not overlap.
     x = 0
     left_of: dict[int, int] = {}
     right_of: dict[int, int] = {}

@@ -8,7 +8,7 @@ be wrong; each is told once.
 from typing import TYPE_CHECKING
 
 from millstream.pipeline.engine.decoding import decode, decoded_by_source, good_rows, key_decoded_by_source
-from millstream.pipeline.engine.failures import PartFailedError, blamed_on
+from millstream.pipeline.engine.failures import PartFailedError, attributed_to
 from millstream.pipeline.engine.queries import BuiltQuery, Frames, PlannedQuery, build, planned_queries
 from millstream.pipeline.engine.run import ENGINE_SETTINGS, own_session
 from millstream.pipeline.engine.sources import latest_rows, topic_contents, with_watermark
@@ -42,7 +42,7 @@ def analyse(pipeline: Pipeline, session: "SparkSession | None" = None) -> list[t
 def _problems_of(session: "SparkSession", pipeline: Pipeline, plan: PlannedQuery) -> list[tuple[int, str]]:
     try:
         built = build(session, pipeline, plan, show=None, make_frames=EmptyFrames)
-        with blamed_on(plan.part):
+        with attributed_to(plan.part):
             _check_stream_rules(session, built)
         built.frames.tables.forget()
     except PartFailedError as error:

@@ -11,7 +11,6 @@ Records of the pipeline are known by their headers. A watch that cannot read (no
 and tries again: it must never be the reason for which a pipeline ends.
 """
 
-import re
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,7 @@ from millstream.pipeline.engine.decoding import (
     quoted,
 )
 from millstream.pipeline.model import BadRecords, ConsoleSink, Latest, Pipeline, Route, Sink, Sql, Step, TopicSource
+from millstream.pipeline.sql_names import table_mentions
 from millstream.raw_client import LATEST, Cluster, TopicPartition, WireError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _headers(frame: "DataFrame", pipeline: str, step: str, reason: "Column") -> 
     return filter(array(*entries), lambda entry: entry["value"].isNotNull())
 
 
-def letter_writers(pipeline: Pipeline, readers: Sequence[Sink | Route]) -> list[frozenset[str]]:
+def dead_letter_senders(pipeline: Pipeline, readers: Sequence[Sink | Route]) -> list[frozenset[str]]:
     """For each reader the sources whose dead letters it sends.
 
     Of the readers, in their order, the first that reads the source just once, since a source that is read on two ways
@@ -119,8 +119,7 @@ def _mentions(step: Step, name: str) -> int:
     """How often a step reads one name: SQL may do so several times."""
     if not isinstance(step, Sql):
         return 1
-    tables = re.findall(rf"(?:\b(?:from|join)|,)\s+[`]?{re.escape(name)}\b", step.query, re.IGNORECASE)
-    return max(1, len(tables))
+    return sum(table.name.lower() == name for table in table_mentions(step.query))
 
 
 _EVERY_S = 1.0

@@ -38,7 +38,7 @@ class PartFailedError(PipelineFailedError):
 
 
 @contextmanager
-def blamed_on(part: Part) -> Iterator[None]:
+def attributed_to(part: Part) -> Iterator[None]:
     """Whatever Spark or the user's code says against this part becomes a PartFailedError with its line."""
     from pyspark.errors import PySparkException
 

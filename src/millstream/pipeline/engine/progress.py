@@ -23,7 +23,7 @@ Report = Mapping[str, Any]
 
 
 @dataclass
-class ProgressBook:
+class ProgressTracker:
     """The story of one query so far; `add` takes the next report of Spark."""
 
     plan: PlannedQuery
@@ -217,7 +217,7 @@ _FAMILIES: dict[str, Family] = {
 }
 
 
-class MetricsBoard:
+class PipelineMetrics:
     """The newest numbers of every query, as text."""
 
     def __init__(self, pipeline: str) -> None:

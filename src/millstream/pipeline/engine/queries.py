@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream.pipeline.engine import dead_letters, sinks, steps
-from millstream.pipeline.engine.dead_letters import letter_writers
+from millstream.pipeline.engine.dead_letters import dead_letter_senders
 from millstream.pipeline.engine.decoding import decoded_by_spark
-from millstream.pipeline.engine.failures import Part, blamed_on
+from millstream.pipeline.engine.failures import Part, attributed_to
 from millstream.pipeline.engine.sources import StaticTables, topic_stream
 from millstream.pipeline.engine.steps import joined
 from millstream.pipeline.model import (
@@ -88,7 +88,7 @@ class Frames:
         return self._rests[route.name]
 
     def _build_source(self, source: Source) -> None:
-        with blamed_on(Part("source", source.name, source.line)):
+        with attributed_to(Part("source", source.name, source.line)):
             if isinstance(source, TableSource):
                 self._put(source.name, self.open_table(source))
             else:
@@ -99,11 +99,11 @@ class Frames:
         if isinstance(step, Latest):
             source = self._sources[step.reads[0]]
             assert isinstance(source, TopicSource)
-            with blamed_on(Part("step", step.name, step.line)):
+            with attributed_to(Part("step", step.name, step.line)):
                 self._put(step.name, self.open_latest(step, source))
             return
         inputs = [self.frame(name) for name in step.reads]
-        with blamed_on(Part("step", step.name, step.line, step if isinstance(step, Sql) else None)):
+        with attributed_to(Part("step", step.name, step.line, step if isinstance(step, Sql) else None)):
             if isinstance(step, Route):
                 found = steps.branches(step, inputs[0])
                 rest = found.pop(None)
@@ -194,7 +194,7 @@ def planned_queries(pipeline: Pipeline, *, available_now: bool = False) -> list[
     override = Trigger(kind=TriggerKind.AVAILABLE_NOW) if available_now else None
     usual = override or pipeline.trigger
     routes = list(_routes_with_dead_letters(pipeline))
-    letters = letter_writers(pipeline, [*pipeline.sinks, *(route for _, route in routes)])
+    letters = dead_letter_senders(pipeline, [*pipeline.sinks, *(route for _, route in routes)])
     found = [
         PlannedQuery(
             name=query_name(pipeline.name, sink.name),
@@ -262,16 +262,16 @@ def build(
     frames = make_frames(session, pipeline, group_of, plan.letters_of)
     if isinstance(of, Route):
         rows = frames.rest_of(of)
-        with blamed_on(plan.part):
+        with attributed_to(plan.part):
             counted = _counted(dead_letters.of_route(pipeline, of, rows))
             return BuiltQuery(plan, frames, sinks.dead_letter_writer(pipeline, counted), counted)
     if isinstance(of, TopicSource):
-        with blamed_on(plan.part):
+        with attributed_to(plan.part):
             frames.streams.append(of)
             counted = _counted(dead_letters.of_source(pipeline, of, frames.open_bad_records(of)))
             return BuiltQuery(plan, frames, sinks.dead_letter_writer(pipeline, counted), counted)
     rows = frames.frame(of.reads)
-    with blamed_on(plan.part):
+    with attributed_to(plan.part):
         if isinstance(of, TopicSink):
             counted = _counted(sinks.topic_rows(of, rows))
             return BuiltQuery(plan, frames, sinks.topic_writer(pipeline, of, counted), counted)
@@ -295,7 +295,7 @@ def start(pipeline: Pipeline, built: BuiltQuery, *, checkpoint_dir: str | None) 
     location = checkpoint_location(pipeline, plan.name, checkpoint_dir)
     writer = built.writer.queryName(plan.name).outputMode(plan.mode.value).option("checkpointLocation", location)
     make_current(built.frames.session)
-    with blamed_on(plan.part):
+    with attributed_to(plan.part):
         return StartedQuery(plan, built.frames, _triggered(writer, plan.trigger).start())
 
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from millstream.pipeline.engine.dead_letters import DeadLetterWatch
 from millstream.pipeline.engine.failures import Part, PartFailedError, PipelineFailedError
 from millstream.pipeline.engine.live_view import LiveView
-from millstream.pipeline.engine.progress import MetricsBoard, MetricsServer, ProgressBook, Report
-from millstream.pipeline.engine.supervision import Ending, StopSignal, Supervisor, Watched
+from millstream.pipeline.engine.progress import MetricsServer, PipelineMetrics, ProgressTracker, Report
+from millstream.pipeline.engine.supervision import RunResult, StopSignal, Supervisor, Watched
 from millstream.pipeline.model import Pipeline, TopicSink, TopicSource, TriggerKind
 from millstream.pipeline.problems import nearest
 from millstream.pipeline.state import Phase, QueryProgress, Running, checkpoint_location, state_directory
@@ -130,7 +130,7 @@ def run_pipeline(
     stop: StopSignal | None = None,
     view: LiveView | None = None,
     listener: Callable[[QueryProgress], None] | None = None,
-) -> Ending:
+) -> RunResult:
     """Run until all is processed, or a stop is asked for. Raises PipelineFailedError with what to tell the user.
 
     session   an open one to run in, which is left open; otherwise one is started, and ended with the run
@@ -157,11 +157,11 @@ class _Run:
         self._listener = listener
         self._out = threading.Lock()
         self._view = view or LiveView(pipeline.name)
-        self._board = MetricsBoard(pipeline.name)
+        self._board = PipelineMetrics(pipeline.name)
         self._letters = DeadLetterWatch(pipeline)
         self._told_letters: Mapping[str, int] = {}
 
-    def run(self) -> Ending:
+    def run(self) -> RunResult:
         details = {"master": self._options.remote or self._options.master or DEFAULT_MASTER}
         with ExitStack() as stack:
             running = stack.enter_context(
@@ -173,7 +173,7 @@ class _Run:
             self._serve_metrics(running, stack)
             return self._run_queries(running, stack)
 
-    def _run_queries(self, running: Running, stack: ExitStack) -> Ending:
+    def _run_queries(self, running: Running, stack: ExitStack) -> RunResult:
         # The JVM takes seconds to start; meanwhile the brokers are asked, and Python reads what it needs of PySpark.
         starting = None if self._session is not None else self._start_spark()
         prepared = prepare_topics(self._pipeline)
@@ -183,7 +183,7 @@ class _Run:
             self._say("created", topic=topic)
         session = self._session if starting is None else self._await(starting)
         if session is None:  # asked to stop before Spark was there
-            return Ending.STOPPED
+            return RunResult.STOPPED
         if starting is not None:
             stack.callback(_end_session, session)
         running.update(spark_ui=_ui_of(session))
@@ -196,7 +196,7 @@ class _Run:
             supervisor.abandon()
         self._letters.close()
         self._tell_letters()
-        self._say("stopped" if ending is Ending.STOPPED else "finished")
+        self._say("stopped" if ending is RunResult.STOPPED else "finished")
         return ending
 
     def _start_spark(self) -> "Future[SparkSession]":
@@ -340,7 +340,7 @@ def _watched(
 ) -> Watched:
     sources = started.frames.streams
     group = started.frames.group_of(sources[0]) if sources else None
-    return Watched(started, ProgressBook(started.plan, sources, group), start_again, build_again)
+    return Watched(started, ProgressTracker(started.plan, sources, group), start_again, build_again)
 
 
 def _document(pipeline: str, progress: QueryProgress, report: Report | None) -> dict[str, Any]:

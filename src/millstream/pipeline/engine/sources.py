@@ -1,13 +1,11 @@
-"""Sources of a pipeline as DataFrames: topics as streams or as bounded reads, and tables.
+"""Sources of a pipeline as DataFrames: topics as streams or bounded reads, and tables that are joined to streams.
 
-Tables beside streams: `latest` and table sources, cached in Spark, and read again when they have changed.
+Spark plans the reading of a table once for the life of a streaming query: later batches read the same offsets or files.
+So a table (`latest`, or a table source) is cached. When it has changed, its query is stopped between two batches, built
+again and continued from its checkpoint, which takes a few seconds.
 
-Spark plans the reading of a table once for the life of a streaming query: later batches read the same stretch of the
-topic, or the same files. So the table is cached, and when it is time and it has changed, its query is ended between two
-batches, built anew and goes on from its checkpoint; that takes a few seconds, and only when there is something new.
-
-A batch that is run again after a failure may see a newer table than the first time: that is how every join of a stream
-with a table is, in Spark as elsewhere.
+A batch that is repeated after a failure may see a newer table than the first time, as with every join of a stream and a
+table in Spark.
 """
 
 import json
@@ -45,7 +43,7 @@ _SPARK_FORMATS = (TableFormat.PARQUET, TableFormat.CSV, TableFormat.JSON)
 
 
 def connection_options(pipeline: Pipeline) -> dict[str, str]:
-    """Where the brokers are and how to talk to them, for sources and sinks alike."""
+    """Options of the connection, for sources and sinks."""
     return {
         "kafka.bootstrap.servers": pipeline.bootstrap,
         **{f"kafka.{name}": value for name, value in pipeline.connection.items()},
@@ -63,8 +61,8 @@ def topic_stream(
 ) -> "DataFrame":
     """The source as a stream of typed rows.
 
-    send_letters  bad records go to the dead letters while they are read; otherwise they are left out
-    keep_bad      those that Spark cannot read are among the rows, with their bytes, for a query that sends them
+    send_letters  bad records are sent to the dead-letter topic while they are read; otherwise they are left out
+    keep_bad      records that Spark cannot decode are among the rows, with their bytes, for a query that sends them
     """
     options = {
         **connection_options(pipeline),
@@ -89,7 +87,7 @@ def topic_stream(
 
 
 def topic_contents(session: "SparkSession", pipeline: Pipeline, source: TopicSource) -> "DataFrame":
-    """All that is in the topic now, as a table; bad records are left out, and tombstones have null in every column."""
+    """The current records of a topic as a table; without bad records, and with null in all columns of a tombstone."""
     options = {
         **connection_options(pipeline),
         **subscription_options(source),
@@ -125,7 +123,7 @@ def starting_options(start: Start) -> dict[str, str]:
 
 
 def table(session: "SparkSession", source: TableSource) -> "DataFrame":
-    """The table as it is when it is read; Delta and Iceberg by our own reader, which needs no further jars."""
+    """The table as it is when it is read. Delta and Iceberg are read by our own reader, which needs no jars."""
     if source.format in _SPARK_FORMATS:
         reader = session.read.format(source.format.value)
         if source.schema is not None:
@@ -143,17 +141,17 @@ def table(session: "SparkSession", source: TableSource) -> "DataFrame":
 
 _FILES_EVERY_S = 1.0
 _UNSEEN_EVERY_S = 60.0
-"""For tables in stores whose changes cannot be seen from here: these are read again after so long."""
+"""Tables in stores whose changes cannot be detected are read again after this time."""
 
-NO_ANSWER = object()
+UNAVAILABLE = object()
 
 
 @dataclass
 class StaticTable:
-    """One cached table, and what was seen of it when it was read.
+    """One cached table, and its state when it was read.
 
-    `look` gives None where nobody can tell, and NO_ANSWER where somebody can but does not answer now: a query must not
-    be built anew while the brokers are away.
+    `look` returns None if changes cannot be detected, and UNAVAILABLE if the brokers do not respond: then the query
+    must not be rebuilt.
     """
 
     frame: "DataFrame"
@@ -169,12 +167,12 @@ class StaticTable:
         self.frame.persist()
 
     def is_outdated(self) -> bool:
-        """Whether it is time to look, and there is something new."""
+        """Whether the refresh time has passed and the table has changed."""
         if self.clock() - self.looked_at < self.refresh_s:
             return False
         self.looked_at = self.clock()
         now = self.look()
-        return now is not NO_ANSWER and (now is None or now != self.seen)
+        return now is not UNAVAILABLE and (now is None or now != self.seen)
 
     def forget(self) -> None:
         self.frame.unpersist()
@@ -188,7 +186,7 @@ class StaticTables:
     outdated: bool = False
 
     def latest(self, session: "SparkSession", pipeline: Pipeline, step: Latest, source: TopicSource) -> "DataFrame":
-        # Looked at before it is read: what comes in between is seen as new, not missed.
+        # The end offsets are fetched before the read, so that later records count as new.
         ends = partial(_ends, pipeline, source)
         before = ends()
         frame = latest_rows(topic_contents(session, pipeline, source), step, source)
@@ -214,7 +212,7 @@ class StaticTables:
 
 
 def _ends(pipeline: Pipeline, source: TopicSource) -> object:
-    """Where the topics of a source end."""
+    """The end offsets of the topics of a source."""
     try:
         with Cluster(pipeline.bootstrap, pipeline.connection, timeout_s=10.0) as cluster:
             topics = cluster.topics(source.topics) if source.topics else cluster.topics()
@@ -225,14 +223,14 @@ def _ends(pipeline: Pipeline, source: TopicSource) -> object:
             }
             return tuple(sorted((at.topic, at.partition, end.offset) for at, end in cluster.offsets(wanted).items()))
     except WireError:
-        return NO_ANSWER
+        return UNAVAILABLE
 
 
 def latest_rows(contents: "DataFrame", step: Latest, source: TopicSource) -> "DataFrame":
-    """Of each key the newest record, none where that is a tombstone.
+    """The newest record of each key, or none if that is a tombstone.
 
-    In a partition the offset says which is newer; between partitions (after their number was raised, or with keys that
-    are columns of the value) only the time can. A record without a key is never replaced by another one's key.
+    Within a partition the offset decides which is newer. Between partitions (after partitions were added, or with keys
+    that are columns of the value) the timestamp decides. Records without a key are all kept.
     """
     raw = source.format is Format.RAW
     names = {
@@ -264,7 +262,7 @@ def _newest(frame: "DataFrame", keys: list[str], order: str) -> "DataFrame":
 
 
 def _fingerprint(path: str) -> object:
-    """Names, sizes and times of the files below a local path; None where only Spark can tell."""
+    """Names, sizes and times of the files below a local path; None for a path in a store."""
     if "://" in path:
         return None
     return tuple(sorted(_files(path.removeprefix("file:"))))

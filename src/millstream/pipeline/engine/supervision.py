@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 
 from millstream.pipeline.engine.failures import Part, PartFailedError, spark_reason
-from millstream.pipeline.engine.progress import ProgressBook, Report
+from millstream.pipeline.engine.progress import ProgressTracker, Report
 from millstream.pipeline.engine.queries import StartedQuery
 from millstream.pipeline.state import QueryProgress
 
@@ -21,14 +21,14 @@ _STARTS = 9
 _SLOW_PYTHON = "Python worker failed to connect back"
 
 
-class Ending(Enum):
+class RunResult(Enum):
     """How a run came to its end."""
 
     FINISHED = "all that was there has been processed"
     STOPPED = "stopped"
 
 
-class Haste(Enum):
+class StopMode(Enum):
     """How a run is asked to end."""
 
     NONE = 0
@@ -41,22 +41,22 @@ class StopSignal:
 
     def __init__(self) -> None:
         self._event = threading.Event()
-        self._haste = Haste.NONE
+        self._mode = StopMode.NONE
 
     def ask(self) -> None:
-        self._haste = Haste.AFTER_BATCH if self._haste is Haste.NONE else Haste.NOW
+        self._mode = StopMode.AFTER_BATCH if self._mode is StopMode.NONE else StopMode.NOW
         self._event.set()
 
     @property
     def asked(self) -> bool:
-        return self._haste is not Haste.NONE
+        return self._mode is not StopMode.NONE
 
     @property
-    def haste(self) -> Haste:
-        return self._haste
+    def mode(self) -> StopMode:
+        return self._mode
 
     def wait(self, seconds: float) -> None:
-        if self._haste is Haste.NONE:
+        if self._mode is StopMode.NONE:
             self._event.wait(seconds)
         else:
             time.sleep(seconds)
@@ -67,7 +67,7 @@ class Watched:
     """One query, and what is known of it."""
 
     query: StartedQuery
-    book: ProgressBook
+    book: ProgressTracker
     start_again: Callable[[], StartedQuery]
     build_again: Callable[[], StartedQuery]
     starts_left: int = _STARTS
@@ -106,20 +106,20 @@ class Supervisor:
         """Take a query that was just started into care; waits while too many are still coming up."""
         self._watched.append(watched)
         at_once = max(1, (os.cpu_count() or 2) // 2)
-        while self._initialising() >= at_once and self._stop.haste is Haste.NONE:
+        while self._initialising() >= at_once and self._stop.mode is StopMode.NONE:
             self._tick()
             self._stop.wait(_POLL_S / 4)
 
-    def watch(self) -> Ending:
+    def watch(self) -> RunResult:
         while True:
             for each in self._watched:
                 if not each.ended:
                     self._look_at(each)
             if all(each.ended for each in self._watched):
-                return Ending.FINISHED if self._stopping_since is None else Ending.STOPPED
-            if self._stop.haste is Haste.NONE and self._stop_requested():
+                return RunResult.FINISHED if self._stopping_since is None else RunResult.STOPPED
+            if self._stop.mode is StopMode.NONE and self._stop_requested():
                 self._stop.ask()
-            if self._stop.haste is not Haste.NONE:
+            if self._stop.mode is not StopMode.NONE:
                 self._go_on_stopping()
             self._tick()
             self._stop.wait(_POLL_S)
@@ -144,7 +144,7 @@ class Supervisor:
             return
         error = handle.exception()
         if error is not None:
-            if _SLOW_PYTHON in str(error) and each.starts_left > 0 and self._stop.haste is Haste.NONE:
+            if _SLOW_PYTHON in str(error) and each.starts_left > 0 and self._stop.mode is StopMode.NONE:
                 if self._initialising() == 0:
                     each.starts_left -= 1
                     each.query = each.start_again()
@@ -159,7 +159,7 @@ class Supervisor:
     def _rebuild_if_outdated(self, each: Watched) -> None:
         """A query that joins a table which has changed: built anew between two batches, it reads the table again."""
         tables = each.query.frames.tables
-        if self._stop.haste is not Haste.NONE or not tables.are_outdated():
+        if self._stop.mode is not StopMode.NONE or not tables.are_outdated():
             return
         if each.outdated_since_batch is None:
             each.outdated_since_batch = each.book.newest_batch
@@ -190,7 +190,7 @@ class Supervisor:
             self._stopping_since = now
             for each in self._watched:
                 each.stopping_since_batch = each.book.newest_batch
-        patience_is_over = self._stop.haste is Haste.NOW or now - self._stopping_since > self._grace_s
+        patience_is_over = self._stop.mode is StopMode.NOW or now - self._stopping_since > self._grace_s
         for each in self._watched:
             if each.ended:
                 continue

@@ -47,7 +47,7 @@ def is_embedded(master: str) -> bool:
 _MASTERS = "spark://HOST:7077, yarn, k8s://https://HOST:6443 or local[N]"
 
 
-def refuse_master(master: str) -> None:
+def check_master(master: str) -> None:
     """What the launcher would refuse with a text for its own command line."""
     if not (is_embedded(master) or re.match(r"spark://|k8s://|yarn(-client)?$", master)):
         raise SparkStartError(f"--master {master}: write {_MASTERS}")
@@ -58,7 +58,7 @@ def refuse_master(master: str) -> None:
         )
 
 
-def last_word(log_file: str | os.PathLike[str], start: int) -> str:
+def launcher_error(log_file: str | os.PathLike[str], start: int) -> str:
     """What the launcher gave as its reason."""
     with open(log_file, "rb") as log:
         log.seek(start)
@@ -149,7 +149,7 @@ def start_session(
     if remote is not None and not embedded:
         return _connect(name, remote, given)
     if remote is None:
-        refuse_master(master)
+        check_master(master)
         if not embedded:
             # The launcher makes ready what a manager of clusters wants of Python programs, if it knows which one it is.
             wanted["spark.master"] = master
@@ -302,7 +302,7 @@ def _start_jvm(
         try:
             gateway = launch_gateway(conf, process)  # type: ignore[no-untyped-call]
         except PySparkException as error:
-            where = "" if log_file is None else f"{last_word(log_file, logged_before)}; see {log_file}"
+            where = "" if log_file is None else f"{launcher_error(log_file, logged_before)}; see {log_file}"
             raise SparkStartError(f"Spark's JVM did not start with {java.command} ({java.version}){where}") from error
     SparkContext._ensure_initialized(gateway=gateway)
     if archive is not None and not archive.ready and gateway.proc is not None:

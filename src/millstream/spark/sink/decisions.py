@@ -1,14 +1,12 @@
-"""What was decided for each sink: the log in which a micro-batch becomes committed.
+"""The log of decisions: which transactions are the output of a micro-batch; and repair of decided transactions.
 
-A compacted topic. Under the sink's id it has the last *decision*: a batch and the transactions that are its output. It
-is written in a transaction of an id that belongs to the sink alone (the decider), so whoever takes that id over fences
-all who decided before; and having read the log to its end after that, knows all that they decided.
+A compacted topic has the last *decision* of each query under the query's id: a batch and its transactions. A decision
+is written in a transaction whose id belongs to the query alone (the decider). A process that takes over this id fences
+all earlier deciders; then it reads the log to its end, and so knows all their decisions.
 
-What became of a transaction, by the log itself; and its rows written again if it was aborted after the decision.
-
-A coordinator aborts a transaction whose time is up, also one that was decided to be committed by a driver that died
-before it could say so. (Not with two-phase commits: those wait.) The rows of an aborted transaction still are in the
-log, where the decision says; so they are copied from there, batch by batch, into a transaction that takes its place.
+A coordinator aborts a transaction after its timeout, also a decided one whose driver died before it could commit. (With
+two-phase commits there is no timeout.) The rows of an aborted transaction are still in the log, at the offsets in the
+decision. They are copied, batch by batch, to a new transaction that replaces it.
 """
 
 import json
@@ -46,18 +44,18 @@ _CONFIGS = {
     "cleanup.policy": "compact",
     "segment.bytes": str(1 << 20),
     "min.cleanable.dirty.ratio": "0.1",
-    "max.message.bytes": str(32 << 20),  # a decision has a row for each task and partition
+    "max.message.bytes": str(32 << 20),  # a decision has an entry for each task and partition
 }
 _REPLICAS = 3
 _DECIDER_TIMEOUT_MS = 30_000
-"""Others share the partition and cannot read past an open decision; it takes milliseconds."""
+"""Other queries share the partition and cannot read past an open decision, which takes milliseconds."""
 _FETCH_BYTES = 4 << 20
 _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class TaskTransaction:
-    """One task's output: in whose name it was written, and where it lies."""
+    """The output of a task: its transaction, and the offsets of its rows."""
 
     identity: Identity
     written: Mapping[TopicPartition, Written]
@@ -69,14 +67,14 @@ class TaskTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """These transactions, and no others, are the output of the batch."""
+    """The transactions that are the output of a batch."""
 
     batch: int
     attempt: str
-    """Which execution of the batch it was; any execution of a batch has the same rows."""
+    """The execution of the batch; all executions of a batch have the same rows."""
     transactions: tuple[TaskTransaction, ...]
     input: BatchInput | None = None
-    """What the batch was made of; None if the user does not want it compared, or an earlier version decided."""
+    """The input of the batch; None with checkReplays=false, or if an earlier version decided."""
 
     @property
     def written(self) -> WrittenBatch:
@@ -84,37 +82,37 @@ class Decision:
 
 
 def task_prefix(sink: str) -> str:
-    """How the transactional ids of a sink's tasks begin. They are used again and again, so they do not pile up."""
+    """The prefix of the transactional ids of a query's tasks. Ids are reused, so their number is bounded."""
     return f"{ID_PREFIX}.{sink}.task."
 
 
-def over_id(attempt: str) -> str:
-    """The transactional id that says, once it is known, that a `.write` has failed and its tasks must not go on."""
+def failed_write_id(attempt: str) -> str:
+    """The transactional id whose existence means: this `.write` failed, its tasks must stop."""
     return f"{ID_PREFIX}.{attempt}.over"
 
 
 class DecisionLog:
-    """The last decision for one sink, as far as the log has been read."""
+    """The last decision of one query, as far as the log has been read."""
 
     def __init__(self, cluster: Cluster, sink: str) -> None:
         self._cluster = cluster
         self._sink = sink
         self.key = sink.encode()
-        self._place: TopicPartition | None = None
+        self._topic_partition: TopicPartition | None = None
         self._position: int | None = None
         self._decoder = ArrowDecoder(["key", "value"])
         self.decision: Decision | None = None
 
-    def place(self, *, create: bool) -> TopicPartition | None:
-        """Where this sink's records are; None if there is no such topic and it is not to be made."""
-        if self._place is None:
+    def topic_partition(self, *, create: bool) -> TopicPartition | None:
+        """The partition with the decisions of this query; None if the topic does not exist and `create` is false."""
+        if self._topic_partition is None:
             topic = self._cluster.topics([TOPIC]).get(TOPIC)
             if topic is None and not create:
                 return None
             count = len(topic.partitions) if topic is not None else self._create()
-            # Partitions that are added later must not move what was decided.
-            self._place = TopicPartition(TOPIC, zlib.crc32(self.key) % min(count, PARTITIONS))
-        return self._place
+            # Decisions must not move when partitions are added.
+            self._topic_partition = TopicPartition(TOPIC, zlib.crc32(self.key) % min(count, PARTITIONS))
+        return self._topic_partition
 
     def _create(self) -> int:
         replicas = min(_REPLICAS, len(self._cluster.brokers()))
@@ -124,29 +122,29 @@ class DecisionLog:
         except RefusedError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise SinkError(
-                    f"exactly-once keeps its decisions in the topic {TOPIC!r}, which does not exist and could not be "
-                    f"created: {error}. Create it with cleanup.policy=compact, or set delivery to at-least-once"
+                    f"exactly-once needs the topic {TOPIC!r}, which does not exist and could not be created: {error}. "
+                    "Create it with cleanup.policy=compact, or set delivery to at-least-once"
                 ) from error
         return self._cluster.partitions_of(TOPIC)
 
     def read_to_end(self, wait_s: float) -> bool:
-        """Reads all that is in the log now. False if open transactions of others hide some of it after `wait_s`.
+        """Reads the log to its current end. False if open transactions still hide a part of it after `wait_s`.
 
-        The end is that of the log and not of what is committed: a decision behind another sink's open one counts too.
+        The end is the log end offset, not the last stable offset: a decision after another open one counts too.
         """
-        place = self.place(create=False)
-        if place is None:
+        topic_partition = self.topic_partition(create=False)
+        if topic_partition is None:
             return True
-        end = self._cluster.offsets({place: LATEST}, read_committed=False)[place].offset
+        end = self._cluster.offsets({topic_partition: LATEST}, read_committed=False)[topic_partition].offset
         if self._position is None:
-            self._position = self._cluster.offsets({place: EARLIEST})[place].offset
-        patience = Deadline(wait_s)
+            self._position = self._cluster.offsets({topic_partition: EARLIEST})[topic_partition].offset
+        deadline = Deadline(wait_s)
         while self._position < end:
-            fetched = self._cluster.fetch(place, self._position, max_bytes=_FETCH_BYTES, max_wait_ms=50)
+            fetched = self._cluster.fetch(topic_partition, self._position, max_bytes=_FETCH_BYTES, max_wait_ms=50)
             batches, after = self._decoder.decode(
                 fetched.data,
-                topic=place.topic,
-                partition=place.partition,
+                topic=topic_partition.topic,
+                partition=topic_partition.partition,
                 start=self._position,
                 stop=max(end, self._position + 1),
                 aborted=fetched.aborted,
@@ -155,18 +153,18 @@ class DecisionLog:
                 for key, value in zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True):
                     if key == self.key and value is not None:
                         self.decision = _decision_from(json.loads(value))
-            if after == self._position and patience.elapsed_s >= wait_s:
+            if after == self._position and deadline.elapsed_s >= wait_s:
                 return False
             self._position = after
         return True
 
 
 class FencedError(Exception):
-    """Another process has become the decider of this sink since."""
+    """Another process has become the decider of this query."""
 
 
 class Decider:
-    """The right to decide for one sink: held by one process at a time."""
+    """Records decisions of one query; only one process at a time is the decider."""
 
     def __init__(self, cluster: Cluster, sink: str) -> None:
         self._cluster = cluster
@@ -178,25 +176,27 @@ class Decider:
 
     @property
     def in_charge(self) -> bool:
-        """Whether this process was the decider when it last looked, and so knows all decisions."""
+        """Whether this process was the decider at its last operation, and so knows all decisions."""
         return self._identity is not None
 
     def take_over(self) -> None:
-        """Fences whoever decided before, and learns what they decided."""
-        self.log.place(create=True)
+        """Fences earlier deciders and reads their decisions."""
+        self.log.topic_partition(create=True)
         self._identity, self._sequence = self._transactions.take(self._id, two_phase=False), 0
-        # Decisions of other sinks in the same partition are open for a moment, or until their time is up.
+        # Decisions of other queries in the partition are open for a moment, or until their timeout.
         if not self.log.read_to_end(wait_s=_DECIDER_TIMEOUT_MS / 1000 + 30):
             self._identity = None
             raise SinkError(
-                f"the decisions in {self.log.place(create=True)} cannot be read to the end: a transaction there stays "
-                "open; `millstream txn list` shows whose it is"
+                f"the decisions in {self.log.topic_partition(create=True)} cannot be read to the end: a transaction "
+                f"stays "
+                "open; `millstream txn list` shows it"
             )
 
     def record(self, decision: Decision) -> None:
-        """Decides. FencedError: somebody else is the decider now, and whether this was recorded, the log must tell."""
-        place, identity = self.log.place(create=True), self._identity
-        assert place is not None
+        """Records a decision. FencedError: another process is the decider, and the log shows whether this was
+        recorded."""
+        topic_partition, identity = self.log.topic_partition(create=True), self._identity
+        assert topic_partition is not None
         assert identity is not None
         value = _decision_to(decision)
         data = build_batch(
@@ -213,10 +213,10 @@ class Decider:
             at_most=self._transactions.max_produce_version,
             delivery_timeout_s=30,
         )
-        self._identity = None  # until it is known how this ends
+        self._identity = None  # until the result is known
         try:
-            self._transactions.add_partitions(identity, [place])
-            producer.send(place, bytearray(data), 1)
+            self._transactions.add_partitions(identity, [topic_partition])
+            producer.send(topic_partition, bytearray(data), 1)
             producer.flush()
             following = self._transactions.end(identity, commit=True)
         except RefusedError as error:
@@ -230,7 +230,7 @@ class Decider:
         self.log.decision = decision
 
 
-# The records
+# Records of the log
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
@@ -238,7 +238,7 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 
 def _codec(value: Mapping[str, Any]) -> Codec:
-    """Large ones are compressed: a batch has a limit, and thousands of tasks repeat the same names."""
+    """Large decisions are compressed, because a batch has a size limit."""
     return Codec.NONE if len(value["transactions"]) < 16 else Codec.ZSTD
 
 
@@ -248,8 +248,10 @@ def _list_of(identity: Identity) -> list[Any]:
 
 def _written_to(written: Mapping[TopicPartition, Written]) -> dict[str, list[list[int]]]:
     topics: dict[str, list[list[int]]] = {}
-    for place, each in written.items():
-        topics.setdefault(place.topic, []).append([place.partition, each.first_offset, each.last_offset, each.records])
+    for topic_partition, each in written.items():
+        topics.setdefault(topic_partition.topic, []).append(
+            [topic_partition.partition, each.first_offset, each.last_offset, each.records]
+        )
     return topics
 
 
@@ -275,8 +277,8 @@ def _decision_from(value: Mapping[str, Any]) -> Decision:
 def _check_format(value: Mapping[str, Any]) -> None:
     if value.get("format") != _FORMAT:
         raise SinkError(
-            f"{TOPIC} has a record of format {value.get('format')!r}; this version of Millstream knows {_FORMAT}: "
-            "a newer one has written it, so use that"
+            f"{TOPIC} has a record of format {value.get('format')!r}; this version of Millstream reads {_FORMAT}. "
+            "A newer version has written it; upgrade"
         )
 
 
@@ -287,32 +289,33 @@ _WAIT_S = 60.0
 MAX_SEQUENCE = 0x7FFFFFFF
 
 
-class Fate(Enum):
+class TransactionResult(Enum):
     COMMITTED = "committed"
     ABORTED = "aborted"
 
 
-def fate_of(cluster: Cluster, transaction: TaskTransaction) -> Fate:
-    """Whether the first marker behind the transaction's records says commit or abort; all partitions have the same."""
+def transaction_result(cluster: Cluster, transaction: TaskTransaction) -> TransactionResult:
+    """Whether the first marker after the transaction's records is a commit or an abort; it is the same in all
+    partitions."""
     if not transaction.written:
-        raise SinkError(f"the decided transaction {transaction.identity} is over, and where its rows were is not known")
-    left = _left(cluster, transaction)
+        raise SinkError(f"the decided transaction {transaction.identity} has ended, and its offsets are not known")
+    left = _not_deleted(cluster, transaction)
     if not left:
-        return Fate.COMMITTED
-    place, written = next(iter(left.items()))
+        return TransactionResult.COMMITTED
+    topic_partition, written = next(iter(left.items()))
     deadline = time.monotonic() + _WAIT_S
     position = written.last_offset + 1
     while True:
-        for batch, header in _batches(cluster, place, position):
+        for batch, header in _batches(cluster, topic_partition, position):
             if header.is_control and header.producer_id == transaction.identity.producer_id:
                 record = next(iterate_records(header, batch))
                 _, kind = _MARKER_TYPE.unpack_from(record.key or b"")
-                return Fate.COMMITTED if kind == _COMMIT else Fate.ABORTED
+                return TransactionResult.COMMITTED if kind == _COMMIT else TransactionResult.ABORTED
             position = header.last_offset + 1
         if time.monotonic() > deadline:
             raise SinkError(
-                f"{place} has no end for the transaction {transaction.identity} that was decided: is its coordinator "
-                "reachable? `millstream txn find-hanging` tells"
+                f"{topic_partition} has no marker for the decided transaction {transaction.identity}: check that its "
+                "coordinator is reachable; `millstream txn find-hanging` shows hanging transactions"
             )
         time.sleep(0.1)
 
@@ -320,30 +323,39 @@ def fate_of(cluster: Cluster, transaction: TaskTransaction) -> Fate:
 def write_again(
     cluster: Cluster, transactions: Transactions, lost: TaskTransaction, identity: Identity
 ) -> TaskTransaction:
-    """Copies the rows of an aborted transaction into one of `identity`, which stays open."""
+    """Copies the rows of an aborted transaction to the transaction `identity`, which stays open."""
     producer = Producer(cluster, transactional_id=identity.transactional_id, at_most=transactions.max_produce_version)
     try:
-        left = _left(cluster, lost)
+        left = _not_deleted(cluster, lost)
         transactions.add_partitions(identity, list(left))
-        for place, written in left.items():
-            _copy(cluster, producer, place, written, lost.identity, identity)
+        for topic_partition, written in left.items():
+            _copy(cluster, producer, topic_partition, written, lost.identity, identity)
         producer.flush()
         return TaskTransaction(identity, producer.written)
     finally:
         producer.close()
 
 
-def _left(cluster: Cluster, transaction: TaskTransaction) -> dict[TopicPartition, Written]:
-    """Without partitions where retention has deleted all of it: nobody reads that any more, so nothing is missing."""
+def _not_deleted(cluster: Cluster, transaction: TaskTransaction) -> dict[TopicPartition, Written]:
+    """The partitions whose rows retention has not deleted."""
     starts = cluster.offsets(dict.fromkeys(transaction.written, EARLIEST))
-    return {place: each for place, each in transaction.written.items() if starts[place].offset <= each.last_offset}
+    return {
+        topic_partition: each
+        for topic_partition, each in transaction.written.items()
+        if starts[topic_partition].offset <= each.last_offset
+    }
 
 
 def _copy(
-    cluster: Cluster, producer: Producer, place: TopicPartition, written: Written, old: Identity, new: Identity
+    cluster: Cluster,
+    producer: Producer,
+    topic_partition: TopicPartition,
+    written: Written,
+    old: Identity,
+    new: Identity,
 ) -> None:
     sequence = 0
-    for batch, header in _batches(cluster, place, written.first_offset):
+    for batch, header in _batches(cluster, topic_partition, written.first_offset):
         if header.base_offset > written.last_offset:
             break
         if header.is_control or (header.producer_id, header.producer_epoch) != (old.producer_id, old.epoch):
@@ -351,21 +363,26 @@ def _copy(
         copy = EncodedBatch(bytearray(batch), header.record_count)
         PLACEMENT.pack_into(copy.data, 0, 0, header.length, -1)
         stamp(copy, new.producer_id, new.epoch, sequence, True)
-        producer.send(place, copy.data, copy.record_count)
+        producer.send(topic_partition, copy.data, copy.record_count)
         sequence = (sequence + copy.record_count) & MAX_SEQUENCE
     if sequence != written.records & MAX_SEQUENCE:
         raise SinkError(
-            f"the transaction {old} of a decided batch was aborted, and of its {written.records} rows in {place} only "
-            f"{sequence} are left in the log: the rest has to be written by hand. With two-phase commits "
+            f"the transaction {old} of a decided batch was aborted, and of its {written.records} rows in "
+            f"{topic_partition} only "
+            f"{sequence} are left in the log. Write the missing rows by hand. With two-phase commits "
             "(transaction.two.phase.commit.enable=true on the brokers) this cannot happen"
         )
 
 
-def _batches(cluster: Cluster, place: TopicPartition, position: int) -> Iterator[tuple[memoryview, BatchHeader]]:
-    """All batches from an offset to the end of the log, those of open and aborted transactions too."""
+def _batches(
+    cluster: Cluster, topic_partition: TopicPartition, position: int
+) -> Iterator[tuple[memoryview, BatchHeader]]:
+    """All batches from an offset to the log end, those of open and aborted transactions included."""
     while True:
         try:
-            fetched = cluster.fetch(place, position, max_bytes=_COPY_FETCH_BYTES, max_wait_ms=50, read_committed=False)
+            fetched = cluster.fetch(
+                topic_partition, position, max_bytes=_COPY_FETCH_BYTES, max_wait_ms=50, read_committed=False
+            )
         except OffsetOutOfRangeError as error:
             if position >= error.log_start:
                 raise

@@ -1,13 +1,12 @@
-"""What a micro-batch reads, by the log of offsets in Spark's checkpoint; where this process can read that.
+"""How the input of a micro-batch is identified: by the offsets in Spark's checkpoint, or by a digest of the rows.
 
-Spark writes `offsets/<batch>` before it runs a batch, and runs it again with what is there. Only offsets of our own
-source say by themselves which records they are (topic ids included). Others are numbers in logs that the checkpoint
-itself holds, such as those of a directory of files: after it was put back, the same number may be other files.
+Spark writes `offsets/<batch>` before it runs a batch, and repeats the batch with these offsets. Only offsets of our own
+source identify records by themselves (with topic ids). Offsets of other sources, such as a directory of files, are
+numbers in logs inside the checkpoint: after a restore the same number may mean other files. Then rows are digested.
 
-A digest of rows that is the same in whatever order they come, and however they are spread over tasks.
-
-Each row is hashed, and the hashes are added. All of it is vectorised: bytes and text by the compiled murmur2 that
-chooses partitions too, numbers by numpy. It finds other rows; it is no protection against rows that were made to fit.
+The digest does not depend on the order of rows or on their distribution over tasks: each row is hashed, and the hashes
+are added. It is vectorised: bytes and text by the compiled murmur2 of the partitioner, numbers by numpy. It detects
+other rows, but is no protection against rows that are constructed to have the same digest.
 """
 
 import json
@@ -36,7 +35,7 @@ _WORDS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 @dataclass(frozen=True, slots=True)
 class RowDigest:
-    """Of some rows; digests of parts are added up to that of the whole."""
+    """Digest of rows. The digests of parts add up to the digest of the whole."""
 
     rows: int = 0
     total: int = 0
@@ -51,8 +50,8 @@ def digest_of(batch: pa.RecordBatch) -> RowDigest:
     return RowDigest(batch.num_rows, int(_mixed(_combined(batch.columns, batch.num_rows)).sum(dtype=np.uint64)))
 
 
-class Digesting:
-    """Passes rows through, and has their digest when all have passed."""
+class DigestingRows:
+    """Yields rows unchanged and computes their digest."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -80,7 +79,7 @@ def _combined(columns: list[pa.Array], rows: int) -> Hashes:
 
 
 def _hashes(array: pa.Array) -> Hashes:
-    """One per value; null has its own."""
+    """One hash per value; null has a hash too."""
     if pa.types.is_null(array.type):
         return np.full(len(array), _NULL)
     found = _mixed(_plain(array))
@@ -90,7 +89,7 @@ def _hashes(array: pa.Array) -> Hashes:
 
 
 def _plain(array: pa.Array) -> Hashes:
-    """Of values that are not null; what the others get does not matter."""
+    """Hashes of the values that are not null; the others are overwritten."""
     kind = array.type
     if pa.types.is_struct(kind):
         return _combined(array.flatten(), len(array))
@@ -109,7 +108,7 @@ def _plain(array: pa.Array) -> Hashes:
         words = _words(array, np.uint64, 2)
         return _mixed(words[0::2]) + words[1::2]
     if not (pa.types.is_binary(kind) or pa.types.is_string(kind)):
-        # Types that Spark does not send today: by their text, which is slower.
+        # Types that Spark does not send today: by their text, which is slow.
         array = pa.array([None if value is None else repr(value) for value in array.to_pylist()], pa.string())
     lengths: Hashes = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False).astype(np.uint64)
     found: Hashes = partition_by_key(array, _MOST).astype(np.uint32).astype(np.uint64)
@@ -126,7 +125,7 @@ def _words(array: pa.Array, kind: Any, per_value: int) -> Hashes:
 
 
 def _of_lists(array: pa.Array, *, ordered: bool) -> Hashes:
-    """By the values, and their positions if the order counts (the entries of a map have none)."""
+    """By the values, and by their positions if the order counts (not in a map)."""
     lengths: np.ndarray[Any, np.dtype[np.int64]]
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     ends = lengths.cumsum()
@@ -146,14 +145,14 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOffsets:
-    """A checkpoint whose newest batch reads from our sources alone."""
+    """A local checkpoint whose newest batch reads only from our source."""
 
     root: str
     query: str
 
     @classmethod
     def find(cls, location: str | None) -> "CheckpointOffsets | None":
-        """None if it is not on a disk of this machine, or has other sources."""
+        """None if the checkpoint is not on a local disk, or has other sources."""
         if not location or (root := _local(location)) is None:
             return None
         try:
@@ -168,23 +167,25 @@ class CheckpointOffsets:
         try:
             found = _batch(root, batch)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise SinkError(f"{root} has no offsets of batch {batch} that can be read: {error}") from error
+            raise SinkError(
+                f"the offsets of batch {batch} in {root} cannot be read: {error}; start the query again"
+            ) from error
         if found is None:
-            raise SinkError(f"{root} has offsets of other sources for batch {batch} than a moment ago")
+            raise SinkError(f"the sources of batch {batch} in {root} changed during the batch; start the query again")
         begin, end = found
         ranges: dict[str, Any] = {"begin": begin.sources, "end": end.sources}
         if (root / "state").exists():
-            # What a query with state gives depends on the time of its batch and on the watermark, too.
+            # The output of a query with state depends on the batch time and the watermark too.
             ranges["time"] = [end.metadata.get(name) for name in ("batchTimestampMs", "batchWatermarkMs")]
         return BatchInput.of_offsets(ranges, _ends(end.sources))
 
 
 def input_of_rows(digests: Sequence[RowDigest | None]) -> BatchInput:
-    """Where offsets do not say it: by the rows of all tasks."""
+    """The input by the rows of all tasks, if offsets do not identify it."""
     total = RowDigest()
     for each in digests:
         if each is None:
-            raise SinkError("the checkpoint could be read before the batch, and cannot be now: start the query again")
+            raise SinkError("the checkpoint was readable before the batch and is not now; start the query again")
         total += each
     return BatchInput.of_rows(total.rows, total.total)
 
@@ -196,14 +197,14 @@ class _Entry:
 
 
 def _batch(root: Path, number: int) -> tuple[_Entry, _Entry] | None:
-    """Where a batch begins and where it ends; None if any of it is not ours."""
+    """Begin and end of a batch; None if a source is not ours."""
     end = _entry(root, number)
     begin = _entry(root, number - 1) if number else _Entry({}, [])
     return None if begin is None or end is None else (begin, end)
 
 
 def _entry(root: Path, batch: int) -> _Entry | None:
-    """One file of the log; None if it has offsets that are not ours."""
+    """One file of the offset log; None if a source is not ours."""
     version, metadata, *sources = (root / "offsets" / str(batch)).read_text().split("\n")
     if version != _VERSION:
         return None
@@ -215,7 +216,7 @@ def _entry(root: Path, batch: int) -> _Entry | None:
 
 
 def _ends(sources: list[dict[str, Any] | None]) -> list[str]:
-    """As `startingOffsets` takes them; nothing while a source reads a table, which no offset of a topic can say."""
+    """In the format of `startingOffsets`; empty while a source reads from a table."""
     found = []
     for each in sources:
         try:

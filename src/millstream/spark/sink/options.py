@@ -1,4 +1,4 @@
-"""Every option of `.write/.writeStream.format("millstream")`, in one table, and what they mean together."""
+"""The options of `.write` and `.writeStream` with `format("millstream")`: one table, parsing and checks."""
 
 import logging
 from collections.abc import Mapping
@@ -11,22 +11,25 @@ from millstream.spark.errors import OptionError
 from millstream.spark.option_table import Option, OptionTable, choice, count, flag, text
 from millstream.spark.options import FORMATS, Registry, Typing
 
-log = logging.getLogger("millstream.spark")
+_log = logging.getLogger("millstream.spark")
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 _CODECS = tuple(each.name.lower() for each in Codec)
 
 WRITE_OPTIONS = OptionTable(
     [
-        Option("kafka.bootstrap.servers", "host:port,…", "", "both", "Brokers to ask first; required.", text),
-        Option("topic", "name", "", "both", "Where all rows go; without it, each row's column `topic` says so.", text),
+        Option("kafka.bootstrap.servers", "host:port,…", "", "both", "Bootstrap servers. Required.", text),
+        Option(
+            "topic", "name", "", "both", "Topic for all rows. Without it, the column `topic` of each row is used.", text
+        ),
         Option(
             "delivery",
             f"{EXACTLY_ONCE} or {AT_LEAST_ONCE}",
             f"{EXACTLY_ONCE} (stream), {AT_LEAST_ONCE} (batch)",
             "both",
-            "Whether readers of committed records see each row exactly once, whatever fails; or at least once, at a "
-            "little less cost.",
+            f"{EXACTLY_ONCE}: readers of committed records see each row once, whatever fails. {AT_LEAST_ONCE}: rows "
+            f"may "
+            "repeat after a failure; it costs a little less.",
             choice(EXACTLY_ONCE, AT_LEAST_ONCE),
         ),
         Option(
@@ -34,19 +37,18 @@ WRITE_OPTIONS = OptionTable(
             ", ".join(_CODECS),
             "none",
             "both",
-            "How batches are compressed.",
+            "Compression of batches.",
             choice(*_CODECS),
         ),
-        Option("kafka.compression.gzip.level", "1 to 9", "codec's own", "both", "The level for gzip.", count),
-        Option("kafka.compression.zstd.level", "1 to 22", "codec's own", "both", "The level for zstd.", count),
-        Option("kafka.compression.lz4.level", "1 to 17", "codec's own", "both", "The level for lz4.", count),
+        Option("kafka.compression.gzip.level", "1 to 9", "codec's own", "both", "Compression level of gzip.", count),
+        Option("kafka.compression.zstd.level", "1 to 22", "codec's own", "both", "Compression level of zstd.", count),
+        Option("kafka.compression.lz4.level", "1 to 17", "codec's own", "both", "Compression level of lz4.", count),
         Option(
             "kafka.acks",
             "all or 1",
             "all",
             "both",
-            "Who must have a batch before it counts as written: all in-sync replicas, or the leader alone "
-            f"({AT_LEAST_ONCE} only).",
+            f"Required acknowledgements: all in-sync replicas, or the leader alone ({AT_LEAST_ONCE} only).",
             choice("all", "-1", "1", "0"),
         ),
         Option(
@@ -54,7 +56,7 @@ WRITE_OPTIONS = OptionTable(
             "true or false",
             "true",
             "both",
-            f"Whether brokers recognise what is sent again; false is for {AT_LEAST_ONCE} only.",
+            f"Whether brokers drop batches that are sent again; false works with {AT_LEAST_ONCE} only.",
             flag,
         ),
         Option(
@@ -62,7 +64,7 @@ WRITE_OPTIONS = OptionTable(
             "bytes",
             "1048576",
             "both",
-            "The largest batch to make; the topic's `max.message.bytes` bounds it as well.",
+            "Largest batch; `max.message.bytes` of the topic is a limit too.",
             count,
         ),
         Option(
@@ -70,7 +72,7 @@ WRITE_OPTIONS = OptionTable(
             "milliseconds",
             "120000",
             "both",
-            "How long a task tries to write a batch, through elections and restarts of brokers.",
+            "How long a task retries to write a batch, through elections and restarts of brokers.",
             count,
         ),
         Option(
@@ -78,8 +80,8 @@ WRITE_OPTIONS = OptionTable(
             "milliseconds",
             "the brokers' transaction.max.timeout.ms",
             "both",
-            "How long a micro-batch may take from its first row to its commit, where brokers do not allow two-phase "
-            "commits (transaction.two.phase.commit.enable); where they do, there is no time-out.",
+            "Longest time from the first row of a micro-batch to its commit. There is no such timeout where brokers "
+            "allow two-phase commits (transaction.two.phase.commit.enable).",
             count,
         ),
         Option(
@@ -87,50 +89,51 @@ WRITE_OPTIONS = OptionTable(
             ", ".join(FORMATS),
             "raw",
             "both",
-            "Anything but `raw`: the value is a struct of all columns that are not topic, key, headers, partition or "
-            "timestamp (or of the column `value` if that is a struct), encoded with the registry's schema.",
+            "Format of values. All but `raw`: the value is a struct of all columns except topic, key, headers, "
+            "partition "
+            "and timestamp (or the column `value`, if that is a struct), encoded with the schema of the registry.",
             choice(*FORMATS),
         ),
-        Option("keyFormat", ", ".join(FORMATS), "raw", "both", "How the column `key` is encoded.", choice(*FORMATS)),
-        Option("valueSchema", "schema", "", "both", "The schema of values, instead of one made of the columns.", text),
+        Option("keyFormat", ", ".join(FORMATS), "raw", "both", "Format of the column `key`.", choice(*FORMATS)),
+        Option("valueSchema", "schema", "", "both", "Schema of values, instead of one derived from the columns.", text),
         Option("keySchema", "schema", "", "both", "The same for keys.", text),
-        Option("valueMessage", "name", "the first", "both", "Protobuf: which message of the schema it is.", text),
+        Option("valueMessage", "name", "the first", "both", "Protobuf: the message type of values.", text),
         Option("keyMessage", "name", "the first", "both", "The same for keys.", text),
         Option("valueSubject", "name", "<topic>-value", "both", "The registry's subject for values.", text),
         Option("keySubject", "name", "<topic>-key", "both", "The same for keys.", text),
-        Option("schema.registry.url", "URL", "", "both", "Where the schema registry is (Confluent's API).", text),
-        Option("schema.registry.basic.auth.user.info", "user:password", "", "both", "Who asks it.", text),
-        Option("schema.registry.bearer.auth.token", "token", "", "both", "Who asks it, by token.", text),
-        Option("schema.registry.ssl.ca.location", "path", "", "both", "PEM file of certificates to trust.", text),
+        Option("schema.registry.url", "URL", "", "both", "Address of the schema registry (Confluent's API).", text),
+        Option("schema.registry.basic.auth.user.info", "user:password", "", "both", "User and password.", text),
+        Option("schema.registry.bearer.auth.token", "token", "", "both", "Bearer token.", text),
+        Option("schema.registry.ssl.ca.location", "path", "", "both", "CA certificate file (PEM).", text),
         Option(
             "checkReplays",
             "true or false",
             "true",
             "stream",
-            "Exactly once: whether a batch that comes again must have the input it was written with. false: its id is "
-            "enough, and other rows under it are dropped; for queries that give other rows when they are run again.",
+            "Exactly once: whether a repeated batch must have the same input as before. false: the batch id is enough, "
+            "and other rows with the same id are dropped; for queries whose rows differ in each run.",
             flag,
         ),
         Option("includeHeaders", "true or false", "", "both", "No effect: a column `headers` is always written.", flag),
-        Option("checkpointLocation", "path", "", "stream", "Spark's own: what makes a query the same one again.", text),
-        Option("queryName", "name", "", "stream", "Spark's own: what the query is called.", text),
+        Option("checkpointLocation", "path", "", "stream", "Spark's own: the checkpoint identifies the query.", text),
+        Option("queryName", "name", "", "stream", "Spark's own: the name of the query.", text),
     ]
 )
 
 _REFUSED = {
-    "kafka.key.serializer": "keys are bytes or strings, or what keyFormat says",
-    "kafka.value.serializer": "values are bytes or strings, or what valueFormat says",
+    "kafka.key.serializer": "keys are bytes or strings, or encoded by keyFormat",
+    "kafka.value.serializer": "values are bytes or strings, or encoded by valueFormat",
     "kafka.transactional.id": f"the sink names its transactions itself; set delivery to {EXACTLY_ONCE}",
-    "kafka.partitioner.class": "give a column `partition` to place rows yourself",
-    "kafka.interceptor.classes": "interceptors could change records on the way, and none are run here",
-    "subscribe": "that is for reading; set topic to write to a topic",
+    "kafka.partitioner.class": "add a column `partition` to choose partitions",
+    "kafka.interceptor.classes": "interceptors are not run here; leave it out",
+    "subscribe": "it is for reading; set topic to write to a topic",
     "path": "save() and start() take no path; set topic",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where rows go and how; checked, and the same on driver and executors."""
+    """Where rows go and how: checked, and the same on the driver and on executors."""
 
     connection: Connection
     topic: str | None
@@ -153,18 +156,18 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
-    """What a user gave, checked as a whole; OptionError says what is wrong and what would be right."""
-    own, passed_on = _sort_out(options)
+    """Parses and checks the options of a query. OptionError says what is wrong, and what to write instead."""
+    own, passed_on = _split_options(options)
     values = WRITE_OPTIONS.parse(own)
     if "kafka.bootstrap.servers" not in values:
-        raise OptionError("kafka.bootstrap.servers is missing: give HOST:PORT of a broker")
+        raise OptionError("kafka.bootstrap.servers is missing; set it to HOST:PORT of a broker")
     delivery = values.get("delivery", EXACTLY_ONCE if streaming else AT_LEAST_ONCE)
     acks, idempotent = values.get("kafka.acks", "all"), values.get("kafka.enable.idempotence", True)
     if acks == "0":
-        raise OptionError("kafka.acks=0 would not notice loss; the least is 1")
+        raise OptionError("kafka.acks=0 cannot detect lost records; use 1 or all")
     if delivery == EXACTLY_ONCE and (acks == "1" or not idempotent):
         given = "kafka.acks=1" if acks == "1" else "kafka.enable.idempotence=false"
-        raise OptionError(f"{given} cannot be exactly-once: drop it, or set delivery to {AT_LEAST_ONCE}")
+        raise OptionError(f"{given} does not work with exactly-once; remove it, or set delivery to {AT_LEAST_ONCE}")
     codec = Codec[values.get("kafka.compression.type", "none").upper()]
     made = WriteOptions(
         connection=Connection(values["kafka.bootstrap.servers"], tuple(sorted(passed_on.items()))),
@@ -191,8 +194,8 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
     return made
 
 
-def _sort_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """What this table knows, and what goes on to the connection."""
+def _split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Options of this sink, and of the connection."""
     known = {each.name.lower() for each in WRITE_OPTIONS.options}
     own, passed_on = {}, {}
     for name, value in options.items():
@@ -215,13 +218,15 @@ def _check_typing(options: WriteOptions) -> None:
     for side, typing in (("value", options.value), ("key", options.key)):
         for part, given in (("Schema", typing.schema), ("Subject", typing.subject), ("Message", typing.message)):
             if given is not None and typing.format == "raw":
-                raise OptionError(f"{side}{part} needs {side}Format: json, avro or protobuf")
+                raise OptionError(
+                    f"{side}{part} has no effect without {side}Format; set that to json, avro or protobuf"
+                )
         if typing.format == "raw":
             continue
         if options.registry.url is None:
-            if typing.schema is None and typing.format != "json":  # JSON can be written by the columns' own types
-                raise OptionError(f"{side}Format {typing.format} needs schema.registry.url or {side}Schema")
+            if typing.schema is None and typing.format != "json":  # JSON needs only the types of the columns
+                raise OptionError(
+                    f"{side}Format {typing.format} needs a schema; set schema.registry.url or {side}Schema"
+                )
         elif options.topic is None and typing.subject is None:
-            raise OptionError(
-                f"{side}Format with a registry needs the option topic or {side}Subject: which schema is it?"
-            )
+            raise OptionError(f"{side}Format with a registry needs a subject; set the option topic or {side}Subject")

@@ -1,9 +1,7 @@
-"""Rows to batches: where each row goes (topic, partition), and its columns as the record's.
+"""Rows of a query as encoded batches: columns checked, values encoded, a partition chosen for each row.
 
-Columns are those of spark-sql-kafka's writer (topic, key, value, headers, partition), and `timestamp`; others are left
-out. A row without a key goes to a partition that changes now and then, as Java's producer does it.
-
-The columns a query writes: checked before anything runs, and made into those of records.
+The columns are those of spark-sql-kafka's writer (topic, key, value, headers, partition), and `timestamp`; others are
+left out. A row without a key goes to a partition that changes with each batch of rows, as with Java's producer.
 """
 
 import random
@@ -37,15 +35,15 @@ from millstream.spark.sink.options import WriteOptions
 RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
 PLACING_COLUMNS = ("topic", "partition")
 _DEFAULT_LIMIT = 1_048_588
-"""Kafka's default of `max.message.bytes`: 1 MiB and the 12 bytes in front of a batch."""
+"""Kafka's default of `max.message.bytes`: 1 MiB and the 12 bytes before a batch."""
 _TOPIC_RESOURCE = 2
 _ENCODE_AT = 2.2
-"""How many batches' worth of rows are gathered for a partition before they are encoded: few small ones remain."""
+"""Rows are encoded when they are enough for this many full batches, so that few small batches remain."""
 _MOST_GATHERED = 64 << 20
 
 
 class RowRouter:
-    """Gathers rows by partition and hands out encoded batches. One per task."""
+    """Collects rows by partition and yields encoded batches. One per task."""
 
     def __init__(self, cluster: Cluster, options: WriteOptions) -> None:
         self._cluster = cluster
@@ -54,31 +52,31 @@ class RowRouter:
         self._gathered: dict[TopicPartition, list[pa.RecordBatch]] = {}
         self._sizes: dict[TopicPartition, int] = {}
         self._held = 0
-        """Memory that gathered rows hold on to: a few rows of a batch keep all of it."""
+        """Memory held by the collected rows: a slice keeps its whole batch in memory."""
 
     def add(self, rows: pa.RecordBatch) -> Iterator[tuple[TopicPartition, EncodedBatch]]:
-        """Takes rows; gives the batches that are full."""
+        """Adds rows and yields full batches."""
         self._held += rows.nbytes
         for name, part in self._by_topic(rows):
             topic = self._topic(name)
-            for partition, stretch in self._by_partition(topic, part):
-                place = TopicPartition(name, partition)
-                self._gathered.setdefault(place, []).append(stretch)
-                self._sizes[place] = self._sizes.get(place, 0) + stretch.nbytes
-                if self._sizes[place] >= topic.batch_bytes * _ENCODE_AT:
-                    yield from self._encode(place)
+            for partition, part_rows in self._by_partition(topic, part):
+                topic_partition = TopicPartition(name, partition)
+                self._gathered.setdefault(topic_partition, []).append(part_rows)
+                self._sizes[topic_partition] = self._sizes.get(topic_partition, 0) + part_rows.nbytes
+                if self._sizes[topic_partition] >= topic.batch_bytes * _ENCODE_AT:
+                    yield from self._encode(topic_partition)
         while sum(self._sizes.values()) > _MOST_GATHERED:
             yield from self._encode(max(self._sizes, key=lambda each: self._sizes[each]))
         if self._held > 2 * _MOST_GATHERED:
-            self._gathered = {place: [_copied(stretches)] for place, stretches in self._gathered.items()}
+            self._gathered = {topic_partition: [_copied(parts)] for topic_partition, parts in self._gathered.items()}
             self._held = sum(self._sizes.values())
 
     def rest(self) -> Iterator[tuple[TopicPartition, EncodedBatch]]:
-        """What is left in the end."""
-        for place in list(self._gathered):
-            yield from self._encode(place)
+        """Yields the remaining batches, at the end of a task."""
+        for topic_partition in list(self._gathered):
+            yield from self._encode(topic_partition)
 
-    # Where rows go
+    # Topic and partition of a row
 
     def _by_topic(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if self._options.topic is not None:
@@ -86,10 +84,12 @@ class RowRouter:
             return
         names = rows.column("topic").dictionary_encode()
         if names.null_count:
-            raise SinkError("a row has null in the column `topic`: filter such rows out, or set the option topic")
+            raise SinkError("a row has null in the column `topic`; filter such rows out, or set the option topic")
         for index, name in enumerate(names.dictionary.to_pylist()):
             if not name:
-                raise SinkError("a row has an empty text in the column `topic`: no topic is called that")
+                raise SinkError(
+                    "a row has an empty text in the column `topic`; filter such rows out, or set the option topic"
+                )
             yield name, rows if len(names.dictionary) == 1 else rows.filter(pc.equal(names.indices, index))
 
     def _by_partition(self, topic: "_Topic", rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -118,36 +118,37 @@ class RowRouter:
             found = np.full(rows.num_rows, -1, np.int32)
         if "partition" in rows.schema.names:
             given = pc.fill_null(rows.column("partition").cast(pa.int32()), -1).to_numpy(zero_copy_only=False)
-            asked = ~rows.column("partition").is_null().to_numpy(zero_copy_only=False)
-            wrong = asked & ((given < 0) | (given >= topic.partitions))
+            has_partition = ~rows.column("partition").is_null().to_numpy(zero_copy_only=False)
+            wrong = has_partition & ((given < 0) | (given >= topic.partitions))
             if wrong.any():
                 number = int(given[np.flatnonzero(wrong)[0]])
                 raise SinkError(
-                    f"a row has {number} in the column `partition`, but topic {topic.name!r} has the partitions 0 to "
-                    f"{topic.partitions - 1}"
+                    f"a row has {number} in the column `partition`, but topic {topic.name!r} has partitions 0 to "
+                    f"{topic.partitions - 1}; change the column, or add partitions"
                 )
-            found = np.where(asked, given, found).astype(np.int32)
-        anywhere = found < 0
-        if anywhere.any():
-            found[anywhere] = random.randrange(topic.partitions)
+            found = np.where(has_partition, given, found).astype(np.int32)
+        without_partition = found < 0
+        if without_partition.any():
+            found[without_partition] = random.randrange(topic.partitions)
         return found
 
     # Batches
 
-    def _encode(self, place: TopicPartition) -> Iterator[tuple[TopicPartition, EncodedBatch]]:
-        topic = self._topic(place.topic)
-        self._sizes.pop(place)
-        stretches = self._gathered.pop(place)
-        rows = stretches[0] if len(stretches) == 1 else pa.concat_batches(stretches)
+    def _encode(self, topic_partition: TopicPartition) -> Iterator[tuple[TopicPartition, EncodedBatch]]:
+        topic = self._topic(topic_partition.topic)
+        self._sizes.pop(topic_partition)
+        parts = self._gathered.pop(topic_partition)
+        rows = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
         for batch in topic.encoder.encode(rows):
             size = len(batch.data)
             if size > topic.limit:
                 raise SinkError(
-                    f"{place}: {'a row' if batch.record_count == 1 else 'a batch of rows'} takes {size} bytes; the "
-                    f"limit is {topic.limit} ({topic.limit_name}). Raise it, compress (kafka.compression.type), or "
-                    "write less per row"
+                    f"{topic_partition}: {'a row' if batch.record_count == 1 else 'a batch of rows'} takes {size} "
+                    f"bytes; the "
+                    f"limit is {topic.limit} ({topic.limit_name}). Raise it, set kafka.compression.type, or write "
+                    "smaller rows"
                 )
-            yield place, batch
+            yield topic_partition, batch
 
     def _topic(self, name: str) -> "_Topic":
         if (found := self._topics.get(name)) is None:
@@ -155,14 +156,14 @@ class RowRouter:
         return found
 
 
-def _copied(stretches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(stretches) > 1:
-        return pa.concat_batches(stretches)
-    return stretches[0].take(pa.array(np.arange(stretches[0].num_rows)))
+def _copied(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(parts) > 1:
+        return pa.concat_batches(parts)
+    return parts[0].take(pa.array(np.arange(parts[0].num_rows)))
 
 
 class _Topic:
-    """What is known of one topic, for one task."""
+    """Partitions, size limit and encoder of a topic, for one task."""
 
     def __init__(self, name: str, cluster: Cluster, options: WriteOptions) -> None:
         self.name = name
@@ -171,16 +172,16 @@ class _Topic:
         self.limit = min(allowed, options.max_request_bytes)
         topics = f"max.message.bytes of topic {name!r}"
         self.limit_name = topics if allowed <= options.max_request_bytes else "option kafka.max.request.size"
-        # What does not compress may get a little larger.
+        # Data that does not compress may get a little larger.
         self.batch_bytes = max(1024, int(self.limit * 0.9))
         self.encoder = ArrowEncoder(options.codec, max_batch_bytes=self.batch_bytes, level=options.level)
 
 
 def _max_message_bytes(cluster: Cluster, name: str) -> int:
     resource = {"resource_type": _TOPIC_RESOURCE, "resource_name": name, "configuration_keys": ["max.message.bytes"]}
-    answer = cluster.call("describe_configs", resources=[resource])
-    values = [int(each.value) for row in answer.results for each in row.configs or () if each.value]
-    return values[0] if values else _DEFAULT_LIMIT  # those who may not look get what is usual
+    response = cluster.call("describe_configs", resources=[resource])
+    values = [int(each.value) for row in response.results for each in row.configs or () if each.value]
+    return values[0] if values else _DEFAULT_LIMIT  # without permission to describe the topic
 
 
 COLUMNS = ("topic", "key", "value", "headers", "partition", "timestamp")
@@ -188,18 +189,18 @@ _BYTES = (StringType, BinaryType)
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """How rows become records; can be pickled, and made into a function in the task."""
+class RowShape:
+    """How rows become records. Picklable; a task makes a function of it."""
 
     options: WriteOptions
     value_columns: tuple[str, ...] = ()
-    """What makes up a value that is encoded: columns, or `value` alone if that is a struct."""
+    """The columns of an encoded value, or `value` alone if that is a struct."""
     value_struct: str = ""
     key_struct: str = ""
-    """Their types as Spark's JSON: what a schema is made of where there is no registry to ask."""
+    """Their types as Spark's JSON, from which a schema is derived if there is no registry."""
 
     def transform(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-        """Rows as Spark gives them to rows with the record's columns."""
+        """A function from the rows of the query to rows with the columns of a record."""
         options = self.options
         if not options.typed:
             return lambda rows: rows
@@ -225,8 +226,8 @@ class Shape:
 
 @lru_cache(maxsize=64)
 def _format(options: WriteOptions, side: str, struct: str) -> Format:
-    """Made once per process: it asks the registry for its schema, or registers one."""
-    from millstream.schemas import make_format  # brings libraries that raw bytes need not
+    """Made once per process: it fetches the schema from the registry, or registers one."""
+    from millstream.schemas import make_format  # lazy: raw bytes do not need these libraries
 
     typing = options.value if side == "value" else options.key
     settings = typing.settings() | options.registry.settings()
@@ -242,11 +243,11 @@ def _encoded(made: Format, side: str, rows: pa.Array) -> pa.Array:
         raise SinkError(f"column `{side}` does not fit its schema: {error}") from error
 
 
-def shape_of(schema: StructType, options: WriteOptions) -> Shape:
-    """Checks the columns; SinkError names the one that is missing or has a wrong type, and what would be right."""
+def shape_of(schema: StructType, options: WriteOptions) -> RowShape:
+    """Checks the columns of a query. SinkError names a missing or wrong column, and the type it must have."""
     fields = {field.name: field.dataType for field in schema.fields}
     if options.topic is None and "topic" not in fields:
-        raise SinkError("where to? Set the option topic, or give each row a column `topic`")
+        raise SinkError("the topic is missing; set the option topic, or add a column `topic`")
     _check(fields, "topic", (StringType,), "string")
     _check(fields, "partition", (IntegerType, ShortType, ByteType), "int")
     _check(fields, "timestamp", (TimestampType, TimestampNTZType, LongType), "timestamp (or a long of milliseconds)")
@@ -258,20 +259,20 @@ def shape_of(schema: StructType, options: WriteOptions) -> Shape:
     if options.key.format == "raw":
         _check(fields, "key", _BYTES, "string or binary; or set keyFormat")
     elif "key" not in fields:
-        raise SinkError("keyFormat is set, but there is no column `key`")
+        raise SinkError("keyFormat is set, but there is no column `key`; add it, or remove keyFormat")
     else:
         key_struct = fields["key"].json()
     if options.value.format == "raw":
         _check_raw_value(fields)
-        return Shape(options, (), "", key_struct)
+        return RowShape(options, (), "", key_struct)
     given = fields.get("value")
     if isinstance(given, StructType):
-        return Shape(options, ("value",), given.json(), key_struct)
+        return RowShape(options, ("value",), given.json(), key_struct)
     names = tuple(name for name in fields if name not in COLUMNS or name == "value")
     if not names:
-        raise SinkError("valueFormat is set, but there are no columns to make a value of")
+        raise SinkError("valueFormat is set, but there are no columns for the value; add some, or remove valueFormat")
     struct = StructType([field for field in schema.fields if field.name in names])
-    return Shape(options, names, struct.json(), key_struct)
+    return RowShape(options, names, struct.json(), key_struct)
 
 
 def _check_raw_value(fields: dict[str, DataType]) -> None:

@@ -1,13 +1,11 @@
-"""Writers for `.write/.writeStream.format("millstream")`, as Spark asks for them.
+"""The writers of `format("millstream")`, and how the driver commits a batch exactly once.
 
-Spark makes a stream writer anew for each micro-batch on the driver and sends it to the tasks; and another one, in yet
-another process of the driver's host, to commit or abort. They share nothing but the messages of the tasks. If `commit`
-fails, `abort` is called with the same messages: a batch may be decided by then.
+Spark creates a stream writer for each micro-batch on the driver and sends it to the tasks; it creates another one, in
+another process on the driver's host, to commit or abort. They share only the messages of the tasks. If `commit` fails,
+Spark calls `abort` with the same messages, when the batch may be decided already.
 
-The driver's part of exactly once: decide a batch, end its transactions, and clear away what attempts left behind.
-
-Whatever fails here can be repeated by anybody: a batch is decided once at most, and what was decided is only finished.
-The argument is in docs/spark-sink.md.
+To commit, the driver decides the batch, ends its transactions, and aborts those that earlier attempts left open. Each
+step can be repeated by any process: a batch is decided at most once. The proof is in docs/spark-sink.md.
 """
 
 import logging
@@ -28,26 +26,26 @@ from millstream.spark.sink.batch_input import BatchInput, refusal
 from millstream.spark.sink.decisions import (
     Decider,
     Decision,
-    Fate,
     FencedError,
     TaskTransaction,
-    fate_of,
-    over_id,
+    TransactionResult,
+    failed_write_id,
     task_prefix,
+    transaction_result,
     write_again,
 )
 from millstream.spark.sink.input_identity import CheckpointOffsets, input_of_rows
 from millstream.spark.sink.options import WriteOptions, parse_write_options
-from millstream.spark.sink.rows import Shape, shape_of
+from millstream.spark.sink.rows import RowShape, shape_of
 from millstream.spark.sink.task import TaskWrite, write_at_least_once, write_for_batch_query, write_in_transaction
 
-log = logging.getLogger("millstream.spark")
+_log = logging.getLogger("millstream.spark")
 
 _TRIES = 5
 
 
-class SinkSettler:
-    """Decides for one sink, in one process; keeps the right to decide from batch to batch."""
+class BatchCommitter:
+    """Commits the batches of one query in one process. It remains the decider from batch to batch."""
 
     def __init__(self, cluster: Cluster, sink: str, options: WriteOptions) -> None:
         self._cluster = cluster
@@ -56,36 +54,36 @@ class SinkSettler:
         self._transactions = Transactions(cluster, timeout_ms=options.transaction_timeout_ms)
 
     def commit(self, batch: int, writes: Sequence[TaskWrite], given: BatchInput | None = None) -> None:
-        """Makes the batch committed: with these writes, or as it was decided before with the same input."""
+        """Commits the batch: with these writes, or as it was decided before with the same input."""
         attempt = writes[0].attempt
         transactions = tuple(each.transaction for each in writes if each.transaction is not None)
         decision = self._decide(Decision(batch, attempt, transactions, given))
         self._finish(decision)
         if (why := refusal(self._sink, batch, given, decision.written)) is not None:
-            raise SinkError(why)  # what was decided is finished all the same: it would hold up readers
+            raise SinkError(why)  # after `_finish`, because open transactions would block readers
         if given is not None and decision.input is None:
-            log.warning(
-                "batch %d of query %s: an earlier version decided it, its input is not compared", batch, self._sink
+            _log.warning(
+                "batch %d of query %s was decided by an earlier version; its input is not compared", batch, self._sink
             )
         if decision.attempt != attempt:
             self._abort(_own(writes) - _ids(decision))
-        self._sweep(set())  # all that was decided is ended, so whatever is open now is of no use
+        self._sweep(set())  # all decided transactions are ended, so open ones are left over
 
     def abort(self, batch: int, writes: Sequence[TaskWrite]) -> None:
-        """The batch failed: what it wrote is aborted, unless it was decided before it failed."""
+        """Aborts the transactions of a failed batch, unless it was decided before it failed."""
         self._decider.take_over()
         decision = self._decider.log.decision
-        kept = _ids(decision) if decision is not None else set()  # also of a later batch: another run's, not yet ended
+        kept = _ids(decision) if decision is not None else set()  # may be of a later batch of another run
         self._abort(_own(writes) - kept)
         self._sweep(kept)
 
     def _decide(self, wanted: Decision) -> Decision:
-        """Records what is wanted, unless this batch or a later one is decided: then that decision."""
+        """Records the wanted decision. Returns the known one if this batch or a later one is decided already."""
         batch = wanted.batch
         known = self._decider.log.decision
         looked = False
         for _ in range(_TRIES):
-            # Who decided this batch before may have been replaced since, and not have noticed yet.
+            # This process may have been replaced as the decider without noticing.
             if not self._decider.in_charge or (not looked and known is not None and known.batch >= batch):
                 self._decider.take_over()
                 looked = True
@@ -95,13 +93,13 @@ class SinkSettler:
             try:
                 self._decider.record(wanted)
             except FencedError as error:
-                log.warning("somebody else decides for query %s (%s); looking again", self._sink, error)
+                _log.warning("another process decides for query %s (%s); reading its decisions", self._sink, error)
                 continue
             return wanted
-        raise SinkError(f"other runs of query {self._sink} keep taking it over: stop all but one")
+        raise SinkError(f"several runs of query {self._sink} are active; stop all but one")
 
     def _finish(self, decision: Decision) -> None:
-        """Commits what was decided; again is as good as once."""
+        """Commits the decided transactions. Idempotent."""
         while True:
             pending = {each.identity: each for each in decision.transactions}
             lost = []
@@ -110,17 +108,17 @@ class SinkSettler:
                     continue
                 if not isinstance(ended.refused, RefusedError) or ended.refused.code not in FENCED_CODES:
                     raise ended.refused
-                if fate_of(self._cluster, pending[ended.identity]) is Fate.ABORTED:
+                if transaction_result(self._cluster, pending[ended.identity]) is TransactionResult.ABORTED:
                     lost.append(pending[ended.identity])
             if not lost:
                 return
             decision = self._replace(decision, lost)
 
     def _replace(self, decision: Decision, lost: Collection[TaskTransaction]) -> Decision:
-        """The rows of decided transactions that were aborted, in new ones, which are decided in their place."""
-        log.warning(
-            "batch %d of query %s: %d of its transactions were aborted after the decision (time-out?); their rows are "
-            "written again from the log",
+        """Writes the rows of aborted, decided transactions to new ones, and records these in the decision."""
+        _log.warning(
+            "batch %d of query %s: %d of its transactions were aborted after the decision (timeout?); their rows are "
+            "copied from the log",
             decision.batch,
             self._sink,
             len(lost),
@@ -134,7 +132,7 @@ class SinkSettler:
             if not self._decider.in_charge:
                 self._decider.take_over()
                 if self._decider.log.decision != decision:
-                    raise FencedError("another run has gone on with it")
+                    raise FencedError("another run continued the query")
             self._decider.record(replaced)
         except FencedError as error:
             self._abort({each.identity for each in restored})
@@ -146,17 +144,23 @@ class SinkSettler:
             if ended.refused is not None and not (
                 isinstance(ended.refused, RefusedError) and ended.refused.code in FENCED_CODES
             ):
-                log.warning("a transaction could not be aborted, the next batch will: %s", ended.refused)
+                _log.warning("a transaction could not be aborted; the next batch aborts it: %s", ended.refused)
 
     def _sweep(self, kept: set[Identity]) -> None:
-        """Aborts and fences what attempts left open that are dead, or lost against others."""
+        """Aborts and fences transactions that failed attempts left open."""
         try:
             left = self._transactions.ids_in_use(task_prefix(self._sink)) - {each.transactional_id for each in kept}
             if left:
-                log.warning("query %s: aborting %d transactions that attempts left open", self._sink, len(left))
+                _log.warning(
+                    "query %s: aborting %d transactions that earlier attempts left open", self._sink, len(left)
+                )
             self._transactions.init_all(sorted(left))
         except WireError as error:  # the batch itself is done
-            log.warning("query %s: what was left open will be aborted with the next batch (%s)", self._sink, error)
+            _log.warning(
+                "query %s: open transactions of earlier attempts are aborted with the next batch (%s)",
+                self._sink,
+                error,
+            )
 
 
 def _own(writes: Sequence[TaskWrite]) -> set[Identity]:
@@ -167,14 +171,14 @@ def _ids(decision: Decision) -> set[Identity]:
     return {each.identity for each in decision.transactions}
 
 
-_kept: dict[tuple[int, WriteOptions, str], SinkSettler] = {}
+_kept: dict[tuple[int, WriteOptions, str], BatchCommitter] = {}
 
 
-def settler_of(options: WriteOptions, sink: str) -> SinkSettler:
-    """The settler of this sink in this process: Spark uses the process again for the next batch."""
+def committer_of(options: WriteOptions, sink: str) -> BatchCommitter:
+    """The committer of a query in this process. Spark reuses the process for the next batch."""
     key = (os.getpid(), options, sink)
     if key not in _kept:
-        _kept[key] = SinkSettler(cluster_of(options.connection), sink, options)
+        _kept[key] = BatchCommitter(cluster_of(options.connection), sink, options)
     return _kept[key]
 
 
@@ -182,11 +186,11 @@ class _Writer:
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool, *, streaming: bool) -> None:
         if overwrite:
             how = "output mode complete" if streaming else "mode overwrite"
-            raise OptionError(f"a topic is only ever appended to: {how} cannot be written to it")
+            raise OptionError(f"{how} is not possible: a topic can only be appended to. Use append")
         self._options = parse_write_options(options, streaming=streaming)
-        self._shape: Shape = shape_of(schema, self._options)
+        self._shape: RowShape = shape_of(schema, self._options)
         self._attempt = uuid4().hex
-        """Of this execution: a batch that is replayed has another one."""
+        """Identifies this execution; a repeated batch has another one."""
 
     def _write_plainly(self, iterator: Iterator[pa.RecordBatch]) -> TaskWrite:
         rows = write_at_least_once(self._options, self._shape.transform(), iterator)
@@ -194,7 +198,7 @@ class _Writer:
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """A micro-batch: exactly once unless told otherwise."""
+    """Writes a micro-batch; exactly once by default."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite, streaming=True)
@@ -212,7 +216,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         writes = _writes(messages)
         if self._options.exactly_once and writes:
             given = self._input(batchId, writes) if self._options.check_replays else None
-            settler_of(self._options, writes[0].sink).commit(batchId, writes, given)
+            committer_of(self._options, writes[0].sink).commit(batchId, writes, given)
 
     def _input(self, batch: int, writes: Sequence[TaskWrite]) -> BatchInput:
         if self._offsets is not None and self._offsets.query == writes[0].sink:
@@ -224,13 +228,13 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         if not self._options.exactly_once or not writes:
             return
         try:
-            settler_of(self._options, writes[0].sink).abort(batchId, writes)
-        except (WireError, SinkError) as error:  # why the batch failed is what the user must see
-            log.warning("batch %d could not be aborted, its next attempt will see to it: %s", batchId, error)
+            committer_of(self._options, writes[0].sink).abort(batchId, writes)
+        except (WireError, SinkError) as error:  # the user must see the reason for which the batch failed
+            _log.warning("batch %d could not be aborted; its next attempt aborts it: %s", batchId, error)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """One `.write`: at least once unless told otherwise; exactly once means that only what succeeds is seen."""
+    """A `.write`; at least once by default. Exactly once: readers see rows only if the write succeeds."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite, streaming=False)
@@ -244,21 +248,22 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         refused = [each.refused for each in self._end(messages, commit=True) if each.refused is not None]
         if refused:
             raise SinkError(
-                f"{len(refused)} of {len(messages)} tasks' rows could not be committed: {refused[0]}. What the others "
-                "wrote is committed"
+                f"the rows of {len(refused)} of {len(messages)} tasks could not be committed: {refused[0]}. The rows "
+                f"of "
+                "the other tasks are committed"
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         if not self._options.exactly_once:
             return
         self._end(messages, commit=False)
-        # Tasks that were cut off when another failed have told nobody of their transactions, which would stay open
-        # until a time-out; and some run on for a moment. Who has an id by now loses it; who takes one later is told.
+        # Tasks that Spark cancelled sent no message, and their transactions would stay open until the timeout; some may
+        # still run. Taking over their ids fences them. A task that starts later sees `failed_write_id` and stops.
         transactions = Transactions(
             cluster_of(self._options.connection), timeout_ms=self._options.transaction_timeout_ms
         )
         try:
-            transactions.take(over_id(self._attempt), two_phase=False)
+            transactions.take(failed_write_id(self._attempt), two_phase=False)
         finally:
             transactions.init_all(sorted(transactions.ids_in_use(task_prefix(self._attempt), ("Empty", "Ongoing"))))
 
@@ -270,5 +275,5 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 
 def _writes(messages: Sequence[WriterCommitMessage | None]) -> list[TaskWrite]:
-    """Those of tasks that succeeded."""
+    """The messages of tasks that succeeded."""
     return [each for each in messages if isinstance(each, TaskWrite)]

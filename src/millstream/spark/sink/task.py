@@ -1,7 +1,4 @@
-"""A task's part: its rows written, in a transaction of its own that it leaves open for the driver to end.
-
-What a task tells the driver when it has written.
-"""
+"""The part of a task in writing rows: batches are sent in a transaction, which the task leaves open for the driver."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -19,15 +16,15 @@ from millstream.raw_client.producing import Producer
 from millstream.raw_client.transactions import Identity, Transactions, idempotent_producer
 from millstream.spark.connections import cluster_of
 from millstream.spark.errors import SinkError
-from millstream.spark.sink.decisions import DecisionLog, TaskTransaction, over_id, task_prefix
-from millstream.spark.sink.input_identity import Digesting, RowDigest
+from millstream.spark.sink.decisions import DecisionLog, TaskTransaction, failed_write_id, task_prefix
+from millstream.spark.sink.input_identity import DigestingRows, RowDigest
 from millstream.spark.sink.options import WriteOptions
 from millstream.spark.sink.rows import RowRouter
 
 
 @dataclass
 class TaskWrite(WriterCommitMessage):
-    """One task's work. Without rows there is no transaction; nor is there at least once."""
+    """The message of a task to the driver. `transaction` is None without rows, and with at-least-once."""
 
     sink: str
     batch: int
@@ -35,34 +32,34 @@ class TaskWrite(WriterCommitMessage):
     rows: int
     transaction: TaskTransaction | None
     digest: RowDigest | None = None
-    """Of the rows that Spark gave, where nothing else says which input they are."""
+    """Digest of the rows, if the checkpoint does not identify the input."""
 
 
 MAX_SEQUENCE = 0x7FFFFFFF
 _LOG_WAIT_S = 60.0
 Transform = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""Rows as Spark gives them to rows with the record's columns."""
+"""From the rows of the query to rows with the columns of a record."""
 
 
 @dataclass(slots=True)
 class _Stamps:
-    """Who the batches are from, and how far the sequence of each partition is."""
+    """Producer id and epoch, and the next sequence of each partition."""
 
     producer_id: int = -1
     epoch: int = -1
     sequences: dict[TopicPartition, int] = field(default_factory=dict)
 
-    def next(self, place: TopicPartition, records: int) -> int:
+    def next(self, topic_partition: TopicPartition, records: int) -> int:
         if self.producer_id < 0:
             return -1
-        sequence = self.sequences.get(place, 0)
-        self.sequences[place] = (sequence + records) & MAX_SEQUENCE
+        sequence = self.sequences.get(topic_partition, 0)
+        self.sequences[topic_partition] = (sequence + records) & MAX_SEQUENCE
         return sequence
 
 
 @dataclass(frozen=True, slots=True)
-class TaskPlace:
-    """Which task of which batch this is, and in which run of the query."""
+class TaskIdentity:
+    """The query, run, batch and transactional id of a task."""
 
     sink: str
     run: str
@@ -70,14 +67,17 @@ class TaskPlace:
     transactional_id: str
 
     @classmethod
-    def here(cls) -> "TaskPlace":
+    def here(cls) -> "TaskIdentity":
         context = TaskContext.get()
         if context is None:
-            raise SinkError("rows are written in Spark's tasks, and this is none")
+            raise SinkError("this is not a Spark task; write with df.write or df.writeStream")
         sink = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if sink is None or batch is None:
-            raise SinkError("Spark does not say which query and batch this task belongs to: exactly-once needs both")
+            raise SinkError(
+                "Spark did not pass the query id and batch id to this task, which exactly-once needs; set delivery to "
+                "at-least-once"
+            )
         run = context.getLocalProperty("spark.jobGroup.id") or ""
         return cls(sink, run, int(batch), f"{task_prefix(sink)}{context.partitionId()}.{context.attemptNumber()}")
 
@@ -86,7 +86,7 @@ class TaskPlace:
 
 
 def write_at_least_once(options: WriteOptions, transform: Transform, batches: Iterator[pa.RecordBatch]) -> int:
-    """Writes rows for good, batch by batch; how many they were."""
+    """Writes rows without a transaction. Returns their number."""
     cluster = cluster_of(options.connection)
     stamps = _idempotent_stamps(cluster, options) if options.idempotent else _Stamps()
     producer = Producer(cluster, acks=options.acks, delivery_timeout_s=options.delivery_timeout_s)
@@ -97,7 +97,7 @@ def write_at_least_once(options: WriteOptions, transform: Transform, batches: It
 
 
 _idle_stamps: dict[tuple[int, WriteOptions], _Stamps] = {}
-"""By process: those whose last task succeeded, so that their sequences are known."""
+"""By process: stamps whose last task succeeded, so their sequences are known."""
 
 
 def _idempotent_stamps(cluster: Cluster, options: WriteOptions) -> _Stamps:
@@ -116,23 +116,23 @@ def write_in_transaction(
     batches: Iterator[pa.RecordBatch],
     known_query: str | None = None,
 ) -> TaskWrite:
-    """Writes rows of a micro-batch, and leaves their transaction open; or nothing if the batch is decided already.
+    """Writes the rows of a micro-batch and leaves the transaction open. Writes nothing if the batch is decided already.
 
-    `known_query` is the one whose offsets the driver can read; rows of others are digested.
+    `known_query`: the query whose offsets the driver can read from the checkpoint; rows of other queries are digested.
     """
-    here = TaskPlace.here()
+    here = TaskIdentity.here()
     if not options.check_replays or here.sink == known_query:
         return _write_once(options, here, attempt, transform, batches)
-    digesting = Digesting(batches)
+    digesting = DigestingRows(batches)
     written = _write_once(options, here, attempt, transform, iter(digesting))
     return replace(written, digest=digesting.digest)
 
 
 def _write_once(
-    options: WriteOptions, here: TaskPlace, attempt: str, transform: Transform, batches: Iterator[pa.RecordBatch]
+    options: WriteOptions, here: TaskIdentity, attempt: str, transform: Transform, batches: Iterator[pa.RecordBatch]
 ) -> TaskWrite:
     if _is_decided(options, here):
-        for _ in batches:  # a batch that is replayed: the driver finds out whether its rows are there
+        for _ in batches:  # a repeated batch: the driver checks that it has the same input
             pass
         return TaskWrite(here.sink, here.batch, attempt, 0, None)
     return write_open(options, _transactions_of(options), here, attempt, transform, batches, two_phase=True)
@@ -141,15 +141,15 @@ def _write_once(
 def write_for_batch_query(
     options: WriteOptions, attempt: str, transform: Transform, batches: Iterator[pa.RecordBatch]
 ) -> TaskWrite:
-    """The same for `.write`: nobody else could end its transactions, so they do have a time-out."""
-    here = TaskPlace(attempt, "", -1, f"{task_prefix(attempt)}{uuid4().hex}")
+    """The same for `.write`. No later run could end its transactions, so they have a timeout."""
+    here = TaskIdentity(attempt, "", -1, f"{task_prefix(attempt)}{uuid4().hex}")
     return write_open(options, _transactions_of(options), here, attempt, transform, batches, two_phase=False)
 
 
 def write_open(
     options: WriteOptions,
     transactions: Transactions,
-    here: TaskPlace,
+    here: TaskIdentity,
     attempt: str,
     transform: Transform,
     batches: Iterator[pa.RecordBatch],
@@ -161,8 +161,8 @@ def write_open(
         return TaskWrite(here.sink, here.batch, attempt, 0, None)
     cluster = cluster_of(options.connection)
     identity = transactions.take(here.transactional_id, two_phase=two_phase)
-    if not two_phase and transactions.is_known(over_id(attempt)):
-        raise SinkError("another task of this write has failed, and what was written of it has been aborted")
+    if not two_phase and transactions.is_known(failed_write_id(attempt)):
+        raise SinkError("another task of this write failed, and the write was aborted; start it again")
     producer = _TransactionalProducer(cluster, options, transactions, identity)
     stamps = _Stamps(identity.producer_id, identity.epoch)
     try:
@@ -174,7 +174,7 @@ def write_open(
 
 
 class _TransactionalProducer(Producer):
-    """Names partitions to the coordinator before they are written, where that is the client's to do."""
+    """Adds partitions to the transaction before the first write, if the protocol version requires it."""
 
     def __init__(self, cluster: Cluster, options: WriteOptions, transactions: Transactions, identity: Identity) -> None:
         super().__init__(
@@ -186,28 +186,31 @@ class _TransactionalProducer(Producer):
         self._transactions, self._identity = transactions, identity
         self._added: set[TopicPartition] = set()
 
-    def send(self, place: TopicPartition, data: bytearray, records: int) -> None:
-        if place not in self._added:
-            self._transactions.add_partitions(self._identity, [place])
-            self._added.add(place)
-        super().send(place, data, records)
+    def send(self, topic_partition: TopicPartition, data: bytearray, records: int) -> None:
+        if topic_partition not in self._added:
+            self._transactions.add_partitions(self._identity, [topic_partition])
+            self._added.add(topic_partition)
+        super().send(topic_partition, data, records)
 
 
-def _is_decided(options: WriteOptions, here: TaskPlace) -> bool:
-    """Whether an earlier run decided this batch. Only the first one of a run can be such, so only then it is asked."""
+def _is_decided(options: WriteOptions, here: TaskIdentity) -> bool:
+    """Whether an earlier run decided this batch. That is possible only for the first batch of a run."""
     key = (os.getpid(), options, here.sink)
     run, first = _first_seen.get(key, ("", -1))
     if run == here.run != "" and here.batch > first:
         return False
     log = DecisionLog(cluster_of(options.connection), here.sink)
     if not log.read_to_end(_LOG_WAIT_S):
-        raise SinkError(f"the decisions of query {here.sink} cannot be read: a transaction there stays open")
+        raise SinkError(
+            f"the decisions of query {here.sink} cannot be read: a transaction in the topic stays open; "
+            "`millstream txn list` shows it"
+        )
     _first_seen[key] = (here.run, here.batch)
     return log.decision is not None and log.decision.batch == here.batch
 
 
 def _give_up(transactions: Transactions, identity: Identity) -> None:
-    """Aborts what this task wrote: it has told nobody of it. If that fails, the driver clears it away later."""
+    """Aborts the transaction of a failed task. If that fails, the driver aborts it later."""
     try:
         transactions.end(identity, commit=False)
     except WireError:
@@ -215,7 +218,7 @@ def _give_up(transactions: Transactions, identity: Identity) -> None:
 
 
 _first_seen: dict[tuple[int, WriteOptions, str], tuple[str, int]] = {}
-"""By process: the run that was here last, and its first batch here."""
+"""By process: the last run of the query, and its first batch in this process."""
 _transactions: dict[tuple[int, WriteOptions], Transactions] = {}
 
 
@@ -244,14 +247,14 @@ def _write(
     try:
         for batch in batches:
             rows += batch.num_rows
-            for place, encoded in router.add(transform(batch)):
-                sequence = stamps.next(place, encoded.record_count)
+            for topic_partition, encoded in router.add(transform(batch)):
+                sequence = stamps.next(topic_partition, encoded.record_count)
                 stamp(encoded, stamps.producer_id, stamps.epoch, sequence, transactional)
-                producer.send(place, encoded.data, encoded.record_count)
-        for place, encoded in router.rest():
-            sequence = stamps.next(place, encoded.record_count)
+                producer.send(topic_partition, encoded.data, encoded.record_count)
+        for topic_partition, encoded in router.rest():
+            sequence = stamps.next(topic_partition, encoded.record_count)
             stamp(encoded, stamps.producer_id, stamps.epoch, sequence, transactional)
-            producer.send(place, encoded.data, encoded.record_count)
+            producer.send(topic_partition, encoded.data, encoded.record_count)
         producer.flush()
     finally:
         producer.close()

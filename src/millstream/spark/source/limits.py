@@ -4,8 +4,8 @@ A limit is shared out in proportion to what each partition has, as spark-sql-kaf
 
 How many bytes an offset stands for, from a look at the batches where a query would read on.
 
-The look is one small fetch per partition that has records waiting; only headers of batches are read. Bytes are as
-stored, so compressed; gaps in the offsets (compaction, transactions) count, as they do in the offsets themselves.
+The look is one small fetch per partition that has records pending_offsets; only headers of batches are read. Bytes are
+as stored, so compressed; gaps in the offsets (compaction, transactions) count, as they do in the offsets themselves.
 
 The stretches of partitions that tasks read: one per partition, or more where options ask for smaller ones.
 """
@@ -24,7 +24,7 @@ from millstream.raw_client import Cluster, TopicPartition, WireError
 Offsets = Mapping[TopicPartition, int]
 
 
-def waiting(starts: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
+def pending_offsets(starts: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
     """How many offsets each partition has to read; those with none are left out."""
     return {each: end - starts[each] for each, end in ends.items() if each in starts and end > starts[each]}
 
@@ -44,7 +44,7 @@ def at_most_bytes(
 def _share(
     starts: Offsets, ends: Offsets, limit: int, weight_per_offset: Mapping[TopicPartition, float]
 ) -> dict[TopicPartition, int]:
-    pending = waiting(starts, ends)
+    pending = pending_offsets(starts, ends)
     weights = {each: size * weight_per_offset[each] for each, size in pending.items()}
     total = sum(weights.values())
     if total <= limit:

@@ -19,7 +19,7 @@ from millstream.spark.options import ReadOptions
 from millstream.spark.source.offsets import StreamOffset
 from millstream.spark.source.positions import Resolver, named
 
-log = logging.getLogger("millstream.spark")
+_log = logging.getLogger("millstream.spark")
 
 METADATA_AGE_S = 1.0
 """How old the list of topics may be: new partitions are noticed after that time."""
@@ -43,7 +43,7 @@ class LogView:
         self._options = options
         self._cluster = cluster
         if ignored := cluster.settings.ignored:
-            log.warning("these settings have no effect here: %s", ", ".join(f"kafka.{each}" for each in ignored))
+            _log.warning("these settings have no effect here: %s", ", ".join(f"kafka.{each}" for each in ignored))
         self._topics: Topics | None = None
         self._heard_at = 0.0
 
@@ -130,7 +130,7 @@ class Losses:
                 "what is there, restart the query with failOnDataLoss=false (and set it back afterwards); to lose "
                 "nothing next time, keep records longer (retention.ms, retention.bytes) or read them sooner"
             )
-        log.warning("records that this query has not read are gone, and it goes on without them: %s", what)
+        _log.warning("records that this query has not read are gone, and it goes on without them: %s", what)
 
 
 def overtaken(partition: TopicPartition, offset: int, log_start: int, stop: int | None = None) -> str:
@@ -151,7 +151,7 @@ class Continuation:
     losses: Losses
 
 
-def go_on(
+def resume(
     before: StreamOffset,
     now: Topics,
     earliest: Mapping[TopicPartition, int],
@@ -163,7 +163,7 @@ def go_on(
     starts: dict[TopicPartition, int] = {}
     begin: dict[TopicPartition, int] = {}
     known_topics = {each.topic for each in before.positions}
-    anew = {topic for topic, topic_id in now.ids.items() if created_anew(before.topic_ids.get(topic), topic_id)}
+    anew = {topic for topic, topic_id in now.ids.items() if was_recreated(before.topic_ids.get(topic), topic_id)}
     for topic in sorted(anew):
         losses.add(f"topic {topic!r} was deleted and created anew, so what was not read of the old one is gone")
     for partition in sorted(now.partitions & earliest.keys() & ends.keys()):
@@ -188,11 +188,11 @@ def go_on(
     return Continuation(starts, begin, losses)
 
 
-def created_anew(before: str | None, now: str | None) -> bool:
+def was_recreated(before: str | None, now: str | None) -> bool:
     """Whether two ids of a topic tell that it is not the same; where either is unknown, they do not."""
     return bool(before and now and before != now)
 
 
-def left_behind(before: StreamOffset, now: Topics, wants: Callable[[str], bool]) -> Collection[str]:
+def unsubscribed_topics(before: StreamOffset, now: Topics, wants: Callable[[str], bool]) -> Collection[str]:
     """Topics that the query has read but does not ask for any more."""
     return sorted({each.topic for each in before.positions if each not in now.partitions and not wants(each.topic)})

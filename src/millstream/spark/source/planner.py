@@ -13,18 +13,33 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition, WireError
-from millstream.spark.connections import cluster_of, may_pass
+from millstream.spark.connections import cluster_of, is_retriable
 from millstream.spark.errors import CheckpointError
 from millstream.spark.options import ReadOptions
 from millstream.spark.progress_listener import GroupProgress
-from millstream.spark.source.limits import ByteRates, Range, at_most_bytes, at_most_offsets, split_ranges, waiting
-from millstream.spark.source.log_view import Continuation, LogView, Losses, created_anew, go_on, left_behind, overtaken
+from millstream.spark.source.limits import (
+    ByteRates,
+    Range,
+    at_most_bytes,
+    at_most_offsets,
+    pending_offsets,
+    split_ranges,
+)
+from millstream.spark.source.log_view import (
+    Continuation,
+    LogView,
+    Losses,
+    overtaken,
+    resume,
+    unsubscribed_topics,
+    was_recreated,
+)
 from millstream.spark.source.offsets import HistoryNote, HistoryPart, HistoryPlanner, StreamOffset
-from millstream.spark.source.positions import Everywhere, FromTable
+from millstream.spark.source.positions import AllPartitions, FromTable
 
-log = logging.getLogger("millstream.spark")
+_log = logging.getLogger("millstream.spark")
 
-IDLE_ANSWER_S = 0.05
+IDLE_CACHE_S = 0.05
 """How long "nothing new" is true without asking: Spark asks a hundred times a second while nothing comes."""
 
 Document = dict[str, Any]
@@ -51,7 +66,7 @@ class StreamPlanner:
         self._target: dict[TopicPartition, int] | None = None
         self._latest: StreamOffset | None = None
         self._planned: tuple[Document, Document] | None = None
-        self._idle_answer: tuple[Document, float] | None = None
+        self._idle_result: tuple[Document, float] | None = None
         self._last_batch_at: float | None = None
         self._is_checked = False
 
@@ -60,7 +75,7 @@ class StreamPlanner:
     def initial(self) -> Document:
         """The offsets of a query that has no checkpoint yet."""
         topics = self._view.existing()
-        position = self._options.starting or Everywhere(LATEST)
+        position = self._options.starting or AllPartitions(LATEST)
         note: HistoryNote | None = None
         if self._history is not None and isinstance(position, FromTable):
             note, seam = self._history.begin(topics.ids)
@@ -96,44 +111,44 @@ class StreamPlanner:
         told of it.
         """
         now = self._now()
-        if self._idle_answer is not None and self._idle_answer[0] == start and now < self._idle_answer[1]:
+        if self._idle_result is not None and self._idle_result[0] == start and now < self._idle_result[1]:
             return start
         before = StreamOffset.from_json(start)
         if not self._is_checked:
-            self._patiently(lambda: self._must_be_of_this_query(before))
+            self._with_retries(lambda: self._check_checkpoint(before))
             self._is_checked = True
-        self._patiently(lambda: self._commit(before))
-        end = self._patiently(lambda: self._next_end(before, limited=limited))
+        self._with_retries(lambda: self._commit(before))
+        end = self._with_retries(lambda: self._next_end(before, limited=limited))
         if end is None:
-            self._idle_answer = (start, self._now() + IDLE_ANSWER_S)
+            self._idle_result = (start, self._now() + IDLE_CACHE_S)
             return start
-        self._idle_answer = None
+        self._idle_result = None
         self._last_batch_at = now
         document = end.to_json()
         self._planned = (start, document)
         return document
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
+    def _with_retries(self, ask: Callable[[], T]) -> T:
         """A query that runs outlives a cluster that does not answer for a while."""
         began = time.monotonic()
         while True:
             try:
                 return ask()
             except WireError as error:
-                if not may_pass(error) or time.monotonic() - began > self._options.wait_s:
+                if not is_retriable(error) or time.monotonic() - began > self._options.wait_s:
                     raise
-                log.warning("the cluster does not answer, and is asked again: %s", error)
+                _log.warning("the cluster does not answer, and is asked again: %s", error)
 
     def finished(self, end: Document) -> None:
         """Spark says that a batch is done, a little earlier than `latest` would."""
-        self._patiently(lambda: self._commit(StreamOffset.from_json(end)))
+        self._with_retries(lambda: self._commit(StreamOffset.from_json(end)))
 
     def _commit(self, done: StreamOffset) -> None:
         """Tells the group, of what there still is: a group knows topics by name only."""
         if self._progress is None:
             return
         topics = self._view.topics()
-        anew = {topic for topic, known in done.topic_ids.items() if created_anew(known, topics.ids.get(topic))}
+        anew = {topic for topic, known in done.topic_ids.items() if was_recreated(known, topics.ids.get(topic))}
         positions = done.positions.items()
         self._progress.commit(
             {each: at for each, at in positions if each in topics.partitions and each.topic not in anew}
@@ -154,8 +169,8 @@ class StreamPlanner:
         continuation, ends = self._continue(before)
         continuation.losses.settle(fail=self._options.fail_on_data_loss)
         topics = self._view.topics()
-        if forgotten := left_behind(before, topics, self._options.subscription.wants):
-            log.warning("the query does not ask for %s any more, and forgets how far it was", ", ".join(forgotten))
+        if forgotten := unsubscribed_topics(before, topics, self._options.subscription.wants):
+            _log.warning("the query does not ask for %s any more, and forgets how far it was", ", ".join(forgotten))
         starts = continuation.starts
         ends = {each: max(end, starts[each]) for each, end in ends.items() if each in starts}
         self._latest = self._offset(ends, topics.ids)
@@ -171,7 +186,7 @@ class StreamPlanner:
         kept = {each: at for each, at in before.positions.items() if each in topics.partitions and each not in ends}
         made = self._offset(ends | kept, topics.ids, begin)
         changed = made.positions != before.positions or made.topic_ids != before.topic_ids
-        return made if changed or begin_matters(begin, before) else None
+        return made if changed or has_new_begin(begin, before) else None
 
     def _ends(self) -> dict[TopicPartition, int]:
         """Where each partition ends for this query now."""
@@ -184,7 +199,7 @@ class StreamPlanner:
         if before.positions != ends:
             return False
         ids = self._view.topics().ids
-        return not any(created_anew(known, ids.get(topic)) for topic, known in before.topic_ids.items())
+        return not any(was_recreated(known, ids.get(topic)) for topic, known in before.topic_ids.items())
 
     def _continue(self, before: StreamOffset) -> tuple[Continuation, dict[TopicPartition, int]]:
         """Where to go on; asked again, with pauses, before a loss is believed."""
@@ -193,7 +208,7 @@ class StreamPlanner:
             ends = self._ends()
             written = self._written(before, ends)
             earliest = self._view.earliest(ends.keys())
-            found = go_on(before, topics, earliest, written, self._options.subscription.wants)
+            found = resume(before, topics, earliest, written, self._options.subscription.wants)
             if not found.losses.found or attempt == self._options.retries:
                 break
             if attempt:
@@ -208,7 +223,7 @@ class StreamPlanner:
     def _enough(self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> bool:
         """Whether as many offsets wait as a batch should have, or have waited long enough."""
         least = self._options.min_offsets
-        if least <= 1 or self._target is not None or sum(waiting(starts, ends).values()) >= least:
+        if least <= 1 or self._target is not None or sum(pending_offsets(starts, ends).values()) >= least:
             return True
         return self._last_batch_at is None or self._now() - self._last_batch_at >= self._options.max_delay_s
 
@@ -219,7 +234,7 @@ class StreamPlanner:
         if self._options.max_offsets is not None:
             chosen = at_most_offsets(starts, chosen, self._options.max_offsets)
         if self._options.max_bytes is not None:
-            pending = {each: starts[each] for each in waiting(starts, chosen)}
+            pending = {each: starts[each] for each in pending_offsets(starts, chosen)}
             chosen = at_most_bytes(starts, chosen, self._options.max_bytes, self._rates.at(pending))
         return chosen
 
@@ -266,7 +281,7 @@ class StreamPlanner:
             unread = f"{partition.topic}-{partition.partition} from {begins[partition]} to {stop - 1}"
             if partition not in earliest:
                 losses.add(f"{unread} was deleted")
-            elif created_anew(after.topic_ids.get(partition.topic), topics.ids.get(partition.topic)):
+            elif was_recreated(after.topic_ids.get(partition.topic), topics.ids.get(partition.topic)):
                 losses.add(f"{unread} is gone: topic {partition.topic!r} was deleted and created anew")
             elif (low := earliest[partition]) > begins[partition]:
                 losses.add(overtaken(partition, begins[partition], low, stop))
@@ -297,7 +312,7 @@ class StreamPlanner:
         known = {topic: topic_id for topic, topic_id in ids.items() if topic in topics and topic_id}
         return StreamOffset(dict(positions), known, dict(begin or {}), self._options.group, history)
 
-    def _must_be_of_this_query(self, before: StreamOffset) -> None:
+    def _check_checkpoint(self, before: StreamOffset) -> None:
         """Once per run: whether a checkpoint fits to what is asked for, and all that is new to it exists."""
         topics = sorted({each.topic for each in before.positions})
         if topics and not any(self._options.subscription.wants(topic) for topic in topics):
@@ -309,7 +324,7 @@ class StreamPlanner:
             self._view.existing()
 
 
-def begin_matters(begin: Mapping[TopicPartition, int], before: StreamOffset) -> bool:
+def has_new_begin(begin: Mapping[TopicPartition, int], before: StreamOffset) -> bool:
     """Whether where partitions begin differs from where the query was, though no offset moved."""
     return any(before.positions.get(each) != offset for each, offset in begin.items())
 
@@ -332,7 +347,7 @@ def plan_batch(
     if seam is not None:
         starts = resolver.after(seam, topics.partitions)
     else:
-        starts = resolver.start(options.starting_option, options.starting or Everywhere(EARLIEST), topics.partitions)
+        starts = resolver.start(options.starting_option, options.starting or AllPartitions(EARLIEST), topics.partitions)
     stops = resolver.end(options.ending_option, options.ending, topics.partitions)
     earliest, written = view.earliest(topics.partitions), view.written(topics.partitions)
     losses = Losses()

@@ -16,14 +16,14 @@ from millstream.spark.errors import MissingTopicError, OptionError, SourceError,
 
 
 @dataclass(frozen=True, slots=True)
-class Everywhere:
+class AllPartitions:
     """`earliest` or `latest`, for all partitions."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class PerPartition:
     """An offset for each partition; -2 is the earliest, -1 the latest."""
 
     offsets: Mapping[TopicPartition, int]
@@ -48,7 +48,7 @@ class FromTable:
     location: str
 
 
-Position = Everywhere | Given | AtTime | Committed | FromTable
+Position = AllPartitions | PerPartition | AtTime | Committed | FromTable
 
 
 def parse_offsets(option: str, text: str) -> Position:
@@ -57,7 +57,7 @@ def parse_offsets(option: str, text: str) -> Position:
     if word.startswith("table:") and word != "table:":
         return FromTable(text.strip()[len("table:") :])
     if word in ("earliest", "latest"):
-        return Everywhere(EARLIEST if word == "earliest" else LATEST)
+        return AllPartitions(EARLIEST if word == "earliest" else LATEST)
     if word == "committed":
         return Committed()
     if not word.startswith("{"):
@@ -66,7 +66,7 @@ def parse_offsets(option: str, text: str) -> Position:
             'as JSON: {"topic": {"0": 23, "1": -2}} (-2: earliest, -1: latest)'
         )
     found = _numbers_by_partition(option, text, least=EARLIEST)
-    return Given(found)
+    return PerPartition(found)
 
 
 def parse_timestamps(option: str, text: str) -> AtTime:
@@ -177,9 +177,9 @@ class Resolver:
         too_late: Callable[[TopicPartition, int], int],
     ) -> dict[TopicPartition, int]:
         match position:
-            case Everywhere(offset):
+            case AllPartitions(offset):
                 return self._logical(dict.fromkeys(partitions, offset))
-            case Given(offsets):
+            case PerPartition(offsets):
                 _must_cover(option, offsets, partitions)
                 return self._logical(offsets)
             case AtTime(timestamps):

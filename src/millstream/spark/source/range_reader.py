@@ -1,8 +1,8 @@
-"""What a task does: fetches a stretch of a partition, a step ahead of Spark, and yields it as Arrow record batches.
+"""Reads one range of a partition in a task: fetches ahead of Spark, and yields Arrow record batches.
 
-A thread fetches the next stretch while this one is decoded and Spark works on it; a few fetches are held at most,
-however long the stretch is. Leader changes and broker restarts are waited for (by the wire room, and here for a leader
-whose high watermark lags behind); what is lost is judged here again, since it may be lost since it was planned.
+A thread fetches the next part while this one is decoded and Spark works on it. A few fetches are held at most, however
+long the range is. Leader changes and broker restarts are waited for, by the client and here (for a leader whose high
+watermark lags). Data loss is checked here again, because records may be deleted after the batch was planned.
 """
 
 import queue
@@ -14,21 +14,29 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from millstream.columnar import ArrowDecoder
-from millstream.raw_client import Cluster, Fetched, OffsetOutOfRangeError, RefusedError, TopicPartition, WireError
-from millstream.spark.connections import GONE, cluster_of, may_pass
-from millstream.spark.errors import SourceError
+from millstream.columnar import ArrowDecoder, CorruptBatchError
+from millstream.raw_client import (
+    Cluster,
+    Fetched,
+    OffsetOutOfRangeError,
+    RefusedError,
+    TopicPartition,
+    UnreadableError,
+    WireError,
+)
+from millstream.spark.connections import UNKNOWN_TOPIC_CODES, cluster_of, is_retriable
+from millstream.spark.errors import SourceError, UnreadableBatchError
 from millstream.spark.options import ReadOptions
 from millstream.spark.source.limits import Range, frames
 from millstream.spark.source.log_view import Losses, overtaken
 
 _AHEAD = 2
-"""Fetches that wait to be decoded; one more is on its way, and one is being decoded."""
+"""Fetches that wait to be decoded; one more is in flight, and one is being decoded."""
 _MAX_WAIT_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _FetchedPart:
     start: int
     fetched: Fetched
 
@@ -46,26 +54,37 @@ class RangeReader:
     def batches(self, decoder: ArrowDecoder) -> Iterator[pa.RecordBatch]:
         """All records of the range, in order."""
         wanted = self._wanted
-        for stretch in self._ahead():
-            yield from decoder.pieces(
-                stretch.fetched.data,
-                topic=wanted.topic,
-                partition=wanted.partition,
-                start=stretch.start,
-                stop=wanted.stop,
-                aborted=stretch.fetched.aborted,
-            )
+        for part in self._ahead():
+            try:
+                yield from decoder.pieces(
+                    part.fetched.data,
+                    topic=wanted.topic,
+                    partition=wanted.partition,
+                    start=part.start,
+                    stop=wanted.stop,
+                    aborted=part.fetched.aborted,
+                )
+            except CorruptBatchError as error:
+                raise self._unreadable(error, error.last_offset) from None
 
-    def _ahead(self) -> Iterator[_Stretch]:
-        """What `_stretches` gives, fetched by a thread that is ahead of whoever iterates."""
-        ready: queue.Queue[_Stretch | BaseException | None] = queue.Queue(_AHEAD)
+    def _unreadable(self, error: Exception, last_offset: int | None) -> UnreadableBatchError:
+        after = "the offset after it" if last_offset is None else f'"{self._wanted.partition}": {last_offset + 1}'
+        return UnreadableBatchError(
+            f"{error} The query stops here, because it would lose these records. To continue without them, start it "
+            f"with startingOffsets at {after} for topic {self._wanted.topic!r} (a stream needs a new "
+            f"checkpointLocation)"
+        )
+
+    def _ahead(self) -> Iterator[_FetchedPart]:
+        """The parts of `_fetch_parts`, fetched ahead by a thread."""
+        ready: queue.Queue[_FetchedPart | BaseException | None] = queue.Queue(_AHEAD)
         ended = threading.Event()
 
         def run() -> None:
             last: BaseException | None = None
             try:
-                for stretch in self._stretches():
-                    ready.put(stretch)
+                for part in self._fetch_parts():
+                    ready.put(part)
                     if ended.is_set():
                         return
             except BaseException as error:
@@ -81,12 +100,12 @@ class RangeReader:
                 yield item
         finally:
             ended.set()
-            while not ready.empty():  # a put that waits must not wait forever
+            while not ready.empty():  # so that a waiting put returns
                 ready.get_nowait()
 
-    def _stretches(self) -> Iterator[_Stretch]:
+    def _fetch_parts(self) -> Iterator[_FetchedPart]:
         offset, stop = self._wanted.start, self._wanted.stop
-        patience = _Patience(self._options.wait_s)
+        wait_time = _WaitTime(self._options.wait_s)
         while offset < stop:
             try:
                 fetched = self._cluster.fetch(
@@ -98,33 +117,35 @@ class RangeReader:
                     topic_id=self._topic_id,
                 )
             except OffsetOutOfRangeError as error:
-                offset = self._after_loss(offset, error, patience)
+                offset = self._after_loss(offset, error, wait_time)
                 continue
+            except UnreadableError as error:
+                raise self._unreadable(error, None) from None
             except WireError as error:
-                if isinstance(error, RefusedError) and error.code in GONE:
+                if isinstance(error, RefusedError) and error.code in UNKNOWN_TOPIC_CODES:
                     self._settle(f"{self._partition} from {offset} to {stop - 1} is gone: the topic was deleted")
                     return
-                if not may_pass(error) or not patience.left():
+                if not is_retriable(error) or not wait_time.left():
                     raise
-                patience.wait(str(error))
+                wait_time.wait(str(error))
                 continue
             following = _following(fetched)
             if following is not None:
-                patience.progressed()
-                yield _Stretch(offset, fetched)
+                wait_time.progressed()
+                yield _FetchedPart(offset, fetched)
                 offset = max(offset, following)
                 continue
             if fetched.data:
-                yield _Stretch(offset, fetched)  # damaged, which the decoder tells, or cut off
-            patience.wait(f"{self._wanted}: no whole batch came at offset {offset}", fetched)
+                yield _FetchedPart(offset, fetched)  # damaged, which the decoder reports, or cut off
+            wait_time.wait(f"{self._wanted}: no complete batch was received at offset {offset}", fetched)
 
-    def _after_loss(self, offset: int, error: OffsetOutOfRangeError, patience: "_Patience") -> int:
-        """Where to go on if retention was faster. A log that ends too early may grow again after an election."""
+    def _after_loss(self, offset: int, error: OffsetOutOfRangeError, wait_time: "_WaitTime") -> int:
+        """The offset to continue at after retention. A log that ends too early may grow again after an election."""
         if offset < error.log_start:
             self._settle(overtaken(self._partition, offset, error.log_start, self._wanted.stop))
             return error.log_start
-        if patience.left():
-            patience.wait(f"{self._wanted}: the log ends at {error.log_end}")
+        if wait_time.left():
+            wait_time.wait(f"{self._wanted}: the log ends at {error.log_end}")
             return offset
         self._settle(f"{self._partition} ends at {error.log_end} now, before offset {offset}")
         return self._wanted.stop
@@ -136,7 +157,7 @@ class RangeReader:
 
 
 def _following(fetched: Fetched) -> int | None:
-    """Where the next fetch begins, behind the last whole batch; None if there is none."""
+    """The offset after the last complete batch; None if there is none."""
     left, following = len(fetched.data), None
     for frame in frames(fetched.data):
         left -= frame.size
@@ -146,8 +167,8 @@ def _following(fetched: Fetched) -> int | None:
     return following
 
 
-class _Patience:
-    """How long to wait for records that must be there."""
+class _WaitTime:
+    """Limits the time to wait for records that must exist."""
 
     def __init__(self, wait_s: float) -> None:
         self._wait_s = wait_s
@@ -164,13 +185,13 @@ class _Patience:
             self._since = time.monotonic()
         if not self.left():
             state = (
-                f" (the log begins at {fetched.log_start_offset}, its last stable offset is "
+                f" (the log starts at {fetched.log_start_offset}, its last stable offset is "
                 f"{fetched.last_stable_offset}, its high watermark {fetched.high_watermark})"
                 if fetched is not None
                 else ""
             )
             raise SourceError(
-                f"{what} in {self._wait_s:.0f} s{state}. Are all replicas in sync, and is a transaction left open "
-                "(millstream txn list)? A longer wait: kafkaConsumer.pollTimeoutMs"
+                f"{what} in {self._wait_s:.0f} s{state}. Check that all replicas are in sync and that no transaction "
+                "hangs (millstream txn list), or raise kafkaConsumer.pollTimeoutMs"
             )
         time.sleep(0.05)

@@ -58,7 +58,7 @@ def spark_schema(options: ReadOptions, typed: dict[str, DataType]) -> StructType
     return StructType([StructField(name, typed.get(name, _TYPES[name])) for name in options.columns])
 
 
-def must_match(given: StructType, options: ReadOptions) -> None:
+def check_schema_unchanged(given: StructType, options: ReadOptions) -> None:
     """A schema of the user's own cannot be had; what Spark got from this source fits, whatever typed columns are."""
     sides = {"key": options.key, "value": options.value}
     typed = {side: given[side].dataType for side, each in sides.items() if each.format != "raw" and side in given.names}
@@ -87,7 +87,7 @@ class Rows:
             self._formats = formats_of(options)
             types = spark_types(self._formats)
         if given is not None:
-            must_match(given, options)
+            check_schema_unchanged(given, options)
         self.spark_schema: StructType = given or spark_schema(options, types)
 
     @property

@@ -135,10 +135,10 @@ class Raw:
         deadline = time.monotonic() + PATIENCE_S
         while wire.call("find_coordinator", 4, key_type=1, coordinator_keys=[name]).coordinators[0].error_code:
             assert time.monotonic() < deadline
-        answer = self._patiently("init_producer_id", 4, transactional_id=name, transaction_timeout_ms=60_000)
+        answer = self._with_retries("init_producer_id", 4, transactional_id=name, transaction_timeout_ms=60_000)
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
 
-    def _patiently(self, api: str, version: int, **fields: Any) -> Any:
+    def _with_retries(self, api: str, version: int, **fields: Any) -> Any:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             answer = self.wire.call(api, version, **fields)
@@ -152,7 +152,7 @@ class Raw:
         return {"transactional_id": self.name, "producer_id": self.producer_id, "producer_epoch": self.epoch}
 
     def add_offsets(self, group: str) -> None:
-        self._patiently("add_offsets_to_txn", 3, group_id=group, **self._identity)
+        self._with_retries("add_offsets_to_txn", 3, group_id=group, **self._identity)
 
     def commit(self, group: str, topic: str, offset: int, version: int, metadata: str = "") -> int:
         rows = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": metadata}]
@@ -166,7 +166,7 @@ class Raw:
             assert time.monotonic() < deadline
 
     def end(self, committed: bool, version: int) -> None:
-        answer = self._patiently("end_txn", version, committed=committed, **self._identity)
+        answer = self._with_retries("end_txn", version, committed=committed, **self._identity)
         if version >= 5:
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
 

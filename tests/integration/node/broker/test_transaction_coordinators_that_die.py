@@ -92,5 +92,5 @@ def test_the_next_coordinator_finishes_what_was_decided(cluster: Cluster, adds: 
     for producer in producers:  # and each goes on
         producer.coordinator = cluster.coordinator(producer.name, 1)
         fields = {"transactional_id": producer.name, "transaction_timeout_ms": 60_000}
-        answer = producer._patiently("init_producer_id", 5, producer_id=-1, producer_epoch=-1, **fields)
+        answer = producer._with_retries("init_producer_id", 5, producer_id=-1, producer_epoch=-1, **fields)
         assert answer.producer_epoch > producer.epoch

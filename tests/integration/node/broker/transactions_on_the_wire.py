@@ -34,10 +34,10 @@ class TransactionalProducer:
         self.sequences: dict[tuple[str, int], int] = {}
         coordinator.call("find_coordinator", 6, key_type=1, coordinator_keys=[name])  # makes the topic, if need be
         fields = {"transactional_id": name, "transaction_timeout_ms": 60_000, "producer_id": -1, "producer_epoch": -1}
-        found = self._patiently("init_producer_id", 5, **fields)
+        found = self._with_retries("init_producer_id", 5, **fields)
         self.producer_id, self.epoch = found.producer_id, found.producer_epoch
 
-    def _patiently(self, api: str, version: int, **fields: Any) -> Message:
+    def _with_retries(self, api: str, version: int, **fields: Any) -> Message:
         until = time.monotonic() + PATIENCE_S
         while True:
             answer = self.coordinator.call(api, version, **fields)
@@ -95,7 +95,7 @@ class TransactionalProducer:
         return offset
 
     def end(self, *, committed: bool) -> None:
-        answer = self._patiently("end_txn", 5 if self.adds else 3, committed=committed, **self._who)
+        answer = self._with_retries("end_txn", 5 if self.adds else 3, committed=committed, **self._who)
         if self.adds:
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
             self.sequences.clear()
