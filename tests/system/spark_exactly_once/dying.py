@@ -13,7 +13,7 @@ import psutil
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from millstream.raw_client.transactions import Ended, Identity, Transactions
+from millstream.raw_client.transactions import EndResult, Identity, Transactions
 from millstream.spark.sink import sink as sink_settling
 from millstream.spark.sink.sink import StreamWriter
 from pyspark_millstream import DefaultSource
@@ -33,7 +33,7 @@ def kill_the_driver() -> None:
 
 
 class _Dying(Transactions):
-    def end_all(self, identities: Collection[Identity], *, commit: bool) -> list[Ended]:
+    def end_all(self, identities: Collection[Identity], *, commit: bool) -> list[EndResult]:
         if commit:
             if os.environ["DYING_POINT"] == "between-ends":
                 self.end(next(iter(identities)), commit=True)

@@ -16,7 +16,7 @@ from millstream.columnar import ArrowEncoder, stamp
 from millstream.formats.records.compression import Codec
 from millstream.raw_client import Cluster, RefusedError, TopicPartition
 from millstream.raw_client.producing import Producer
-from millstream.raw_client.transactions import Ended, Identity, Transactions
+from millstream.raw_client.transactions import EndResult, Identity, Transactions
 from millstream.spark.connections import cluster_of
 from millstream.spark.errors import SinkError
 from millstream.spark.sink.batch_input import BatchInput
@@ -139,7 +139,7 @@ class DyingTransactions(Transactions):
 
     ends = 0
 
-    def end_all(self, identities: Collection[Identity], *, commit: bool) -> list[Ended]:
+    def end_all(self, identities: Collection[Identity], *, commit: bool) -> list[EndResult]:
         for identity in list(identities)[: self.ends]:
             self.end(identity, commit=commit)
         raise CrashError
@@ -217,7 +217,7 @@ def test_an_executor_thought_dead_takes_an_id_whose_transaction_is_decided(broke
     zombie: list[TaskWrite] = []
 
     class Late(Transactions):
-        def end_all(self, identities: Collection[Identity], *, commit: bool) -> list[Ended]:
+        def end_all(self, identities: Collection[Identity], *, commit: bool) -> list[EndResult]:
             if commit and not zombie:
                 zombie.append(query.task(0, "zombie", 1, ["from a zombie"]))
             return super().end_all(identities, commit=commit)
