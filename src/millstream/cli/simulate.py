@@ -19,15 +19,16 @@ def simulate(
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed, or the first of several.")] = 1,
     seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Number of seeds.")] = 1,
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=3, max=7, help="Number of nodes.")] = 3,
-    trouble: Annotated[
-        float, typer.Option("--trouble", metavar="SECONDS", min=1.0, help="Virtual time with faults.")
+    fault_seconds: Annotated[
+        float,
+        typer.Option("--fault-seconds", "--trouble", metavar="SECONDS", min=1.0, help="Virtual time with faults."),
     ] = 8.0,
     scenario: Annotated[
         str,
         typer.Option(
             "--scenario",
             metavar="NAME",
-            help="trouble, forming, blackout, transactions, failover, busy, disk or power. [default: by the seed]",
+            help="mixed, forming, blackout, transactions, failover, busy, disk or power. [default: by the seed]",
         ),
     ] = "",
     trace: Annotated[bool, typer.Option("--trace", help="Print the events of the run.")] = False,
@@ -62,7 +63,7 @@ def simulate(
         raise CommandFailedError(f"--scenario {scenario} has a single node: remove --nodes {nodes}")
     options = Options(
         nodes=nodes,
-        trouble_seconds=trouble,
+        fault_seconds=fault_seconds,
         scenario=Scenario(scenario) if scenario else None,
         log_level=logging.INFO if verbose else logging.WARNING,
     )
@@ -149,8 +150,8 @@ def _take(result: "Result", totals: _Totals, failures: "list[Result]", options: 
         again = f"millstream simulate --seed {result.seed}"
         if options.nodes != 3:
             again += f" --nodes {options.nodes}"
-        if options.trouble_seconds != 8.0:
-            again += f" --trouble {options.trouble_seconds:g}"
+        if options.fault_seconds != 8.0:
+            again += f" --fault-seconds {options.fault_seconds:g}"
         if options.scenario is not None:
             again += f" --scenario {options.scenario}"
         print(f"seed {result.seed}: {result.violation}\n  replay: {again} --trace")

@@ -8,7 +8,7 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.node.runtime.node import Node
 from millstream.simulator.invariants.logs import Decisions
-from millstream.simulator.loop import Complaint, Scheduler
+from millstream.simulator.loop import ErrorCallback, Scheduler
 from millstream.simulator.machine import Machine, Process, Program
 from millstream.simulator.network import Fabric
 from millstream.simulator.results import Trace
@@ -63,14 +63,14 @@ class Cluster:
         settings: dict[str, str] | None = None,
         clock_rates: list[float] | None = None,
         trace: Trace | None = None,
-        complain: Complaint,
+        report_error: ErrorCallback,
         scheduler: Scheduler | None = None,
     ) -> None:
         self.scheduler = scheduler or Scheduler()
         self.fabric = Fabric(self.scheduler, seed)
         self.trace = trace or Trace(lambda: self.scheduler.now)
         self._seed = seed
-        self._complain = complain
+        self._report_error = report_error
         self._exits_expected_until: dict[int, float] = {}
         self._power_lost: tuple[int, int] | None = None
         """The last machine that lost power, and the broker epoch of its node then. None after it has caught up."""
@@ -98,9 +98,9 @@ class Cluster:
         self.node_hosts = hosts
         self.broker_ids = [node_id for node_id, role in enumerate(roles, 1) if "broker" in role]
         self.voter_ids = [node_id for node_id, role in enumerate(roles, 1) if "controller" in role]
-        self.most_down = (len(voters) - 1) // 2
+        self.max_down = (len(voters) - 1) // 2
         for node_id, (host, role, rate) in enumerate(zip(hosts, roles, rates, strict=True), 1):
-            machine = Machine(host, self.scheduler, self.fabric, seed, complain=complain, clock_rate=rate)
+            machine = Machine(host, self.scheduler, self.fabric, seed, report_error=report_error, clock_rate=rate)
             machine.disk.make_root(_DATA)
             machine.on_exit = self._exited(node_id)
             self.machines[node_id] = machine
@@ -110,8 +110,8 @@ class Cluster:
     def bootstrap(self) -> list[tuple[str, int]]:
         return [(self.machines[node_id].name, CLIENT_PORT) for node_id in self.broker_ids]
 
-    def tell(self, where: str, what: str) -> None:
-        self.trace.tell(where, what)
+    def log_event(self, where: str, what: str) -> None:
+        self.trace.log_event(where, what)
 
     # Nodes
 
@@ -126,7 +126,7 @@ class Cluster:
 
     def start_node(self, node_id: int) -> None:
         machine, config = self.machines[node_id], self._configs[node_id]
-        self.tell(machine.name, "starts")
+        self.log_event(machine.name, "starts")
 
         def make(process: Process) -> Node:
             node = Node(config, process.environment, process.disk)
@@ -145,7 +145,7 @@ class Cluster:
         """Called when a machine loses power. No other node is killed until this one has caught up."""
         self._power_lost = node_id, self.broker_epoch(node_id)
 
-    def black_out(self) -> None:
+    def cut_all_power(self) -> None:
         """All machines lose power at the same time."""
         self.before_kill()
         for machine in self.machines.values():
@@ -167,12 +167,12 @@ class Cluster:
                 return node_id
         return 0
 
-    def leads_something(self, node_id: int) -> bool:
+    def leads_partition(self, node_id: int) -> bool:
         """Whether a node considers itself leader of a partition."""
         node = self.node(node_id)
         return node is not None and node.broker is not None and any(each.is_leader for each in node.broker.partitions)
 
-    def deciding(self) -> int:
+    def deciding_coordinator(self) -> int:
         """A coordinator of a transaction that was decided since the last call; 0 for none."""
         with self.observed():
             return self._decisions.coordinator({node_id: self.node(node_id) for node_id in self.broker_ids})
@@ -187,7 +187,7 @@ class Cluster:
         nodes = [self.node(node_id) for node_id in self.voter_ids]
         return max((n.quorum.high_watermark for n in nodes if n and n.quorum and n.quorum.is_started), default=0)
 
-    def is_power_loss_felt(self) -> bool:
+    def is_recovering_from_power_loss(self) -> bool:
         """Whether a machine that lost power has not caught up yet.
 
         Being in sync is not enough: until the node registers again, the controller does not know that it lost data.
@@ -207,7 +207,7 @@ class Cluster:
 
     def _exited(self, node_id: int) -> Callable[[BaseException | None], None]:
         def exited(error: BaseException | None) -> None:
-            self.tell(self.machines[node_id].name, f"exits: {error}")
+            self.log_event(self.machines[node_id].name, f"exits: {error}")
             if self.scheduler.now > self._exits_expected_until.get(node_id, -1.0):
                 self.exits.append((node_id, error))
             self.scheduler.after(_RESTART_SECONDS, self._revive, node_id)
@@ -233,7 +233,7 @@ class Cluster:
     # Clients
 
     def add_client(self, name: str, make: Callable[[Process], Program]) -> Machine:
-        machine = Machine(name, self.scheduler, self.fabric, self._seed, complain=self._complain)
+        machine = Machine(name, self.scheduler, self.fabric, self._seed, report_error=self._report_error)
         self.clients.append(machine)
         machine.on_exit = self._client_ended(name)
         machine.start(make)
@@ -242,7 +242,7 @@ class Cluster:
     def _client_ended(self, name: str) -> Callable[[BaseException | None], None]:
         def ended(error: BaseException | None) -> None:
             if error is not None:
-                self._complain(name, {"message": "client failed", "exception": error})
+                self._report_error(name, {"message": "client failed", "exception": error})
 
         return ended
 
@@ -255,7 +255,7 @@ class Cluster:
             machine.kill()
         self.scheduler.clear()
         for machine in everybody:
-            machine.bury()
+            machine.close_tasks()
 
 
 def _config(node_id: int, host: str, role: str, voters: list[str], settings: dict[str, str]) -> BrokerConfig:

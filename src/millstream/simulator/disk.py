@@ -196,7 +196,7 @@ class SimulatedDisk:
         self.slowness = 1.0
         self._die_in = None
 
-    def die_at(
+    def kill_at(
         self,
         operations: int,
         die: Callable[[], None],

@@ -22,13 +22,13 @@ _DISK_FAILURES = (("writes_fail",), ("writes_tear",), ("reads_fail",), ("writes_
 _SLOW_DISK_BEFORE_BLACKOUT = 30.0
 _WRONG_CLOCK_MS = 60_000
 _DECISION_SECONDS = 1.5
-_PATIENCE_SECONDS = 15.0
+_EXIT_SECONDS = 15.0
 """A node whose log failed while it was the only one exits after another node has returned."""
 _CLEANED = ".log.cleaned"
 """Suffix of the segments that the cleaner writes."""
 
 
-class Saboteur:
+class FaultInjector:
     """Injects the faults of a plan into a cluster."""
 
     def __init__(self, cluster: "Cluster", seed: str, plan: list[PlannedFault]) -> None:
@@ -36,7 +36,7 @@ class Saboteur:
         self._randomness = random.Random(f"{seed}/saboteur")
         self._plan = plan
         self._is_over = False
-        self._had_bad_disks: set[int] = set()
+        self._failed_disks: set[int] = set()
         self._cut_off_until = 0.0
         self.done: dict[str, int] = {}
         """How often each fault was injected."""
@@ -49,7 +49,7 @@ class Saboteur:
         """Ends all faults, repairs disks and links, and starts nodes that are down."""
         self._is_over = True
         cluster = self._cluster
-        cluster.tell("faults", "all faults end")
+        cluster.log_event("faults", "all faults end")
         for link in cluster.fabric.links():
             link.slowness = 1.0
             link.heal()
@@ -63,8 +63,8 @@ class Saboteur:
             if not machine.is_up:
                 cluster.start_node(node_id)
         cluster.failing_disk = None
-        for node_id in self._had_bad_disks:
-            cluster.expect_exit(node_id, _PATIENCE_SECONDS)  # it may exit once another node can take over
+        for node_id in self._failed_disks:
+            cluster.expect_exit(node_id, _EXIT_SECONDS)  # it may exit once another node can take over
 
     def _carry_out(self, planned: PlannedFault) -> None:
         if self._is_over:
@@ -76,7 +76,7 @@ class Saboteur:
             Fault.KILL_IN_CLEANING: self._kill_in_cleaning,
             Fault.KILL_IN_DECISION: self._kill_in_decision,
             Fault.POWER_LOSS: self._lose_power,
-            Fault.BLACKOUT: self._black_out,
+            Fault.BLACKOUT: self._blackout,
             Fault.RESTART: self._restart,
             Fault.PAUSE: self._pause,
             Fault.SLOW_PROCESSOR: self._slow_processor,
@@ -100,23 +100,23 @@ class Saboteur:
         what = act[planned.fault](planned.seconds)
         if what is not None:
             self.done[planned.fault] = self.done.get(planned.fault, 0) + 1
-            self._cluster.tell("faults", f"{planned.fault}: {what}")
+            self._cluster.log_event("faults", f"{planned.fault}: {what}")
 
     def _later(self, seconds: float, undo: Callable[[], None], what: str) -> None:
         def over() -> None:
             if not self._is_over:
                 undo()
-                self._cluster.tell("faults", what)
+                self._cluster.log_event("faults", what)
 
         self._cluster.scheduler.after(seconds, over)
 
     # Processes
 
-    def _one_to_stop(self) -> int | None:
+    def _stoppable_node(self) -> int | None:
         """A running node that can stop without losing the majority."""
         cluster = self._cluster
         up = [node_id for node_id, machine in cluster.machines.items() if machine.is_up]
-        if len(cluster.machines) - len(up) >= cluster.most_down or cluster.is_power_loss_felt():
+        if len(cluster.machines) - len(up) >= cluster.max_down or cluster.is_recovering_from_power_loss():
             return None
         return self._choose(up)
 
@@ -135,7 +135,7 @@ class Saboteur:
             self._cluster.start_node(node_id)
 
     def _kill(self, seconds: float) -> str | None:
-        node_id = self._one_to_stop()
+        node_id = self._stoppable_node()
         if node_id is None:
             return None
         self._cluster.kill(node_id)
@@ -143,23 +143,23 @@ class Saboteur:
         return f"node {node_id} for {seconds:.1f} s"
 
     def _kill_in_write(self, seconds: float) -> str | None:
-        node_id = self._one_to_stop()
+        node_id = self._stoppable_node()
         if node_id is None:
             return None
         operations = self._randomness.randint(1, 30)
         cluster = self._cluster
 
         def died() -> None:
-            cluster.tell("faults", f"node {node_id} is killed during a write")
+            cluster.log_event("faults", f"node {node_id} is killed during a write")
             self._start_again(node_id, seconds)
 
-        cluster.machines[node_id].die_within(operations, died)
+        cluster.machines[node_id].kill_within(operations, died)
         return f"node {node_id} at its disk operation {operations} from now"
 
     def _kill_in_cleaning(self, seconds: float) -> str | None:
         """Kills a node, or cuts its power, soon after its cleaner started to copy a segment."""
         cluster = self._cluster
-        node_id = self._one_to_stop()
+        node_id = self._stoppable_node()
         if node_id is None:
             return None
         operations = self._randomness.randint(1, 30)
@@ -173,14 +173,14 @@ class Saboteur:
             return True
 
         def died() -> None:
-            cluster.tell("faults", f"node {node_id} is killed during cleaning")
+            cluster.log_event("faults", f"node {node_id} is killed during cleaning")
             self._start_again(node_id, seconds)
 
-        cluster.machines[node_id].die_within(
+        cluster.machines[node_id].kill_within(
             operations,
             died,
             within=_CLEANED,
-            may_die=lambda: self._one_to_stop() is not None,
+            may_die=lambda: self._stoppable_node() is not None,
             power_lost=loses_power,
         )
         return f"node {node_id} at disk operation {operations} of its next cleaning"
@@ -190,15 +190,15 @@ class Saboteur:
         coordinator must complete it."""
         cluster = self._cluster
         give_up = cluster.scheduler.now + _DECISION_SECONDS
-        if self._one_to_stop() is None:
+        if self._stoppable_node() is None:
             return None
 
         def watch() -> None:
-            node_id = cluster.deciding()
+            node_id = cluster.deciding_coordinator()
             if self._is_over or cluster.scheduler.now > give_up:
                 return
-            if node_id and self._one_to_stop() is not None:
-                cluster.tell("faults", f"node {node_id} is killed after a transaction decision")
+            if node_id and self._stoppable_node() is not None:
+                cluster.log_event("faults", f"node {node_id} is killed after a transaction decision")
                 cluster.kill(node_id)
                 self._start_again(node_id, seconds)
             else:
@@ -213,13 +213,13 @@ class Saboteur:
             machine.disk.heal()
 
     def _may_lose_power(self) -> bool:
-        return not self._had_bad_disks and not self._cluster.out_of_sync()
+        return not self._failed_disks and not self._cluster.out_of_sync()
 
     def _kill_in_election(self, seconds: float) -> str | None:
         """Pauses the leader of the quorum, and kills a voter during the election. The voter must remember its vote."""
         cluster = self._cluster
         leader = cluster.controller()
-        if self._one_to_stop() is None or not leader or cluster.machines[leader].process is None:
+        if self._stoppable_node() is None or not leader or cluster.machines[leader].process is None:
             return None
         victim = self._randomness.choice([node_id for node_id in cluster.voter_ids if node_id != leader])
         epoch = cluster.newest_epoch()
@@ -233,8 +233,8 @@ class Saboteur:
             cluster.scheduler.after(self._randomness.uniform(0.0, 0.004), strike)
 
         def strike() -> None:
-            if cluster.machines[victim].is_up and self._one_to_stop() is not None and not self._is_over:
-                cluster.tell("faults", f"node {victim} is killed during an election")
+            if cluster.machines[victim].is_up and self._stoppable_node() is not None and not self._is_over:
+                cluster.log_event("faults", f"node {victim} is killed during an election")
                 cluster.kill(victim)
                 self._start_again(victim, self._randomness.uniform(0.01, 0.1))
 
@@ -244,7 +244,7 @@ class Saboteur:
         return f"node {leader}, the leader, is paused; node {victim} will be killed"
 
     def _lose_power(self, seconds: float) -> str | None:
-        node_id = self._one_to_stop()
+        node_id = self._stoppable_node()
         if node_id is None or not self._may_lose_power():
             return None
         self._heal_disks()
@@ -252,7 +252,7 @@ class Saboteur:
         self._start_again(node_id, seconds)
         return f"node {node_id} for {seconds:.1f} s"
 
-    def _black_out(self, seconds: float) -> str | None:
+    def _blackout(self, seconds: float) -> str | None:
         """Slows the disks down, waits until the quorum commits a record, and cuts the power of all machines. A majority
         must have synced the record."""
         cluster = self._cluster
@@ -272,8 +272,8 @@ class Saboteur:
         def strike() -> None:
             if self._is_over:
                 return
-            cluster.tell("faults", "all machines lose power")
-            cluster.black_out()
+            cluster.log_event("faults", "all machines lose power")
+            cluster.cut_all_power()
             for node_id, machine in cluster.machines.items():
                 machine.disk.heal()
                 self._start_again(node_id, self._randomness.uniform(0.0, min(seconds, 2.0)))
@@ -282,24 +282,24 @@ class Saboteur:
         return "after the next commit of the quorum"
 
     def _restart(self, seconds: float) -> str | None:
-        node_id = self._one_to_stop()
+        node_id = self._stoppable_node()
         if node_id is None or not self._cluster.is_ready(node_id):
             return None
         machine = self._cluster.machines[node_id]
         life = machine.process
 
         def stopped() -> None:
-            self._cluster.tell("faults", f"node {node_id} has stopped")
+            self._cluster.log_event("faults", f"node {node_id} has stopped")
             self._start_again(node_id, min(seconds, 1.0))
 
-        def lost_patience() -> None:
+        def kill_if_stuck() -> None:
             if machine.process is life and not self._is_over:
-                self._cluster.tell("faults", f"node {node_id} takes too long to stop and is killed")
+                self._cluster.log_event("faults", f"node {node_id} takes too long to stop and is killed")
                 self._cluster.kill(node_id)
                 self._start_again(node_id, 0.2)
 
         machine.stop(stopped)
-        self._cluster.scheduler.after(12.0, lost_patience)
+        self._cluster.scheduler.after(12.0, kill_if_stuck)
         return f"node {node_id} gets a stop request"
 
     def _pause(self, seconds: float) -> str | None:
@@ -363,7 +363,7 @@ class Saboteur:
     def _cut_off(self, seconds: float) -> str | None:
         """Isolates a leader from the other nodes, but not from its clients; one at a time."""
         cluster = self._cluster
-        leaders = [node_id for node_id in cluster.broker_ids if cluster.leads_something(node_id)]
+        leaders = [node_id for node_id in cluster.broker_ids if cluster.leads_partition(node_id)]
         if not leaders or cluster.scheduler.now < self._cut_off_until:
             return None
         self._cut_off_until = cluster.scheduler.now + seconds
@@ -424,7 +424,7 @@ class Saboteur:
     # Disks and clocks
 
     def _fill_disk(self, seconds: float) -> str | None:
-        if self._cluster.is_power_loss_felt():
+        if self._cluster.is_recovering_from_power_loss():
             return None
         node_id = self._any_node()
         disk = self._cluster.machines[node_id].disk
@@ -463,7 +463,7 @@ class Saboteur:
     def _fail_disk(self, seconds: float) -> str | None:
         """Makes the disk of a leader or of the active controller fail, while everything else is healthy."""
         cluster = self._cluster
-        nodes = [node_id for node_id in cluster.machines if cluster.leads_something(node_id)]
+        nodes = [node_id for node_id in cluster.machines if cluster.leads_partition(node_id)]
         if (controller := cluster.controller()) and controller not in nodes:
             nodes.append(controller)
         if cluster.failing_disk is not None or not nodes or cluster.out_of_sync():
@@ -475,7 +475,7 @@ class Saboteur:
 
     def _break_disk(self, node_id: int, seconds: float, *how: str) -> str | None:
         cluster = self._cluster
-        if cluster.is_power_loss_felt():
+        if cluster.is_recovering_from_power_loss():
             return None
         disk = cluster.machines[node_id].disk
         for fault in how:
@@ -489,7 +489,7 @@ class Saboteur:
 
         self._later(seconds, undo, f"the disk of node {node_id} works again")
         cluster.expect_exit(node_id, seconds)
-        self._had_bad_disks.add(node_id)
+        self._failed_disks.add(node_id)
         return f"node {node_id} for {seconds:.1f} s ({', '.join(how)})"
 
     def _jump_clock(self, seconds: float) -> str:

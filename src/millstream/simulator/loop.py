@@ -68,7 +68,7 @@ class Scheduler:
 HANDLE_SECONDS = 10e-6
 """Virtual duration of a callback. It need not be exact; it prevents a busy loop from stopping the time."""
 
-Complaint = Callable[[str, dict[str, Any]], None]
+ErrorCallback = Callable[[str, dict[str, Any]], None]
 
 
 class _Handle:
@@ -107,7 +107,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         *,
         rate: float = 1.0,
         uptime: float = 0.0,
-        complain: Complaint = lambda name, context: None,
+        report_error: ErrorCallback = lambda name, context: None,
     ) -> None:
         self.name = name
         self.handle_seconds = HANDLE_SECONDS
@@ -116,13 +116,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._rate = rate
         self._uptime = uptime
         self._born = scheduler.now
-        self._complain = complain
+        self._report_error = report_error
         self._ready: deque[_Handle] = deque()
         self._is_turn_due = False
         self._free_at = 0.0
         self._paused = False
         self._running = False
-        self._left_behind: list[asyncio.Task[Any]] = []
+        self._pending_tasks: list[asyncio.Task[Any]] = []
         self._exception_handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
 
     # What the simulation does to it
@@ -143,20 +143,20 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def kill(self) -> None:
         """Drops all callbacks; nothing of this loop runs any more.
 
-        Pending tasks are kept until `bury`. If the garbage collector closed them earlier, their `finally` blocks would
-        run at a random time within the turn of another loop.
+        Pending tasks are kept until `close_tasks`. If the garbage collector closed them earlier, their `finally` blocks
+        would run at a random time within the turn of another loop.
         """
         self.dead = True
         self._ready.clear()
-        self._left_behind = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
+        self._pending_tasks = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
 
-    def bury(self) -> None:
+    def close_tasks(self) -> None:
         """Closes the pending tasks. Nothing they still do has an effect."""
         assert self.dead
         outer = events._get_running_loop()
         events._set_running_loop(self)
         try:
-            for task in self._left_behind:
+            for task in self._pending_tasks:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 coroutine = task.get_coro()
                 try:
@@ -165,7 +165,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                     pass  # errors of a dead process do not matter
         finally:
             events._set_running_loop(outer)
-        self._left_behind.clear()
+        self._pending_tasks.clear()
 
     def run_inside(self, function: Callable[..., None], *arguments: Any) -> None:
         """Calls a function now, with this loop as the running loop."""
@@ -281,7 +281,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         """Unhandled errors are reported as violations."""
         if not self.dead:
-            self._complain(self.name, context)
+            self._report_error(self.name, context)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self._exception_handler is not None:

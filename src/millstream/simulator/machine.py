@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from millstream.node.environment import Environment
 from millstream.simulator.disk import DiskSession, Killed, SimulatedDisk
-from millstream.simulator.loop import HANDLE_SECONDS, Complaint, Scheduler, SimulatedLoop
+from millstream.simulator.loop import HANDLE_SECONDS, ErrorCallback, Scheduler, SimulatedLoop
 from millstream.simulator.network import Attachment, Fabric
 
 EPOCH_MS = 1_800_000_000_000
@@ -47,7 +47,7 @@ class WallClock:
 class Process:
     """One process of a program, from start to end."""
 
-    def __init__(self, machine: "Machine", number: int, complain: Complaint) -> None:
+    def __init__(self, machine: "Machine", number: int, report_error: ErrorCallback) -> None:
         self.machine = machine
         self.number = number
         self._scheduler = machine.scheduler
@@ -58,7 +58,7 @@ class Process:
             machine.name,
             rate=machine.clock_rate,
             uptime=randomness.uniform(0.0, 1e6),
-            complain=complain,
+            report_error=report_error,
         )
         self.network: Attachment = machine.fabric.attach(machine.name, self.loop)
         self.disk: DiskSession = machine.disk.attach(machine.clock.now_ns)
@@ -126,7 +126,7 @@ class Machine:
         fabric: Fabric,
         seed: str,
         *,
-        complain: Complaint,
+        report_error: ErrorCallback,
         clock_rate: float = 1.0,
     ) -> None:
         self.name = name
@@ -138,9 +138,9 @@ class Machine:
         self.clock_rate = clock_rate
         self._slowness = 1.0
         self.process: Process | None = None
-        self._complain = complain
+        self._report_error = report_error
         self._lives = 0
-        self._buried: list[Process] = []
+        self._ended_processes: list[Process] = []
         self.on_exit: Callable[[BaseException | None], None] = lambda error: None
         """Called with the error when the program ends by itself."""
 
@@ -162,7 +162,7 @@ class Machine:
     def start(self, make: Callable[[Process], Program]) -> Process:
         assert self.process is None, f"{self.name} is already running"
         self._lives += 1
-        process = self.process = Process(self, self._lives, self._complain)
+        process = self.process = Process(self, self._lives, self._report_error)
         process.loop.handle_seconds = HANDLE_SECONDS * self._slowness
         process.loop.call_soon(self._main, process, make)
         return process
@@ -192,13 +192,13 @@ class Machine:
         process, self.process = self.process, None
         if process is not None:
             process.end(power_lost=power_lost)
-            self._buried.append(process)
+            self._ended_processes.append(process)
         elif power_lost:
             self.fabric.power_off(self.name)
         if power_lost:
             self.disk.lose_power()
 
-    def die_within(
+    def kill_within(
         self,
         operations: int,
         then: Callable[[], None],
@@ -214,7 +214,7 @@ class Machine:
             self.kill(power_lost=power_lost())
             then()
 
-        self.disk.die_at(operations, die, within=within, may_die=may_die)
+        self.disk.kill_at(operations, die, within=within, may_die=may_die)
 
     def stop(self, then: Callable[[], None]) -> None:
         """Stops the program cleanly; calls `then` afterwards."""
@@ -239,8 +239,8 @@ class Machine:
         if self.process is not None:
             self.process.resume()
 
-    def bury(self) -> None:
+    def close_tasks(self) -> None:
         """After the simulation: closes the pending tasks of its processes."""
-        for process in self._buried:
-            process.loop.bury()
-        self._buried.clear()
+        for process in self._ended_processes:
+            process.loop.close_tasks()
+        self._ended_processes.clear()

@@ -100,7 +100,7 @@ class Fabric:
         link = self.link(source, target)
         if not link.blocked:
             link.blocked_since = self.scheduler.now
-            self._let_go({source, target})
+            self._check_reachability({source, target})
 
     def heal(self, source: str, target: str) -> None:
         self.link(source, target).heal()
@@ -116,13 +116,13 @@ class Fabric:
 
     def power_off(self, host: str) -> None:
         self._powered[host] = False
-        self._let_go({host})
+        self._check_reachability({host})
 
-    def _let_go(self, hosts: set[str]) -> None:
+    def _check_reachability(self, hosts: set[str]) -> None:
         """Streams between these hosts check after a while whether the peer is reachable."""
         for stream in self.streams():
             if hosts <= {stream.host, stream.peer_host}:
-                stream.watch_reach()
+                stream.check_reachability()
 
     # For transports
 
@@ -182,7 +182,7 @@ class Attachment:
         if not self.fabric.knows(host):
             raise OSError(errno.EHOSTUNREACH, f"unknown host {host}")
         handshake = _Handshake(self, host, port, established)
-        handshake.knock()
+        handshake.start()
         self.fabric.scheduler.after(CONNECT_TIMEOUT_S, handshake.give_up)
         try:
             return await established
@@ -204,7 +204,7 @@ class Attachment:
         for listening in list(self._listening):
             listening.end(power_lost=power_lost)
         for transport in list(self.transports):
-            transport.orphan(power_lost=power_lost)
+            transport.end_process(power_lost=power_lost)
         self.transports.clear()
         if power_lost:
             self.fabric.power_off(self.host)
@@ -227,7 +227,7 @@ class _Handshake:
         self._there = self._fabric.link(client.host, host)
         self._back = self._fabric.link(host, client.host)
 
-    def knock(self) -> None:
+    def start(self) -> None:
         if self._established.done() or not self._client.alive:
             return
         if self._there.blocked or not self._fabric.is_powered(self._host):
@@ -244,9 +244,9 @@ class _Handshake:
             return
         scheduler = self._fabric.scheduler
         listening = self._fabric.listener_at(self._host, self._port)
-        scheduler.after(self._back.delay(scheduler.now, 60), self._answered, listening)
+        scheduler.after(self._back.delay(scheduler.now, 60), self._complete, listening)
 
-    def _answered(self, listening: "SimulatedListening | None") -> None:
+    def _complete(self, listening: "SimulatedListening | None") -> None:
         if self._established.done() or not self._client.alive:
             return
         if listening is None or not listening.open or listening.is_full:
@@ -256,7 +256,7 @@ class _Handshake:
         server = SimulatedTransport(listening.attachment, self._client.host, self._fabric.next_port(), is_client=False)
         client.join(server)
         server.join(client)
-        client.watch_reach()
+        client.check_reachability()
         scheduler = self._fabric.scheduler
         scheduler.after(self._there.delay(scheduler.now, 60), listening.arrive, server)
         self._established.set_result(client)

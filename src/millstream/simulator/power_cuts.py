@@ -52,7 +52,7 @@ class PowerCuts:
     def end(self) -> None:
         """Ends all faults and starts the node if it is down."""
         self._is_over = True
-        self._cluster.tell("faults", "all faults end")
+        self._cluster.log_event("faults", "all faults end")
         self._machine.disk.heal()
         self._start()
 
@@ -81,27 +81,27 @@ class PowerCuts:
         act[fault]()
 
     def _kill(self, fault: PowerFault, *, power_lost: bool) -> None:
-        self._cluster.tell("faults", fault)
+        self._cluster.log_event("faults", fault)
         self._cluster.kill(_NODE, power_lost=power_lost)
         self._died()
 
     def _kill_in_write(self, fault: PowerFault, *, power_lost: bool) -> None:
         operations = self._randomness.choice((1, 2, 5, 20, 60))
         operations = self._randomness.randint(1, operations)
-        self._cluster.tell("faults", f"{fault}, {operations} disk changes from now")
+        self._cluster.log_event("faults", f"{fault}, {operations} disk changes from now")
 
         def died() -> None:
-            self._cluster.tell("faults", f"{fault}: now")
+            self._cluster.log_event("faults", f"{fault}: now")
             self._died()
 
-        self._machine.die_within(operations, died, power_lost=lambda: power_lost)
+        self._machine.kill_within(operations, died, power_lost=lambda: power_lost)
 
     def _restart(self) -> None:
         process = self._machine.process
         if process is None or not process.ready:
             self._next()
             return
-        self._cluster.tell("faults", "restart")
+        self._cluster.log_event("faults", "restart")
         self._machine.stop(self._died)
 
     def _died(self) -> None:

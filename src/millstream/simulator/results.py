@@ -23,7 +23,7 @@ class Trace:
         self._show = show
         self.events: list[Event] = []
 
-    def tell(self, where: str, what: str) -> None:
+    def log_event(self, where: str, what: str) -> None:
         event = Event(self._now(), where, what)
         self.events.append(event)
         if self._show is not None:
@@ -35,12 +35,12 @@ class LogCapture(logging.Handler):
 
     def __init__(self, heard: Callable[[logging.LogRecord], None], level: int) -> None:
         super().__init__(level)
-        self._heard = heard
+        self._on_log_record = heard
         self._logger = logging.getLogger("millstream")
         self._before = (self._logger.level, self._logger.propagate, list(self._logger.handlers))
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._heard(record)
+        self._on_log_record(record)
 
     def __enter__(self) -> "LogCapture":
         self._before = (self._logger.level, self._logger.propagate, list(self._logger.handlers))

@@ -13,7 +13,7 @@ _WITH_FLUSH = 0.2
 
 
 class Scenario(StrEnum):
-    TROUBLE = "trouble"
+    MIXED = "mixed"
     FORMING = "forming"
     BLACKOUT = "blackout"
     TRANSACTIONS = "transactions"
@@ -26,7 +26,7 @@ class Scenario(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Options:
     nodes: int = 3
-    trouble_seconds: float = 8.0
+    fault_seconds: float = 8.0
     separate_roles: bool | None = None
     """Separate controllers and brokers; None: the seed decides."""
     scenario: Scenario | None = None
@@ -193,7 +193,7 @@ def choose_scenario(seed: str, options: Options) -> Scenario:
         return Scenario.BLACKOUT
     # The power scenario has one node, so it is not chosen when the options ask for more.
     is_free = options.nodes == Options().nodes and options.separate_roles is None
-    return Scenario.POWER if chance < 0.3 and is_free else Scenario.TROUBLE
+    return Scenario.POWER if chance < 0.3 and is_free else Scenario.MIXED
 
 
 def cluster_settings(randomness: random.Random, scenario: Scenario) -> dict[str, str]:
@@ -215,5 +215,5 @@ def cluster_settings(randomness: random.Random, scenario: Scenario) -> dict[str,
 
 def flush_settings(seed: str, scenario: Scenario) -> dict[str, str]:
     """`flush.before.ack` for the power scenario and for some default runs."""
-    is_some = scenario is Scenario.TROUBLE and random.Random(f"{seed}/flush").random() < _WITH_FLUSH
+    is_some = scenario is Scenario.MIXED and random.Random(f"{seed}/flush").random() < _WITH_FLUSH
     return {"log.flush.before.ack": "true"} if is_some or scenario is Scenario.POWER else {}

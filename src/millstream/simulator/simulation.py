@@ -32,10 +32,10 @@ from millstream.node.runtime.node import Node
 from millstream.simulator.clients.acknowledged_state import (
     SCHEMAS,
     SHORT,
-    KeepingClient,
+    CheckingClient,
     Progress,
-    Registrar,
-    Shortener,
+    RecordDeleter,
+    SchemaWriter,
 )
 from millstream.simulator.clients.group_members import ClassicMember, ConsumerMember, ShareMember
 from millstream.simulator.clients.pipelining_producer import PipeliningProducer
@@ -50,11 +50,16 @@ from millstream.simulator.clients.transactions import (
 )
 from millstream.simulator.clients.workload import Administrator, Committer, Consumer, Producer, TopicPlan, Workload
 from millstream.simulator.cluster import Cluster
-from millstream.simulator.faults import Saboteur
+from millstream.simulator.faults import FaultInjector
 from millstream.simulator.history.checker import check
 from millstream.simulator.history.operations import Recorder
-from millstream.simulator.invariants.cluster import CommittedMetadataStays, NobodyIsFenced, WritesGoOn, all_invariants
-from millstream.simulator.invariants.compaction import CleaningKeepsTheLast
+from millstream.simulator.invariants.cluster import (
+    CommittedMetadataIsStable,
+    NoBrokerIsFenced,
+    WritesContinue,
+    all_invariants,
+)
+from millstream.simulator.invariants.compaction import CompactionKeepsLastRecord
 from millstream.simulator.invariants.logs import OFFSETS_TOPIC, STATE_TOPIC, CommittedLogs
 from millstream.simulator.invariants.observation import Observer
 from millstream.simulator.invariants.transactions import TransactionInvariants
@@ -82,13 +87,13 @@ _QUIET_AFTER = 0.3
 _WITH_TRANSACTIONS = 0.67
 """Share of the runs with transactions, if the scenario does not decide."""
 _PASSING = "passing-"
-_KEEPING: dict[str, Callable[..., KeepingClient]] = {
+_CHECKING_CLIENTS: dict[str, Callable[..., CheckingClient]] = {
     "classic": ClassicMember,
     "kip848-1": partial(ConsumerMember, stays=True),
     "kip848-2": partial(ConsumerMember, stays=False),
     "queue": ShareMember,
-    "registrar": Registrar,
-    "shortener": Shortener,
+    "registrar": SchemaWriter,
+    "shortener": RecordDeleter,
 }
 """Clients that check all kinds of acknowledged state, in the power scenario."""
 
@@ -147,12 +152,12 @@ class Simulation:
         self._trace = Trace(lambda: self._scheduler.now, show)
         self._violation: Violation | None = None
         self._scenario = options.scenario or choose_scenario(self._seed, options)
-        self._is_alone = self._scenario is Scenario.POWER
-        nodes = 1 if self._is_alone else options.nodes
+        self._is_single_node = self._scenario is Scenario.POWER
+        nodes = 1 if self._is_single_node else options.nodes
         separate = options.separate_roles
         if separate is None:
             separate = randomness.random() < 0.2
-        separate = separate and not self._is_alone
+        separate = separate and not self._is_single_node
         roles = ["controller"] * 3 + ["broker"] * nodes if separate else ["broker,controller"] * nodes
         self.cluster = Cluster(
             self._seed,
@@ -160,7 +165,7 @@ class Simulation:
             settings=cluster_settings(randomness, self._scenario) | flush_settings(self._seed, self._scenario),
             clock_rates=[randomness.uniform(0.98, 1.02) for _ in roles],
             trace=self._trace,
-            complain=self._complain,
+            report_error=self._report_error,
             scheduler=self._scheduler,
         )
         for machine in self.cluster.machines.values():
@@ -174,24 +179,24 @@ class Simulation:
         self._has_transactions &= self._scenario is not Scenario.FAILOVER
         if self._has_transactions:
             topics += [replace(plan, replication_factor=factor) for plan in (LEDGER, STATE)]
-        if self._is_alone:
+        if self._is_single_node:
             topics += [SCHEMAS, SHORT]
         self._topics = tuple(topics)
         self._recorder = Recorder(lambda: self._scheduler.now)
-        self.workload = Workload(self._topics, self._recorder, tell=self._trace.tell, report=self._report)
+        self.workload = Workload(self._topics, self._recorder, log_event=self._trace.log_event, report=self._report)
         self.workload.transaction_versions = randomness.choice(((1,), (2,), (1, 2)))
         if self._scenario is Scenario.BLACKOUT:
             self.workload.may_lose_records = True
-            self.workload.haste = 8.0
+            self.workload.admin_speed = 8.0
         if self._scenario is Scenario.TRANSACTIONS:
             self.workload.transaction_pause_s = 0.15
-            self.workload.zombie_rest_s = 2.5
+            self.workload.fenced_pause_s = 2.5
         if self._scenario is Scenario.FAILOVER:
-            self.workload.patience_s = (8.0,)
-            self.workload.has_gullible_clients = True
+            self.workload.response_timeouts_s = (8.0,)
+            self.workload.has_stale_clients = True
         self._progress = Progress()
         self._make_invariants()
-        self._writes_go_on = WritesGoOn(self.cluster, lambda since: self._silent(since, plain=True))
+        self._writes_go_on = WritesContinue(self.cluster, lambda since: self._silent(since, plain=True))
         self._observer = Observer()
         self._leaders: dict[str, tuple[int, int]] = {}
         self._controller: tuple[int, int] | None = None
@@ -200,14 +205,14 @@ class Simulation:
     def _make_invariants(self) -> None:
         lost = self.workload.may_lose_records
         logs = self._logs = CommittedLogs(cleaned=(STATE.name, SCHEMAS.name, OFFSETS_TOPIC, STATE_TOPIC))
-        self._transactions = TransactionInvariants(self.workload.book, logs, LOOP_KEY)
+        self._transactions = TransactionInvariants(self.workload.tracker, logs, LOOP_KEY)
         retention_s = int(STATE.settings["delete.retention.ms"]) / 1000
-        self._cleaning = CleaningKeepsTheLast(self._transactions.logs, logs, delete_retention_s=retention_s)
+        self._cleaning = CompactionKeepsLastRecord(self._transactions.logs, logs, delete_retention_s=retention_s)
         self._invariants = all_invariants(logs, (_PASSING,), records_may_be_lost=lost)
         if not lost:
             self._invariants += [*self._transactions.all, self._cleaning]
         if self._scenario is Scenario.BUSY:
-            self._invariants.append(NobodyIsFenced())
+            self._invariants.append(NoBrokerIsFenced())
 
     # Violations
 
@@ -220,21 +225,21 @@ class Simulation:
             self._violation = violation
         self._scheduler.interrupt()
 
-    def _complain(self, where: str, context: dict[str, Any]) -> None:
+    def _report_error(self, where: str, context: dict[str, Any]) -> None:
         error = context.get("exception")
         what = f"{where}: {context.get('message', '')}: {error!r}"
-        self._trace.tell(where, f"unhandled error: {what}")
+        self._trace.log_event(where, f"unhandled error: {what}")
         if error is not None:
-            self._found(_caused("NothingUnhandled", what, error))
+            self._found(_violation_from("NoUnhandledErrors", what, error))
         else:
-            self._report("NothingUnhandled", what)
+            self._report("NoUnhandledErrors", what)
 
-    def _heard(self, record: logging.LogRecord) -> None:
+    def _on_log_record(self, record: logging.LogRecord) -> None:
         where = self._running()
-        self._trace.tell(where, f"{record.levelname.lower()} {record.getMessage()}")
+        self._trace.log_event(where, f"{record.levelname.lower()} {record.getMessage()}")
         if record.exc_info is not None and record.exc_info[1] is not None:
             what = f"{where} logged {record.getMessage()}: {record.exc_info[1]!r}"
-            self._found(_caused("NothingUnhandled", what, record.exc_info[1]))
+            self._found(_violation_from("NoUnhandledErrors", what, record.exc_info[1]))
 
     def _running(self) -> str:
         for machine in self.cluster.machines.values():
@@ -248,15 +253,15 @@ class Simulation:
         cluster, result = self.cluster, self._result
         self.cluster.out_of_sync = self._nodes_out_of_sync
         self.cluster.broker_epoch = self._broker_epoch
-        self.cluster.before_kill = self._look_again
+        self.cluster.before_kill = self._check_early
         for machine in cluster.machines.values():
-            machine.disk.before_swap = self._look_again
-        with LogCapture(self._heard, self._options.log_level):
+            machine.disk.before_swap = self._check_early
+        with LogCapture(self._on_log_record, self._options.log_level):
             try:
                 self._phases()
             except Violation as violation:
                 result.violation = violation
-                self._trace.tell("invariant", str(violation))
+                self._trace.log_event("invariant", str(violation))
             finally:
                 result.virtual_seconds = self._scheduler.now
                 result.steps = self._scheduler.steps
@@ -265,8 +270,8 @@ class Simulation:
                 )
                 result.acked = self.workload.acked_count
                 result.given_up = self.workload.given_up
-                book = self.workload.book
-                result.committed, result.aborted, result.fenced = book.committed, book.aborted, book.fenced
+                tracker = self.workload.tracker
+                result.committed, result.aborted, result.fenced = tracker.committed, tracker.aborted, tracker.fenced
                 result.cleanings = self._cleaning.cleanings
                 result.read = sum(len(poll.records) for poll in self._recorder.history.polls)
                 result.events = self._trace.events
@@ -276,7 +281,7 @@ class Simulation:
     def _phases(self) -> None:
         cluster, workload = self.cluster, self.workload
         if self._scenario is Scenario.FORMING:
-            self._start_in_trouble()
+            self._start_with_faults()
         else:
             cluster.start()
         administrators: list[Administrator] = []
@@ -289,10 +294,16 @@ class Simulation:
         if not self._run_until(_FORM_SECONDS, lambda: administrators[0].ready if administrators else False):
             raise Violation("Liveness", f"the cluster and its topics are not ready after {_FORM_SECONDS:g} s")
         for number in (1, 2):
-            gullible = number == 2 and workload.has_gullible_clients
+            is_stale = number == 2 and workload.has_stale_clients
             cluster.add_client(
                 f"producer{number}",
-                partial(Producer, bootstrap=cluster.bootstrap, workload=workload, pause_s=0.9, is_gullible=gullible),
+                partial(
+                    Producer,
+                    bootstrap=cluster.bootstrap,
+                    workload=workload,
+                    pause_s=0.9,
+                    accepts_stale_metadata=is_stale,
+                ),
             )
         if not workload.may_lose_records:
             cluster.add_client(
@@ -304,14 +315,14 @@ class Simulation:
             )
         if self._has_transactions:
             self._begin_transactions()
-        if self._is_alone:
-            for name, client in _KEEPING.items():
+        if self._is_single_node:
+            for name, client in _CHECKING_CLIENTS.items():
                 cluster.add_client(
                     name, partial(client, bootstrap=cluster.bootstrap, workload=workload, progress=self._progress)
                 )
         self._run_until(_QUIET_BEFORE, lambda: False)
         if self._scenario is not Scenario.FORMING:
-            self._make_trouble()
+            self._run_faults()
         self._repair()
         self._audit()
 
@@ -331,30 +342,30 @@ class Simulation:
     def _new_reader(self, process: Process) -> CommittedReader:
         return CommittedReader(process, self.cluster.bootstrap, self.workload, (LEDGER, STATE))
 
-    def _start_in_trouble(self) -> None:
+    def _start_with_faults(self) -> None:
         """Starts nodes at different times, with faults from the beginning. Clients start after the faults."""
         randomness = random.Random(f"{self._seed}/starts")
         lateness = randomness.choice((0.0, 0.2, 1.0, 4.0))
         self.cluster.start({node_id: randomness.uniform(0.0, lateness) for node_id in self.cluster.machines})
-        self._make_trouble()
+        self._run_faults()
 
-    def _make_trouble(self) -> None:
-        begin, seconds = self._scheduler.now, self._options.trouble_seconds
+    def _run_faults(self) -> None:
+        begin, seconds = self._scheduler.now, self._options.fault_seconds
         if self._scenario is Scenario.BUSY:
             seconds = max(seconds, _BUSY_SECONDS)
-        saboteur: Saboteur | PowerCuts
-        if self._is_alone:
-            saboteur = PowerCuts(self.cluster, self._seed)
+        injector: FaultInjector | PowerCuts
+        if self._is_single_node:
+            injector = PowerCuts(self.cluster, self._seed)
         else:
-            saboteur = self._saboteur(begin, seconds)
-        saboteur.begin()
+            injector = self._fault_injector(begin, seconds)
+        injector.begin()
         self._run_until(seconds, lambda: False)
-        saboteur.end()
-        self._result.faults = saboteur.done
+        injector.end()
+        self._result.faults = injector.done
 
-    def _saboteur(self, begin: float, seconds: float) -> Saboteur:
+    def _fault_injector(self, begin: float, seconds: float) -> FaultInjector:
         plan = make_plan(self._seed, self._scenario, begin=begin, end=begin + seconds)
-        return Saboteur(self.cluster, self._seed, plan)
+        return FaultInjector(self.cluster, self._seed, plan)
 
     def _repair(self) -> None:
         workload, since = self.workload, self._scheduler.now
@@ -363,7 +374,7 @@ class Simulation:
             return (
                 not self._silent(since)
                 and not self._idle_ids(since)
-                and not self._idle_keepers(since)
+                and not self._idle_checkers(since)
                 and (workload.committed_at > since or workload.may_lose_records)
                 and self._is_fully_in_sync()
                 and all(map(self.cluster.is_ready, self.cluster.machines))
@@ -371,7 +382,7 @@ class Simulation:
 
         if not self._run_until(_REPAIR_SECONDS, is_well):
             raise Violation("Liveness", f"{_REPAIR_SECONDS:g} s after the last fault: {self._what_is_missing(since)}")
-        self._trace.tell("repair", f"the cluster is healthy after {self._scheduler.now - since:.1f} s")
+        self._trace.log_event("repair", f"the cluster is healthy after {self._scheduler.now - since:.1f} s")
 
     def _silent(self, since: float, *, plain: bool = False) -> list[str]:
         """Partitions without a write since then; `plain`: without those that only transactions write to."""
@@ -386,34 +397,34 @@ class Simulation:
         """Transactional ids without a commit since then."""
         if not self._has_transactions or self.workload.may_lose_records:
             return []
-        committed_at = self.workload.book.committed_at
+        committed_at = self.workload.tracker.committed_at
         return [each for each in (WRITER_ID, LOOP_ID) if committed_at.get(each, 0.0) <= since]
 
-    def _idle_keepers(self, since: float) -> list[str]:
+    def _idle_checkers(self, since: float) -> list[str]:
         """Checking clients without an acknowledgement since then."""
-        return self._progress.idle(_KEEPING, since) if self._is_alone else []
+        return self._progress.idle(_CHECKING_CLIENTS, since) if self._is_single_node else []
 
     def _audit(self) -> None:
         """Stops the writers, reads everything to the end, and runs the final checks."""
         workload = self.workload
         workload.writing = False
-        self._run_until(_AUDIT_SECONDS, lambda: not workload.under_way and not self._transactions.end.open_ones())
+        self._run_until(_AUDIT_SECONDS, lambda: not workload.in_flight and not self._transactions.end.open_ones())
         if not self._run_until(_AUDIT_SECONDS, lambda: self._image() is not None) or (image := self._image()) is None:
             raise Violation("Liveness", "the quorum has no leader")
         if gone := sorted(workload.created - set(image.topics)):
-            raise Violation("CommittedMetadataStays", f"topics {gone} were created, but are missing")
+            raise Violation("CommittedMetadataIsStable", f"topics {gone} were created, but are missing")
         self._run_until(_QUIET_AFTER, lambda: False)
         if self._has_transactions and not workload.may_lose_records:
             self._transactions.check_end()
         if not workload.may_lose_records:
             self._read_to_the_end()
-        sight = self._observer.look(self._scheduler.now, self.cluster.machines, workload.acked)
+        observation = self._observer.look(self._scheduler.now, self.cluster.machines, workload.acked)
         for invariant in self._invariants:
-            if isinstance(invariant, CommittedMetadataStays):
-                invariant.check_images(sight)
+            if isinstance(invariant, CommittedMetadataIsStable):
+                invariant.check_images(observation)
         if workload.may_lose_records:
             return
-        self._cleaning.check_end(sight)
+        self._cleaning.check_end(observation)
         report = check(self._recorder.history)
         if not report.clean:
             raise Violation("History", str(report.anomalies[0]))
@@ -455,7 +466,7 @@ class Simulation:
                 return True
         return False
 
-    def _look_again(self) -> None:
+    def _check_early(self) -> None:
         """Checks the invariants within a step, before state is lost."""
         try:
             self._check()
@@ -467,22 +478,22 @@ class Simulation:
             raise self._violation
         if self.cluster.exits:
             node_id, error = self.cluster.exits[0]
-            raise _caused("NothingUnhandled", f"node {node_id} exited: {error!r}", error)
+            raise _violation_from("NoUnhandledErrors", f"node {node_id} exited: {error!r}", error)
         with self.cluster.observed():
-            sight = self._observer.look(self._scheduler.now, self.cluster.machines, self.workload.acked)
+            observation = self._observer.look(self._scheduler.now, self.cluster.machines, self.workload.acked)
             for invariant in self._invariants:
-                invariant.check(sight)
+                invariant.check(observation)
         self._writes_go_on.check(self._scheduler.now)
-        self.workload.book.changed.clear()
-        for seen in sight.quorums:
+        self.workload.tracker.changed.clear()
+        for seen in observation.quorums:
             if seen.is_leader and (self._controller is None or seen.epoch > self._controller[1]):
                 self._controller = (seen.node_id, seen.epoch)
                 self._result.elections += 1
-                self._trace.tell("quorum", f"node {seen.node_id} leads epoch {seen.epoch}")
-        for replica in sight.fresh:
+                self._trace.log_event("quorum", f"node {seen.node_id} leads epoch {seen.epoch}")
+        for replica in observation.fresh:
             if replica.is_leader and replica.leader_epoch > self._leaders.get(replica.name, (0, -1))[1]:
                 self._leaders[replica.name] = (replica.node_id, replica.leader_epoch)
-                self._trace.tell(replica.name, f"node {replica.node_id} leads epoch {replica.leader_epoch}")
+                self._trace.log_event(replica.name, f"node {replica.node_id} leads epoch {replica.leader_epoch}")
 
     # State of the cluster
 
@@ -537,7 +548,7 @@ class Simulation:
         if self.workload.committed_at <= since and not self.workload.may_lose_records:
             silent.append("no group offset was committed")
         silent += [f"no transaction of {each} was committed" for each in self._idle_ids(since)]
-        silent += [f"nothing was acknowledged to {each}" for each in self._idle_keepers(since)]
+        silent += [f"nothing was acknowledged to {each}" for each in self._idle_checkers(since)]
         starting = [f"node {each} is not ready" for each in self.cluster.machines if not self.cluster.is_ready(each)]
         return "; ".join([*silent, *self._out_of_sync(), *starting])
 
@@ -547,7 +558,7 @@ def _is_active(image: MetadataImage, broker_id: int) -> bool:
     return broker is not None and broker.active
 
 
-def _caused(invariant: str, what: str, error: BaseException | None) -> Violation:
+def _violation_from(invariant: str, what: str, error: BaseException | None) -> Violation:
     violation = Violation(invariant, what)
     violation.__cause__ = error
     return violation
@@ -573,7 +584,7 @@ def _run(seed: int, options: Options) -> Result:
         result = simulate(seed, options)
     except Exception as error:
         # An error of the simulator itself must not stop the other seeds.
-        return Result(seed, Violation("NothingUnhandled", f"the simulation itself failed: {error!r}"))
+        return Result(seed, Violation("NoUnhandledErrors", f"the simulation itself failed: {error!r}"))
     result.events = [] if result.ok else result.events[-200:]
     if result.violation is not None:
         result.violation.__cause__ = None  # tracebacks cannot be pickled

@@ -44,13 +44,13 @@ class SimulatedListening:
             transport.reset()
             return
         self._waiting.append(transport)
-        self._tell()
+        self._notify()
 
     def watch(self, callback: Callable[[], None] | None) -> None:
         self._callback = callback
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._callback is not None and self._waiting and not self._is_due:
             self._is_due = True
             self.attachment.loop.call_soon(self._call)
@@ -59,7 +59,7 @@ class SimulatedListening:
         self._is_due = False
         if self._callback is not None and self._waiting:
             self._callback()
-            self._tell()
+            self._notify()
 
     def accept(self) -> "SimulatedTransport":
         if not self._waiting:
@@ -180,11 +180,11 @@ class SimulatedTransport:
 
     def watch_readable(self, callback: Callable[[], None] | None) -> None:
         self._on_readable = callback
-        self._tell_readable()
+        self._notify_readable()
 
     def watch_writable(self, callback: Callable[[], None] | None) -> None:
         self._on_writable = callback
-        self._tell_writable()
+        self._notify_writable()
 
     def close(self) -> None:
         if self._closed or self._orphaned:
@@ -201,28 +201,28 @@ class SimulatedTransport:
                 end._post(_RESET)
                 end._is_cut = True
 
-    def watch_reach(self) -> None:
+    def check_reachability(self) -> None:
         """If the peer is unreachable now, checks again after the timeout."""
-        if self._since_when_unreachable() is not None:
+        if self._unreachable_since() is not None:
             uncertainty = self._link.randomness.uniform(0.0, _KEEP_ALIVE_SECONDS)
             self._fabric.scheduler.after(UNACKNOWLEDGED_S + uncertainty, self._give_up)
 
-    def _since_when_unreachable(self) -> float | None:
+    def _unreachable_since(self) -> float | None:
         moments = [link.blocked_since for link in (self._link, self._back) if link.blocked_since is not None]
         if not self._fabric.is_powered(self.peer_host):
             return 0.0
         return min(moments, default=None)
 
     def _give_up(self) -> None:
-        since = self._since_when_unreachable()
+        since = self._unreachable_since()
         if self._closed or self._orphaned or self._broken is not None:
             return
         if since is not None and self._fabric.scheduler.now - since >= UNACKNOWLEDGED_S:
             self._has_given_up = True
             self._queue.clear()
             self._broken = TimeoutError(errno.ETIMEDOUT, "connection timed out")
-            self._tell_writable()
-            self._tell_readable()
+            self._notify_writable()
+            self._notify_readable()
 
     def lose_tail(self) -> None:
         """Keeps a random part of the bytes in flight."""
@@ -237,7 +237,7 @@ class SimulatedTransport:
             break
         self._queue = kept
 
-    def orphan(self, *, power_lost: bool) -> None:
+    def end_process(self, *, power_lost: bool) -> None:
         """The process has ended. The kernel still sends its buffers, unless the machine lost power."""
         if power_lost:
             self._queue.clear()
@@ -305,7 +305,7 @@ class SimulatedTransport:
         """Takes an item that has arrived."""
         if self._closed or self._orphaned:
             if item is not _RESET and not (item is _END and self._closed):
-                self._answer_reset()
+                self._respond_reset()
             return
         if self._broken is not None:
             return
@@ -318,10 +318,10 @@ class SimulatedTransport:
             self._broken = ConnectionResetError(errno.ECONNRESET, "connection reset by peer")
             if not self._is_cut:
                 self._queue.clear()
-            self._tell_writable()
-        self._tell_readable()
+            self._notify_writable()
+        self._notify_readable()
 
-    def _answer_reset(self) -> None:
+    def _respond_reset(self) -> None:
         """Responds with a reset to bytes of an unknown stream."""
         self._queue.clear()
         self._post(_RESET)
@@ -341,11 +341,11 @@ class SimulatedTransport:
     def acknowledged(self, count: int) -> None:
         self._unacknowledged -= count
         if self._on_writable is not None:
-            self._tell_writable()
+            self._notify_writable()
 
     # Readiness, level-triggered as with select
 
-    def _tell_readable(self) -> None:
+    def _notify_readable(self) -> None:
         if self._on_readable is None or self._is_read_due:
             return
         if self._arrived or self._is_readable:
@@ -360,9 +360,9 @@ class SimulatedTransport:
         self._is_read_due = False
         if self._on_readable is not None and (self._arrived or self._is_readable):
             self._on_readable()
-            self._tell_readable()
+            self._notify_readable()
 
-    def _tell_writable(self) -> None:
+    def _notify_writable(self) -> None:
         if self._on_writable is not None and not self._is_write_due and self._is_writable:
             self._is_write_due = True
             self._loop.call_soon(self._call_writable)
@@ -375,4 +375,4 @@ class SimulatedTransport:
         self._is_write_due = False
         if self._on_writable is not None and self._is_writable:
             self._on_writable()
-            self._tell_writable()
+            self._notify_writable()

@@ -109,7 +109,7 @@ def test_other_seeds_are_other_runs() -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_app(["simulate", "--seed", "3", "--trace", "--trouble", "3"]) == 0
+    assert run_app(["simulate", "--seed", "3", "--trace", "--fault-seconds", "3"]) == 0
     said = capsys.readouterr().out
     assert "1 seed: all invariants held" in said
     assert "create topic orders" in said

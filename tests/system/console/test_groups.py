@@ -132,7 +132,7 @@ def test_an_active_group_is_left_alone(looking: Looking, traffic: Traffic) -> No
     page.get_by_test_id("delete").click()
     page.get_by_text("Delete group billing?").wait_for()
     page.get_by_test_id("confirm").click()
-    looking.await_text("banner", "stop them first")
+    looking.await_text("banner", "stop its consumers first")
 
 
 def test_a_group_is_deleted_after_one_question(looking: Looking, wire: Cluster, resting: str) -> None:

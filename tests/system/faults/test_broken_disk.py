@@ -12,7 +12,7 @@ from millstream.simulator.cluster import Cluster
 def test_a_broker_whose_log_takes_no_more_writes_leaves_the_cluster_to_the_others() -> None:
     """It led its partitions, and stood in their in-sync sets, without ever taking a record again."""
     complaints: list[object] = []
-    cluster = Cluster("7", ["broker,controller"] * 3, complain=lambda name, context: complaints.append(context))
+    cluster = Cluster("7", ["broker,controller"] * 3, report_error=lambda name, context: complaints.append(context))
     cluster.start()
     try:
         _run(cluster, 10)
@@ -32,7 +32,7 @@ def test_a_broker_whose_log_takes_no_more_writes_leaves_the_cluster_to_the_other
 
 
 def test_a_broker_that_is_alone_stays_and_serves_what_it_can() -> None:
-    cluster = Cluster("7", ["broker,controller"], complain=lambda name, context: None)
+    cluster = Cluster("7", ["broker,controller"], report_error=lambda name, context: None)
     cluster.start()
     try:
         _run(cluster, 5)

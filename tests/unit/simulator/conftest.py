@@ -36,12 +36,16 @@ class World:
     def machine(self, name: str) -> Machine:
         if name not in self.machines:
             made = self.machines[name] = Machine(
-                name, self.scheduler, self.fabric, self.seed, complain=lambda where, what: self.complain(where, what)
+                name,
+                self.scheduler,
+                self.fabric,
+                self.seed,
+                report_error=lambda where, what: self.report_error(where, what),
             )
             made.on_exit = self.exits.append
         return self.machines[name]
 
-    def complain(self, where: str, context: dict[str, Any]) -> None:
+    def report_error(self, where: str, context: dict[str, Any]) -> None:
         self.complaints.append((where, context))
 
     def run_on(self, name: str, main: Callable[[Process], Awaitable[None]]) -> Process:
@@ -57,6 +61,6 @@ def world() -> Iterator[World]:
     yield made
     for machine in made.machines.values():
         machine.kill()
-        machine.bury()
+        machine.close_tasks()
     assert not made.complaints
     assert not [error for error in made.exits if error is not None]

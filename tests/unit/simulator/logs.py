@@ -7,7 +7,7 @@ from uuid import UUID
 
 from millstream.formats.records.record import Record, build_batch
 from millstream.simulator.clients.transaction_tracker import NAME_HEADER
-from millstream.simulator.invariants.observation import Batch, PartitionKey, ReplicaSight
+from millstream.simulator.invariants.observation import Batch, ObservedReplica, PartitionKey
 
 COMMIT, ABORT = b"\x00\x00\x00\x01", b"\x00\x00\x00\x00"
 
@@ -80,8 +80,8 @@ class StoredLog:
         return [batch for batch in self._batches if batch.last_offset >= offset and batch.last_offset < below]
 
 
-def replica(topic: str, log: StoredLog, partition: int = 0, **fields: Any) -> ReplicaSight:
-    made = ReplicaSight(
+def replica(topic: str, log: StoredLog, partition: int = 0, **fields: Any) -> ObservedReplica:
+    made = ObservedReplica(
         1,
         1,
         PartitionKey(UUID(int=sum(topic.encode())), partition),

@@ -5,17 +5,17 @@ from millstream.simulator.clients.transaction_tracker import Claims
 
 def test_nothing_was_asked_since() -> None:
     claims = Claims()
-    claims.claim("tx", "other").answered_at = 1.0
-    claims.claim("tx", "me").answered_at = 2.0
-    claims.claim("another", "other").answered_at = 3.0
+    claims.claim("tx", "other").responded_at = 1.0
+    claims.claim("tx", "me").responded_at = 2.0
+    claims.claim("another", "other").responded_at = 3.0
     assert not claims.may_have_changed("tx", "me", since=2.0)
     assert not claims.may_have_changed("unknown", "me", since=2.0)
 
 
 def test_another_client_has_asked() -> None:
     claims = Claims()
-    claims.claim("tx", "me").answered_at = 2.0
-    claims.claim("tx", "other").answered_at = 2.5
+    claims.claim("tx", "me").responded_at = 2.0
+    claims.claim("tx", "other").responded_at = 2.5
     assert claims.may_have_changed("tx", "me", since=2.0)
     assert not claims.may_have_changed("tx", "me", since=3.0)
 
@@ -24,5 +24,5 @@ def test_a_request_without_a_response_may_come_at_any_time() -> None:
     for by in ("other", "me"):
         claims = Claims()
         claims.claim("tx", by)
-        claims.claim("tx", "me").answered_at = 2.0
+        claims.claim("tx", "me").responded_at = 2.0
         assert claims.may_have_changed("tx", "me", since=2.0)

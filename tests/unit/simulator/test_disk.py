@@ -148,7 +148,7 @@ def test_an_atomic_and_durable_write_is_whole_or_not_there() -> None:
         machine.make_root("/data")
         disk = session(machine)
         disk.write_atomically("/data/f", b"old" * 1000)
-        machine.die_at(random.Random(seed).randint(1, 6), disk.end)
+        machine.kill_at(random.Random(seed).randint(1, 6), disk.end)
         try:
             disk.write_atomically("/data/f", b"new" * 2000)
             seen.add("finished")
@@ -162,14 +162,14 @@ def test_an_atomic_and_durable_write_is_whole_or_not_there() -> None:
 
 
 def test_a_death_may_wait_for_a_file_and_for_leave(machine: SimulatedDisk, disk: DiskSession) -> None:
-    machine.die_at(2, disk.end, within=".cleaned")
+    machine.kill_at(2, disk.end, within=".cleaned")
     for number in range(5):
         disk.write_bytes(f"/data/{number}.log", b"x")
     disk.create("/data/0.log.cleaned")
     with pytest.raises(Killed):
         disk.write_bytes("/data/6.log", b"x")
     alive = session(machine)
-    machine.die_at(1, alive.end, may_die=lambda: False)
+    machine.kill_at(1, alive.end, may_die=lambda: False)
     alive.write_bytes("/data/7.log", b"x")
 
 
@@ -254,7 +254,7 @@ def test_a_log_keeps_what_was_flushed_and_nothing_that_was_not_written(seed: int
     written: list[bytes] = []
     for _ in range(4):
         disk = session(machine)
-        machine.die_at(randomness.randint(1, 120), disk.end)
+        machine.kill_at(randomness.randint(1, 120), disk.end)
         directory = LogDirectory(disk, "/data", max_open_files=8)
         flushed = 0
         try:

@@ -120,7 +120,7 @@ def test_nobody_listens(world: World) -> None:
     world.run_on("client", main)
     world.run(1.0)
     assert isinstance(failures[0], ConnectionRefusedError)
-    assert "no host" in str(failures[1])
+    assert "unknown host" in str(failures[1])
 
 
 def test_an_address_is_taken_once_and_free_after_a_kill(world: World) -> None:

@@ -1,6 +1,6 @@
 """Clients that check that acknowledged state is not lost: committed offsets, schemas in `_schemas`, deleted records.
 
-`KeepingClient` is the base class, also of the group members in `group_members`.
+`CheckingClient` is the base class, also of the group members in `group_members`.
 """
 
 from abc import ABC, abstractmethod
@@ -50,7 +50,7 @@ class Progress:
         return [name for name in names if self.acked_at.get(name, 0.0) <= since]
 
 
-class KeepingClient(ABC):
+class CheckingClient(ABC):
     """A client that checks that nothing acknowledged is lost, in one loop that survives all errors.
 
     What a client has read also counts as acknowledged: it may act on an offset or a schema it knows.
@@ -81,7 +81,7 @@ class KeepingClient(ABC):
             except OSError:
                 self._coordinator = None
                 await self.client.recover()
-            await self.client.rest(0.02, 0.3)
+            await self.client.pause(0.02, 0.3)
 
     @abstractmethod
     async def step(self) -> None:
@@ -89,12 +89,12 @@ class KeepingClient(ABC):
 
     def acked(self, what: str) -> None:
         self._progress.note(self.name, self.workload.recorder.now())
-        self.workload.tell(self.name, f"acked: {what}")
+        self.workload.log_event(self.name, f"acked: {what}")
 
-    def taken_back(self, what: str) -> None:
-        self.workload.report("AckedIsKept", f"{self.name}: {what}")
+    def report_loss(self, what: str) -> None:
+        self.workload.report("AcknowledgedIsDurable", f"{self.name}: {what}")
 
-    async def ask_coordinator(
+    async def request_coordinator(
         self,
         group: str,
         api: str,
@@ -103,7 +103,7 @@ class KeepingClient(ABC):
     ) -> tuple[ErrorCode, Message]:
         if self._coordinator is None:
             self._coordinator = await self.client.find_coordinator(GROUP, group)
-        response = await self.client.ask(self._coordinator, api, fields)
+        response = await self.client.request(self._coordinator, api, fields)
         return self.certain(api, code_of(response)), response
 
     def leader(self, at: At) -> Leader:
@@ -129,7 +129,7 @@ class KeepingClient(ABC):
             "topics": [{"name": topic, "partitions": [row]}],
             "timeout_ms": 1500,
         }
-        response = await self.client.ask(self.leader(at).node_id, "list_offsets", fields)
+        response = await self.client.request(self.leader(at).node_id, "list_offsets", fields)
         found = response.topics[0].partitions[0]
         if found.error_code:
             raise ConnectionError(ErrorCode(found.error_code).name)
@@ -141,7 +141,7 @@ class KeepingClient(ABC):
         topic, index = at
         rows = [{"name": topic, "topic_id": leader.topic_id, "partition_data": [{"index": index, "records": batch}]}]
         fields = {"transactional_id": None, "acks": -1, "timeout_ms": 1500, "topic_data": rows}
-        response = await self.client.ask(leader.node_id, "produce", fields, timeout_s=2.5)
+        response = await self.client.request(leader.node_id, "produce", fields, timeout_s=2.5)
         row = response.responses[0].partition_responses[0]
         if row.error_code:
             raise ConnectionError(ErrorCode(row.error_code).name)
@@ -151,7 +151,7 @@ class KeepingClient(ABC):
 class GroupOffset:
     """The committed offset of one group in one partition. It grows with every commit and must never decrease."""
 
-    def __init__(self, owner: KeepingClient, group: str, at: At) -> None:
+    def __init__(self, owner: CheckingClient, group: str, at: At) -> None:
         self._owner = owner
         self._group = group
         self._at = at
@@ -180,7 +180,7 @@ class GroupOffset:
             "topics": [{"name": topic, "topic_id": owner.leader(self._at).topic_id, "partitions": [row]}],
         }
         self._open.add(offset)
-        error, _ = await owner.ask_coordinator(
+        error, _ = await owner.request_coordinator(
             self._group, "offset_commit", fields, lambda response: int(response.topics[0].partitions[0].error_code)
         )
         self._open.discard(offset)
@@ -195,7 +195,7 @@ class GroupOffset:
         if found is None:
             return
         if found < expected and found not in self._open:
-            self._owner.taken_back(f"group {self._group} has offset {found}, but {expected} was acknowledged")
+            self._owner.report_loss(f"group {self._group} has offset {found}, but {expected} was acknowledged")
         self._kept = max(self._kept, found)
 
 
@@ -211,12 +211,12 @@ _SUBJECTS = 3
 _EARLIEST, _LATEST = -2, -1
 
 
-def _batch(client: KeepingClient, rows: Iterable[tuple[bytes | None, bytes]]) -> bytes:
+def _batch(client: CheckingClient, rows: Iterable[tuple[bytes | None, bytes]]) -> bytes:
     now_ms = client.client.process.environment.clock.now_ms()
     return bytes(build_batch([Record(key=key, value=value, timestamp=now_ms) for key, value in rows]))
 
 
-class Registrar(KeepingClient):
+class SchemaWriter(CheckingClient):
     """Writes schema versions as a registry does, and reads them. An acknowledged version must not disappear."""
 
     _AT: At = (SCHEMAS.name, 0)
@@ -261,12 +261,12 @@ class Registrar(KeepingClient):
         for subject, version in expected.items():
             seen = found.get(subject, 0)
             if seen < version and seen not in self._open[subject]:
-                self.taken_back(f"{subject.decode()} has version {seen}, but {version} was acknowledged")
+                self.report_loss(f"{subject.decode()} has version {seen}, but {version} was acknowledged")
         for subject, version in found.items():
             self._kept[subject] = max(self._kept.get(subject, 0), version)
 
 
-class Shortener(KeepingClient):
+class RecordDeleter(CheckingClient):
     """Writes records and deletes them. Deleted records must not return."""
 
     _AT: At = (SHORT.name, 0)
@@ -296,7 +296,7 @@ class Shortener(KeepingClient):
             "topics": [{"name": topic, "partitions": [{"partition_index": index, "offset": offset}]}],
             "timeout_ms": 1500,
         }
-        response = await self.client.ask(self.leader(self._AT).node_id, "delete_records", fields)
+        response = await self.client.request(self.leader(self._AT).node_id, "delete_records", fields)
         row = response.topics[0].partitions[0]
         if self.certain("delete_records", row.error_code) == ErrorCode.NONE:
             self._low = max(self._low, row.low_watermark)
@@ -306,4 +306,4 @@ class Shortener(KeepingClient):
         expected = self._low
         found = await self.list_offset(self._AT, _EARLIEST)
         if found < expected:
-            self.taken_back(f"{SHORT.name} starts at offset {found}, but records before {expected} were deleted")
+            self.report_loss(f"{SHORT.name} starts at offset {found}, but records before {expected} were deleted")

@@ -60,10 +60,10 @@ class SimulatedClient:
             "topics": [{"name": name, "topic_id": UUID(int=0)} for name in self.topics],
             "allow_auto_topic_creation": False,
         }
-        answer = await self.ask_any("metadata", fields, timeout_s=1.0)
-        for broker in answer.brokers:
+        response = await self.request_any("metadata", fields, timeout_s=1.0)
+        for broker in response.brokers:
             self._addresses[broker.node_id] = (broker.host, broker.port)
-        for topic in answer.topics:
+        for topic in response.topics:
             for partition in topic.partitions:
                 at = (topic.name, partition.partition_index)
                 known = self._leaders.get(at)
@@ -74,11 +74,11 @@ class SimulatedClient:
                 elif known is not None:
                     del self._leaders[at]
 
-    async def ask_any(self, api: str, fields: Mapping[str, Any], *, timeout_s: float = REQUEST_SECONDS) -> Message:
+    async def request_any(self, api: str, fields: Mapping[str, Any], *, timeout_s: float = REQUEST_SECONDS) -> Message:
         """Sends a request to a random bootstrap broker."""
-        return await self._ask(self.randomness.choice(self._bootstrap), api, fields, timeout_s)
+        return await self._request(self.randomness.choice(self._bootstrap), api, fields, timeout_s)
 
-    async def ask(
+    async def request(
         self,
         node_id: int,
         api: str,
@@ -91,7 +91,7 @@ class SimulatedClient:
         address = self._addresses.get(node_id)
         if address is None:
             raise ConnectionError(f"the address of node {node_id} is not known")
-        return await self._ask(address, api, fields, timeout_s, version)
+        return await self._request(address, api, fields, timeout_s, version)
 
     def new_channel(self, node_id: int) -> Channel | None:
         """A separate connection, which the caller must close. None if the address of the node is not known."""
@@ -103,7 +103,7 @@ class SimulatedClient:
     async def find_coordinator(self, kind: int, key: str) -> int:
         """The coordinator of a group or a transactional id. OSError while there is none."""
         fields = {"key_type": kind, "coordinator_keys": [key], "key": key}
-        row = (await self.ask_any("find_coordinator", fields)).coordinators[0]
+        row = (await self.request_any("find_coordinator", fields)).coordinators[0]
         if row.error_code:
             raise ConnectionError(ErrorCode(row.error_code).name)
         self._addresses[row.node_id] = (row.host, row.port)
@@ -132,15 +132,15 @@ class SimulatedClient:
             "rack_id": "",
         }
         try:
-            answer = await self.ask(leader.node_id, "fetch", fields, timeout_s=2.5)
+            response = await self.request(leader.node_id, "fetch", fields, timeout_s=2.5)
         except OSError:
             return ErrorCode.NETWORK_EXCEPTION, None
-        if answer.error_code or not answer.responses:
-            return ErrorCode(answer.error_code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), None
-        row = answer.responses[0].partitions[0]
+        if response.error_code or not response.responses:
+            return ErrorCode(response.error_code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), None
+        row = response.responses[0].partitions[0]
         return ErrorCode(row.error_code), row
 
-    async def look_again(self) -> None:
+    async def refresh_if_stale(self) -> None:
         """A client that accepts old metadata requests metadata all the time."""
         if not self.compares_epochs:
             try:
@@ -150,13 +150,13 @@ class SimulatedClient:
 
     async def recover(self) -> None:
         """After an error: waits, then refreshes the metadata."""
-        await self.rest(0.05, 0.3)
+        await self.pause(0.05, 0.3)
         try:
             await self.refresh()
         except OSError:
             pass
 
-    async def _ask(
+    async def _request(
         self,
         address: tuple[str, int],
         api: str,
@@ -172,7 +172,7 @@ class SimulatedClient:
             )
         return await channel.request(api, fields, timeout_s=timeout_s, version=version)
 
-    async def rest(self, low: float, high: float) -> None:
+    async def pause(self, low: float, high: float) -> None:
         await asyncio.sleep(self.randomness.uniform(low, high))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.records.record import read_batches
-from millstream.simulator.clients.acknowledged_state import GroupOffset, KeepingClient, Progress
+from millstream.simulator.clients.acknowledged_state import CheckingClient, GroupOffset, Progress
 from millstream.simulator.clients.transaction_tracker import At
 from millstream.simulator.clients.workload import Workload
 from millstream.simulator.machine import Process
@@ -23,7 +23,7 @@ _GROUP_RESOURCE = 32
 _NOT_A_MEMBER = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_MEMBER_EPOCH))
 
 
-class ClassicMember(KeepingClient):
+class ClassicMember(CheckingClient):
     """The only member of a classic group: it joins and commits offsets."""
 
     def __init__(
@@ -57,7 +57,7 @@ class ClassicMember(KeepingClient):
             "protocol_type": "consumer",
             "protocols": [{"name": "range", "metadata": b"x"}],
         }
-        error, joined = await self.ask_coordinator(CLASSIC_GROUP, "join_group", fields)
+        error, joined = await self.request_coordinator(CLASSIC_GROUP, "join_group", fields)
         if error == ErrorCode.MEMBER_ID_REQUIRED:
             self._member_id = joined.member_id
             return
@@ -68,7 +68,7 @@ class ClassicMember(KeepingClient):
             return
         self._member_id, generation = joined.member_id, joined.generation_id
         if generation < self._kept_generation:
-            self.taken_back(f"got generation {generation}, but generation {self._kept_generation} was acknowledged")
+            self.report_loss(f"got generation {generation}, but generation {self._kept_generation} was acknowledged")
         await self._sync(generation)
 
     async def _sync(self, generation: int) -> None:
@@ -80,24 +80,24 @@ class ClassicMember(KeepingClient):
             "protocol_name": "range",
             "assignments": [{"member_id": self._member_id, "assignment": b"all"}],
         }
-        error, _ = await self.ask_coordinator(CLASSIC_GROUP, "sync_group", fields)
+        error, _ = await self.request_coordinator(CLASSIC_GROUP, "sync_group", fields)
         if error == ErrorCode.NONE:
             self._generation = self._kept_generation = generation
             self.acked(f"generation {generation}")
 
     async def _beat(self) -> None:
         fields = {"group_id": CLASSIC_GROUP, "generation_id": self._generation, "member_id": self._member_id}
-        error, _ = await self.ask_coordinator(CLASSIC_GROUP, "heartbeat", fields)
+        error, _ = await self.request_coordinator(CLASSIC_GROUP, "heartbeat", fields)
         self._take(error)
 
     def _take(self, error: ErrorCode) -> None:
         if error in _NOT_A_MEMBER:
-            self.taken_back(f"got {error.name} as a member of generation {self._generation}, which was acknowledged")
+            self.report_loss(f"got {error.name} as a member of generation {self._generation}, which was acknowledged")
         if error != ErrorCode.NONE:
             self._generation = -1
 
 
-class ConsumerMember(KeepingClient):
+class ConsumerMember(CheckingClient):
     """One of two members of a KIP-848 group. One of them leaves and rejoins, so that epochs and assignments change."""
 
     def __init__(
@@ -107,9 +107,9 @@ class ConsumerMember(KeepingClient):
         self._offset = GroupOffset(self, CONSUMER_GROUP, (_AT[0], 0 if stays else 2))
         self._stays = stays
         self._lives = 0
-        self._begin_life()
+        self._start_again()
 
-    def _begin_life(self) -> None:
+    def _start_again(self) -> None:
         self._lives += 1
         self._member_id = f"{self.name}-{self._lives}"
         self._epoch = 0
@@ -128,7 +128,9 @@ class ConsumerMember(KeepingClient):
         else:
             error = await self._offset.commit(self._member_id, self._epoch)
             if error in _NOT_A_MEMBER and self._is_certain:
-                self.taken_back(f"got {error.name} as {self._member_id} in epoch {self._epoch}, which was acknowledged")
+                self.report_loss(
+                    f"got {error.name} as {self._member_id} in epoch {self._epoch}, which was acknowledged"
+                )
 
     async def _beat(self) -> None:
         fields = {
@@ -140,15 +142,17 @@ class ConsumerMember(KeepingClient):
             "topic_partitions": self._owned,
         }
         was_certain, self._is_certain = self._is_certain, False
-        error, response = await self.ask_coordinator(CONSUMER_GROUP, "consumer_group_heartbeat", fields)
+        error, response = await self.request_coordinator(CONSUMER_GROUP, "consumer_group_heartbeat", fields)
         self._is_certain = True
         if error in _NOT_A_MEMBER:
             if was_certain and self._epoch > 0:
-                self.taken_back(f"got {error.name} as {self._member_id} in epoch {self._epoch}, which was acknowledged")
+                self.report_loss(
+                    f"got {error.name} as {self._member_id} in epoch {self._epoch}, which was acknowledged"
+                )
             self._epoch, self._owned = 0, []
         elif error == ErrorCode.NONE:
             if response.member_epoch < self._epoch:
-                self.taken_back(f"{self._member_id} got epoch {response.member_epoch}, but had {self._epoch}")
+                self.report_loss(f"{self._member_id} got epoch {response.member_epoch}, but had {self._epoch}")
             self._epoch = response.member_epoch
             if response.assignment is not None:
                 self._owned = [
@@ -165,11 +169,11 @@ class ConsumerMember(KeepingClient):
             "subscribed_topic_names": None,
             "topic_partitions": None,
         }
-        self._begin_life()
-        await self.ask_coordinator(CONSUMER_GROUP, "consumer_group_heartbeat", fields)
+        self._start_again()
+        await self.request_coordinator(CONSUMER_GROUP, "consumer_group_heartbeat", fields)
 
 
-class ShareMember(KeepingClient):
+class ShareMember(CheckingClient):
     """A member of a share group. A record that was accepted or rejected must not be delivered again."""
 
     def __init__(
@@ -200,7 +204,7 @@ class ShareMember(KeepingClient):
         row = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
         resource = {"resource_type": _GROUP_RESOURCE, "resource_name": SHARE_GROUP, "configs": [row]}
         fields = {"resources": [resource], "validate_only": False}
-        response = await self.client.ask_any("incremental_alter_configs", fields)
+        response = await self.client.request_any("incremental_alter_configs", fields)
         self._is_configured = response.responses[0].error_code == 0
 
     async def _beat(self) -> None:
@@ -211,15 +215,15 @@ class ShareMember(KeepingClient):
             "subscribed_topic_names": [_AT[0]],
         }
         was_certain, self._is_certain = self._is_certain, False
-        error, response = await self.ask_coordinator(SHARE_GROUP, "share_group_heartbeat", fields)
+        error, response = await self.request_coordinator(SHARE_GROUP, "share_group_heartbeat", fields)
         self._is_certain = True
         if error in _NOT_A_MEMBER:
             if was_certain and self._member_epoch > 0:
-                self.taken_back(f"got {error.name} as a member in epoch {self._member_epoch}, which was acknowledged")
+                self.report_loss(f"got {error.name} as a member in epoch {self._member_epoch}, which was acknowledged")
             self._member_epoch = 0
         elif error == ErrorCode.NONE:
             if response.member_epoch < self._member_epoch:
-                self.taken_back(f"got epoch {response.member_epoch}, but had {self._member_epoch}")
+                self.report_loss(f"got epoch {response.member_epoch}, but had {self._member_epoch}")
             self._member_epoch = response.member_epoch
 
     async def _take_some(self) -> None:
@@ -234,7 +238,7 @@ class ShareMember(KeepingClient):
             "topics": self._topics([]),
             "forgotten_topics_data": [],
         }
-        response = await self.client.ask(self.leader(_AT).node_id, "share_fetch", fields)
+        response = await self.client.request(self.leader(_AT).node_id, "share_fetch", fields)
         if response.error_code:
             raise ConnectionError(ErrorCode(response.error_code).name)
         self._session_epoch = epoch + 1
@@ -253,7 +257,7 @@ class ShareMember(KeepingClient):
         }
         for offset in acquired:
             if offset in self._done:
-                self.taken_back(f"offset {offset} was accepted as {self._done[offset]!r}, but is delivered again")
+                self.report_loss(f"offset {offset} was accepted as {self._done[offset]!r}, but is delivered again")
         if acquired:
             await self._acknowledge({offset: values[offset] for offset in acquired if offset in values})
 
@@ -267,7 +271,7 @@ class ShareMember(KeepingClient):
         ]
         epoch, self._session_epoch = self._session_epoch, 0
         fields = {**self._identity(epoch), "topics": self._topics(batches)}
-        response = await self.client.ask(self.leader(_AT).node_id, "share_acknowledge", fields)
+        response = await self.client.request(self.leader(_AT).node_id, "share_acknowledge", fields)
         if response.error_code:
             raise ConnectionError(ErrorCode(response.error_code).name)
         self._session_epoch = epoch + 1

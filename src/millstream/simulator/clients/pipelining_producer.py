@@ -22,7 +22,7 @@ from millstream.simulator.clients.client import Leader, SimulatedClient
 from millstream.simulator.clients.workload import SEQUENCE_REFUSALS, Producer, partition_name
 from millstream.simulator.history.operations import Send
 
-_MOST_UNDER_WAY = 5
+_MAX_IN_FLIGHT = 5
 _GIVE_UP_SECONDS = 20.0
 _GAP_SECONDS = 0.01
 _LOOK_SECONDS = 0.25
@@ -43,57 +43,57 @@ class PipeliningProducer(Producer):
 
     async def _write(self, topic: str, partition: int) -> None:
         workload, client = self._workload, self._client
-        await client.rest(0.0, self._pause)
+        await client.pause(0.0, self._pause)
         while workload.writing:
             producer_id, epoch = await self._producer_id()
             await self._write_some(topic, partition, producer_id, epoch)
-            await client.rest(0.2 * self._pause, 1.8 * self._pause)
+            await client.pause(0.2 * self._pause, 1.8 * self._pause)
 
     async def _write_some(self, topic: str, partition: int, producer_id: int, epoch: int) -> None:
         workload, client = self._workload, self._client
-        count = client.randomness.randint(2, 2 * _MOST_UNDER_WAY)
+        count = client.randomness.randint(2, 2 * _MAX_IN_FLIGHT)
         sequence = 0
-        under_way: deque[_Batch] = deque()
+        in_flight: deque[_Batch] = deque()
 
         def add_one() -> _Batch | None:
             nonlocal sequence
-            if sequence == count or len(under_way) == _MOST_UNDER_WAY:
+            if sequence == count or len(in_flight) == _MAX_IN_FLIGHT:
                 return None
-            under_way.append(self._batch(topic, partition, producer_id, epoch, sequence))
-            workload.under_way += 1
+            in_flight.append(self._batch(topic, partition, producer_id, epoch, sequence))
+            workload.in_flight += 1
             sequence += 1
-            return under_way[-1]
+            return in_flight[-1]
 
         deadline = self._loop.time() + _GIVE_UP_SECONDS
-        while (sequence < count or under_way) and workload.writing and self._loop.time() < deadline:
-            at_once = client.randomness.randint(1, _MOST_UNDER_WAY)
-            while len(under_way) < at_once and add_one() is not None:
+        while (sequence < count or in_flight) and workload.writing and self._loop.time() < deadline:
+            at_once = client.randomness.randint(1, _MAX_IN_FLIGHT)
+            while len(in_flight) < at_once and add_one() is not None:
                 pass
-            outcomes = await self._send_all(topic, partition, under_way, add_one)
+            outcomes = await self._send_all(topic, partition, in_flight, add_one)
             # A batch with a final error is reported as failed to the user, whatever happens to the next ones.
             refused = [at for at, (error, _) in enumerate(outcomes) if _is_for_good(error)]
             outcomes = outcomes[: refused[0]] if refused else outcomes
             for error, _ in outcomes:
                 if error in SEQUENCE_REFUSALS:
                     workload.report(
-                        "AckedIsKept",
+                        "AcknowledgedIsDurable",
                         f"{partition_name(topic, partition)} rejected a sequence of producer {producer_id} with"
                         f" {error.name}, although all batches were sent in order",
                     )
                     refused.append(0)
             taken = [at for at, (error, _) in enumerate(outcomes) if error == ErrorCode.NONE]
             for error, offset in outcomes[: taken[-1] + 1] if taken else ():
-                self._acknowledged(topic, partition, under_way.popleft(), error, offset)
+                self._acknowledged(topic, partition, in_flight.popleft(), error, offset)
             if refused:
                 break
             if not outcomes or len(taken) < len(outcomes):
-                await self._look_around()
-        workload.under_way -= len(under_way)
-        workload.given_up += len(under_way)
+                await self._refresh_early()
+        workload.in_flight -= len(in_flight)
+        workload.given_up += len(in_flight)
 
-    async def _look_around(self) -> None:
+    async def _refresh_early(self) -> None:
         """Refreshes the metadata early, so it meets new leaders that do not know yet that they lead."""
-        await self._client.rest(0.0, 0.04)
+        await self._client.pause(0.0, 0.04)
         try:
             await self._client.refresh()
         except OSError:
@@ -114,24 +114,24 @@ class PipeliningProducer(Producer):
 
     def _acknowledged(self, topic: str, partition: int, batch: _Batch, error: ErrorCode, offset: int) -> None:
         workload = self._workload
-        workload.under_way -= 1
+        workload.in_flight -= 1
         if error != ErrorCode.NONE:
             workload.recorder.acked(batch.send, None)
-            workload.tell(self._name, f"{batch.send.value} counts as acked, because a later batch was")
+            workload.log_event(self._name, f"{batch.send.value} counts as acked, because a later batch was")
             return
         workload.recorder.acked(batch.send, offset)
         workload.note_acked((topic, partition), offset)
-        workload.tell(self._name, f"acked {partition_name(topic, partition)} offset {offset} ({batch.send.value})")
+        workload.log_event(self._name, f"acked {partition_name(topic, partition)} offset {offset} ({batch.send.value})")
 
     async def _send_all(
         self, topic: str, partition: int, batches: deque[_Batch], add_one: Callable[[], _Batch | None]
     ) -> list[Outcome]:
         """Sends batches. Returns the outcomes of those sent, all or the first ones. `add_one` adds another batch."""
         leader = self._client.leader(topic, partition)
-        patience = self._client.randomness.choice(self._workload.patience_s)
-        flight = _Flight(self._client, topic, partition, timeout_ms=int(patience * 1000) - 1000)
+        patience = self._client.randomness.choice(self._workload.response_timeouts_s)
+        flight = _InFlight(self._client, topic, partition, timeout_ms=int(patience * 1000) - 1000)
         try:
-            if leader is None or not await flight.board(leader):
+            if leader is None or not await flight.connect(leader):
                 return []
             for batch in batches:
                 if not await flight.send(batch):
@@ -142,9 +142,9 @@ class PipeliningProducer(Producer):
                 await flight.wait(min(_LOOK_SECONDS, max(0.0, deadline - self._loop.time())))
                 if flight.is_over or not may_go_on:
                     continue
-                await self._look_around()
+                await self._refresh_early()
                 now = self._client.leader(topic, partition)
-                if now is None or now.node_id == flight.node_id or not await flight.board(now):
+                if now is None or now.node_id == flight.node_id or not await flight.connect(now):
                     continue
                 while may_go_on and (following := add_one()) is not None:
                     may_go_on = await flight.send(following)
@@ -155,7 +155,7 @@ class PipeliningProducer(Producer):
             flight.close()
 
 
-class _Flight:
+class _InFlight:
     """Batches in flight, in order, each on the connection used when it was sent. A batch on a lost connection is not
     sent again here, because it would overtake earlier ones."""
 
@@ -165,7 +165,7 @@ class _Flight:
         self._partition = partition
         self._timeout_ms = timeout_ms
         self._channels: list[Channel] = []
-        self._answers: list[tuple[Channel, int, asyncio.Future[bytearray]]] = []
+        self._responses: list[tuple[Channel, int, asyncio.Future[bytearray]]] = []
         self._leader: Leader | None = None
         self._version = 0
 
@@ -175,13 +175,13 @@ class _Flight:
 
     @property
     def count(self) -> int:
-        return len(self._answers)
+        return len(self._responses)
 
     @property
     def is_over(self) -> bool:
-        return all(answer.done() for _, _, answer in self._answers)
+        return all(response.done() for _, _, response in self._responses)
 
-    async def board(self, leader: Leader) -> bool:
+    async def connect(self, leader: Leader) -> bool:
         """Sends the next batches to this node. False if its address is not known, OSError if it is not reachable."""
         channel = self._client.new_channel(leader.node_id)
         if channel is None:
@@ -204,23 +204,23 @@ class _Flight:
         }
         body = bytearray()
         request_schema("produce").write(body, fields, self._version)
-        answer = channel.begin("produce", self._version, body)
-        if answer is None:
+        response = channel.begin("produce", self._version, body)
+        if response is None:
             return False
-        self._answers.append((channel, self._version, answer))
-        await self._client.rest(0.0, _GAP_SECONDS)
+        self._responses.append((channel, self._version, response))
+        await self._client.pause(0.0, _GAP_SECONDS)
         return True
 
     async def wait(self, seconds: float) -> None:
-        await asyncio.wait([answer for _, _, answer in self._answers], timeout=seconds)
+        await asyncio.wait([response for _, _, response in self._responses], timeout=seconds)
 
     def outcomes(self) -> list[Outcome]:
         """The outcomes so far. Later responses are ignored."""
-        return [_outcome(*each) for each in self._answers]
+        return [_outcome(*each) for each in self._responses]
 
     def close(self) -> None:
-        for _, _, answer in self._answers:
-            answer.cancel()
+        for _, _, response in self._responses:
+            response.cancel()
         for channel in self._channels:
             channel.close()
 
@@ -229,10 +229,10 @@ def _is_for_good(error: ErrorCode) -> bool:
     return error != ErrorCode.NONE and not error.retriable and error not in SEQUENCE_REFUSALS
 
 
-def _outcome(channel: Channel, version: int, answer: "asyncio.Future[bytearray]") -> Outcome:
-    if not answer.done() or answer.cancelled() or answer.exception() is not None:
+def _outcome(channel: Channel, version: int, response: "asyncio.Future[bytearray]") -> Outcome:
+    if not response.done() or response.cancelled() or response.exception() is not None:
         return ErrorCode.NETWORK_EXCEPTION, -1
-    cursor = Cursor(answer.result())
-    cursor.position = channel.body_position("produce", version, answer.result())
+    cursor = Cursor(response.result())
+    cursor.position = channel.body_position("produce", version, response.result())
     row = response_schema("produce").read(cursor, version).responses[0].partition_responses[0]
     return ErrorCode(row.error_code), row.base_offset

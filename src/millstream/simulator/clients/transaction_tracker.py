@@ -15,7 +15,7 @@ class Claim:
     """One InitProducerId request of a client."""
 
     by: str
-    answered_at: float | None = None
+    responded_at: float | None = None
 
 
 class Claims:
@@ -36,7 +36,7 @@ class Claims:
     def may_have_changed(self, transactional_id: str, by: str, since: float) -> bool:
         """Whether another request may have taken the id from the client that got it at `since`."""
         return any(
-            each.answered_at is None or (each.by != by and each.answered_at >= since)
+            each.responded_at is None or (each.by != by and each.responded_at >= since)
             for each in self._by_id.get(transactional_id, ())
         )
 
@@ -57,33 +57,33 @@ class Transaction:
     """Partitions of its records, by identity. All were acknowledged before the commit request."""
     takes: tuple[int, int] | None = None
     """Of a copying loop: its inputs, from the first offset to before the second."""
-    asked_to_commit: bool = False
-    answer: bool | None = None
+    commit_requested: bool = False
+    outcome: bool | None = None
     """True: the commit was acknowledged. False: it is aborted, or only an abort was requested."""
     fates: dict[At, bool] = field(default_factory=dict)
     """By partition: whether its marker is a commit."""
-    given_to: str | None = None
+    read_by: str | None = None
     """A read_committed consumer that got a record of it, and the record."""
-    given_early: bool = False
+    read_early: bool = False
     """Whether that was before the commit could have happened."""
 
     @property
-    def may_be_seen(self) -> bool:
-        return self.asked_to_commit and self.answer is not False and False not in self.fates.values()
+    def may_be_visible(self) -> bool:
+        return self.commit_requested and self.outcome is not False and False not in self.fates.values()
 
     @property
     def is_committed(self) -> bool:
         """Whether the commit was acknowledged or a commit marker was seen."""
-        return self.answer is True or True in self.fates.values()
+        return self.outcome is True or True in self.fates.values()
 
     def __str__(self) -> str:
         return f"transaction {self.name} (producer {self.producer_id}, epoch {self.producer_epoch})"
 
 
-class TransactionBook:
-    def __init__(self, *, tell: Callable[[str, str], None]) -> None:
+class TransactionTracker:
+    def __init__(self, *, log_event: Callable[[str, str], None]) -> None:
         self.transactions: dict[str, Transaction] = {}
-        self.tell = tell
+        self.log_event = log_event
         self.changed: list[Transaction] = []
         """Transactions that changed since the last check."""
         self.claims = Claims()
@@ -105,12 +105,12 @@ class TransactionBook:
 
     def will_abort(self, transaction: Transaction) -> None:
         """Its client will not request a commit, or got a final error."""
-        transaction.answer = False
+        transaction.outcome = False
         self.changed.append(transaction)
 
-    def answered(self, transaction: Transaction, committed: bool, now: float) -> None:
+    def ended(self, transaction: Transaction, committed: bool, now: float) -> None:
         """Its end was acknowledged."""
-        transaction.answer = committed
+        transaction.outcome = committed
         self.changed.append(transaction)
         if not committed:
             self.aborted += 1
@@ -120,10 +120,10 @@ class TransactionBook:
         if transaction.takes is not None:
             self.loop_offset = max(self.loop_offset, transaction.takes[1])
 
-    def given(self, transaction: Transaction, reader: str, identity: str) -> None:
+    def note_read(self, transaction: Transaction, reader: str, identity: str) -> None:
         """A read_committed consumer got a record of it."""
-        transaction.given_to = f"{reader} ({identity})"
-        transaction.given_early = transaction.given_early or not transaction.may_be_seen
+        transaction.read_by = f"{reader} ({identity})"
+        transaction.read_early = transaction.read_early or not transaction.may_be_visible
         self.changed.append(transaction)
 
     def decided(self, transaction: Transaction, at: At, committed: bool) -> None:

@@ -15,7 +15,7 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.formats.records.record import Record, build_batch
 from millstream.simulator.clients.client import GROUP, TRANSACTION, SimulatedClient
-from millstream.simulator.clients.transaction_tracker import At, Transaction, TransactionBook
+from millstream.simulator.clients.transaction_tracker import At, Transaction, TransactionTracker
 from millstream.simulator.clients.workload import Workload
 
 GIVE_UP_SECONDS = 12.0
@@ -69,7 +69,7 @@ class TransactionalProducer:
         self.version = version
         self._client = client
         self._workload = workload
-        self._book: TransactionBook = workload.book
+        self._tracker: TransactionTracker = workload.tracker
         self._timeout_ms = timeout_ms
         self._coordinators: dict[tuple[int, str], int] = {}
         self.producer_id = self.epoch = -1
@@ -83,22 +83,22 @@ class TransactionalProducer:
         self._is_fresh = False
         """Whether it sent no request since, so that no transaction is open that could time out."""
 
-    def tell(self, what: str) -> None:
-        self._workload.tell(self.name, what)
+    def log_event(self, what: str) -> None:
+        self._workload.log_event(self.name, what)
 
     # Requests
 
-    async def _ask_coordinator(self, kind: int, key: str, api: str, fields: Mapping[str, Any]) -> Message:
+    async def _request_coordinator(self, kind: int, key: str, api: str, fields: Mapping[str, Any]) -> Message:
         at = (kind, key)
         try:
             if at not in self._coordinators:
                 self._coordinators[at] = await self._client.find_coordinator(kind, key)
             version = _VERSIONS[self.version].get(api)
-            claim = self._book.claims.claim(key, self.name) if api == "init_producer_id" else None
-            answer = await self._client.ask(self._coordinators[at], api, fields, version=version)
+            claim = self._tracker.claims.claim(key, self.name) if api == "init_producer_id" else None
+            response = await self._client.request(self._coordinators[at], api, fields, version=version)
             if claim is not None:
-                claim.answered_at = self._now()
-            return answer
+                claim.responded_at = self._now()
+            return response
         except OSError:
             self._coordinators.pop(at, None)
             raise
@@ -119,28 +119,28 @@ class TransactionalProducer:
     def _may_go_on(self, deadline: float) -> bool:
         return self._client.loop.time() < deadline and self._workload.writing
 
-    async def _insist(self, kind: int, key: str, api: str, fields: Mapping[str, Any]) -> Message:
+    async def _request_until_final(self, kind: int, key: str, api: str, fields: Mapping[str, Any]) -> Message:
         """Retries until the response is final: success or an error that is not retriable. FencedError on timeout."""
         deadline = self._deadline()
         while self._may_go_on(deadline):
             try:
-                answer = await self._ask_coordinator(kind, key, api, fields)
+                response = await self._request_coordinator(kind, key, api, fields)
             except OSError:
-                await self._client.rest(0.05, 0.3)
+                await self._client.pause(0.05, 0.3)
                 continue
-            error = first_error(api, answer)
+            error = first_error(api, response)
             if not error.retriable:
-                return answer
+                return response
             if error != ErrorCode.CONCURRENT_TRANSACTIONS:
                 self._coordinators.pop((kind, key), None)
-            await self._client.rest(0.02, 0.15)
+            await self._client.pause(0.02, 0.15)
         raise FencedError(f"{api} got no final response")
 
     # A producer's life
 
-    async def begin_life(self) -> None:
+    async def init_producer(self) -> None:
         """Requests a producer id and epoch. An open transaction of the transactional id is aborted."""
-        known, asked_at = self.producer_id >= 0, self._now()
+        known, requested_at = self.producer_id >= 0, self._now()
         self._is_fresh = False
         fields = {
             "transactional_id": self.transactional_id,
@@ -150,21 +150,21 @@ class TransactionalProducer:
             "enable2_pc": False,
             "keep_prepared_txn": False,
         }
-        answer = await self._insist(TRANSACTION, self.transactional_id, "init_producer_id", fields)
-        error = ErrorCode(answer.error_code)
+        response = await self._request_until_final(TRANSACTION, self.transactional_id, "init_producer_id", fields)
+        error = ErrorCode(response.error_code)
         if error != ErrorCode.NONE:
-            self.tell(f"{self.transactional_id}: got no epoch: {error.name}")
+            self.log_event(f"{self.transactional_id}: got no epoch: {error.name}")
             raise FencedError(error.name)
-        self._take(answer.producer_id, answer.producer_epoch, asked_at)
+        self._take(response.producer_id, response.producer_epoch, requested_at)
         self._wants_new_epoch = False
         why = "continues" if known else "starts"
-        self.tell(f"{self.transactional_id}: {why} as producer {self.producer_id}, epoch {self.epoch}")
+        self.log_event(f"{self.transactional_id}: {why} as producer {self.producer_id}, epoch {self.epoch}")
 
-    def _take(self, producer_id: int, epoch: int, asked_at: float) -> None:
+    def _take(self, producer_id: int, epoch: int, requested_at: float) -> None:
         if (producer_id, epoch) != (self.producer_id, self.epoch):
             self._sequences.clear()
         self.producer_id, self.epoch = producer_id, epoch
-        self._has_epoch_since, self._is_fresh = asked_at, True
+        self._has_epoch_since, self._is_fresh = requested_at, True
 
     def _check_replaced(self, api: str, error: ErrorCode) -> None:
         """The producer was rejected with its latest id and epoch and without an open transaction: only another client
@@ -172,9 +172,9 @@ class TransactionalProducer:
         workload = self._workload
         if error not in _REFUSED or workload.may_lose_records:
             return
-        if not self._book.claims.may_have_changed(self.transactional_id, self.name, self._has_epoch_since):
+        if not self._tracker.claims.may_have_changed(self.transactional_id, self.name, self._has_epoch_since):
             workload.report(
-                "HealthyIsNotFenced",
+                "HealthyProducerIsNotFenced",
                 f"{self.name} ({self.transactional_id}, producer {self.producer_id}, epoch {self.epoch}) got "
                 f"{error.name} for {api}, but no other client has requested the id since it got that epoch",
             )
@@ -183,7 +183,7 @@ class TransactionalProducer:
         self._begun += 1
         self._added.clear()
         name = f"{self.name}/{self._begun}"
-        return self._book.begin(name, self.transactional_id, self.producer_id, self.epoch)
+        return self._tracker.begin(name, self.transactional_id, self.producer_id, self.epoch)
 
     async def send(self, transaction: Transaction, batches: Mapping[At, list[tuple[str, Record]]]) -> None:
         """Writes to several partitions at once. Each record comes with its identity."""
@@ -212,8 +212,8 @@ class TransactionalProducer:
             **{f"v3_and_below_{name}": value for name, value in self._identity().items()},
             "v3_and_below_topics": [{"name": name, "partitions": numbers} for name, numbers in topics.items()],
         }
-        answer = await self._insist(TRANSACTION, self.transactional_id, "add_partitions_to_txn", fields)
-        self._check("add_partitions_to_txn", first_error("add_partitions_to_txn", answer))
+        response = await self._request_until_final(TRANSACTION, self.transactional_id, "add_partitions_to_txn", fields)
+        self._check("add_partitions_to_txn", first_error("add_partitions_to_txn", response))
 
     def _check(self, api: str, error: ErrorCode) -> None:
         if error in _REFUSED:
@@ -246,11 +246,11 @@ class TransactionalProducer:
                 self._sequences[at] = sequence + len(records)
                 if error == ErrorCode.NONE:
                     workload.note_acked(at, offset + len(records) - 1)
-                self.tell(f"{transaction.name} wrote {topic}-{partition} offset {offset} (sequence {sequence})")
+                self.log_event(f"{transaction.name} wrote {topic}-{partition} offset {offset} (sequence {sequence})")
                 return
             if error in _SEQUENCE_REFUSALS and not workload.may_lose_records:
                 workload.report(
-                    "AckedIsKept",
+                    "AcknowledgedIsDurable",
                     f"{topic}-{partition} rejected sequence {sequence} of {transaction} with {error.name}, although "
                     "all earlier batches were acknowledged",
                 )
@@ -279,10 +279,10 @@ class TransactionalProducer:
         }
         version = _VERSIONS[self.version].get("produce")
         try:
-            answer = await client.ask(leader.node_id, "produce", fields, timeout_s=2.5, version=version)
+            response = await client.request(leader.node_id, "produce", fields, timeout_s=2.5, version=version)
         except OSError:
             return ErrorCode.NETWORK_EXCEPTION, -1
-        row = answer.responses[0].partition_responses[0]
+        row = response.responses[0].partition_responses[0]
         return ErrorCode(row.error_code), row.base_offset
 
     async def send_offsets(self, transaction: Transaction, group: str, at: At, offset: int) -> None:
@@ -290,8 +290,8 @@ class TransactionalProducer:
         self._is_fresh = False
         if self.version == 1:
             fields = {**self._identity(), "group_id": group}
-            answer = await self._insist(TRANSACTION, self.transactional_id, "add_offsets_to_txn", fields)
-            self._check("add_offsets_to_txn", first_error("add_offsets_to_txn", answer))
+            response = await self._request_until_final(TRANSACTION, self.transactional_id, "add_offsets_to_txn", fields)
+            self._check("add_offsets_to_txn", first_error("add_offsets_to_txn", response))
         self._added.add(("__consumer_offsets", 0))
         topic, partition = at
         row = {
@@ -308,65 +308,65 @@ class TransactionalProducer:
             "group_instance_id": None,
             "topics": [{"name": topic, "partitions": [row]}],
         }
-        answer = await self._insist(GROUP, group, "txn_offset_commit", fields)
-        self._check("txn_offset_commit", first_error("txn_offset_commit", answer))
-        self.tell(f"{transaction.name} commits offset {offset} of group {group}")
+        response = await self._request_until_final(GROUP, group, "txn_offset_commit", fields)
+        self._check("txn_offset_commit", first_error("txn_offset_commit", response))
+        self.log_event(f"{transaction.name} commits offset {offset} of group {group}")
 
     async def commit(self, transaction: Transaction) -> None:
         """After FencedError the outcome is unknown, unless the transaction has one."""
-        transaction.asked_to_commit = True
+        transaction.commit_requested = True
         await self._end(transaction, True)
 
     async def abort(self, transaction: Transaction) -> None:
-        self._book.will_abort(transaction)
+        self._tracker.will_abort(transaction)
         if self._added or self.version > 1:
             await self._end(transaction, False)
         if self._wants_new_epoch:
-            await self.begin_life()
+            await self.init_producer()
 
     async def _end(self, transaction: Transaction, committed: bool) -> None:
-        book, verb = self._book, "commit" if committed else "abort"
+        tracker, verb = self._tracker, "commit" if committed else "abort"
         fields = {**self._identity(), "committed": committed}
-        self.tell(f"{transaction.name}: {verb} requested")
-        may_be_done, asked_at = False, self._now()
+        self.log_event(f"{transaction.name}: {verb} requested")
+        may_be_done, requested_at = False, self._now()
         deadline = self._deadline()
         while self._may_go_on(deadline):
             try:
-                answer = await self._ask_coordinator(TRANSACTION, self.transactional_id, "end_txn", fields)
+                response = await self._request_coordinator(TRANSACTION, self.transactional_id, "end_txn", fields)
             except OSError:
                 may_be_done = True
-                await self._client.rest(0.05, 0.3)
+                await self._client.pause(0.05, 0.3)
                 continue
-            error = ErrorCode(answer.error_code)
+            error = ErrorCode(response.error_code)
             if error == ErrorCode.NONE:
                 if self.version > 1:
-                    self._take(answer.producer_id, answer.producer_epoch, asked_at)
-                self.tell(f"{transaction.name} {verb} acked")
-                book.answered(transaction, committed, self._workload.recorder.now())
+                    self._take(response.producer_id, response.producer_epoch, requested_at)
+                self.log_event(f"{transaction.name} {verb} acked")
+                tracker.ended(transaction, committed, self._workload.recorder.now())
                 return
             if not error.retriable:
                 if self._is_fresh:
                     self._check_replaced("end_txn", error)
                 if not may_be_done:
-                    book.will_abort(transaction)  # no other client may commit it
-                self.tell(f"{transaction.name} {verb} rejected: {error.name}")
+                    tracker.will_abort(transaction)  # no other client may commit it
+                self.log_event(f"{transaction.name} {verb} rejected: {error.name}")
                 raise FencedError(f"{verb}: {error.name}")
             may_be_done = True
             if error != ErrorCode.CONCURRENT_TRANSACTIONS:
                 self._coordinators.pop((TRANSACTION, self.transactional_id), None)
-            await self._client.rest(0.02, 0.15)
+            await self._client.pause(0.02, 0.15)
         raise FencedError(f"{verb} got no final response")
 
 
-def first_error(api: str, answer: Message) -> ErrorCode:
+def first_error(api: str, response: Message) -> ErrorCode:
     """The most severe error of a response: final errors before retriable ones."""
     if api == "add_partitions_to_txn":
-        codes = [row.partition_error_code for topic in answer.results_by_topic_v3_and_below
+        codes = [row.partition_error_code for topic in response.results_by_topic_v3_and_below
                  for row in topic.results_by_partition]  # fmt: skip
     elif api == "txn_offset_commit":
-        codes = [row.error_code for topic in answer.topics for row in topic.partitions]
+        codes = [row.error_code for topic in response.topics for row in topic.partitions]
     else:
-        codes = [answer.error_code]
+        codes = [response.error_code]
     errors = [ErrorCode(code) for code in codes if code]
     # After one partition was rejected, the others are not attempted; that is no error of theirs.
     errors = [error for error in errors if error != ErrorCode.OPERATION_NOT_ATTEMPTED] or errors

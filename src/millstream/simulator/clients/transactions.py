@@ -95,7 +95,7 @@ class CommittedReader:
             error, row = await client.fetch(*at, position, committed_only=True)
             if error == ErrorCode.OFFSET_OUT_OF_RANGE:
                 workload.report(
-                    "AckedIsKept", f"offset {position} of {name} is out of range, but it was read up to there"
+                    "AcknowledgedIsDurable", f"offset {position} of {name} is out of range, but it was read up to there"
                 )
             if error != ErrorCode.NONE or row is None:
                 await client.recover()
@@ -114,7 +114,7 @@ class CommittedReader:
                 if before and not plan.is_compacted:
                     self._compare(name, before, position)
                 before = {}
-                await client.rest(0.05, 0.1)
+                await client.pause(0.05, 0.1)
             if workload.writing and not before and client.randomness.random() < _READ_AGAIN:
                 before, seen = dict(seen), {}
                 self.seen[at] = seen
@@ -125,18 +125,18 @@ class CommittedReader:
         name = partition_name(*at)
         known = before.get(record.offset)
         if known is not None and known != record:
-            workload.report("TransactionsAreWhole", f"{name} has {record}, but had {known} there before")
+            workload.report("TransactionsAreAtomic", f"{name} has {record}, but had {known} there before")
         identity = known_by(record)
-        transaction = workload.book.of(identity) if identity is not None else None
+        transaction = workload.tracker.of(identity) if identity is not None else None
         if identity is not None and transaction is not None:
-            workload.book.given(transaction, f"{self._name} at {name} offset {record.offset}", identity)
+            workload.tracker.note_read(transaction, f"{self._name} at {name} offset {record.offset}", identity)
 
     def _compare(self, name: str, before: dict[int, Record], position: int) -> None:
         seen = next(self.seen[at] for at in self.seen if partition_name(*at) == name)
         lost = sorted(offset for offset in before if offset < position and offset not in seen)
         if lost:
             self._workload.report(
-                "TransactionsAreWhole",
+                "TransactionsAreAtomic",
                 f"{self._name} read {before[lost[0]]} in {name} at offset {lost[0]}, but it is gone now",
             )
 
@@ -193,42 +193,42 @@ class _Instances(ABC):
                 self.client, self.workload, name, self._id, version=version, timeout_ms=TIMEOUT_MS
             )
             try:
-                await self.live(producer)
+                await self.run_instance(producer)
             except FencedError as error:
                 if not self.workload.writing:
                     return
-                self.workload.book.fenced += 1
-                self.workload.tell(name, f"ends: {error}")
+                self.workload.tracker.fenced += 1
+                self.workload.log_event(name, f"ends: {error}")
             await self.client.recover()
-            await self.client.rest(0.2, self.workload.zombie_rest_s)
+            await self.client.pause(0.2, self.workload.fenced_pause_s)
 
     @abstractmethod
-    async def live(self, producer: TransactionalProducer) -> None:
+    async def run_instance(self, producer: TransactionalProducer) -> None:
         """Runs an instance until it is fenced."""
 
-    async def dawdle(self) -> None:
+    async def wait_sometimes(self) -> None:
         """Sometimes waits, now and then longer than the transaction timeout."""
         if self.randomness.random() < _DAWDLE:
-            await self.client.rest(0.5, 1.6 * TIMEOUT_MS / 1000)
+            await self.client.pause(0.5, 1.6 * TIMEOUT_MS / 1000)
 
-    async def rest(self, producer: TransactionalProducer) -> None:
+    async def pause(self, producer: TransactionalProducer) -> None:
         """Waits between transactions. Some clients do not wait, and some abort a transaction without records."""
         if self.randomness.random() < _ABORT_UNWRITTEN:
             await producer.abort(producer.begin())
         if self.randomness.random() >= _AT_ONCE:
             pause = self.workload.transaction_pause_s
-            await self.client.rest(0.2 * pause, 1.8 * pause)
+            await self.client.pause(0.2 * pause, 1.8 * pause)
 
     async def give_up(self, producer: TransactionalProducer, transaction: Transaction, error: MustAbortError) -> None:
-        self.workload.tell(producer.name, f"{transaction.name} must abort: {error}")
+        self.workload.log_event(producer.name, f"{transaction.name} must abort: {error}")
         await producer.abort(transaction)
 
 
 class Writer(_Instances):
     """Writes to several partitions in a transaction, and aborts some of them."""
 
-    async def live(self, producer: TransactionalProducer) -> None:
-        await producer.begin_life()
+    async def run_instance(self, producer: TransactionalProducer) -> None:
+        await producer.init_producer()
         while self.workload.writing:
             transaction = producer.begin()
             try:
@@ -239,7 +239,7 @@ class Writer(_Instances):
                     await producer.commit(transaction)
             except MustAbortError as error:
                 await self.give_up(producer, transaction, error)
-            await self.rest(producer)
+            await self.pause(producer)
 
     async def _write(self, producer: TransactionalProducer, transaction: Transaction) -> None:
         randomness, made = self.randomness, 0
@@ -252,7 +252,7 @@ class Writer(_Instances):
                     made += 1
                     batches[at].append(self._record(transaction, at, made))
             await producer.send(transaction, batches)
-            await self.dawdle()
+            await self.wait_sometimes()
 
     def _record(self, transaction: Transaction, at: At, number: int) -> tuple[str, Record]:
         known_by = f"{transaction.name}#{number}"
@@ -272,8 +272,8 @@ class Writer(_Instances):
 class Copier(_Instances):
     """A consume-transform-produce loop: reads from the committed offset, and writes outputs and the new offset."""
 
-    async def live(self, producer: TransactionalProducer) -> None:
-        await producer.begin_life()
+    async def run_instance(self, producer: TransactionalProducer) -> None:
+        await producer.init_producer()
         while self.workload.writing:
             position = await self._committed_offset()
             filtered = CommittedFilter()
@@ -284,7 +284,7 @@ class Copier(_Instances):
                     continue
                 inputs = [record for _, record in filtered.take(row, position)][: self.randomness.choice((1, 3, 10))]
                 if not inputs:
-                    await self.client.rest(0.2, 0.5)
+                    await self.client.pause(0.2, 0.5)
                     continue
                 transaction = producer.begin()
                 try:
@@ -294,7 +294,7 @@ class Copier(_Instances):
                     await self.give_up(producer, transaction, failure)
                     break
                 position = inputs[-1].offset + 1
-                await self.rest(producer)
+                await self.pause(producer)
 
     async def _copy(
         self, producer: TransactionalProducer, transaction: Transaction, position: int, inputs: list[Record]
@@ -309,7 +309,7 @@ class Copier(_Instances):
             )
             batches.setdefault((LEDGER.name, record.offset % LEDGER.partitions), []).append((known_by, output))
         await producer.send(transaction, batches)
-        await self.dawdle()
+        await self.wait_sometimes()
         await producer.send_offsets(transaction, LOOP_GROUP, LOOP_INPUT, inputs[-1].offset + 1)
         if self.randomness.random() < _ABORT / 2:
             await producer.abort(transaction)
@@ -321,7 +321,7 @@ class Copier(_Instances):
         """The committed offset of the group, after pending transactions have ended."""
         client, workload = self.client, self.workload
         while workload.writing:
-            at_least = workload.book.loop_offset
+            at_least = workload.tracker.loop_offset
             try:
                 offset = await fetch_offset(client, LOOP_GROUP, LOOP_INPUT)
             except OSError:
@@ -330,12 +330,12 @@ class Copier(_Instances):
             if offset is not None:
                 if offset < at_least and not workload.may_lose_records:
                     workload.report(
-                        "OffsetsAgreeWithOutput",
+                        "OffsetsMatchOutput",
                         f"group {LOOP_GROUP} has offset {offset}, but a transaction with offset {at_least} was "
                         "acknowledged as committed",
                     )
                 return offset
-            await client.rest(0.05, 0.2)
+            await client.pause(0.05, 0.2)
         raise FencedError("the run ends")
 
 
@@ -349,8 +349,8 @@ async def fetch_offset(client: SimulatedClient, group: str, at: At) -> int | Non
         raise ConnectionError("unknown topic")
     topics = [{"name": topic, "topic_id": leader.topic_id, "partition_indexes": [partition]}]
     asked = {"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}
-    answer = await client.ask(node_id, "offset_fetch", {"groups": [asked], "require_stable": True})
-    row = answer.groups[0]
+    response = await client.request(node_id, "offset_fetch", {"groups": [asked], "require_stable": True})
+    row = response.groups[0]
     if row.error_code:
         raise ConnectionError(ErrorCode(row.error_code).name)
     seen = row.topics[0].partitions[0]

@@ -12,7 +12,7 @@ from uuid import UUID
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.records.record import Record, build_batch, read_batches
 from millstream.simulator.clients.client import GROUP, SimulatedClient
-from millstream.simulator.clients.transaction_tracker import TransactionBook
+from millstream.simulator.clients.transaction_tracker import TransactionTracker
 from millstream.simulator.history.operations import Recorder, Seen
 from millstream.simulator.machine import Process
 
@@ -54,19 +54,19 @@ class Workload:
         topics: tuple[TopicPlan, ...],
         recorder: Recorder,
         *,
-        tell: Callable[[str, str], None],
+        log_event: Callable[[str, str], None],
         report: Callable[[str, str], None],
     ) -> None:
         self.topics = topics
         self.recorder = recorder
-        self.tell = tell
+        self.log_event = log_event
         self.report = report
         """Reports a violation: the name of the invariant, and a description."""
         self.writing = True
         self.reading = True
         self.may_lose_records = False
         """Whether all machines may lose power at once: then only the metadata is durable."""
-        self.haste = 1.0
+        self.admin_speed = 1.0
         """Factor by which the administrator is faster than usual."""
         self.created: set[str] = set()
         """Topics whose creation was acknowledged and whose deletion was not requested."""
@@ -74,20 +74,20 @@ class Workload:
         """By partition: the offset after the last acknowledged record."""
         self.acked_at: dict[tuple[str, int], float] = {}
         self.acked_count = 0
-        self.under_way = 0
+        self.in_flight = 0
         """Batches that are neither acknowledged nor timed out."""
         self.given_up = 0
         self.committed_at = 0.0
         """Time of the last acknowledged offset commit."""
-        self.book = TransactionBook(tell=tell)
+        self.tracker = TransactionTracker(log_event=log_event)
         self.transaction_versions: tuple[int, ...] = (1, 2, 2)
         """Transaction versions of clients; one is chosen for each instance."""
         self.transaction_pause_s = 1.1
-        self.zombie_rest_s = 5.0
+        self.fenced_pause_s = 5.0
         """Maximum pause of a fenced client before it requests its transactional id again."""
-        self.patience_s: tuple[float, ...] = (2.5, 8.0)
+        self.response_timeouts_s: tuple[float, ...] = (2.5, 8.0)
         """Response timeouts of pipelining producers. Some are longer than a failover, as in clients by default."""
-        self.has_gullible_clients = False
+        self.has_stale_clients = False
         """Whether some clients accept old metadata, so that they return to a deposed leader."""
 
     @property
@@ -111,13 +111,13 @@ class Producer:
         workload: Workload,
         pause_s: float,
         *,
-        is_gullible: bool = False,
+        accepts_stale_metadata: bool = False,
     ) -> None:
         self._workload = workload
         self._name = process.machine.name
         self._client = SimulatedClient(process, bootstrap, self._name)
         self._client.topics = tuple(plan.name for plan in workload.plain_topics)
-        self._client.compares_epochs = not is_gullible
+        self._client.compares_epochs = not accepts_stale_metadata
         self._loop = process.loop
         self._pause = pause_s
         self._written = 0
@@ -132,31 +132,31 @@ class Producer:
 
     async def _write(self, topic: str, partition: int) -> None:
         workload, client = self._workload, self._client
-        await client.rest(0.0, self._pause)
+        await client.pause(0.0, self._pause)
         while workload.writing:
             producer_id, epoch = await self._producer_id()
             sequence = 0
             while workload.writing:
                 count = client.randomness.choice((1, 1, 1, 2, 3))
-                workload.under_way += 1
+                workload.in_flight += 1
                 acked = await self._write_batch(topic, partition, count, producer_id, epoch, sequence)
-                workload.under_way -= 1
+                workload.in_flight -= 1
                 if not acked:
                     break
                 sequence += count
-                await client.rest(0.2 * self._pause, 1.8 * self._pause)
-                await client.look_again()
+                await client.pause(0.2 * self._pause, 1.8 * self._pause)
+                await client.refresh_if_stale()
 
     async def _producer_id(self) -> tuple[int, int]:
         while True:
             try:
                 fields = {"transactional_id": None, "transaction_timeout_ms": 0}
-                answer = await self._client.ask_any("init_producer_id", fields)
-                if answer.error_code == ErrorCode.NONE:
-                    return answer.producer_id, answer.producer_epoch
+                response = await self._client.request_any("init_producer_id", fields)
+                if response.error_code == ErrorCode.NONE:
+                    return response.producer_id, response.producer_epoch
             except OSError:
                 pass
-            await self._client.rest(0.05, 0.3)
+            await self._client.pause(0.05, 0.3)
 
     async def _write_batch(
         self, topic: str, partition: int, count: int, producer_id: int, epoch: int, sequence: int
@@ -181,7 +181,7 @@ class Producer:
                 for at, send in enumerate(sends):
                     recorder.acked(send, offset + at)
                 workload.note_acked((topic, partition), offset + count - 1)
-                workload.tell(self._name, f"acked {name} offset {offset} ({values[0]})")
+                workload.log_event(self._name, f"acked {name} offset {offset} ({values[0]})")
                 return True
             if error == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                 for send in sends:
@@ -191,7 +191,7 @@ class Producer:
                 return False
             if error in SEQUENCE_REFUSALS:
                 workload.report(
-                    "AckedIsKept",
+                    "AcknowledgedIsDurable",
                     f"{name} rejected sequence {sequence} of producer {producer_id} with {error.name}, "
                     "although all earlier batches were acknowledged",
                 )
@@ -218,10 +218,10 @@ class Producer:
             ],
         }
         try:
-            answer = await client.ask(leader.node_id, "produce", fields, timeout_s=2.5)
+            response = await client.request(leader.node_id, "produce", fields, timeout_s=2.5)
         except OSError:
             return ErrorCode.NETWORK_EXCEPTION, -1
-        row = answer.responses[0].partition_responses[0]
+        row = response.responses[0].partition_responses[0]
         return ErrorCode(row.error_code), row.base_offset
 
 
@@ -233,7 +233,7 @@ class Consumer:
         self._name = process.machine.name
         self._client = SimulatedClient(process, bootstrap, self._name)
         self._client.topics = tuple(plan.name for plan in workload.plain_topics)
-        self._client.compares_epochs = not workload.has_gullible_clients
+        self._client.compares_epochs = not workload.has_stale_clients
         self._loop = process.loop
         self.positions: dict[tuple[str, int], int] = {}
 
@@ -256,7 +256,7 @@ class Consumer:
             error, row = await client.fetch(topic, partition, position)
             if error == ErrorCode.OFFSET_OUT_OF_RANGE:
                 workload.report(
-                    "AckedIsKept", f"offset {position} of {name} is out of range, but it was read up to there"
+                    "AcknowledgedIsDurable", f"offset {position} of {name} is out of range, but it was read up to there"
                 )
             if error != ErrorCode.NONE or row is None:
                 await client.recover()
@@ -270,8 +270,8 @@ class Consumer:
                 position = self.positions[topic, partition] = seen[-1].offset + 1
                 recorder.poll(reader, invoked, seen)
             else:
-                await client.rest(0.05, 0.1)
-            await client.look_again()
+                await client.pause(0.05, 0.1)
+            await client.refresh_if_stale()
 
 
 class Committer:
@@ -308,19 +308,19 @@ class Committer:
                 if error == ErrorCode.NONE:
                     self._acked = offset
                     workload.committed_at = workload.recorder.now()
-                    workload.tell(self._name, f"acked offset {offset} of group {self._GROUP}")
+                    workload.log_event(self._name, f"acked offset {offset} of group {self._GROUP}")
                 else:
                     self._open.add(offset)
                     self._coordinator = None
                 if client.randomness.random() < 0.4:
-                    await self._ask_for_it()
+                    await self._read_offset()
             except OSError:
                 self._open.add(offset)
                 self._coordinator = None
-            await client.rest(0.1, 0.8)
+            await client.pause(0.1, 0.8)
 
     async def _commit(self, offset: int) -> ErrorCode:
-        node_id, topic_id = await self._whom()
+        node_id, topic_id = await self._coordinator_and_topic()
         fields = {
             "group_id": self._GROUP,
             "generation_id_or_member_epoch": -1,
@@ -342,16 +342,16 @@ class Committer:
                 }
             ],
         }
-        answer = await self._client.ask(node_id, "offset_commit", fields)
-        return ErrorCode(answer.topics[0].partitions[0].error_code)
+        response = await self._client.request(node_id, "offset_commit", fields)
+        return ErrorCode(response.topics[0].partitions[0].error_code)
 
-    async def _ask_for_it(self) -> None:
+    async def _read_offset(self) -> None:
         expected = self._acked
-        node_id, topic_id = await self._whom()
+        node_id, topic_id = await self._coordinator_and_topic()
         topics = [{"name": self._topic, "topic_id": topic_id, "partition_indexes": [0]}]
         group = {"group_id": self._GROUP, "member_id": None, "member_epoch": -1, "topics": topics}
-        answer = await self._client.ask(node_id, "offset_fetch", {"groups": [group], "require_stable": True})
-        row = answer.groups[0]
+        response = await self._client.request(node_id, "offset_fetch", {"groups": [group], "require_stable": True})
+        row = response.groups[0]
         if row.error_code:
             self._coordinator = None
             return
@@ -359,11 +359,11 @@ class Committer:
         found = seen.committed_offset
         if seen.error_code == ErrorCode.NONE and found < expected and found not in self._open:
             self._workload.report(
-                "AckedIsKept",
+                "AcknowledgedIsDurable",
                 f"group {self._GROUP} has offset {found} on node {node_id}, but {expected} was acknowledged",
             )
 
-    async def _whom(self) -> tuple[int, UUID]:
+    async def _coordinator_and_topic(self) -> tuple[int, UUID]:
         """The coordinator and the topic id."""
         client = self._client
         if self._coordinator is None:
@@ -402,7 +402,7 @@ class Administrator:
 
     async def _run(self) -> None:
         for plan in self._workload.topics:
-            await self._insist_on(plan)
+            await self._create_until_acknowledged(plan)
         if self._workload.transaction_versions == (1,):
             try:
                 await self._change_transaction_version()
@@ -413,15 +413,15 @@ class Administrator:
         if self._workload.transaction_versions == (1,):
             changes.append(self._change_transaction_version)  # clients of version 1 work with every broker version
         while True:
-            await self._client.rest(0.5 / self._workload.haste, 2.5 / self._workload.haste)
+            await self._client.pause(0.5 / self._workload.admin_speed, 2.5 / self._workload.admin_speed)
             if not self._workload.writing:
                 return
             try:
                 await self._client.randomness.choice(changes)()
             except OSError as error:
-                self._workload.tell(self._name, f"no response: {error}")
+                self._workload.log_event(self._name, f"no response: {error}")
 
-    async def _insist_on(self, plan: TopicPlan) -> None:
+    async def _create_until_acknowledged(self, plan: TopicPlan) -> None:
         while True:
             try:
                 error = await self._create_topic(plan)
@@ -429,10 +429,10 @@ class Administrator:
                     return
             except OSError:
                 pass
-            await self._client.rest(0.1, 0.4)
+            await self._client.pause(0.1, 0.4)
 
     async def _create_topic(self, plan: TopicPlan) -> ErrorCode:
-        answer = await self._client.ask_any(
+        response = await self._client.request_any(
             "create_topics",
             {
                 "topics": [
@@ -448,8 +448,8 @@ class Administrator:
                 "validate_only": False,
             },
         )
-        error = ErrorCode(answer.topics[0].error_code)
-        self._workload.tell(self._name, f"create topic {plan.name}: {error.name}")
+        error = ErrorCode(response.topics[0].error_code)
+        self._workload.log_event(self._name, f"create topic {plan.name}: {error.name}")
         if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             self._workload.created.add(plan.name)
         return error
@@ -473,8 +473,8 @@ class Administrator:
             "topic_names": [name],
             "timeout_ms": 2000,
         }
-        answer = await self._client.ask_any("delete_topics", fields)
-        self._workload.tell(self._name, f"delete topic {name}: {ErrorCode(answer.responses[0].error_code).name}")
+        response = await self._client.request_any("delete_topics", fields)
+        self._workload.log_event(self._name, f"delete topic {name}: {ErrorCode(response.responses[0].error_code).name}")
 
     async def _configure(self) -> None:
         randomness = self._client.randomness
@@ -482,7 +482,7 @@ class Administrator:
         name, value = randomness.choice(
             (("segment.ms", "60000"), ("segment.ms", "1000"), ("flush.messages", "1"), ("flush.messages", "20"))
         )
-        answer = await self._client.ask_any(
+        response = await self._client.request_any(
             "incremental_alter_configs",
             {
                 "resources": [
@@ -495,35 +495,37 @@ class Administrator:
                 "validate_only": False,
             },
         )
-        self._workload.tell(self._name, f"{topic}: {name}={value}: {ErrorCode(answer.responses[0].error_code).name}")
+        self._workload.log_event(
+            self._name, f"{topic}: {name}={value}: {ErrorCode(response.responses[0].error_code).name}"
+        )
 
     async def _reassign(self) -> None:
         randomness = self._client.randomness
         plan = randomness.choice(self._workload.topics)
         partition = randomness.randrange(plan.partitions)
         replicas = randomness.sample(self._broker_ids, plan.replication_factor)
-        answer = await self._client.ask_any(
+        response = await self._client.request_any(
             "alter_partition_reassignments",
             {
                 "timeout_ms": 2000,
                 "topics": [{"name": plan.name, "partitions": [{"partition_index": partition, "replicas": replicas}]}],
             },
         )
-        code = answer.error_code or answer.responses[0].partitions[0].error_code
-        self._workload.tell(self._name, f"reassign {plan.name}-{partition} to {replicas}: {ErrorCode(code).name}")
+        code = response.error_code or response.responses[0].partitions[0].error_code
+        self._workload.log_event(self._name, f"reassign {plan.name}-{partition} to {replicas}: {ErrorCode(code).name}")
 
     async def _change_transaction_version(self) -> None:
         level = self._client.randomness.choice((0, 1, 2))
         upgrade_type = _UPGRADE if level > self._transaction_version else _SAFE_DOWNGRADE
         update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": upgrade_type}
         fields = {"feature_updates": [update], "timeout_ms": 2000, "validate_only": False}
-        answer = await self._client.ask_any("update_features", fields)
-        self._workload.tell(self._name, f"transaction.version={level}: {ErrorCode(answer.error_code).name}")
-        if answer.error_code == ErrorCode.NONE:
+        response = await self._client.request_any("update_features", fields)
+        self._workload.log_event(self._name, f"transaction.version={level}: {ErrorCode(response.error_code).name}")
+        if response.error_code == ErrorCode.NONE:
             self._transaction_version = level
 
     async def _elect(self) -> None:
-        answer = await self._client.ask_any(
+        response = await self._client.request_any(
             "elect_leaders", {"election_type": 0, "topic_partitions": None, "timeout_ms": 2000}
         )
-        self._workload.tell(self._name, f"elect preferred leaders: {ErrorCode(answer.error_code).name}")
+        self._workload.log_event(self._name, f"elect preferred leaders: {ErrorCode(response.error_code).name}")

@@ -12,12 +12,12 @@ from millstream.node.metadata.records import NO_LEADER
 from millstream.node.metadata.snapshot import snapshot_records
 from millstream.simulator.cluster import Cluster
 from millstream.simulator.invariants.logs import CommittedLog, CommittedLogs
-from millstream.simulator.invariants.observation import METADATA_TOPIC_ID, UNREADABLE, PartitionKey, Sight
+from millstream.simulator.invariants.observation import METADATA_TOPIC_ID, UNREADABLE, Observation, PartitionKey
 from millstream.simulator.results import Violation
 
 
 class Invariant(Protocol):
-    def check(self, sight: Sight) -> None: ...
+    def check(self, observation: Observation) -> None: ...
 
 
 class OneQuorumLeaderPerEpoch:
@@ -26,8 +26,8 @@ class OneQuorumLeaderPerEpoch:
     def __init__(self) -> None:
         self._leaders: dict[int, int] = {}
 
-    def check(self, sight: Sight) -> None:
-        for seen in sight.quorums:
+    def check(self, observation: Observation) -> None:
+        for seen in observation.quorums:
             named = seen.node_id if seen.is_leader else seen.leader_id
             if named is None:
                 continue
@@ -46,15 +46,15 @@ class EpochsOnlyGrow:
         self._quorum: dict[int, int] = {}
         self._partitions: dict[tuple[int, int, PartitionKey], int] = {}
 
-    def check(self, sight: Sight) -> None:
-        for seen in sight.quorums:
+    def check(self, observation: Observation) -> None:
+        for seen in observation.quorums:
             before = self._quorum.get(seen.node_id, -1)
             if seen.epoch < before:
                 raise Violation(
                     type(self).__name__, f"node {seen.node_id} went from quorum epoch {before} to {seen.epoch}"
                 )
             self._quorum[seen.node_id] = seen.epoch
-        for replica in sight.fresh:
+        for replica in observation.fresh:
             at = (replica.node_id, replica.life, replica.key)
             earlier = self._partitions.get(at, -1)
             if replica.leader_epoch < earlier:
@@ -74,8 +74,8 @@ class HighWatermarksOnlyGrow:
         self._quorum: dict[tuple[int, int], int] = {}
         self._partitions: dict[tuple[int, int, PartitionKey], int] = {}
 
-    def check(self, sight: Sight) -> None:
-        for seen in sight.quorums:
+    def check(self, observation: Observation) -> None:
+        for seen in observation.quorums:
             at = (seen.node_id, seen.life)
             before = self._quorum.get(at, -1)
             if seen.high_watermark < before:
@@ -87,12 +87,12 @@ class HighWatermarksOnlyGrow:
         if not self._of_partitions:
             return
         # A replica that was removed and added again is a new one.
-        if sight.changed is None:
-            there = {(replica.node_id, replica.life, replica.key) for replica in sight.replicas}
+        if observation.changed is None:
+            there = {(replica.node_id, replica.life, replica.key) for replica in observation.replicas}
             self._partitions = {key: known for key, known in self._partitions.items() if key in there}
-        for replica in sight.gone:
+        for replica in observation.gone:
             self._partitions.pop((replica.node_id, replica.life, replica.key), None)
-        for replica in sight.fresh:
+        for replica in observation.fresh:
             key = (replica.node_id, replica.life, replica.key)
             earlier = self._partitions.get(key, -1)
             if replica.high_watermark < earlier:
@@ -104,7 +104,7 @@ class HighWatermarksOnlyGrow:
             self._partitions[key] = replica.high_watermark
 
 
-class CommittedMetadataStays:
+class CommittedMetadataIsStable:
     """The metadata logs of all nodes are equal up to their high watermarks, and nodes that have applied the same
     records have the same image."""
 
@@ -114,8 +114,8 @@ class CommittedMetadataStays:
         self._digests: dict[int, tuple[int, MetadataImage]] = {}
         self._last: dict[int, MetadataImage] = {}
 
-    def check(self, sight: Sight) -> None:
-        for seen in sight.quorums:
+    def check(self, observation: Observation) -> None:
+        for seen in observation.quorums:
             at = (seen.node_id, seen.life)
             offset = self._compared.get(at, 0)
             if seen.high_watermark <= offset:
@@ -132,10 +132,10 @@ class CommittedMetadataStays:
             if wrong is not None:
                 raise Violation(type(self).__name__, f"the metadata log of node {seen.node_id} {wrong}")
 
-    def check_images(self, sight: Sight) -> None:
+    def check_images(self, observation: Observation) -> None:
         """Compares whole images. Expensive, so only at the end."""
         by_offset: dict[int, tuple[int, list[object]]] = {}
-        for seen in sight.images:
+        for seen in observation.images:
             content: list[object] = list(snapshot_records(seen.image))
             first, known = by_offset.setdefault(seen.image.offset, (seen.node_id, content))
             if known != content:
@@ -146,10 +146,10 @@ class CommittedMetadataStays:
                 )
 
 
-class InSyncLogsAgree:
+class CommittedLogsAreEqual:
     """Replicas have the same records at the same offsets, up to their high watermarks.
 
-    In a compacted topic records may be missing; see `CleaningKeepsTheLast`.
+    In a compacted topic records may be missing; see `CompactionKeepsLastRecord`.
     """
 
     def __init__(self, logs: CommittedLogs, left_out: Iterable[str] = ()) -> None:
@@ -159,8 +159,8 @@ class InSyncLogsAgree:
         self._unfinished: set[tuple[int, int, PartitionKey]] = set()
         """Replicas that could not be read up to their high watermark: the end of a log may be compacted."""
 
-    def check(self, sight: Sight) -> None:
-        candidates = sight.replicas if self._unfinished else sight.fresh
+    def check(self, observation: Observation) -> None:
+        candidates = observation.replicas if self._unfinished else observation.fresh
         self._unfinished = set()
         for seen in candidates:
             if seen.log is None or seen.key.topic_id == METADATA_TOPIC_ID or seen.topic.startswith(self._left_out):
@@ -179,20 +179,20 @@ class InSyncLogsAgree:
                 self._unfinished.add(at)
 
 
-class AckedIsKept:
+class AcknowledgedIsDurable:
     """An acknowledged write is in the log of every later leader."""
 
     def __init__(self) -> None:
         self._newest: dict[PartitionKey, int] = {}
 
-    def check(self, sight: Sight) -> None:
+    def check(self, observation: Observation) -> None:
         newest = self._newest
-        for seen in sight.fresh:
+        for seen in observation.fresh:
             if seen.leader_epoch > newest.get(seen.key, -1):
                 newest[seen.key] = seen.leader_epoch
-        for seen in sight.replicas:
+        for seen in observation.replicas:
             if seen.is_leader and seen.log is not None:
-                acked = sight.acked.get((seen.topic, seen.key.partition), 0)
+                acked = observation.acked.get((seen.topic, seen.key.partition), 0)
                 # A deposed leader that does not know it yet may be behind: it cannot acknowledge anything.
                 if seen.log.end < acked and seen.leader_epoch == newest[seen.key]:
                     raise Violation(
@@ -208,8 +208,8 @@ class OneLeaderPerLeaderEpoch:
     def __init__(self) -> None:
         self._leaders: dict[tuple[PartitionKey, int], int] = {}
 
-    def check(self, sight: Sight) -> None:
-        for seen in sight.fresh:
+    def check(self, observation: Observation) -> None:
+        for seen in observation.fresh:
             if not seen.is_leader:
                 continue
             known = self._leaders.setdefault((seen.key, seen.leader_epoch), seen.node_id)
@@ -220,14 +220,14 @@ class OneLeaderPerLeaderEpoch:
                 )
 
 
-class InSyncReplicasLive:
+class InSyncReplicasAreAlive:
     """Every in-sync replica is a replica on an unfenced broker. A partition without a leader keeps its last one."""
 
     def __init__(self) -> None:
         self._looked_at: dict[int, MetadataImage] = {}
 
-    def check(self, sight: Sight) -> None:
-        for seen in sight.images:
+    def check(self, observation: Observation) -> None:
+        for seen in observation.images:
             image = seen.image
             if self._looked_at.get(seen.node_id) is image:
                 continue
@@ -247,14 +247,14 @@ class InSyncReplicasLive:
                     )
 
 
-class NobodyIsFenced:
+class NoBrokerIsFenced:
     """On machines that are only overloaded, no registered broker gets fenced."""
 
     def __init__(self) -> None:
         self._serving: set[tuple[int, int]] = set()
 
-    def check(self, sight: Sight) -> None:
-        for seen in sight.images:
+    def check(self, observation: Observation) -> None:
+        for seen in observation.images:
             for number, broker in seen.image.brokers.items():
                 if not broker.fenced:
                     self._serving.add((seen.node_id, number))
@@ -273,15 +273,15 @@ def all_invariants(
     replicas. `records_may_be_lost`: the records of all topics may be lost."""
     of_records: list[Invariant] = []
     if not records_may_be_lost:
-        of_records = [InSyncLogsAgree(logs or CommittedLogs(), left_out), AckedIsKept()]
+        of_records = [CommittedLogsAreEqual(logs or CommittedLogs(), left_out), AcknowledgedIsDurable()]
     return [
         OneQuorumLeaderPerEpoch(),
         EpochsOnlyGrow(),
         HighWatermarksOnlyGrow(of_partitions=not records_may_be_lost),
-        CommittedMetadataStays(),
+        CommittedMetadataIsStable(),
         *of_records,
         OneLeaderPerLeaderEpoch(),
-        InSyncReplicasLive(),
+        InSyncReplicasAreAlive(),
     ]
 
 
@@ -289,7 +289,7 @@ BOUND_SECONDS = 3.0
 """In virtual time. The next write meets the error; then a few messages or one election follow."""
 
 
-class WritesGoOn:
+class WritesContinue:
     """While the disk of a node fails, every partition accepts writes again within a bounded time.
 
     `silent` returns the partitions without a write since a time.
@@ -306,6 +306,6 @@ class WritesGoOn:
         node_id, since = failing
         if silent := self._silent(since):
             raise Violation(
-                "WritesGoOn",
+                "WritesContinue",
                 f"{now - since:.1f} s after the disk of node {node_id} failed, no write in {', '.join(silent)}",
             )

@@ -5,7 +5,14 @@ from collections.abc import Iterable
 from millstream.formats.records.record import Record
 from millstream.simulator.clients.transaction_tracker import At
 from millstream.simulator.invariants.logs import CommittedLogs, PartitionTransactions, Span
-from millstream.simulator.invariants.observation import UNREADABLE, Batch, LogContent, PartitionKey, ReplicaSight, Sight
+from millstream.simulator.invariants.observation import (
+    UNREADABLE,
+    Batch,
+    LogContent,
+    Observation,
+    ObservedReplica,
+    PartitionKey,
+)
 from millstream.simulator.invariants.transactions import TransactionLogs
 from millstream.simulator.results import Violation
 
@@ -43,7 +50,7 @@ class _Held:
     def has(self, offset: int) -> bool:
         return offset in self._offsets
 
-    def read_on(self, log: LogContent, spans: PartitionTransactions | None, others: Iterable[ReplicaSight]) -> range:
+    def read_on(self, log: LogContent, spans: PartitionTransactions | None, others: Iterable[ObservedReplica]) -> range:
         """Reads new batches of the log. Returns their offset range."""
         if log.end < self._end:
             self._end = log.end
@@ -61,7 +68,7 @@ class _Held:
                 self.missed.add(marker)
         return range(begin, log.end)
 
-    def miss(self, deletions: Iterable[int], others: Iterable[ReplicaSight]) -> None:
+    def miss(self, deletions: Iterable[int], others: Iterable[ObservedReplica]) -> None:
         """Notes tombstones in the new range that the node lacks and another replica has removed."""
         for offset in deletions:
             if offset not in self._offsets and any(_lacks(other, offset) for other in others):
@@ -72,7 +79,7 @@ class _Held:
         return offset in self._offsets and span.end_offset in self.missed
 
 
-def _lacks(seen: ReplicaSight, offset: int) -> bool:
+def _lacks(seen: ObservedReplica, offset: int) -> bool:
     """Whether a log continues after an offset but has no record there."""
     if seen.log is None or seen.log.end <= offset:
         return False
@@ -80,7 +87,7 @@ def _lacks(seen: ReplicaSight, offset: int) -> bool:
     return batch is None or all(record.offset != offset for record in batch.records)
 
 
-class CleaningKeepsTheLast:
+class CompactionKeepsLastRecord:
     """A record may be missing from a compacted log only if a later record of its key is there, if it is a tombstone, or
     if it was aborted. Checked when a log shrinks or is opened, and at the end. A restarted follower may have compacted
     beyond the high watermark that it knows.
@@ -94,7 +101,7 @@ class CleaningKeepsTheLast:
         self._transactions = transactions
         self._delete_retention_s = delete_retention_s
         self._now = 0.0
-        self._leaders: dict[At, ReplicaSight] = {}
+        self._leaders: dict[At, ObservedReplica] = {}
         self._wholes: dict[PartitionKey, _Whole] = {}
         self._topics: set[str] = set()
         """Compacted topics seen so far."""
@@ -105,14 +112,14 @@ class CleaningKeepsTheLast:
         logs.listeners.append(self._committed)
         self._logs = logs
 
-    def _committed(self, seen: ReplicaSight, batch: Batch) -> None:
+    def _committed(self, seen: ObservedReplica, batch: Batch) -> None:
         if self._logs.of(seen).is_cleaned:
             self._wholes.setdefault(seen.key, _Whole()).take(batch, self._now)
             self._topics.add(seen.topic)
 
-    def check(self, sight: Sight) -> None:
-        self._now = sight.at
-        for seen in sight.replicas:
+    def check(self, observation: Observation) -> None:
+        self._now = observation.at
+        for seen in observation.replicas:
             if seen.topic not in self._topics or seen.key not in self._wholes or seen.log is None:
                 continue
             if seen.is_leader:
@@ -121,19 +128,19 @@ class CleaningKeepsTheLast:
             size, before = seen.log.size, self._sizes.get(at)
             self._sizes[at] = size
             if size != before:
-                self._read_on(seen, sight)
+                self._read_on(seen, observation)
             if before is None or size < before:
                 self.cleanings += before is not None
                 self._look(seen)
 
-    def check_end(self, sight: Sight) -> None:
-        for seen in sight.replicas:
+    def check_end(self, observation: Observation) -> None:
+        for seen in observation.replicas:
             if seen.key in self._wholes and seen.log is not None:
                 self._look(seen)
 
-    def _read_on(self, seen: ReplicaSight, sight: Sight) -> None:
+    def _read_on(self, seen: ObservedReplica, observation: Observation) -> None:
         assert seen.log is not None
-        others = [each for each in sight.replicas if each.name == seen.name and each.node_id != seen.node_id]
+        others = [each for each in observation.replicas if each.name == seen.name and each.node_id != seen.node_id]
         others = [each for each in others if each.key == seen.key]
         held = self._held.setdefault((seen.node_id, seen.key), _Held())
         try:
@@ -156,7 +163,7 @@ class CleaningKeepsTheLast:
         records = self._wholes[leader.key].records
         return any(offset > record.offset and records[offset][0].key == record.key for offset in held.missed_deletions)
 
-    def _look(self, seen: ReplicaSight) -> None:
+    def _look(self, seen: ObservedReplica) -> None:
         assert seen.log is not None
         whole, spans = self._wholes[seen.key], self._transactions.of(seen.key)
         held = self._held[seen.node_id, seen.key]
@@ -184,5 +191,5 @@ class CleaningKeepsTheLast:
             if fate or (span is not None and fate is False and held.takes_for_committed(offset, span)):
                 last.add(record.key)
 
-    def _wrong(self, seen: ReplicaSight, what: str) -> Violation:
+    def _wrong(self, seen: ObservedReplica, what: str) -> Violation:
         return Violation(type(self).__name__, f"{seen.name} on node {seen.node_id} {what}")

@@ -12,12 +12,12 @@ from millstream.simulator.invariants.observation import (
     UNREADABLE,
     Batch,
     LogContent,
+    ObservedReplica,
     PartitionKey,
-    ReplicaSight,
     StoredLog,
 )
 
-OnCommitted = Callable[[ReplicaSight, Batch], None]
+OnCommitted = Callable[[ObservedReplica, Batch], None]
 
 
 class CommittedLog:
@@ -82,13 +82,13 @@ class CommittedLogs:
         self.ends: dict[tuple[str, int], int] = {}
         """By topic and partition: the highest committed offset seen."""
 
-    def of(self, seen: ReplicaSight) -> CommittedLog:
+    def of(self, seen: ObservedReplica) -> CommittedLog:
         log = self._logs.get(seen.key)
         if log is None:
             log = self._logs[seen.key] = CommittedLog(is_cleaned=seen.topic in self._cleaned)
         return log
 
-    def compare(self, seen: ReplicaSight, offset: int) -> tuple[int, str | None]:
+    def compare(self, seen: ObservedReplica, offset: int) -> tuple[int, str | None]:
         """Compares a replica from `offset` up to its high watermark."""
         assert seen.log is not None
         log = self.of(seen)

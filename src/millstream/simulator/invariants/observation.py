@@ -75,7 +75,7 @@ class LogContent(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class QuorumSight:
+class ObservedQuorum:
     """The quorum state of a node."""
 
     node_id: int
@@ -94,7 +94,7 @@ class PartitionKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaSight:
+class ObservedReplica:
     """A partition on a node."""
 
     node_id: int
@@ -111,7 +111,7 @@ class ReplicaSight:
 
 
 @dataclass(frozen=True, slots=True)
-class ImageSight:
+class ObservedImage:
     """The metadata image of a node."""
 
     node_id: int
@@ -120,20 +120,20 @@ class ImageSight:
 
 
 @dataclass(slots=True)
-class Sight:
+class Observation:
     at: float
-    quorums: list[QuorumSight] = field(default_factory=list)
-    replicas: list[ReplicaSight] = field(default_factory=list)
-    images: list[ImageSight] = field(default_factory=list)
+    quorums: list[ObservedQuorum] = field(default_factory=list)
+    replicas: list[ObservedReplica] = field(default_factory=list)
+    images: list[ObservedImage] = field(default_factory=list)
     acked: dict[tuple[str, int], int] = field(default_factory=dict)
     """By topic and partition: the offset after the last acknowledged record."""
-    changed: list[ReplicaSight] | None = None
+    changed: list[ObservedReplica] | None = None
     """The replicas that changed since the last observation; None if not known."""
-    gone: list[ReplicaSight] = field(default_factory=list)
+    gone: list[ObservedReplica] = field(default_factory=list)
     """Replicas that were removed since the last observation, in their last state."""
 
     @property
-    def fresh(self) -> list[ReplicaSight]:
+    def fresh(self) -> list[ObservedReplica]:
         """Replicas that may have changed."""
         return self.replicas if self.changed is None else self.changed
 
@@ -197,13 +197,13 @@ class Observer:
     """Observes the cluster repeatedly. It remembers the state of each replica, because most do not change."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int], dict[Partition, tuple[_State, ReplicaSight]]] = {}
+        self._known: dict[tuple[int, int], dict[Partition, tuple[_State, ObservedReplica]]] = {}
         """By node and process number."""
 
-    def look(self, at: float, machines: dict[int, Machine], acked: dict[tuple[str, int], int]) -> Sight:
+    def look(self, at: float, machines: dict[int, Machine], acked: dict[tuple[str, int], int]) -> Observation:
         """Observes the cluster now."""
-        changed: list[ReplicaSight] = []
-        sight = Sight(at, acked=acked, changed=changed)
+        changed: list[ObservedReplica] = []
+        observation = Observation(at, acked=acked, changed=changed)
         before, self._known = self._known, {}
         for node_id, machine in machines.items():
             process = machine.process
@@ -213,8 +213,8 @@ class Observer:
             quorum = node.quorum
             if quorum is None or not quorum.is_started:
                 continue
-            sight.quorums.append(
-                QuorumSight(
+            observation.quorums.append(
+                ObservedQuorum(
                     node_id,
                     life,
                     quorum.epoch,
@@ -225,22 +225,22 @@ class Observer:
                 )
             )
             if node.loader is not None:
-                sight.images.append(ImageSight(node_id, life, node.loader.image))
+                observation.images.append(ObservedImage(node_id, life, node.loader.image))
             if node.broker is not None:
                 known = self._known[node_id, life] = before.get((node_id, life), {})
-                self._look_at_replicas(node_id, life, list(node.broker.partitions), known, sight, changed)
-        return sight
+                self._look_at_replicas(node_id, life, list(node.broker.partitions), known, observation, changed)
+        return observation
 
     def _look_at_replicas(
         self,
         node_id: int,
         life: int,
         partitions: list[Partition],
-        known: dict[Partition, tuple["_State", ReplicaSight]],
-        sight: Sight,
-        changed: list[ReplicaSight],
+        known: dict[Partition, tuple["_State", ObservedReplica]],
+        observation: Observation,
+        changed: list[ObservedReplica],
     ) -> None:
-        replicas = sight.replicas
+        replicas = observation.replicas
         for partition in partitions:
             log, is_leader = partition.opened_log, partition.is_leader
             if log is None:
@@ -252,22 +252,22 @@ class Observer:
             if found is not None and found[0] == state:
                 replicas.append(found[1])
                 continue
-            seen = _replica_sight(node_id, life, partition, stable)
+            seen = _observe_replica(node_id, life, partition, stable)
             known[partition] = state, seen
             replicas.append(seen)
             changed.append(seen)
         if len(known) > len(partitions):
             for partition in known.keys() - set(partitions):
-                sight.gone.append(known.pop(partition)[1])
+                observation.gone.append(known.pop(partition)[1])
 
 
 _State = tuple[int, bool, int, PartitionLog | None, int, int]
 """Leader epoch, is leader, high watermark, log, log end offset, last stable offset."""
 
 
-def _replica_sight(node_id: int, life: int, partition: Partition, stable: int) -> ReplicaSight:
+def _observe_replica(node_id: int, life: int, partition: Partition, stable: int) -> ObservedReplica:
     where, log = partition.topic_partition, partition.opened_log
-    return ReplicaSight(
+    return ObservedReplica(
         node_id,
         life,
         PartitionKey(partition.topic_id, where.partition),

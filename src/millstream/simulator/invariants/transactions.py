@@ -7,7 +7,7 @@ logs.
 from collections.abc import Callable, Container, Iterator
 
 from millstream.formats.records.record import Record
-from millstream.simulator.clients.transaction_tracker import At, Transaction, TransactionBook
+from millstream.simulator.clients.transaction_tracker import At, Transaction, TransactionTracker
 from millstream.simulator.invariants.cluster import Invariant
 from millstream.simulator.invariants.logs import (
     OFFSETS_TOPIC,
@@ -18,7 +18,7 @@ from millstream.simulator.invariants.logs import (
     PartitionTransactions,
     Span,
 )
-from millstream.simulator.invariants.observation import Batch, LogContent, PartitionKey, ReplicaSight, Sight
+from millstream.simulator.invariants.observation import Batch, LogContent, Observation, ObservedReplica, PartitionKey
 from millstream.simulator.results import Violation
 
 _MAY_FOLLOW = {
@@ -45,7 +45,7 @@ class TransactionLogs:
     def of(self, key: PartitionKey) -> PartitionTransactions | None:
         return self._partitions.get(key)
 
-    def take(self, seen: ReplicaSight, batch: Batch) -> Span | None:
+    def take(self, seen: ObservedReplica, batch: Batch) -> Span | None:
         """Takes a committed batch. Returns the span that it ends, if it is a marker."""
         log = self._partitions.get(seen.key)
         if log is None:
@@ -53,32 +53,32 @@ class TransactionLogs:
         return log.take(batch)
 
 
-class TransactionsAreWhole:
+class TransactionsAreAtomic:
     """The markers of a transaction agree in all partitions, and with the requests and responses of its client. A marker
     ends one transaction. At the end, every record of a committed transaction is there once."""
 
-    def __init__(self, book: TransactionBook, logs: TransactionLogs) -> None:
-        self._book = book
+    def __init__(self, tracker: TransactionTracker, logs: TransactionLogs) -> None:
+        self._tracker = tracker
         self._logs = logs
 
-    def ended(self, seen: ReplicaSight, span: Span) -> None:
+    def ended(self, seen: ObservedReplica, span: Span) -> None:
         """Called for a committed marker."""
         if len(span.names) > 1:
             raise self._wrong(
                 f"{seen.name} ends {' and '.join(span.names)} with one marker, at offset {span.end_offset}"
             )
         for name in span.names:
-            transaction = self._book.transactions.get(name)
+            transaction = self._tracker.transactions.get(name)
             if transaction is None:
                 raise self._wrong(f"{seen.name} has an unknown transaction {name}")
-            self._book.tell(
+            self._tracker.log_event(
                 seen.name,
                 f"{name} is {_outcome(span.committed)} (offset {span.first_offset}, marker {span.end_offset})",
             )
-            self._book.decided(transaction, (seen.topic, seen.key.partition), bool(span.committed))
+            self._tracker.decided(transaction, (seen.topic, seen.key.partition), bool(span.committed))
 
-    def check(self, sight: Sight) -> None:
-        for transaction in self._book.changed:
+    def check(self, observation: Observation) -> None:
+        for transaction in self._tracker.changed:
             self._check(transaction)
 
     def _check(self, transaction: Transaction) -> None:
@@ -87,12 +87,12 @@ class TransactionsAreWhole:
             said = ", ".join(f"{_outcome(fate)} in {topic}-{number}" for (topic, number), fate in fates.items())
             raise self._wrong(f"{transaction} has different outcomes: {said}")
         for (topic, number), fate in fates.items():
-            if fate and not transaction.asked_to_commit:
+            if fate and not transaction.commit_requested:
                 raise self._wrong(f"{transaction} is committed in {topic}-{number}, but no commit was requested")
-            if transaction.answer is not None and transaction.answer is not fate:
+            if transaction.outcome is not None and transaction.outcome is not fate:
                 raise self._wrong(
                     f"{transaction} is {_outcome(fate)} in {topic}-{number}, but for its client it is "
-                    f"{_outcome(transaction.answer)}"
+                    f"{_outcome(transaction.outcome)}"
                 )
 
     def check_end(self) -> None:
@@ -104,7 +104,7 @@ class TransactionsAreWhole:
                     if identity in found and log.at[0] != OFFSETS_TOPIC:  # an offset may be written again
                         raise self._wrong(f"{identity} is committed twice, in {found[identity]} and {log.at}")
                     found[identity] = log.at
-        for transaction in self._book.transactions.values():
+        for transaction in self._tracker.transactions.values():
             if not transaction.is_committed:
                 continue
             expected = [*transaction.values, *([f"{transaction.name}#offset"] if transaction.takes else ())]
@@ -118,17 +118,17 @@ class TransactionsAreWhole:
 class NoAbortedRead:
     """read_committed consumers get no record of a transaction that is aborted or can still be aborted."""
 
-    def __init__(self, book: TransactionBook) -> None:
-        self._book = book
+    def __init__(self, tracker: TransactionTracker) -> None:
+        self._tracker = tracker
 
-    def check(self, sight: Sight) -> None:
-        for transaction in self._book.changed:
-            if transaction.given_to is not None and (transaction.given_early or not transaction.may_be_seen):
-                when = "before its commit was requested" if transaction.given_early else "but it is aborted"
-                raise Violation(type(self).__name__, f"{transaction} was read by {transaction.given_to}, {when}")
+    def check(self, observation: Observation) -> None:
+        for transaction in self._tracker.changed:
+            if transaction.read_by is not None and (transaction.read_early or not transaction.may_be_visible):
+                when = "before its commit was requested" if transaction.read_early else "but it is aborted"
+                raise Violation(type(self).__name__, f"{transaction} was read by {transaction.read_by}, {when}")
 
 
-class LastStableOffsetsHold:
+class LastStableOffsetIsCorrect:
     """The last stable offset of a leader does not decrease within its epoch, and is the first offset of the first
     undecided transaction.
 
@@ -140,8 +140,8 @@ class LastStableOffsetsHold:
         self._logs = logs
         self._last: dict[tuple[int, int, PartitionKey, int], int] = {}
 
-    def check(self, sight: Sight) -> None:
-        for seen in sight.replicas:
+    def check(self, observation: Observation) -> None:
+        for seen in observation.replicas:
             log = self._logs.of(seen.key) if seen.is_leader else None
             if log is None or seen.log is None:
                 continue
@@ -159,29 +159,29 @@ class LastStableOffsetsHold:
                     f"is {now}; the high watermark is {seen.high_watermark}, the first undecided offset {unstable}",
                 )
 
-    def _latest(self, seen: ReplicaSight, content: LogContent, log: PartitionTransactions) -> int:
+    def _latest(self, seen: ObservedReplica, content: LogContent, log: PartitionTransactions) -> int:
         """The last stable offset if all markers in the leader's log count as committed."""
         tail = [batch.header for batch in content.batches(seen.high_watermark, content.end)]
         ended = {header.producer_id for header in tail if header.is_control}
         unstable = log.first_unstable(seen.high_watermark, but_of=ended)
         return seen.high_watermark if unstable is None else unstable
 
-    def _wrong(self, seen: ReplicaSight, what: str) -> Violation:
+    def _wrong(self, seen: ObservedReplica, what: str) -> Violation:
         return Violation(
             type(self).__name__,
             f"the last stable offset of {seen.name} on node {seen.node_id}, epoch {seen.leader_epoch}, {what}",
         )
 
 
-class DecisionsStay:
+class TransactionStatesAreValid:
     """The state log of the transaction coordinators has only valid state changes, over all coordinators: a decision is
     carried out, and epochs only grow."""
 
-    def __init__(self, book: TransactionBook) -> None:
-        self._book = book
+    def __init__(self, tracker: TransactionTracker) -> None:
+        self._tracker = tracker
         self._states: dict[bytes, tuple[str, int, int]] = {}
 
-    def committed(self, seen: ReplicaSight, batch: Batch) -> None:
+    def committed(self, seen: ObservedReplica, batch: Batch) -> None:
         if seen.topic != STATE_TOPIC:
             return
         for record in batch.records:
@@ -200,10 +200,10 @@ class DecisionsStay:
                 if producer_id == former_id and epoch < former_epoch:
                     raise self._wrong(f"{name} went from epoch {former_epoch} to {epoch} of producer {producer_id}")
             if before is None or before != (state, producer_id, epoch):
-                self._book.tell(seen.name, f"{name}: {state} (producer {producer_id}, epoch {epoch})")
+                self._tracker.log_event(seen.name, f"{name}: {state} (producer {producer_id}, epoch {epoch})")
             self._states[key] = state, producer_id, epoch
 
-    def check(self, sight: Sight) -> None:
+    def check(self, observation: Observation) -> None:
         """Nothing: violations are found when batches are committed."""
 
     def undecided(self) -> list[str]:
@@ -217,7 +217,7 @@ class DecisionsStay:
         return Violation(type(self).__name__, what)
 
 
-class EachInputOnce:
+class EachInputIsCopiedOnce:
     """Each input of the copying loop is in its committed output at most once."""
 
     def __init__(self, key: bytes) -> None:
@@ -225,7 +225,7 @@ class EachInputOnce:
         self.outputs: dict[int, str] = {}
         """By input offset: the position of the output."""
 
-    def ended(self, seen: ReplicaSight, span: Span) -> None:
+    def ended(self, seen: ObservedReplica, span: Span) -> None:
         for offset, record in span.records.items() if span.committed else ():
             if record.key != self._key or record.value is None:
                 continue
@@ -236,24 +236,24 @@ class EachInputOnce:
                     type(self).__name__, f"input {int(record.value)} is in the output twice: {known} and {place}"
                 )
 
-    def check(self, sight: Sight) -> None:
+    def check(self, observation: Observation) -> None:
         """Nothing: violations are found when batches are committed."""
 
 
-class OffsetsAgreeWithOutput:
+class OffsetsMatchOutput:
     """The committed offset of the copying loop matches its output: each transaction starts at the offset that the last
     one committed. At the end, all inputs before the offset are in the output, and none after it."""
 
-    def __init__(self, book: TransactionBook, outputs: EachInputOnce) -> None:
-        self._book = book
+    def __init__(self, tracker: TransactionTracker, outputs: EachInputIsCopiedOnce) -> None:
+        self._tracker = tracker
         self._outputs = outputs
         self.offset = 0
 
-    def ended(self, seen: ReplicaSight, span: Span) -> None:
+    def ended(self, seen: ObservedReplica, span: Span) -> None:
         if seen.topic != OFFSETS_TOPIC or not span.committed:
             return
         for name in span.names:
-            transaction = self._book.transactions.get(name)
+            transaction = self._tracker.transactions.get(name)
             if transaction is None or transaction.takes is None:
                 continue
             begin, end = transaction.takes
@@ -261,7 +261,7 @@ class OffsetsAgreeWithOutput:
                 raise self._wrong(f"{transaction} read inputs from offset {begin}, but {self.offset} was committed")
             self.offset = end
 
-    def check(self, sight: Sight) -> None:
+    def check(self, observation: Observation) -> None:
         """Nothing: violations are found when batches are committed."""
 
     def check_end(self) -> None:
@@ -278,11 +278,11 @@ class OffsetsAgreeWithOutput:
 class TransactionsEnd:
     """After the faults, and when all clients have stopped, every transaction ends within a bounded time."""
 
-    def __init__(self, logs: TransactionLogs, decisions: DecisionsStay) -> None:
+    def __init__(self, logs: TransactionLogs, decisions: TransactionStatesAreValid) -> None:
         self._logs = logs
         self._decisions = decisions
 
-    def check(self, sight: Sight) -> None:
+    def check(self, observation: Observation) -> None:
         """Nothing: transactions may be open during the run."""
 
     def open_ones(self) -> list[str]:
@@ -303,17 +303,17 @@ class TransactionsEnd:
 class TransactionInvariants:
     """All transaction invariants, fed with the committed batches."""
 
-    def __init__(self, book: TransactionBook, logs: CommittedLogs, loop_key: bytes) -> None:
+    def __init__(self, tracker: TransactionTracker, logs: CommittedLogs, loop_key: bytes) -> None:
         self._spans = TransactionLogs()
-        self.whole = TransactionsAreWhole(book, self._spans)
-        self.decisions = DecisionsStay(book)
-        self.once = EachInputOnce(loop_key)
-        self.offsets = OffsetsAgreeWithOutput(book, self.once)
+        self.whole = TransactionsAreAtomic(tracker, self._spans)
+        self.decisions = TransactionStatesAreValid(tracker)
+        self.once = EachInputIsCopiedOnce(loop_key)
+        self.offsets = OffsetsMatchOutput(tracker, self.once)
         self.end = TransactionsEnd(self._spans, self.decisions)
         self.all: list[Invariant] = [
             self.whole,
-            NoAbortedRead(book),
-            LastStableOffsetsHold(self._spans),
+            NoAbortedRead(tracker),
+            LastStableOffsetIsCorrect(self._spans),
             self.decisions,
             self.once,
             self.offsets,
@@ -325,7 +325,7 @@ class TransactionInvariants:
     def logs(self) -> TransactionLogs:
         return self._spans
 
-    def _committed(self, seen: ReplicaSight, batch: Batch) -> None:
+    def _committed(self, seen: ObservedReplica, batch: Batch) -> None:
         """Called for each committed batch."""
         span = self._spans.take(seen, batch)
         if span is not None:

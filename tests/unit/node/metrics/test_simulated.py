@@ -51,7 +51,7 @@ class Scraper:
 
 def scraped(seed: str) -> tuple[list[bytes], bytes]:
     complaints: list[object] = []
-    cluster = Cluster(seed, ["broker,controller"] * 3, complain=lambda *what: complaints.append(what))
+    cluster = Cluster(seed, ["broker,controller"] * 3, report_error=lambda *what: complaints.append(what))
     cluster.start()
     scrapers: list[Scraper] = []
 
