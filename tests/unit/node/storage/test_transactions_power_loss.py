@@ -69,7 +69,7 @@ class Machine:
     def live(self, *, power_cut: bool) -> None:
         """Start, work, and die somewhere; perhaps while starting."""
         session = self.disk.attach(self._now_ns)
-        self.disk.die_at(self.chance.randint(1, 150), session.end)
+        self.disk.kill_at(self.chance.randint(1, 150), session.end)
         try:
             directory = LogDirectory(session, "/data", max_open_files=16)
             directory.start(NOW)

@@ -77,7 +77,7 @@ class Machine:
     def survive(self, operations: int, act: Callable[[], None], *, power_cut: bool) -> bool:
         """Act, die in the nth change of the disk, and start again; whether it came to that."""
         died = False
-        self.disk.die_at(operations, self.session.end)
+        self.disk.kill_at(operations, self.session.end)
         try:
             act()
         except Killed:
