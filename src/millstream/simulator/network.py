@@ -2,7 +2,7 @@
 
 Streams behave like TCP: bytes arrive in order or the stream breaks. So a lost packet is a delay, and a partition is
 silence. After a partition, the bytes in flight arrive with the next retransmission of the kernel; the intervals between
-retransmissions grow. The connecting end detects an unreachable peer after UNACKNOWLEDGED_S; the accepting end does not.
+retransmissions grow. The connecting end detects an unreachable peer after UNACKNOWLEDGED_SECONDS; the accepting end does not.
 A host has one address, its name. The sockets of a process belong to its `Attachment`: when the process is killed, the
 kernel closes them; when the machine loses power, peers get nothing.
 """
@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable
 from math import log
 
-from millstream.node.server.network import CONNECT_TIMEOUT_S
+from millstream.node.server.network import CONNECT_TIMEOUT_SECONDS
 from millstream.simulator.loop import Scheduler, SimulatedLoop
 from millstream.simulator.transport import SimulatedListening, SimulatedTransport
 
@@ -183,7 +183,7 @@ class Attachment:
             raise OSError(errno.EHOSTUNREACH, f"unknown host {host}")
         handshake = _Handshake(self, host, port, established)
         handshake.start()
-        self.fabric.scheduler.after(CONNECT_TIMEOUT_S, handshake.give_up)
+        self.fabric.scheduler.after(CONNECT_TIMEOUT_SECONDS, handshake.give_up)
         try:
             return await established
         except asyncio.CancelledError:

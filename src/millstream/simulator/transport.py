@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from millstream.node.server.network import UNACKNOWLEDGED_S
+from millstream.node.server.network import UNACKNOWLEDGED_SECONDS
 from millstream.node.server.service import FilePart
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class SimulatedTransport:
         """If the peer is unreachable now, checks again after the timeout."""
         if self._unreachable_since() is not None:
             uncertainty = self._link.randomness.uniform(0.0, _KEEP_ALIVE_SECONDS)
-            self._fabric.scheduler.after(UNACKNOWLEDGED_S + uncertainty, self._give_up)
+            self._fabric.scheduler.after(UNACKNOWLEDGED_SECONDS + uncertainty, self._give_up)
 
     def _unreachable_since(self) -> float | None:
         moments = [link.blocked_since for link in (self._link, self._back) if link.blocked_since is not None]
@@ -217,7 +217,7 @@ class SimulatedTransport:
         since = self._unreachable_since()
         if self._closed or self._orphaned or self._broken is not None:
             return
-        if since is not None and self._fabric.scheduler.now - since >= UNACKNOWLEDGED_S:
+        if since is not None and self._fabric.scheduler.now - since >= UNACKNOWLEDGED_SECONDS:
             self._has_given_up = True
             self._queue.clear()
             self._broken = TimeoutError(errno.ETIMEDOUT, "connection timed out")

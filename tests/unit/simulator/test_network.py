@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from millstream.node.runtime.disk import RealDisk
-from millstream.node.server.network import CONNECT_TIMEOUT_S, UNACKNOWLEDGED_S
+from millstream.node.server.network import CONNECT_TIMEOUT_SECONDS, UNACKNOWLEDGED_SECONDS
 from millstream.node.storage.log.log_reader import Slice
 from millstream.simulator.machine import Process
 from millstream.simulator.network import SimulatedTransport
@@ -176,7 +176,7 @@ def test_a_machine_without_power_says_nothing(world: World) -> None:
     (client,) = connected(world)
     world.machine("server").kill(power_lost=True)
     client.send(b"anybody there?")
-    world.run(UNACKNOWLEDGED_S - 0.1)
+    world.run(UNACKNOWLEDGED_SECONDS - 0.1)
     assert state(client) == "silent"
     world.run(1.2)
     assert state(client) == "broken", "the kernel has given up"
@@ -212,10 +212,10 @@ def attempts(world: World, blocked: Callable[[], None]) -> list[SimulatedTranspo
 def test_an_attempt_to_connect_to_a_dead_machine_is_given_up(world: World) -> None:
     serve(world)
     found = attempts(world, lambda: world.machine("server").kill(power_lost=True))
-    world.run(CONNECT_TIMEOUT_S + 0.5)
+    world.run(CONNECT_TIMEOUT_SECONDS + 0.5)
     assert [type(each) for each in found] == [TimeoutError]
     (sink,) = serve(world)
-    world.run(CONNECT_TIMEOUT_S)
+    world.run(CONNECT_TIMEOUT_SECONDS)
     assert len(found) == 3 and len(sink.accepted) == 1
 
 
@@ -226,7 +226,7 @@ def test_a_one_way_partition_keeps_connections_from_being_made(world: World, blo
     world.run(5.0)
     assert {type(each) for each in found} == {TimeoutError}
     world.fabric.heal(*blocked)
-    world.run(CONNECT_TIMEOUT_S + 0.1)
+    world.run(CONNECT_TIMEOUT_SECONDS + 0.1)
     assert isinstance(found[-1], SimulatedTransport)
 
 
@@ -256,7 +256,7 @@ def test_in_a_long_partition_the_end_that_connected_gives_up_and_the_other_does_
     (sink,) = serve(world)
     (client,) = connected(world, b"before ")
     world.fabric.block(*blocked)
-    world.run(UNACKNOWLEDGED_S + 1.1)
+    world.run(UNACKNOWLEDGED_SECONDS + 1.1)
     assert state(client) == "broken"
     client.close()
     world.fabric.heal(*blocked)

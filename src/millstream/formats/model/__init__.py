@@ -1,1 +1,1 @@
-"""The nouns every room shares: identifiers, offsets, epochs, error values. Imports only the standard library."""
+"""Identifiers, offsets, epochs and error codes that all packages share. Imports only the standard library."""

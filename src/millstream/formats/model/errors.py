@@ -1,19 +1,17 @@
-"""Errors that a client may see: Kafka's table of codes, and the one exception that carries a code.
+"""Kafka's error codes, and the exception that carries one.
 
-`KafkaError` is for what the peer or the machine did wrong. Our own mistakes are assertions, and reach the client as
-UNKNOWN_SERVER_ERROR.
-"""
+`KafkaError` is for errors of the peer or the machine. Bugs are assertions; the client gets UNKNOWN_SERVER_ERROR."""
 
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error codes; `retriable` says whether a client may simply try again."""
+    """Kafka's error codes; `retriable` tells whether a client may retry."""
 
     retriable: bool
 
-    if not TYPE_CHECKING:  # a type checker would want both arguments where a code is looked up
+    if not TYPE_CHECKING:  # mypy would require both arguments where a code is looked up
 
         def __new__(cls, code: int, retriable: bool) -> "ErrorCode":
             member = int.__new__(cls, code)
@@ -159,7 +157,7 @@ class ErrorCode(IntEnum):
 
 
 class KafkaError(Exception):
-    """A refusal with Kafka's code and a sentence that tells a person what to do."""
+    """An error with Kafka's code and a message that says what to do."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -171,7 +169,7 @@ class KafkaError(Exception):
 
 
 class InvalidRecordsError(KafkaError):
-    """A batch is refused for some of its records: which ones, and why."""
+    """A batch is refused because of some of its records; has the number and the error of each."""
 
     def __init__(
         self, message: str, records: tuple[tuple[int, str], ...], code: ErrorCode = ErrorCode.INVALID_RECORD

@@ -1,7 +1,4 @@
-"""Identifiers with types of their own, so that an offset is never passed where an epoch belongs.
-
-What a decided transaction tells the partitions it wrote to, and who writes in one.
-"""
+"""Identifiers with types, so that an offset is never passed where an epoch belongs; producers and transaction markers."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -18,14 +15,14 @@ ProducerEpoch = NewType("ProducerEpoch", int)
 TimestampMs = NewType("TimestampMs", int)
 
 NO_TOPIC_ID = TopicId(UUID(int=0))
-"""What the wire sends where a topic id is not known."""
+"""Sent in place of an unknown topic id."""
 
 NO_PRODUCER_ID = ProducerId(-1)
 UNKNOWN_OFFSET = Offset(-1)
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic; prints as its directory is named."""
+    """One partition of one topic; prints as the name of its directory."""
 
     topic: TopicName
     partition: int
@@ -36,7 +33,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """A producer as its batches name it; a greater epoch fences the smaller ones."""
+    """Producer id and epoch of a batch; a greater epoch fences smaller ones."""
 
     producer_id: int
     epoch: int
@@ -44,7 +41,7 @@ class ProducerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The end of a transaction: its producer, the outcome, and the coordinator that decided it."""
+    """A transaction marker: producer, commit or abort, and the epoch of the coordinator."""
 
     producer_id: int
     producer_epoch: int
@@ -54,18 +51,18 @@ class Marker:
 
 
 class Origin(Enum):
-    """Who made a batch that the leader of a partition appends."""
+    """The sender of a batch that the leader of a partition appends."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    """A broker's own, such as offsets that a group commits in a transaction: nobody counts its sequence."""
+    """The broker itself, for example offsets committed in a transaction: without sequence numbers."""
 
 
 class VerificationGuard:
-    """Stands for one question to the transaction coordinator: whether a producer's transaction has the partition.
+    """Stands for one verification request to the transaction coordinator: does the transaction have the partition?
 
-    Only the append that follows a yes to the very question is let through. What ends the transaction, or the producer's
-    standing, takes the guard away; an answer that comes later is worth nothing then.
+    Only the append after a positive response to this request is accepted. The end of the transaction, or a change of
+    the producer's epoch, invalidates the guard; a later response has no effect.
     """
 
     __slots__ = ()

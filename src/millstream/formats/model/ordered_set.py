@@ -1,4 +1,4 @@
-"""A set with an order."""
+"""A set that keeps the order of insertion."""
 
 from typing import TypeVar
 
@@ -6,8 +6,8 @@ T = TypeVar("T")
 
 
 class OrderedSet(dict[T, None]):
-    """Things in the order in which they came. A set of objects has another order in each process, so whatever is done
-    with all of its members would be done in another order, too, and no simulated run could be repeated."""
+    """Items in the order of insertion. A plain set of objects has another order in each process, and a simulated run
+    could not be repeated."""
 
     __slots__ = ()
 

@@ -1,1 +1,1 @@
-"""Kafka's wire as bytes: framing, message schemas, the hand-tuned produce and fetch codecs. No sockets here."""
+"""Kafka's wire protocol as bytes: message schemas and their codecs, the codecs of Produce and Fetch. No sockets."""

@@ -1,12 +1,11 @@
 """Codecs compiled from structures: one Python function for each version of a message, generated as source.
 
-A run of fields of fixed size is one call of `struct`, and lengths, counts and positions stay in local variables. That
-is about three times as quick as a function for each field, and most requests are small ones.
+Adjacent fields of fixed size are one call of `struct`; lengths, counts and positions are local variables. That is about
+three times as fast as a function for each field, and most requests are small.
 
-Bytes may come from anywhere. So a reader checks each length and count against the bytes that are left before it takes
-any memory. A field of fixed size may be read from behind the message's end, within the buffer; the last check finds
-that. What is wrong with the bytes is a `MalformedMessage`, and nothing else.
-"""
+The bytes are not trusted. A reader checks each length and count against the remaining bytes before it allocates memory.
+A field of fixed size may be read beyond the end of the message, within the buffer; the last check finds that. Invalid
+bytes raise `MalformedMessage`, and nothing else."""
 
 import struct
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from millstream.formats.protocol.primitives import (
 from millstream.formats.protocol.structure import Field, Message, Structure
 
 _LONGEST_MESSAGE = 2000
-"""Error messages repeat what a client sent, and old versions have no room for all that a client can send."""
+"""Error messages may repeat a client's data, which may be too long for old versions."""
 _FIXED = {
     "bool": "?",
     "int8": "b",
@@ -44,13 +43,13 @@ _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
 
 def compile_reader(structure: Structure, version: int, flexible: bool) -> Reader:
-    """A function that reads one such structure at a cursor, and moves the cursor behind it."""
+    """A function that reads one structure at a cursor, and moves the cursor after it."""
     source = _ReaderSource(version, flexible)
     return source.function(lambda target: source.structure(structure, target))
 
 
 def compile_writer(structure: Structure, version: int, flexible: bool) -> Writer:
-    """A function that appends one such structure, given as a dictionary, to a bytearray."""
+    """A function that appends one structure, given as a dictionary, to a bytearray."""
     source = _WriterSource(version, flexible)
     return source.function(lambda value: source.structure(structure, value))
 
@@ -82,7 +81,7 @@ def _item(array: Field) -> Field:
 
 
 class _Source:
-    """Lines of a function that is being written, and the objects it refers to."""
+    """The source lines of a function, and the objects it refers to."""
 
     def __init__(self, version: int, flexible: bool, names: dict[str, Any]) -> None:
         self.version = version
@@ -107,7 +106,7 @@ class _Source:
         return f"{prefix}{self._made}"
 
     def name(self, value: Any) -> str:
-        """A name under which the function finds an object."""
+        """The name of an object in the function."""
         found = self.local("K")
         self._names[found] = value
         return found
@@ -125,7 +124,7 @@ def _is_fixed(each: Field) -> bool:
 
 
 def _runs(fields: list[Field]) -> list[list[Field]]:
-    """The fields in their order: neighbours of fixed size together, others one by one."""
+    """The fields in order: adjacent ones of fixed size together, others one by one."""
     runs: list[list[Field]] = []
     for each in fields:
         if runs and _is_fixed(each) and _is_fixed(runs[-1][-1]):
@@ -140,7 +139,7 @@ def _runs(fields: list[Field]) -> list[list[Field]]:
 
 @lru_cache(maxsize=10_000)
 def _uuid(data: bytes) -> UUID:
-    """The same ids come again and again."""
+    """Cached: the same ids come many times."""
     return UUID(bytes=data)
 
 
@@ -204,7 +203,7 @@ class _ReaderSource(_Source):
         self.line("buffer, p, end, budget = cursor.buffer, cursor.position, cursor.end, cursor.budget")
         self.block("try:", lambda: fill("result"))
         self.line("except (IndexError, StructError):")
-        self.line("    raise MalformedMessage(f'the message goes on behind its end at {end}') from None")
+        self.line("    raise MalformedMessage(f'the message continues after its end at {end}') from None")
         self.line("except UnicodeDecodeError as error:")
         self.line("    raise MalformedMessage(f'string is not UTF-8: {error.reason}') from None")
         self.line("if p > end:")
@@ -237,7 +236,7 @@ class _ReaderSource(_Source):
         self.line(f"{target} = {message}")
 
     def _default(self, each: Field, target: str) -> None:
-        """What a field is that was not sent: made for each message where it could be changed."""
+        """The value of a field that was not sent; mutable values are made for each message."""
         default = each.default()
         if isinstance(default, Message):
             assert each.children is not None
@@ -273,7 +272,7 @@ class _ReaderSource(_Source):
             self.line(f"{message}.{name} = uuid({variable})")
 
     def _field(self, each: Field, target: str) -> None:
-        """A field of a size that is not fixed."""
+        """A field of variable size."""
         nullable = self.version in each.nullable
         if each.type.startswith("[]"):
             self._array(each, target, nullable)
@@ -306,7 +305,7 @@ class _ReaderSource(_Source):
             self.line(f"p += {2 if short else 4}")
 
     def _unless_null(self, target: str, nullable: bool, what: str, fill: Callable[[], None]) -> None:
-        """What is read where the length in `n` is one."""
+        """Reads a value unless the length in `n` means null."""
         if nullable:
             self.line("if n == -1:")
             self.line(f"    {target} = None")
@@ -416,7 +415,7 @@ class _WriterSource(_Source):
         has_no_tags = self.flexible and not tagged
         for number, run in enumerate(runs, 1):
             if _is_fixed(run[0]):
-                # A structure without tagged fields ends in their count, which is a byte of zero.
+                # A structure without tagged fields ends in their count, a zero byte.
                 ends_here = has_no_tags and number == len(runs)
                 self._fixed(run, values, "x" if ends_here else "")
             else:
@@ -436,7 +435,7 @@ class _WriterSource(_Source):
         return field_writer(each, self.version, self.flexible)
 
     def _given(self, each: Field, values: str) -> str:
-        """The expression for what the sender gives, or what stands for it."""
+        """The expression for the given value, or for the default."""
         if each.is_mutable and each.unset(self.version) is not None:
             unset = f"{self.name(each.default)}()"
         else:
@@ -458,7 +457,7 @@ class _WriterSource(_Source):
             self._field(each, value)
 
     def _field(self, each: Field, value: str) -> None:
-        """A field of a size that is not fixed."""
+        """A field of variable size."""
         nullable = self.version in each.nullable
         if each.type == "{}":
             children = each.children

@@ -1,10 +1,7 @@
-"""Fetch (API 1, versions 4 to 18), by hand: the request that carries every byte to every consumer.
+"""The codecs of Fetch (API 1, versions 4 to 18) and of the ShareFetch response, by hand.
 
-A response is not one piece of bytes: it is headers with holes, and each hole is a stretch of a segment file that the
-network room sends with `sendfile`. `encode_response` returns such a list of parts.
-
-The answer to ShareFetch, written by hand since its records are stretches of files; all of its versions are alike.
-"""
+A response is a list of parts: bytes, and between them file ranges, which the server sends with `sendfile`. All versions
+of ShareFetch have the same response."""
 
 import struct
 from collections.abc import Sequence
@@ -56,7 +53,7 @@ _FIELDS_V12 = struct.Struct(">iiqiqi")
 
 
 UNKNOWN_HIGH_WATERMARK = (1 << 63) - 1
-"""What a follower that does not say its high watermark is taken to know: everything, so it is told nothing early."""
+"""For a follower that does not send its high watermark: it gets no early response with a new one."""
 
 
 class FetchPartition(NamedTuple):
@@ -71,7 +68,7 @@ class FetchPartition(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """`replica_id` is -1 for a consumer; a follower names itself and the epoch of its registration."""
+    """`replica_id` is -1 for a consumer; a follower sends its broker id and broker epoch."""
 
     replica_id: int
     max_wait_ms: int
@@ -88,7 +85,7 @@ class FetchRequest(NamedTuple):
 
 
 class FileRange(Protocol):
-    """Bytes of a file, for the network to send."""
+    """A range of a file, for the server to send."""
 
     @property
     def length(self) -> int: ...
@@ -107,19 +104,19 @@ class PartitionResult(NamedTuple):
     current_leader: tuple[int, int] | None = None
     """Leader id and epoch."""
     snapshot_id: tuple[int, int] | None = None
-    """End offset and epoch of the snapshot that a follower of the metadata log must read first."""
+    """End offset and epoch of the snapshot that an observer of the metadata log must fetch first."""
 
 
 def parse(buffer: bytearray, position: int, end: int, version: int) -> FetchRequest:
-    """Reads a request body; bytes that are left before `end` are passed over, as Kafka does."""
+    """Reads a request body; remaining bytes before `end` are ignored, as in Kafka."""
     try:
         request, position = (_parse_flexible if version >= FIRST_FLEXIBLE else _parse_legacy)(
             buffer, position, end, version
         )
     except (struct.error, IndexError):
-        raise MalformedMessage("fetch request ends in the middle") from None
+        raise MalformedMessage("fetch request is incomplete") from None
     if position > end:
-        raise MalformedMessage("fetch request ends in the middle")
+        raise MalformedMessage("fetch request is incomplete")
     return request
 
 
@@ -295,7 +292,7 @@ def _legacy_string(buffer: bytearray, position: int) -> tuple[bytes, int]:
 
 
 class ResponseParts:
-    """A response under construction: bytes, and stretches of files between them."""
+    """A response under construction: bytes, and file ranges between them."""
 
     __slots__ = ("head", "length", "out", "parts")
 
@@ -305,9 +302,9 @@ class ResponseParts:
         self.out = head
         self.length = 0
 
-    def add_file(self, stretch: FileRange) -> None:
-        self.parts.append(stretch)
-        self.length += stretch.length
+    def add_file(self, file_range: FileRange) -> None:
+        self.parts.append(file_range)
+        self.length += file_range.length
         self.out = bytearray()
         self.parts.append(self.out)
 
@@ -327,7 +324,7 @@ def encode_response(
     locate: Locate | None = None,
     listener: str = "",
 ) -> None:
-    """Appends a response body to the parts; `locate` finds the leaders that it names."""
+    """Appends a response body to the parts; `locate` finds the endpoints of its leaders."""
     if version >= 7:
         parts.out += _RESPONSE_HEAD_V7.pack(throttle_ms, error, session_id)
     else:
@@ -452,7 +449,7 @@ class ShareFetchResponse:
     lock_timeout_ms: int = 0
     topics: dict[UUID, list[SharePartitionResult]] = field(default_factory=dict)
     endpoints: Sequence[NodeEndpoint] = ()
-    """Where the leaders are of partitions that this broker does not lead."""
+    """The endpoints of leaders, for partitions that this broker does not lead."""
 
     def encode(self, parts: ResponseParts, version: int) -> None:
         out = parts.out

@@ -1,8 +1,7 @@
-"""Produce (API 0, versions 3 to 13), by hand: the one request whose cost is every producer's cost.
+"""The codec of Produce (API 0, versions 3 to 13), by hand.
 
-Parsing finds where each partition's batches lie in the request's buffer and copies none. Versions 0 to 2 carried record
-formats that Kafka 4 dropped; they are advertised (as Kafka does, for old librdkafka) and refused.
-"""
+The parser finds the position of each partition's batches in the request's buffer and copies none. Versions 0 to 2 have
+record formats that Kafka 4 dropped. They are advertised, as in Kafka, for old librdkafka, and refused."""
 
 import struct
 from collections.abc import Callable
@@ -36,7 +35,7 @@ _LEADER_TAG = struct.Struct(">bbbiib")
 
 
 class PartitionData(NamedTuple):
-    """Where one partition's record batches lie in the request's buffer; an absent record set has start == end."""
+    """The position of one partition's batches in the request's buffer; start == end if there are none."""
 
     partition: int
     start: int
@@ -59,22 +58,22 @@ class PartitionResult(NamedTuple):
     log_start_offset: int = -1
     message: str | None = None
     current_leader: tuple[int, int] | None = None
-    """Leader id and epoch, for a client that came to the wrong node."""
+    """Leader id and epoch, for a client that sent to another node."""
     record_errors: tuple[tuple[int, str], ...] = ()
-    """The records for which the batch is refused, by their place in it, and what is wrong with each."""
+    """The records because of which the batch is refused: number in the batch, and error."""
 
 
 def parse(buffer: bytearray, position: int, end: int, version: int) -> ProduceRequest:
-    """Reads a request body; bytes that are left before `end` are passed over, as Kafka does."""
+    """Reads a request body; remaining bytes before `end` are ignored, as in Kafka."""
     try:
         if version >= FIRST_FLEXIBLE:
             request, position = _parse_flexible(buffer, position, end, version)
         else:
             request, position = _parse_legacy(buffer, position, end)
     except (struct.error, IndexError):
-        raise MalformedMessage("produce request ends in the middle") from None
+        raise MalformedMessage("produce request is incomplete") from None
     if position > end:
-        raise MalformedMessage("produce request ends in the middle")
+        raise MalformedMessage("produce request is incomplete")
     return request
 
 
@@ -108,7 +107,7 @@ def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) ->
             if stop > end:
                 raise MalformedMessage("record set runs past the end of the request")
             partitions.append(PartitionData(index, position, stop))
-            # An empty tag section is one zero byte: by far the usual case.
+            # No tagged fields is one zero byte: the usual case.
             position = stop + 1 if not buffer[stop] else skip_tags(buffer, stop, end)
         topics.append((topic, partitions))
         position = position + 1 if not buffer[position] else skip_tags(buffer, position, end)
@@ -159,7 +158,7 @@ def encode_response(
     locate: Locate | None = None,
     listener: str = "",
 ) -> None:
-    """Appends a response body; `locate` finds the leaders that it names."""
+    """Appends a response body; `locate` finds the endpoints of its leaders."""
     if version >= FIRST_FLEXIBLE:
         leaders = _encode_flexible(out, topics, version, throttle_ms)
         if leaders and locate is not None:
@@ -176,7 +175,7 @@ def _encode_flexible(
     version: int,
     throttle_ms: int,
 ) -> dict[int, None] | None:
-    """All but the tags at the end; returns the leaders that are named."""
+    """Everything except the tagged fields at the end; returns the leaders in the response."""
     leaders: dict[int, None] | None = None
     by_id = version >= FIRST_WITH_TOPIC_ID
     append_varint(out, len(topics) + 1)
@@ -210,10 +209,10 @@ def _encode_flexible(
 
 
 def _record_errors(errors: tuple[tuple[int, str], ...], encode: Callable[[str], bytes]) -> bytes:
-    """There may be thousands, and few reasons: each of these is encoded once."""
+    """There may be thousands of errors with few messages: each message is encoded once."""
     reasons = {reason: encode(reason) for _, reason in errors}
     pack = _INT32.pack
-    return b"".join([pack(place) + reasons[reason] for place, reason in errors])
+    return b"".join([pack(number) + reasons[reason] for number, reason in errors])
 
 
 def _flexible_reason(reason: str) -> bytes:

@@ -1,7 +1,6 @@
-"""Fetch as a follower sends it and reads the answer, by hand: what every replicated byte goes through.
+"""The codec of Fetch for a follower, by hand: encodes its requests and reads the leader's responses.
 
-Versions 13 and later, in which topics have ids.
-"""
+Versions 15 and later, with topic ids."""
 
 import struct
 from collections.abc import Iterable, Mapping
@@ -45,7 +44,7 @@ FetchRow = tuple[int, int, int, int, int, int]
 
 
 class Fetched(NamedTuple):
-    """What a leader answers of one partition."""
+    """The leader's response for one partition."""
 
     partition: int
     error: int
@@ -89,7 +88,7 @@ def encode_request(
 
 @lru_cache(maxsize=16)
 def _tail(cluster_id: str | None, replica_id: int, replica_epoch: int) -> bytes:
-    """What stands behind the partitions: the same in all requests of a broker."""
+    """The end of a request, after the partitions: the same in all requests of a broker."""
     out = bytearray(b"\x01")  # no rack: replicas read from the leader
     out.append(1 if cluster_id is None else 2)
     if cluster_id is not None:
@@ -107,11 +106,11 @@ def _tail(cluster_id: str | None, replica_id: int, replica_epoch: int) -> bytes:
 
 
 def parse_response(frame: bytearray, position: int) -> ReplicaFetchResponse:
-    """Reads a response body; the records stay where they are in the frame."""
+    """Reads a response body; the records are views of the frame."""
     try:
         return _parse(frame, position)
     except (struct.error, IndexError):
-        raise MalformedMessage("fetch response ends in the middle") from None
+        raise MalformedMessage("fetch response is incomplete") from None
 
 
 def _parse(frame: bytearray, position: int) -> ReplicaFetchResponse:

@@ -1,14 +1,11 @@
-"""Message schemas in a notation of our own (`structure`), and the codecs made from them (`codec`).
+"""Message schemas, in the notation of `structure`, with the codecs made from them (`codec`).
 
-One entry describes all versions of one message, as Kafka's own definitions do. From the first flexible version on,
-lengths are compact varints and every structure ends in its tagged fields.
+One entry describes all versions of a message, as Kafka's definitions do. From the first flexible version on, lengths
+are compact varints and every structure ends in its tagged fields.
 
-Decoding gives an object that has the fields of *all* versions, those that were not sent at their defaults; encoding
-takes a dictionary and sends the fields that the version has. So a handler is written once, for every version.
-Codecs are compiled from the text when a version is first used.
-
-The messages of Kafka's wire, by API: their schemas, and which versions this broker speaks of each.
-"""
+A decoded message has the fields of *all* versions; fields that were not sent have their defaults. Encoding takes a
+dictionary and sends the fields of the version. So a handler is written once for all versions. Codecs are compiled when
+a version is first used."""
 
 import struct
 from collections.abc import Mapping
@@ -41,7 +38,7 @@ class Schema:
         return self.flexible.low <= version <= self.flexible.high
 
     def read(self, cursor: Cursor, version: int) -> Message:
-        """Decodes one message at the cursor; raises MalformedMessage for bytes that are not one."""
+        """Decodes one message at the cursor; raises MalformedMessage for invalid bytes."""
         reader = self._readers.get(version)
         if reader is None:
             reader = self._readers[version] = compile_reader(self.root, version, self.is_flexible(version))
@@ -49,7 +46,7 @@ class Schema:
         return message
 
     def decode(self, data: bytes | bytearray | memoryview, version: int) -> Message:
-        """Decodes bytes that hold this message and nothing else."""
+        """Decodes bytes that contain only this message."""
         cursor = Cursor(data)
         message = self.read(cursor, version)
         if cursor.position != cursor.end:
@@ -72,7 +69,7 @@ class Schema:
 
 
 def split_entries(text: str) -> dict[tuple[str, str], str]:
-    """The entries of a schema file, by kind and name; each is parsed only when it is asked for."""
+    """The entries of a schema file, by kind and name; each is parsed when it is first used."""
     entries = {}
     for block in text.split("\n\n"):
         entry = "\n".join(line for line in block.splitlines() if not line.startswith("#"))

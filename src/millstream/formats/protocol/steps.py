@@ -1,8 +1,7 @@
-"""Long messages read and written in steps: a generator that stops after some hundred array items.
+"""Codecs for long messages: generators that pause after some hundred array items.
 
-`schema.py` reads and writes a message in one go, which is faster. A message of 100,000 items takes tenths of a second
-that way, and the event loop serves nothing else meanwhile. Between two steps it does.
-"""
+`schema.py` reads and writes a message at once, which is faster. A message of 100,000 items takes tenths of a second that
+way, and blocks the event loop. Between two steps, the event loop serves other requests."""
 
 import struct
 from collections.abc import Callable, Generator, Mapping
@@ -20,7 +19,7 @@ Steps = Generator[None, None, Any]
 
 
 class _Count:
-    """Counts items, over all levels of a message; says when a step is full."""
+    """Counts items over all levels of a message, up to the end of a step."""
 
     __slots__ = ("left",)
 
@@ -56,7 +55,7 @@ def write_in_steps(
 
 
 def is_long(values: Any, most: int = ITEMS_PER_STEP) -> bool:
-    """Whether the fields of a message have more list items than fit into a step. Looks at no more than it must."""
+    """Whether the fields of a message have more list items than fit into a step. Stops when that is known."""
     return _left_after(values, most) < 0
 
 
@@ -95,8 +94,8 @@ def _has_arrays(structure: Structure, version: int) -> bool:
 
 
 def _is_parent(each: Field, version: int) -> bool:
-    """Whether it is a structure with arrays in it, read or written in steps itself. One that may be null is not: no
-    message has arrays in such a one that matter."""
+    """Whether it is a structure with arrays, itself read or written in steps. A nullable structure is not: no message
+    has long arrays in one."""
     return (
         each.type == "{}"
         and version not in each.nullable

@@ -6,8 +6,8 @@
         name string 0+ null:10+
       allow_auto_topic_creation bool 4+ = true
 
-A field has a name, a type, and the versions it is sent in; `null:` says in which versions it may be null, `tag:N:` that
-it is a tagged field, `=` its default. `[]` is an array, `{}` a structure whose fields are indented below it.
+A field has a name, a type, and the versions that send it; `null:` are the versions in which it may be null, `tag:N:`
+makes it a tagged field, `=` is its default. `[]` is an array, `{}` a structure whose fields are indented below it.
 """
 
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ _ZERO: dict[str, Any] = {
 
 
 class Message:
-    """A decoded structure; the fields are those of its schema, over all versions."""
+    """A decoded structure, with the fields of all versions of its schema. `wire_types` has a type for each message."""
 
     __slots__: tuple[str, ...] = ()
 
@@ -76,11 +76,11 @@ class Field:
 
     @property
     def is_mutable(self) -> bool:
-        """Whether a default must be made for each message."""
+        """Whether the default is a mutable value, made for each message."""
         return self.type.startswith("[]") or self.type == "{}"
 
     def default(self) -> Any:
-        """A fresh default value: what the field is in a version that does not send it."""
+        """A new default value: the field in a version that does not send it."""
         if self.default_text == "null":
             return _ZERO["uuid"] if self.type == "uuid" else None
         if self.type.startswith("[]"):
@@ -95,7 +95,7 @@ class Field:
         return True if self.default_text == "true" else int(self.default_text)
 
     def unset(self, version: int) -> Any:
-        """What is sent for a field that the sender does not mention: null where that can be said."""
+        """The value that is sent for a field that is not given: null if that is possible."""
         return None if self.default_text is None and version in self.nullable else self.default()
 
     def is_default(self, value: Any) -> bool:
@@ -128,7 +128,7 @@ class Structure:
         return message
 
     def plain(self, version: int) -> list[Field]:
-        """The fields that a version sends in their order."""
+        """The fields that a version sends, in order."""
         return [f for f in self.fields if version in f.versions and version not in f.tagged]
 
     def tagged(self, version: int) -> list[Field]:

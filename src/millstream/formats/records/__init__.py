@@ -1,1 +1,1 @@
-"""records room."""
+"""Kafka's record batches: header, records, compression, checks. No I/O."""

@@ -1,8 +1,7 @@
-"""The header of a v2 record batch: 61 bytes that tell the broker everything it needs to know on the hot path.
+"""The header of a v2 record batch: 61 bytes with everything that the hot path needs.
 
-Promises: no function here looks at single records, and none copies the batch. Layout, offsets within the batch and the
-CRC rule are Kafka's (KIP-98). Decoding records lives in `record`, codecs in `compression`.
-"""
+No function here reads single records, and none copies the batch. Layout, offsets and the CRC rule are Kafka's (KIP-98).
+Records are in `record`, codecs in `compression`."""
 
 from collections.abc import Iterator
 from struct import Struct
@@ -20,10 +19,10 @@ HEADER_SIZE = HEADER.size
 LOG_OVERHEAD = 12
 """Base offset and length: the part of a batch that its own length field does not count."""
 MINIMUM_LENGTH = HEADER_SIZE - LOG_OVERHEAD
-"""The least value of the length field: a batch with a header and no records section."""
+"""The smallest value of the length field: a batch without records."""
 
 PLACEMENT = Struct(">qii")
-"""Base offset, length, leader epoch: what the broker stamps. It lies outside the CRC."""
+"""Base offset, length, leader epoch: the broker sets them. They are not covered by the CRC."""
 CRC_START = 21
 """The CRC covers everything from the attributes to the end of the batch."""
 CRC_FIELD = Struct(">I")
@@ -91,12 +90,12 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(data: Bytes, position: int = 0) -> BatchHeader:
-    """The header at `position`; the caller has made sure that 61 bytes are there."""
+    """The header at `position`; the caller checks that there are 61 bytes."""
     return BatchHeader._make(HEADER.unpack_from(data, position))
 
 
 def is_plausible(header: BatchHeader) -> bool:
-    """Whether the fields that frame a batch make sense; garbage fails here before anything trusts its length."""
+    """Whether the fields that frame a batch are valid; to be checked before the length is used."""
     return (
         header.magic == MAGIC_V2
         and header.length >= MINIMUM_LENGTH
@@ -118,12 +117,12 @@ def iterate_headers(data: Bytes) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def is_behind(sequence: int, other: int) -> bool:
-    """Whether a sequence comes after another; they begin again at 0 after the greatest."""
+    """Whether a sequence comes after another; sequences wrap around to 0."""
     return 0 < (sequence - other) & MAX_SEQUENCE <= MAX_SEQUENCE // 2
 
 
 def checksum(data: Bytes, position: int, size: int) -> int:
-    """CRC32C of the batch of `size` bytes at `position`, as its CRC field should hold it."""
+    """CRC32C of the batch of `size` bytes at `position`."""
     return crc32c(memoryview(data)[position + CRC_START : position + size])
 
 
@@ -132,5 +131,5 @@ def has_valid_checksum(data: Bytes, position: int, header: BatchHeader) -> bool:
 
 
 def seal(data: bytearray | memoryview, position: int, size: int) -> None:
-    """Write the CRC of a batch whose bytes were changed in place."""
+    """Writes the CRC of a batch that was changed in place."""
     CRC_FIELD.pack_into(data, position + CRC_FIELD_START, checksum(data, position, size))

@@ -1,7 +1,6 @@
-"""Which walk over records is used: the compiled one where it was built, else the one in plain Python.
+"""Selects the walker of records: the compiled one if it was built, else the one in plain Python.
 
-`MILLSTREAM_PURE=1` forces the plain one. Both pass the same tests.
-"""
+`MILLSTREAM_PURE=1` selects plain Python. Both pass the same tests."""
 
 import os
 
@@ -22,4 +21,4 @@ if os.environ.get("MILLSTREAM_PURE", "") in ("", "0"):
 
         IS_COMPILED = True
     except ImportError:
-        pass  # it was not built: the other does the same, more slowly
+        pass  # not built

@@ -1,8 +1,7 @@
-"""The five codecs of a record batch's records section.
+"""The five compression codecs of record batches.
 
-Promises: decompression never takes more memory than its limit, whatever the input claims (a few bytes of gzip or zstd
-may otherwise become gigabytes); what we write, Java reads: xerial framing for snappy, independent blocks for lz4.
-"""
+Decompression never uses more memory than its limit, whatever the input claims (a few bytes of gzip or zstd may become
+gigabytes). Java reads the output: xerial framing for snappy, independent blocks for lz4."""
 
 import mmap
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import cramjam
 from millstream.formats.records.batch import Bytes
 
 MAX_DECOMPRESSED_BYTES = 256 << 20
-"""More than any batch a broker lets in would reasonably become."""
+"""Above the size of any reasonable batch."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
@@ -48,8 +47,8 @@ CODEC_BY_NAME = {
 }
 
 MOST_GROWTH = (1, 1032, 22, 255, 32768, 1, 1, 1)
-"""By codec: into how many bytes one compressed byte can become at most, by the formats themselves. (deflate: 258 bytes
-by two bits; snappy: 64 by three bytes; lz4: 255 by one; zstd: 128 KiB by a block of four.)"""
+"""By codec: the largest number of bytes from one compressed byte, by the formats. (deflate: 258 bytes from two bits;
+snappy: 64 from three bytes; lz4: 255 from one; zstd: 128 KiB from a block of four.)"""
 
 _FRAMED = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
 
@@ -90,8 +89,7 @@ def decompress(codec: Codec, data: Bytes, limit: int = MAX_DECOMPRESSED_BYTES) -
 
 @contextmanager
 def decompressed(codec: Codec, data: Bytes, limit: int = MAX_DECOMPRESSED_BYTES) -> Iterator[memoryview]:
-    """The records for as long as the context lasts: they are not copied, and large ones are given back to the system
-    at once."""
+    """The records while the context lasts: they are not copied, and the memory of large ones is freed at once."""
     with ExitStack() as stack:
         yield stack.enter_context(_content(codec, data, limit, stack))
 
@@ -110,8 +108,8 @@ def _content(codec: Codec, data: Bytes, limit: int, stack: ExitStack) -> memoryv
 
 
 def _decompress_framed(module: Any, data: Bytes, limit: int, stack: ExitStack) -> memoryview:
-    # The frames need not say how large they become, and may lie. A buffer of a likely size first, then one of the
-    # limit, whose pages exist only as far as they are written to.
+    # The frames need not have their decompressed size, and may be wrong. First a buffer of a likely size, then one of
+    # the limit, whose pages are allocated only when they are written.
     guess = min(limit, max(_FIRST_GUESS_BYTES, _FIRST_GUESS_RATIO * len(data)))
     room = bytearray(guess)
     try:

@@ -1,18 +1,8 @@
-"""Opening a batch that came from outside, within limits: what it may cost is known before it is opened.
+"""Opens batches within limits, and reads their records: by offset, by timestamp, keys and values.
 
-All code that looks into a batch does it here. The header's record count is held against the bytes and the limits first,
-decompression stops at its limit, and the walk over the records is compiled where that was built. Small batches may be
-opened on the event loop; everything else belongs into a thread.
-
-Records of one batch by their time, for ListOffsets: nothing else of them is looked at.
-
-For a thread. The walk over the records is compiled where that was built.
-
-Only the keys and values of a batch, quickly: to rebuild the state of a coordinator from its log.
-
-The CRC was checked when the bytes were read from the disk. Lengths in the records are not checked: wrong ones give
-wrong keys, or an IndexError. What a batch may become when it is opened is bounded.
-"""
+All code of the broker that reads inside a batch uses this module. The record count is checked against the bytes and the
+limits first, decompression stops at its limit, and the walk over the records is compiled if that was built. Small
+batches may be opened on the event loop; others in a thread."""
 
 import time
 from collections.abc import Iterator
@@ -34,7 +24,7 @@ from millstream.formats.records.record import Record, read_record
 from millstream.formats.records.varint import MAX_LONG_BYTES, MalformedRecordError, read_varint
 
 MINIMUM_RECORD_BYTES = 7
-"""A length, attributes, and deltas of one byte each; no key, no value, no headers."""
+"""Length, attributes and deltas of one byte each; no key, no value, no headers."""
 SMALL_BYTES = 64 << 10
 """Decompressed: up to here a batch may be opened on the event loop."""
 SMALL_RECORDS = 10_000 if IS_COMPILED else 500
@@ -59,7 +49,7 @@ class BeyondLimitsError(KafkaError):
 
 
 def is_possible_count(header: BatchHeader) -> bool:
-    """Whether so many records can be in so many bytes."""
+    """Whether the batch can have as many records as its header says."""
     most = min((header.size - HEADER_SIZE) * MOST_GROWTH[header.codec], MAX_DECOMPRESSED_BYTES)
     return 0 <= header.record_count * MINIMUM_RECORD_BYTES <= most
 
@@ -68,8 +58,8 @@ def is_possible_count(header: BatchHeader) -> bool:
 def opened(header: BatchHeader, batch: Bytes, limits: OpeningLimits) -> Iterator[memoryview]:
     """The records of a batch as bytes, decompressed, while the context lasts; `batch` begins with the header.
 
-    BeyondLimitsError where that would be too much, and KafkaError for what no batch can be. Lengths in the records are
-    not looked at: `check` does that.
+    BeyondLimitsError above the limits, KafkaError for an invalid batch. Lengths in the records are not checked: `check`
+    does that.
     """
     if not is_possible_count(header):
         raise KafkaError(
@@ -87,7 +77,7 @@ def opened(header: BatchHeader, batch: Bytes, limits: OpeningLimits) -> Iterator
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {header.codec}") from None
     content = memoryview(batch)[HEADER_SIZE : header.size]
     if codec is Codec.NONE:
-        yield content  # it takes no more memory than it does already
+        yield content  # no copy
         return
     try:
         with decompressed(codec, content, limits.max_bytes) as records:
@@ -102,8 +92,8 @@ def opened(header: BatchHeader, batch: Bytes, limits: OpeningLimits) -> Iterator
 
 
 def records_between(header: BatchHeader, batch: Bytes, first: int, last: int, limits: OpeningLimits) -> list[Record]:
-    """The records of a batch with offsets from `first` to `last`, and no more of them than offsets: those before are
-    passed over, those behind are not looked at. Raises as `opened` does, and INVALID_RECORD."""
+    """The records of a batch with offsets from `first` to `last`, at most one for each offset. Earlier records are
+    skipped, later ones not read. Raises as `opened` does, and INVALID_RECORD."""
     found: list[Record] = []
     most = last - first + 1
     try:
@@ -112,7 +102,7 @@ def records_between(header: BatchHeader, batch: Bytes, first: int, last: int, li
             position, number = seek_offset(content, 0, len(content), count, first - header.base_offset)
             while number < count and len(found) < most:
                 if len(found) & _STEP == _STEP:
-                    time.sleep(0)  # others may want the interpreter
+                    time.sleep(0)  # lets other threads run
                 size, body = read_varint(content, position)
                 if size < 1 or body + size > len(content):
                     raise MalformedRecordError(f"record {number} of {size} bytes does not fit into its batch")
@@ -129,9 +119,9 @@ def records_between(header: BatchHeader, batch: Bytes, first: int, last: int, li
 
 
 def check(header: BatchHeader, records: memoryview, *, needs_keys: bool = False, most: int = 1) -> list[int]:
-    """Holds the records against their header; INVALID_RECORD if they cannot be taken apart.
+    """Checks the records against their header; INVALID_RECORD if they are malformed.
 
-    Returns which of them have no key if `needs_keys`: the first `most`, by number.
+    With `needs_keys`, returns the numbers of the first `most` records without a key.
     """
     try:
         return check_records(records, 0, len(records), header.record_count, header.last_offset_delta, needs_keys, most)
@@ -179,10 +169,9 @@ def latest_record(header: BatchHeader, batch: Bytes, limits: OpeningLimits) -> t
 def records_outside(
     header: BatchHeader, batch: Bytes, earliest: int, latest: int, limits: OpeningLimits
 ) -> list[tuple[int, int]]:
-    """Number and timestamp of each record whose timestamp is outside of these two; -1 is no timestamp, and never is.
+    """Number and timestamp of each record outside of the range; -1 means no timestamp, and is valid.
 
-    In plain Python: for batches that are refused, and with limits that suit it. Raises as `opened` does, and
-    INVALID_RECORD.
+    In plain Python, for batches that are refused: give it small limits. Raises as `opened` does, and INVALID_RECORD.
     """
     found = []
     position = 0
@@ -212,11 +201,15 @@ def _malformed(error: MalformedRecordError) -> KafkaError:
 
 KeyValue = tuple[bytes | None, bytes | None]
 _MOST_COPIED = 1 << 20
-"""Bytes are read more quickly than a view of them, but copying many of them holds the interpreter's lock for long."""
+"""Bytes are read faster than a memoryview, but a large copy holds the interpreter's lock for long."""
 
 
 def iterate_key_values(header: BatchHeader, batch: Bytes, limits: OpeningLimits) -> Iterator[KeyValue]:
-    """Key and value of each record, in order; `batch` begins with the header. Raises as `opened` does."""
+    """Key and value of each record, in order; `batch` begins with the header. Raises as `opened` does.
+
+    To rebuild a coordinator from its log, whose CRCs were checked. Lengths in the records are not checked: wrong ones
+    give wrong keys, or an IndexError.
+    """
     with opened(header, batch, limits) as content:
         yield from _key_values(bytes(content) if len(content) <= _MOST_COPIED else content, header.record_count)
 
@@ -224,7 +217,7 @@ def iterate_key_values(header: BatchHeader, batch: Bytes, limits: OpeningLimits)
 def _key_values(data: Bytes, count: int) -> Iterator[KeyValue]:
     position = 0
     for _ in range(count):
-        # Lengths of one byte are written out: most are, and the calls would cost more than all the rest.
+        # Most lengths have one byte. They are decoded inline: calls would cost more than the rest.
         byte = data[position]
         if byte < 0x80:
             end = position + 1 + (byte >> 1)

@@ -1,9 +1,7 @@
-"""Single records: a batch made of them, and a batch taken apart into them.
+"""Single records: builds a batch from records, and decodes a batch into records.
 
-This is the whole codec of v2 batches in plain Python, for whatever is O(records): the metadata log, the cleaner, tools
-and tests. The hot path never comes here. Bytes of strangers are taken apart with KafkaError for all that is wrong with
-them, and never with more memory than the limit on decompression.
-"""
+The codec of v2 batches in plain Python, for code that works on each record: the metadata log, the cleaner, tools and
+tests. The hot path does not use it. Invalid bytes raise KafkaError, and decompression has a limit."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -49,7 +47,7 @@ class Record(NamedTuple):
     timestamp: int = NO_TIMESTAMP
     """Milliseconds since 1970."""
     offset: int = NO_OFFSET
-    """Where it is in its log. When a batch is built, -1 means: one after the record before."""
+    """The offset in its log. When a batch is built, -1 means: the next offset."""
 
 
 def build_batch(
@@ -66,7 +64,7 @@ def build_batch(
     control: bool = False,
     log_append_time: int | None = None,
 ) -> bytearray:
-    """A sealed batch, writable so that a log can stamp it. There is no batch without a record."""
+    """A batch with its CRC, writable so that a log can set its offset. `records` must not be empty."""
     assert records, "a batch has at least one record"
     base_timestamp = records[0].timestamp
     max_timestamp = max(record.timestamp for record in records) if log_append_time is None else log_append_time
@@ -95,7 +93,7 @@ def build_batch(
 
 
 def read_batches(data: Bytes, limit: int = MAX_DECOMPRESSED_BYTES) -> Iterator[tuple[BatchHeader, list[Record]]]:
-    """Each batch of `data` with its records. A batch that is cut off at the end is left out, as in a fetch answer."""
+    """Each batch of `data` with its records. An incomplete batch at the end is left out, as in a fetch response."""
     position, end = 0, len(data)
     while end - position >= HEADER_SIZE:
         header = read_header(data, position)
@@ -110,9 +108,9 @@ def read_batches(data: Bytes, limit: int = MAX_DECOMPRESSED_BYTES) -> Iterator[t
 
 
 def iterate_records(header: BatchHeader, batch: Bytes, limit: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-    """The records of one batch, whose bytes begin with its header; the CRC is the caller's to check.
+    """The records of one batch, which begins with its header. The caller checks the CRC.
 
-    INVALID_RECORD if the records are not what the header promises, CORRUPT_MESSAGE if they cannot be decompressed.
+    INVALID_RECORD if the records do not match the header, CORRUPT_MESSAGE if they cannot be decompressed.
     """
     try:
         codec = Codec(header.codec)
@@ -183,7 +181,7 @@ def _read_record(data: bytes, position: int, header: BatchHeader) -> tuple[Recor
     key, position = _read_nullable(data, position, end)
     value, position = _read_nullable(data, position, end)
     count, position = read_varint(data, position)
-    if not 0 <= count <= end - position:  # a header has two bytes at least: no count can make us allocate
+    if not 0 <= count <= end - position:  # a header has at least two bytes, so the count is bounded
         raise MalformedRecordError(f"{count} headers do not fit into their record")
     headers = []
     for _ in range(count):
@@ -200,7 +198,7 @@ def _read_record(data: bytes, position: int, header: BatchHeader) -> tuple[Recor
 
 def _read_nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     length, position = read_varint(data, position)
-    if length < 0:  # Kafka's own clients take any negative length for null
+    if length < 0:  # as Kafka's clients do: any negative length is null
         return None, position
     if length > end - position:
         raise MalformedRecordError(f"{length} bytes do not fit into their record")

@@ -1,7 +1,7 @@
-"""Walks over the records of an opened batch without making an object of each: is the batch what its header says?
+"""The walker of records: checks and searches the records of an opened batch without an object for each.
 
-The plain version; `_walking.pyx` is the same, compiled, and holds no lock. `compiled` says which one is used.
-"""
+The version in plain Python; `_walking.pyx` is the same, compiled, and releases the interpreter's lock. `compiled`
+selects one of them."""
 
 import time
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ from millstream.formats.records.varint import MAX_LONG_BYTES, MalformedRecordErr
 SCHEMA_PREFIX_BYTES = 5
 """A zero byte and the four bytes of an id, as Confluent's serializers write them."""
 NO_ID = -1
-"""In place of a schema id: the data does not begin with one."""
+"""In place of a schema id: the data has none."""
 _STEP = 255
-"""After so many records the interpreter's lock is offered to the event loop."""
+"""After this many records the interpreter's lock is released for the event loop."""
 
 
 def check_records(
     data: Bytes, position: int, end: int, count: int, last_offset_delta: int, needs_keys: bool, most: int
 ) -> list[int]:
-    """Checks every length in `count` records from `position` to `end`; MalformedRecordError where one is wrong. Offset
-    deltas must ascend up to the last one; so without a gap, if there are as many records as offsets.
+    """Checks every length in `count` records from `position` to `end`; MalformedRecordError if one is wrong. Offset
+    deltas must ascend and not exceed the last one.
 
-    Returns which records have no key, if `needs_keys`: the first `most` of them, by number.
+    With `needs_keys`, returns the numbers of the first `most` records without a key.
     """
     keyless: list[int] = []
     before = -1
@@ -72,7 +72,7 @@ def _length(data: Bytes, position: int, stop: int, number: int) -> tuple[int, in
 
 
 def seek_offset(data: Bytes, position: int, end: int, count: int, wanted: int) -> tuple[int, int]:
-    """Passes over records whose offset delta is below `wanted`: where the next one begins, and its number."""
+    """Skips records whose offset delta is below `wanted`; the position and the number of the next one."""
     for number in range(count):
         if number & _STEP == _STEP:
             time.sleep(0)
@@ -86,8 +86,7 @@ def seek_offset(data: Bytes, position: int, end: int, count: int, wanted: int) -
 def find_time(
     data: Bytes, position: int, end: int, count: int, least_time: int, least_offset: int
 ) -> tuple[int, int] | None:
-    """Offset and time of the first record whose time is not below `least_time`, nor its offset below `least_offset`;
-    all of them are deltas, as records have them."""
+    """Offset and timestamp of the first record with both at or above the given ones. All of them are deltas."""
     for number in range(count):
         if number & _STEP == _STEP:
             time.sleep(0)
@@ -98,7 +97,7 @@ def find_time(
 
 
 def latest_time(data: Bytes, position: int, end: int, count: int) -> tuple[int, int] | None:
-    """Offset and time of the record with the greatest time, the one with the lowest offset if there are several."""
+    """Offset and timestamp of the record with the greatest timestamp; the first of several."""
     latest: tuple[int, int] | None = None
     for number in range(count):
         if number & _STEP == _STEP:
@@ -110,22 +109,22 @@ def latest_time(data: Bytes, position: int, end: int, count: int) -> tuple[int, 
 
 
 def _deltas(data: Bytes, position: int, end: int, number: int) -> tuple[int, int, int]:
-    """Time and offset of the record at `position`, and where the next one begins."""
+    """Timestamp and offset of the record at `position`, and the position of the next one."""
     size, body = read_varint(data, position)
     if size < 1 or body + size > end:
         raise MalformedRecordError(f"record {number} of {size} bytes does not fit into its batch")
-    moment, place = read_varint(data, body + 1, MAX_LONG_BYTES)
-    offset, _ = read_varint(data, place)
+    moment, after = read_varint(data, body + 1, MAX_LONG_BYTES)
+    offset, _ = read_varint(data, after)
     return moment, offset, body + size
 
 
 def schema_faults(
     data: Bytes, position: int, count: int, of_keys: bool, known: Sequence[int], most: int
 ) -> tuple[list[tuple[int, int]], bool]:
-    """Keys, or values, that do not begin with one of the schema ids in `known`, which is sorted: the first `most`, as
-    number of the record and id (NO_ID if there is none); and whether all faults are ids that are not known.
+    """Keys, or values, that do not begin with a schema id in `known`, which is sorted: the first `most`, as number of
+    the record and id (NO_ID if there is none); and whether all faults are unknown ids.
 
-    The records must have been checked. A null has no schema, and is no fault.
+    The records must have been checked. A null has no schema and is valid.
     """
     faults: list[tuple[int, int]] = []
     only_unknown = True

@@ -24,7 +24,7 @@ from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import MetadataRecord
 from millstream.node.metadata.topics import NewTopic, TopicCreation
 from millstream.node.server.channel import Channel
-from millstream.node.server.envelope import answer_body
+from millstream.node.server.envelope import response_body
 from millstream.node.server.request import Api, Context, Response, api
 from millstream.node.server.service import Peer
 
@@ -184,7 +184,7 @@ class ControllerLink:
             if response.error_code:
                 raise KafkaError(ErrorCode(response.error_code), f"the controller refused {api}")
             try:
-                return answer_body(api, response.response_data, context.version)
+                return response_body(api, response.response_data, context.version)
             except MalformedMessage as error:
                 raise ConnectionError(f"the controller's response cannot be decoded: {error}") from None
 

@@ -14,7 +14,7 @@ from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.formats.protocol.wire_types import EnvelopeRequest, EnvelopeResponse
 from millstream.node.controller.active_controller import ActiveController
-from millstream.node.server.envelope import read_body, read_head, write_answer
+from millstream.node.server.envelope import read_body, read_head, write_response
 from millstream.node.server.request import Api, Context, Handler, Response, api
 from millstream.node.server.service import Peer
 from millstream.node.server.splitting import respond
@@ -172,7 +172,7 @@ class ControllerApis:
             if error.code == ErrorCode.NOT_CONTROLLER:
                 return {"error_code": ErrorCode.NOT_CONTROLLER}
             response = error_response(name, inner, error)
-        return {"response_data": await write_answer(name, response, head, self._turnstile)}
+        return {"response_data": await write_response(name, response, head, self._turnstile)}
 
 
 def _host(address: bytes) -> str:

@@ -1,1 +1,1 @@
-"""Produce, fetch and list offsets: what clients do with the partitions that this node leads."""
+"""Produce, Fetch, ListOffsets and related APIs: clients' access to the partitions that this node leads."""

@@ -1,10 +1,9 @@
-"""Fetch: find the bytes, wait for them if need be, and hand over stretches of files; never a record, never a copy.
+"""Fetch: find the bytes, wait for them if necessary, and send file ranges; no record is decoded, no byte copied.
 
-A fetch answers at once if it has `min_bytes`, an error to tell, or no time to wait. Otherwise it waits on its
-partitions and is woken by an append (a follower) or a commit (a consumer: the last stable offset, too, moves only with
-what is committed); nothing polls. Bytes that are not in the page cache, or that this process has not verified, are read
-ahead and checked in a thread before they are sent. The look at the logs is in `fetch_reading`.
-"""
+A fetch responds at once if it has `min_bytes`, an error to report, or no time to wait. Otherwise it waits on its
+partitions. An append wakes a follower, a commit wakes a consumer; nothing polls. Bytes that are not in the page cache,
+or not yet verified by this process, are read and checked in a thread before they are sent. `fetch_reading` reads the
+logs."""
 
 import asyncio
 import logging
@@ -24,13 +23,13 @@ from millstream.node.storage.log.log_reader import Slice
 
 OPENED_PER_TURN = 8
 SCAN_SECONDS = 5.0
-"""So often a follower's session looks at all its partitions: most, but not all that a follower is told of announces
-itself (retention moves a log's start)."""
+"""Interval at which a follower's session reads all its partitions: not every change wakes it (retention moves a log's
+start)."""
 _log = logging.getLogger("millstream.broker")
 
 Topics = list[tuple[bytes, list[PartitionResult]]]
 Deliver = Callable[[Topics, int, int], None]
-"""Takes the answer: topics, top-level error, session id."""
+"""Takes the response: topics, top-level error, session id."""
 
 
 class FetchHandler:
@@ -50,10 +49,10 @@ class FetchHandler:
         self.sessions = FetchSessions(session_slots, environment.randomness)
         self.reader = FetchReader(partitions, cluster, max_bytes, RepeatedReads(environment, limits))
         self.waiting = self.waiting_followers = 0
-        """Fetches that wait for something to read."""
+        """Number of waiting fetches."""
 
     def fetch(self, request: FetchRequest, version: int, deliver: Deliver) -> "FetchWait | None":
-        """Answers through `deliver`, now or later; returns what waits, so that it can be given up."""
+        """Responds through `deliver`, now or later; returns the waiting fetch, so that it can be cancelled."""
         try:
             self._check_cluster(request)
             self._check_replica(request)
@@ -72,7 +71,7 @@ class FetchHandler:
                 raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is cluster {known}")
 
     def _check_replica(self, request: FetchRequest) -> None:
-        """Refuses a broker epoch that does not exist: once noted, it would make the real follower an older one."""
+        """Refuses a broker epoch that does not exist: if it were stored, the real follower would have a stale epoch."""
         broker_id, broker_epoch = request.replica_id, request.replica_epoch
         if broker_id >= 0 and self.cluster.has_future_epoch(broker_id, broker_epoch):
             raise KafkaError(
@@ -81,7 +80,7 @@ class FetchHandler:
 
 
 class FetchWait:
-    """One fetch from its arrival to its answer."""
+    """One fetch from its arrival to its response."""
 
     __slots__ = (
         "_deliver",
@@ -114,9 +113,9 @@ class FetchWait:
         self._watched: list[Waiters[Waiter]] = []
         self._watched_as_replica: list[Waiters[ReplicaWaiter]] = []
         self._followed = session if session is not None and session.is_replica else None
-        """A follower's session; its partitions tell it what moved."""
+        """A follower's session; its partitions notify it of changes."""
         self._grown: dict[Key, None] = {}
-        """For a follower: which partitions woke it."""
+        """For a follower: the partitions that woke it."""
         self._state = "reading"  # reading -> waiting -> woken -> done
 
     def _wanted(self) -> Iterator[tuple[Key, FetchPartition]]:
@@ -136,11 +135,11 @@ class FetchWait:
         if len(unopened) <= OPENED_PER_TURN:
             self._begin()
         else:
-            # Opening a log reads a few files: thousands at once would hold up everybody else.
+            # Opening a log reads a few files: thousands at once would delay other requests.
             self._open_in_turns(unopened)
 
     def _wants_few(self) -> bool:
-        """Whether it is so little that it need not be asked how much of it is yet to be opened: the usual fetch."""
+        """Whether it has so few partitions that their logs may be opened at once: the usual case."""
         if self._session is not None:
             return self._followed is None and len(self._session.partitions) <= OPENED_PER_TURN
         topics = self._request.topics
@@ -151,7 +150,7 @@ class FetchWait:
             try:
                 _ = partition.log
             except (KafkaError, OSError):
-                pass  # the read says so
+                pass  # the read reports the error
         rest = unopened[OPENED_PER_TURN:]
         follow = (lambda: self._open_in_turns(rest)) if rest else self._begin
         self._handler.environment.loop.call_soon(self._guarded(follow))
@@ -159,7 +158,7 @@ class FetchWait:
     def _partitions(self) -> Iterator[Partition]:
         partitions = self._handler.partitions
         topics = partitions.by_id if self._version >= FIRST_WITH_TOPIC_ID else partitions.by_name
-        # What a follower has all of is open.
+        # The logs of partitions that a follower has all of are open.
         keys: Iterable[Key] = self._followed.moved if self._followed is not None else (key for key, _ in self._wanted())
         for topic, index in keys:
             partition = topics.get(topic, {}).get(index)
@@ -167,7 +166,7 @@ class FetchWait:
                 yield partition
 
     def _guarded(self, step: Callable[[], None]) -> Callable[[], None]:
-        """A step that the loop calls: a fault in it must not leave the client without an answer."""
+        """A step that the loop calls: after an exception the client still gets a response."""
 
         def run() -> None:
             if self._state == "done":
@@ -184,7 +183,7 @@ class FetchWait:
     def _begin(self) -> None:
         found = self._read(is_arrival=True)
         if self._is_enough(found) or self._request.max_wait_ms <= 0:
-            self._answer(found)
+            self._respond(found)
         else:
             self._wait()
 
@@ -199,7 +198,7 @@ class FetchWait:
         return self._handler.reader.read(wanted, self._request, self._version, is_arrival=is_arrival)
 
     def _not_level(self, session: FetchSession) -> list[tuple[Key, FetchPartition]]:
-        """The partitions of a follower's session that there is something to say or to note of."""
+        """The partitions of a follower's session that have news, or whose state has to be updated."""
         partitions, request = self._handler.partitions, self._request
         broker_id, broker_epoch = request.replica_id, request.replica_epoch
         has_stale_epoch = self._handler.cluster.has_stale_epoch(broker_id, broker_epoch)
@@ -243,17 +242,17 @@ class FetchWait:
     def _is_enough(self, found: ReadResult) -> bool:
         return (
             found.size >= self._request.min_bytes
-            or found.must_answer
+            or found.must_respond
             or (not found.rows and self._session is None)
-            or (self._tells_committed and self._has_committed_news(found))
+            or (self._sends_high_watermark and self._has_new_high_watermark(found))
         )
 
     @property
-    def _tells_committed(self) -> bool:
-        """Where consumers read from followers, these are told at once how far they may."""
+    def _sends_high_watermark(self) -> bool:
+        """With reads from followers, followers get a new high watermark at once."""
         return self._request.replica_id >= 0 and self._session is not None and self._handler.cluster.selects_by_rack()
 
-    def _has_committed_news(self, found: ReadResult) -> bool:
+    def _has_new_high_watermark(self, found: ReadResult) -> bool:
         assert self._session is not None
         known = self._session.partitions
         return any(key in known and row.high_watermark > known[key].high_watermark for key, row in found.rows)
@@ -262,7 +261,7 @@ class FetchWait:
         self._state = "waiting"
         followed = self._followed
         if followed is not None:
-            followed.wants_notes = self._tells_committed
+            followed.wants_notes = self._sends_high_watermark
             followed.waiting[self] = None
         else:
             is_replica = self._request.replica_id >= 0
@@ -275,14 +274,14 @@ class FetchWait:
                     partition.waiters.add(self)
         self._count(1)
         loop = self._handler.environment.loop
-        self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._guarded(self._time_is_up))
+        self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._guarded(self._timed_out))
 
     def wake(self) -> None:
-        """A partition moved. The look at it is put off to the end of this turn, when more may have arrived."""
+        """A partition changed. It is read at the end of this turn of the loop, when more may have arrived."""
         self._wake()
 
     def moved(self, key: Key) -> None:
-        """A partition of the follower's session did."""
+        """A partition of the follower's session changed."""
         self._grown[key] = None
         self._wake()
 
@@ -290,7 +289,7 @@ class FetchWait:
         self.wake()
 
     def noted(self, partition: Partition) -> None:
-        """A follower without a session is told when it fetches again."""
+        """A follower without a session gets it with its next fetch."""
 
     def _wake(self) -> None:
         if self._state == "waiting":
@@ -300,7 +299,7 @@ class FetchWait:
     def _look_again(self) -> None:
         if self._state != "woken":
             return
-        # Only what woke a follower: it may follow thousands, and of the others its session says nothing.
+        # Only the partitions that woke the follower: it may follow thousands.
         followed = self._followed
         if followed is None:
             found = self._read()
@@ -309,16 +308,16 @@ class FetchWait:
             found = self._handler.reader.read(wanted, self._request, self._version, is_arrival=False)
         self._grown.clear()
         if self._is_enough(found):
-            self._answer(found)
+            self._respond(found)
         else:
             self._state = "waiting"
 
-    def _time_is_up(self) -> None:
+    def _timed_out(self) -> None:
         if self._state in ("waiting", "woken"):
-            self._answer(self._read())
+            self._respond(self._read())
 
     def give_up(self) -> None:
-        """The client is gone."""
+        """The client has disconnected."""
         self._leave()
 
     def _leave(self) -> None:
@@ -342,11 +341,11 @@ class FetchWait:
         else:
             self._handler.waiting += change
 
-    def _answer(self, found: ReadResult) -> None:
+    def _respond(self, found: ReadResult) -> None:
         self._leave()
         cold = [row.records for _, row in found.rows if isinstance(row.records, Slice) and not row.records.ready]
         if not cold:
-            if found.size or found.must_answer or found.has_errors:
+            if found.size or found.must_respond or found.has_errors:
                 self._handler.reader.count_sent(found.rows, self._request, self._version >= FIRST_WITH_TOPIC_ID)
             self._finish(found.rows)
             return
@@ -362,12 +361,12 @@ class FetchWait:
             self._deliver(_by_topic(rows), ErrorCode.NONE, 0)
             return
         whole = self._request.session_epoch == 0
-        told = [(key, row) for key, row in rows if self._is_news(key, row, whole)]
-        self._session.move_to_end(key for key, row in told if row.records is not None and row.records.length)
-        self._deliver(_by_topic(told), ErrorCode.NONE, self._session.id)
+        changed = [(key, row) for key, row in rows if self._is_news(key, row, whole)]
+        self._session.move_to_end(key for key, row in changed if row.records is not None and row.records.length)
+        self._deliver(_by_topic(changed), ErrorCode.NONE, self._session.id)
 
     def _is_news(self, key: Key, row: PartitionResult, whole: bool) -> bool:
-        """Whether an answer in a session must speak of this partition; if so, remembers what was said."""
+        """Whether a response in a session must include this partition; if so, stores the values sent."""
         assert self._session is not None
         known: SessionPartition | None = self._session.partitions.get(key)
         if known is None:
@@ -382,14 +381,14 @@ class FetchWait:
             or row.log_start_offset != known.log_start_offset
         )
         if news:
-            # After an error the next answer speaks of the partition again, whatever it has to say.
+            # After an error the next response includes the partition in any case.
             known.high_watermark = -1 if row.error else row.high_watermark
             known.log_start_offset = -1 if row.error else row.log_start_offset
         return news
 
 
 def _prepare(slices: list[Slice]) -> dict[int, KafkaError]:
-    """Reads ahead and verifies; runs in a thread. Returns the slices that are damaged."""
+    """Reads ahead and verifies, in a thread. Returns the errors of damaged slices."""
     failures: dict[int, KafkaError] = {}
     for each in slices:
         try:

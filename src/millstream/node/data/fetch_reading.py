@@ -1,8 +1,7 @@
-"""Fetch, the look at the logs: what a consumer or a follower may read of each partition, within the request's limits.
+"""Reads the logs for a fetch: what a consumer or a follower may read of each partition, within the request's limits.
 
-Consumers see what is committed; with `read_committed` only what lies before the last stable offset, and with it they
-are told which transactions there were aborted. Nothing is opened or copied: what is found are stretches of files.
-"""
+Consumers read committed records; with `read_committed` only up to the last stable offset, together with the list of
+aborted transactions. No batch is opened or copied: the results are file ranges."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -20,14 +19,14 @@ from millstream.node.storage.log.log_reader import Slice, aborted_among
 from millstream.node.storage.log.partition_log import PartitionLog
 
 FIRST_FROM_FOLLOWERS = 11
-"""The first version whose consumers know that followers may serve them."""
+"""The first version whose consumers can read from followers."""
 READ_UNCOMMITTED = 0
 
 Row = tuple[Key, PartitionResult]
 
 
 class Cluster(Protocol):
-    """What a fetch must know of the other nodes."""
+    """The state of other nodes that a fetch needs."""
 
     @property
     def leader_throttle(self) -> ReplicaThrottle: ...
@@ -45,26 +44,26 @@ class Cluster(Protocol):
     def rack_of(self, broker_id: int) -> str | None: ...
 
     def selects_by_rack(self) -> bool:
-        """Whether consumers are sent to a replica in their own rack (`replica.selector.class`)."""
+        """Whether consumers are sent to a replica in their rack (`replica.selector.class`)."""
         ...
 
 
 class ReadResult:
-    """What one look at the logs gave."""
+    """The results of one read of the logs."""
 
-    __slots__ = ("has_errors", "must_answer", "rows", "size")
+    __slots__ = ("has_errors", "must_respond", "rows", "size")
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.size = 0
-        self.must_answer = False
-        """Whether there is something to tell other than records."""
+        self.must_respond = False
+        """Whether there is news other than records."""
         self.has_errors = False
-        """Whether there are errors that can wait as long as the client does."""
+        """Whether there are errors that may wait for the client's timeout."""
 
     def refused(self, key: Key, row: PartitionResult) -> None:
         self.rows.append((key, row))
-        self.must_answer = True
+        self.must_respond = True
 
 
 class FetchReader:
@@ -74,14 +73,14 @@ class FetchReader:
         self._repeated = repeated
         self._max_bytes = max_bytes
         self.errors: dict[int, int] = {}
-        """How often partitions were answered with which error."""
+        """Number of failed reads by error code."""
 
     def read(
         self, wanted: Iterable[tuple[Key, FetchPartition]], request: FetchRequest, version: int, *, is_arrival: bool
     ) -> ReadResult:
-        """Looks at every wanted partition once, within the request's limits.
+        """Reads each partition once, within the request's limits.
 
-        The first look, `is_arrival`, is when a follower tells how far it is: it does so by where it fetches.
+        At the first read, `is_arrival`, the fetch offset of a follower is stored: it has everything before it.
         """
         result = ReadResult()
         left = min(request.max_bytes, self._max_bytes)
@@ -100,7 +99,7 @@ class FetchReader:
                 else:
                     row = self._read_for_consumer(partition, fetch, request, version, left, not result.size)
             except UnreadableBatchError as error:
-                # Not at once: some clients try again without a pause.
+                # Not at once: some clients retry without a pause.
                 result.rows.append((key, _refusal(partition, fetch, error)))
                 result.has_errors = True
                 continue
@@ -108,7 +107,7 @@ class FetchReader:
                 result.refused(key, _refusal(partition, fetch, error))
                 continue
             if row.diverging_epoch is not None or row.preferred_read_replica >= 0:
-                result.must_answer = True
+                result.must_respond = True
             elif row.records is not None:
                 result.size += row.records.length
                 left -= row.records.length
@@ -134,7 +133,7 @@ class FetchReader:
         left: int,
         at_least_one: bool,
     ) -> PartitionResult:
-        """What is committed: all of it at the leader, as much as it has heard of at a follower."""
+        """Committed records: all of them on the leader; on a follower up to the high watermark that it knows."""
         if not partition.is_leader and (partition.role is not Role.FOLLOWER or version < FIRST_FROM_FOLLOWERS):
             raise partition.not_leader()
         log = partition.log
@@ -145,7 +144,7 @@ class FetchReader:
             diverging = _divergence(log, fetch)
             if diverging is not None:
                 if partition.is_in_doubt:
-                    raise partition.doubt_error("it would have a consumer go back")
+                    raise partition.doubt_error("a consumer would go back")
                 return PartitionResult(
                     fetch.partition, 0, committed, stable, log.log_start_offset, diverging_epoch=diverging
                 )
@@ -159,7 +158,7 @@ class FetchReader:
             up_to = partition.unreadable.limit(fetch.fetch_offset, up_to)
         records: Slice | None = None
         if fetch.fetch_offset == up_to:
-            pass  # at the end: the usual case of a consumer that keeps up
+            pass  # at the end of the log: the usual case
         elif left > 0 or at_least_one:
             records = log.read(
                 fetch.fetch_offset, min(fetch.max_bytes, max(left, 0)), up_to=up_to, at_least_one=at_least_one
@@ -178,7 +177,7 @@ class FetchReader:
         at_least_one: bool,
         is_arrival: bool,
     ) -> PartitionResult:
-        """Everything up to the log's end, to a replica that is one."""
+        """All records up to the log's end, for a replica of the partition."""
         partition.check_is_leader()
         log = partition.log
         partition.check_leader_epoch(fetch.current_leader_epoch)
@@ -194,8 +193,8 @@ class FetchReader:
                 )
         records: Slice | None = None
         if fetch.fetch_offset != log.log_end_offset:
-            is_held_up = self._is_held_up(partition, broker_id)
-            if (left > 0 or at_least_one) and not is_held_up:
+            is_throttled = self._is_throttled(partition, broker_id)
+            if (left > 0 or at_least_one) and not is_throttled:
                 records = log.read(
                     fetch.fetch_offset,
                     min(fetch.max_bytes, max(left, 0)),
@@ -209,18 +208,18 @@ class FetchReader:
         committed, stable = partition.high_watermark, partition.last_stable_offset
         return PartitionResult(fetch.partition, 0, committed, stable, log.log_start_offset, None, -1, records)
 
-    def _is_held_up(self, partition: Partition, broker_id: int) -> bool:
+    def _is_throttled(self, partition: Partition, broker_id: int) -> bool:
         throttle, at = self.cluster.leader_throttle, partition.topic_partition
-        is_held_up = (
+        is_throttled = (
             broker_id not in partition.in_sync()
             and throttle.is_throttled(at.topic, at.partition)
             and throttle.is_exceeded()
         )
-        throttle.pauses += is_held_up
-        return is_held_up
+        throttle.pauses += is_throttled
+        return is_throttled
 
     def count_sent(self, rows: list[Row], request: FetchRequest, by_id: bool) -> None:
-        """Keeps account of what goes out, and of what replicas under a throttle are sent."""
+        """Counts the bytes sent, and those sent to throttled replicas."""
         topics = self.partitions.by_id if by_id else self.partitions.by_name
         is_replica = request.replica_id >= 0
         for (topic, index), row in rows:
@@ -244,7 +243,7 @@ class FetchReader:
                 throttle.record(records.length)
 
     def _nearest(self, partition: Partition, rack: str, offset: int) -> int:
-        """A replica in the consumer's rack that has what it asks for, the one that is furthest; -1 for the leader."""
+        """The most advanced replica in the consumer's rack that has the offset; -1 for the leader."""
         cluster = self.cluster
         if cluster.rack_of(partition.leader_id) == rack:
             return -1
@@ -262,7 +261,7 @@ class FetchReader:
 
 
 def _divergence(log: PartitionLog, fetch: FetchPartition) -> tuple[int, int] | None:
-    """Where the reader's log parts from ours, if what it read last is not what we have there."""
+    """The diverging epoch and offset, if the reader's last epoch does not match this log."""
     epoch, end = log.end_offset_of_epoch(fetch.last_fetched_epoch)
     if epoch < 0 or end < 0 or fetch.fetch_offset < log.log_start_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{fetch.fetch_offset} is not in the log")
@@ -276,7 +275,7 @@ def _refusal(partition: Partition, fetch: FetchPartition, error: KafkaError | OS
         and partition.is_in_doubt
         and fetch.fetch_offset >= partition.log.log_start_offset
     ):
-        # Final for a consumer, which then begins somewhere else. What is deleted stays so; of more, another may know.
+        # Final for a consumer: it would reset its offset. Another node may have the offset.
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
         return PartitionResult(fetch.partition, code, current_leader=partition.leader_for_clients)

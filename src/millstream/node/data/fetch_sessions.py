@@ -1,9 +1,8 @@
-"""Fetch sessions (KIP-227): the broker remembers what a client follows, and both sides speak only of what changed.
+"""Fetch sessions (KIP-227): the broker stores the partitions of a client, and both sides send only changes.
 
-A follower's session is told by its partitions when they move (`moved`), so that its fetches cost what moves and not
-what it follows. A partition that is not in `moved` is *level*: at every fetch since it left, the follower had all of
-it.
-"""
+The partitions of a follower's session notify it of changes (`moved`), so that a fetch costs as much as has changed, not
+as much as is followed. A partition that is not in `moved` is *level*: at each fetch since then, the follower had all of
+it."""
 
 import random
 from collections import OrderedDict
@@ -21,20 +20,20 @@ FINAL_EPOCH = -1
 _LARGEST_EPOCH = (1 << 31) - 1
 _EVICTABLE_AFTER_SECONDS = 120.0
 MAX_PARTITIONS_IN_SESSIONS = 250_000
-"""What all sessions together may follow; a client that finds no room fetches without a session."""
+"""Limit of the partitions in all sessions; above it, a client fetches without a session."""
 
 Key = tuple[bytes, int]
-"""Topic (name or id, as the wire spells it) and partition."""
+"""Topic (name or id, as in the request) and partition."""
 
 
 class Waiting(Protocol):
-    """A fetch that waits for news of the session's partitions."""
+    """A fetch that waits for changes of the session's partitions."""
 
     def moved(self, key: Key) -> None: ...
 
 
 class SessionPartition:
-    """One partition of a session: what to fetch, and what the client was last told about it."""
+    """One partition of a session: the fetch, and the values that were last sent to the client."""
 
     __slots__ = ("_session", "_watched", "fetch", "high_watermark", "key", "log_start_offset")
 
@@ -47,7 +46,7 @@ class SessionPartition:
         self._watched: Partition | None = None
 
     def watch(self, partition: Partition | None) -> None:
-        """From now on this partition tells us when it moves. It may be another one than before, under the same name."""
+        """Subscribes to changes of this partition. It may be another one than before, under the same name."""
         if self._watched is not partition:
             self.unwatch()
             self._watched = partition
@@ -61,7 +60,7 @@ class SessionPartition:
             if self.key not in self._session.moved:
                 partition.was_at_end(self._session.replica_id, self._session.last_used)
 
-    # What the partition tells
+    # Called by the partition
 
     def grown(self, partition: Partition) -> None:
         session = self._session
@@ -109,12 +108,12 @@ class FetchSession:
         self.last_used = now
         self.partitions: OrderedDict[Key, SessionPartition] = OrderedDict()
         self.moved: dict[Key, None] = {}
-        """For a follower: the partitions to look at when it fetches next."""
+        """For a follower: the partitions to read at its next fetch."""
         self.scanned = now
-        """When all partitions were last looked at."""
+        """When all partitions were last read."""
         self.waiting: dict[Waiting, None] = {}
         self.wants_notes = False
-        """Whether what waits is also told of what does not have to be told at once."""
+        """Whether waiting fetches are also woken by changes that are not urgent."""
 
     @property
     def is_replica(self) -> bool:
@@ -140,7 +139,7 @@ class FetchSession:
                     self.moved.pop(known.key, None)
 
     def move_to_end(self, keys: Iterable[Key]) -> None:
-        """Who got data goes behind those who did not, so that no partition starves."""
+        """Moves partitions with data behind the others, so that no partition starves."""
         for key in keys:
             if key in self.partitions:
                 self.partitions.move_to_end(key)
@@ -152,7 +151,7 @@ class FetchSession:
             waiting.moved(key)
 
     def close(self) -> None:
-        """No partition speaks to it any more."""
+        """Ends the subscriptions to its partitions."""
         if self.is_replica:
             for partition in self.partitions.values():
                 partition.unwatch()
@@ -170,7 +169,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def resolve(self, request: FetchRequest, version: int, now: float) -> FetchSession | None:
-        """The session this request belongs to, brought up to date; None for a fetch outside any session."""
+        """The session of this request, updated; None for a fetch without a session."""
         by_id = version >= FIRST_WITH_TOPIC_ID
         if request.session_epoch == FINAL_EPOCH:
             self._drop(request.session_id)
@@ -186,7 +185,10 @@ class FetchSessions:
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"epoch {request.session_epoch}, expected {session.epoch}"
             )
         if session.by_id != by_id:
-            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "the session was begun with the other kind of key")
+            raise KafkaError(
+                ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+                "the session was created with topic names, and the request has topic ids, or the reverse",
+            )
         session.last_used = now
         session.update(request)
         if not session.partitions:
@@ -217,7 +219,7 @@ class FetchSessions:
         return sum(len(session.partitions) for session in self._sessions.values())
 
     def _has_room(self, now: float, is_replica: bool) -> bool:
-        """A session that was not used for long gives way to any other, a consumer's always to a follower's."""
+        """Evicts a session that was not used for long; for a follower also any consumer's session."""
         if len(self._sessions) < self._slots:
             return True
         oldest = next(iter(self._sessions.values()), None)
@@ -235,7 +237,7 @@ class FetchSessions:
             session.close()
 
     def _drop_past(self, replica_id: int, replica_epoch: int) -> None:
-        """Nobody comes back to the sessions of a process that is no more."""
+        """Drops the sessions of an earlier process of this broker."""
         for session in tuple(self._sessions.values()):
             if session.replica_id == replica_id and session.replica_epoch < replica_epoch:
                 self._drop(session.id)

@@ -1,7 +1,4 @@
-"""Records that this broker writes on its own account, into partitions wherever they are led; as acks=all would.
-
-Where the log of a partition begins and how far it is committed, asked of its leader wherever that is.
-"""
+"""The broker as a client of partition leaders, on this node or another: writes records, looks offsets up."""
 
 import asyncio
 from typing import Any, NamedTuple
@@ -21,6 +18,8 @@ _LAST_VERSION_WITH_NAMES = 12
 
 
 class InternalProducer:
+    """Appends records of the broker itself, as acks=all does."""
+
     def __init__(
         self, view: ClusterView, partitions: PartitionTable, peers: BrokerChannels, environment: Environment
     ) -> None:
@@ -30,18 +29,18 @@ class InternalProducer:
         self._environment = environment
 
     async def append(self, topic: str, index: int, batch: bytes | bytearray) -> None:
-        """Returns when the batch is as safe as acks=all promises; KafkaError if it is not, or if that is not known."""
+        """Returns when all in-sync replicas have the batch; KafkaError if they have not, or if that is not known."""
         state = self._view.image.partition(TopicPartition(TopicName(topic), index))
         if state is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {index} of {topic} does not exist")
         if state.leader == NO_LEADER:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {index} of {topic} has no leader now")
         if state.leader == self._view.node_id:
-            await self._append_here(self._partitions.find(topic, index), batch)
+            await self._append_locally(self._partitions.find(topic, index), batch)
         else:
-            await self._append_there(state.leader, topic, index, batch)
+            await self._append_remotely(state.leader, topic, index, batch)
 
-    async def _append_here(self, partition: Partition, batch: bytes | bytearray) -> None:
+    async def _append_locally(self, partition: Partition, batch: bytes | bytearray) -> None:
         partition.check_enough_in_sync()
         partition.append(memoryview(batch), self._environment.clock.now_ms())
         end = partition.log.log_end_offset
@@ -59,7 +58,7 @@ class InternalProducer:
         if error is not None:
             raise error
 
-    async def _append_there(self, broker_id: int, topic: str, index: int, batch: bytes | bytearray) -> None:
+    async def _append_remotely(self, broker_id: int, topic: str, index: int, batch: bytes | bytearray) -> None:
         fields: dict[str, Any] = {
             "transactional_id": None,
             "acks": _ALL_IN_SYNC,
@@ -67,12 +66,12 @@ class InternalProducer:
             "topic_data": [{"name": topic, "partition_data": [{"index": index, "records": batch}]}],
         }
         try:
-            answer = await self._peers.request(
+            response = await self._peers.request(
                 broker_id, "produce", fields, timeout_s=_APPEND_TIMEOUT_SECONDS + 1, version=_LAST_VERSION_WITH_NAMES
             )
         except OSError as error:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"broker {broker_id}: {error}") from error
-        for row in answer.responses:
+        for row in response.responses:
             for partition in row.partition_responses:
                 if partition.error_code:
                     code = ErrorCode(partition.error_code)
@@ -91,13 +90,15 @@ class Ends(NamedTuple):
 
 
 class OffsetLookup:
+    """Finds the log start offset and the high watermark of a partition at its leader."""
+
     def __init__(self, view: ClusterView, partitions: PartitionTable, peers: BrokerChannels) -> None:
         self._view = view
         self._partitions = partitions
         self._peers = peers
 
     async def find(self, topic: str, index: int) -> Ends:
-        """KafkaError if the leader is not there or does not answer."""
+        """KafkaError if there is no leader, or it does not respond."""
         state = self._view.image.partition(TopicPartition(TopicName(topic), index))
         if state is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {index} of {topic} does not exist")
@@ -105,24 +106,24 @@ class OffsetLookup:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {index} of {topic} has no leader now")
         if state.leader == self._view.node_id:
             partition = self._partitions.find(topic, index)
-            log = partition.log  # opened, or the high watermark is not known yet
+            log = partition.log  # opens it: before, the high watermark is not known
             return Ends(log.log_start_offset, partition.high_watermark, state.leader_epoch)
-        start = await self._asked(state.leader, topic, index, _EARLIEST)
-        end = await self._asked(state.leader, topic, index, _LATEST)
+        start = await self._list_offset(state.leader, topic, index, _EARLIEST)
+        end = await self._list_offset(state.leader, topic, index, _LATEST)
         return Ends(start, end, state.leader_epoch)
 
-    async def _asked(self, broker_id: int, topic: str, index: int, timestamp: int) -> int:
+    async def _list_offset(self, broker_id: int, topic: str, index: int, timestamp: int) -> int:
         fields = {
             "replica_id": _CONSUMER,
             "isolation_level": 0,
             "topics": [{"name": topic, "partitions": [{"partition_index": index, "timestamp": timestamp}]}],
         }
         try:
-            answer = await self._peers.request(broker_id, "list_offsets", fields, timeout_s=_LOOKUP_TIMEOUT_SECONDS)
+            response = await self._peers.request(broker_id, "list_offsets", fields, timeout_s=_LOOKUP_TIMEOUT_SECONDS)
         except OSError as error:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"broker {broker_id}: {error}") from error
-        row = answer.topics[0].partitions[0]
+        row = response.topics[0].partitions[0]
         if row.error_code:
-            raise KafkaError(ErrorCode(row.error_code), f"broker {broker_id} does not tell of {topic}-{index}")
+            raise KafkaError(ErrorCode(row.error_code), f"broker {broker_id} refused ListOffsets of {topic}-{index}")
         offset: int = row.offset
         return offset

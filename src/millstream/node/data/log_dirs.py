@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35): how much each partition holds on this node's disk, and whether that disk works."""
+"""DescribeLogDirs (35): the size of each partition on this node's disk, and the state of that disk."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.server.request import Context
 from millstream.node.storage.directory_health import DirectoryHealth
 
-_TURN = 200  # partitions looked at before others get a turn
+_TURN = 200  # partitions in one turn of the event loop
 _UNKNOWN_BYTES = -1
 
 
@@ -70,7 +70,7 @@ class LogDirHandlers:
 
 
 def offline_directory(directory: str) -> DescribeLogDirsResponse:
-    """What is said of a directory that has failed: nothing in it counts."""
+    """The response for a directory that has failed."""
     row: DescribeLogDirsResponseResults = {
         "error_code": ErrorCode.KAFKA_STORAGE_ERROR,
         "log_dir": directory,

@@ -1,7 +1,6 @@
-"""ListOffsets (2), OffsetForLeaderEpoch (23), DeleteRecords (21): positions in the logs this node leads.
+"""ListOffsets (2), OffsetForLeaderEpoch (23), DeleteRecords (21): offsets in the logs that this node leads.
 
-A look-up by time may read the disk, so it is done where it does not hold up the event loop.
-"""
+A lookup by timestamp may read the disk, so it runs in a thread."""
 
 import asyncio
 from collections import Counter
@@ -41,12 +40,12 @@ _ROWS_PER_TURN = 200
 
 class PartitionDirectory(Protocol):
     def state_in_metadata(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
-        """A partition that this node has no replica of, if there is one."""
+        """The state of a partition without a replica on this node; None if there is no such partition."""
         ...
 
 
 class Special(IntEnum):
-    """What ListOffsets asks for in place of a timestamp."""
+    """Special timestamps of ListOffsets."""
 
     LATEST = -1
     EARLIEST = -2
@@ -65,8 +64,8 @@ class OffsetHandlers:
         remember_starts: "Callable[[], asyncio.Future[OSError | None]]",
         limits: Callable[[], OpeningLimits],
     ) -> None:
-        """`remember_starts` writes down where logs begin, so that deleted records stay deleted after a crash; what it
-        returns is done when that is on disk. `limits` are those of a batch that is opened to find a time."""
+        """`remember_starts` stores the log start offsets, so that deleted records stay deleted after a crash; its future is
+        done when they are on disk. `limits` apply to a batch that is opened to find a timestamp."""
         self._partitions = partitions
         self._environment = environment
         self._cluster = cluster
@@ -74,7 +73,7 @@ class OffsetHandlers:
         self._limits = limits
 
     def _led(self, topic: str, index: int, leader_epoch: int = -1) -> Partition:
-        """The partition, if this node leads it in the epoch that the peer knows."""
+        """The partition, if this node leads it in the leader epoch of the request."""
         name = topic.encode()
         is_here = index in self._partitions.by_name.get(name, {})
         if not is_here and self._cluster.state_in_metadata(name, False, index) is not None:
@@ -147,19 +146,19 @@ class OffsetHandlers:
         return {"topics": topics}
 
     def _end_of_epoch(self, partition: Partition, epoch: int, replica_id: int) -> tuple[int, int]:
-        log = partition.log  # first of all: how far a partition is committed is not known before its log is open
+        log = partition.log  # opens it: before, the high watermark is not known
         if replica_id < 0 and partition.is_in_doubt:
-            raise partition.doubt_error("a consumer would go back to where this log ends")
+            raise partition.doubt_error("a consumer would go back to the end of this log")
         if epoch == partition.leader_epoch and replica_id < 0:
-            # A consumer must not be told of what is not committed, so the epoch that is still open ends there.
+            # For a consumer, the current epoch ends at the high watermark.
             return epoch, partition.high_watermark
         if epoch < 0:
-            return -1, -1  # no epoch is meant
+            return -1, -1  # no epoch given
         return log.end_offset_of_epoch(epoch)
 
     async def delete_records(self, request: DeleteRecordsRequest, context: Context) -> DeleteRecordsResponse:
-        """Responds when no live replica has the records any more and the log's start is on disk, or when the time is
-        up."""
+        """Responds when no live replica has the records any more and the log start offset is on disk, or after the
+        timeout."""
         waits: list[
             tuple[DeleteRecordsResponseTopicsPartitions, Partition, CommitWaiter, asyncio.Future[KafkaError | None]]
         ] = []
@@ -206,7 +205,7 @@ class OffsetHandlers:
         return {"topics": topics}
 
     def _delete_before(self, partition: Partition, offset: int) -> int:
-        """Deletes here, and says up to where the others have to."""
+        """Deletes on this node; returns the offset up to which the followers delete."""
         if partition.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "records of internal topics cannot be deleted")
         log = partition.log
@@ -241,16 +240,16 @@ def _resolve(done: "asyncio.Future[KafkaError | None]", error: KafkaError | None
 
 
 def _end_for(partition: Partition, request: ListOffsetsRequest) -> int:
-    """How far a consumer may read."""
+    """The offset up to which a consumer may read."""
     return partition.high_watermark if request.isolation_level == READ_UNCOMMITTED else partition.last_stable_offset
 
 
 def _check_knows_end(partition: Partition) -> None:
-    """A new leader may not have heard yet of all that is committed: an end that goes back would puzzle consumers."""
+    """A new leader may not know the high watermark yet: for consumers, the end must not go back."""
     if not partition.knows_what_is_committed:
-        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "the leader is new, and does not know the end yet")
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "the leader is new, and does not know the high watermark yet")
 
 
 def _code(error: KafkaError | OSError) -> int:
-    """A disk that fails, or files that go while they are looked at because their topic is deleted, end one row only."""
+    """A failing disk, or files of a topic that is being deleted, fail only their row."""
     return error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,20 +1,13 @@
-"""Topics that take only records with a registered schema (`millstream.value.schema.validation`, and the same for keys).
+"""Schema validation: topics that accept only records with a registered schema (`millstream.value.schema.validation`, and
+the same for keys).
 
-Opens the batches of these topics and of no others. A record must begin as Confluent's serializers write it: a zero byte
-and the four bytes of an id that is registered under the topic's subject, `TOPIC-value` or `TOPIC-key`. What follows is
-not looked at. A null has no schema, and passes.
+Only the batches of these topics are opened. A record must begin as Confluent's serializers write it: a zero byte and the
+four bytes of an id that is registered under the topic's subject, `TOPIC-value` or `TOPIC-key`. The rest of the record is
+not checked. A null has no schema and is valid.
 
-Which schema ids each subject has, as the records of `_schemas` say; pure, and no more than the guard needs.
-
-The schema registry, of which a broker knows nothing else, keeps there what it has registered: JSON keys and values in
-Confluent's format. A version that is deleted, softly or for good, does not count.
-
-The schemas that are registered in this cluster, read from the leader of `_schemas` when they are needed.
-
-Nothing is read before the first question. What is known is right at once; what is not known may have been registered a
-moment ago, so whoever misses something has the rest of the topic read first. Deletions are noticed within `STALE_S`, as
-long as somebody asks.
-"""
+`SchemaGuard` knows the topics, `SchemaIds` the ids of each subject. `RegisteredSchemas` reads the ids from the leader of
+`_schemas`, the topic of the schema registry, when they are first needed. An id that is not known may have just been
+registered: then the rest of the topic is read first. Deletions are noticed within `STALE_S` while ids are used."""
 
 import asyncio
 import json
@@ -38,8 +31,8 @@ from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta, MetadataImage, ResourceType
 
 MOST_TOLD = 1000
-"""Of how many records of a batch the response says what is wrong with them; Kafka names all. Clients take those that
-are not named for good ones, and hear of these when they send them again. More take the loop long."""
+"""Limit of the record errors in a response; Kafka has none. Clients treat the other records as valid, and get their
+errors when they send them again. More errors would keep the event loop busy."""
 
 
 class Schemas(Protocol):
@@ -47,11 +40,11 @@ class Schemas(Protocol):
 
 
 class UnknownSchemaError(InvalidRecordsError):
-    """Nothing else is wrong with the batch than ids that are not known; they may be, once more has been read."""
+    """The only fault is an unknown schema id: it may have just been registered."""
 
 
 class Guarded(NamedTuple):
-    """What is asked of one topic."""
+    """The validation settings of one topic."""
 
     name: str
     keys: bool
@@ -59,7 +52,7 @@ class Guarded(NamedTuple):
 
 
 class WantedSchemas(NamedTuple):
-    """The ids that are registered for one topic, sorted; None where nothing is asked of keys, or of values."""
+    """The ids that are registered for one topic, sorted; None if keys, or values, are not validated."""
 
     topic: str
     keys: tuple[int, ...] | None
@@ -70,7 +63,7 @@ class SchemaGuard:
     def __init__(self, image: MetadataImage, schemas: Schemas) -> None:
         self._schemas = schemas
         self.topics: dict[bytes, Guarded] = {}
-        """By name and by id, as requests name topics."""
+        """By name and by id, as in requests. Empty if no topic is validated."""
         for resource in image.configs:
             if resource.type == ResourceType.TOPIC:
                 self._look_at(image, resource.name)
@@ -88,7 +81,7 @@ class SchemaGuard:
             self._look_at(image, name)
 
     def wanted(self, topic: bytes) -> "WantedSchemas | None":
-        """What the records for a topic must begin with, as far as is known by now; None if it is not guarded."""
+        """The schema ids that are valid in a topic, as known now; None if the topic is not validated."""
         guarded = self.topics.get(topic)
         if guarded is None:
             return None
@@ -127,7 +120,7 @@ def _is_set(overrides: Mapping[str, str], setting: Setting[bool]) -> bool:
 
 
 def schema_fault(header: BatchHeader, records: memoryview, wanted: WantedSchemas) -> InvalidRecordsError | None:
-    """What is wrong with the records of an opened batch, whose lengths were checked."""
+    """The fault in the records of an opened batch, whose lengths were checked."""
     faults: list[tuple[int, str]] = []
     only_unknown = True
     for part, of_keys, known in (("key", True, wanted.keys), ("value", False, wanted.values)):
@@ -144,7 +137,7 @@ def schema_fault(header: BatchHeader, records: memoryview, wanted: WantedSchemas
 def _text(part: str, topic: str, schema_id: int) -> str:
     if schema_id == NO_ID:
         return (
-            f"the {part} carries no schema id: write it with a serializer of the schema registry, "
+            f"the {part} has no schema id: write it with a serializer of the schema registry, "
             f"or turn off millstream.{part}.schema.validation of topic {topic}"
         )
     return f"schema id {schema_id} is not registered under subject {topic}-{part}: register it there"
@@ -157,14 +150,14 @@ _NONE: frozenset[int] = frozenset()
 class SchemaIds:
     def __init__(self) -> None:
         self._versions: dict[str, dict[int, int]] = {}
-        """Of each subject the id of each version that is not deleted."""
+        """By subject: the id of each version that is not deleted."""
         self._ids: dict[str, frozenset[int]] = {}
 
     def of(self, subject: str) -> Set[int]:
         return self._ids.get(subject, _NONE)
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
-        """Takes the next record; ValueError, KeyError or TypeError if it is none of a registry's."""
+        """Applies the next record; ValueError, KeyError or TypeError if it is not a registry's record."""
         about = _document(key)
         kind = about.get("keytype")
         if kind == "SCHEMA":
@@ -202,19 +195,19 @@ def _document(data: bytes | None) -> dict[str, Any]:
 
 STALE_S = 10.0
 _READ_TIMEOUT_SECONDS = 5.0
-_NO_TOPIC_PATIENCE_S = 1.0
-"""The topic may have been created a moment ago, and the news of it be on its way here."""
+_NO_TOPIC_TIMEOUT_SECONDS = 1.0
+"""The topic may have just been created, and its metadata not yet be here."""
 _PAUSE_S = 0.05
 _FETCH_BYTES = 256 << 10
-"""What is read in one go."""
+"""Size of one fetch."""
 _LIMITS = OpeningLimits(max_bytes=16 << 20, max_records=10_000)
-"""Of a batch in the topic: registries write one record at a time."""
+"""Limits of a batch in the topic: registries write one record at a time."""
 _MOST_AT_ONCE = 1000
-"""Records that are applied in one turn of the event loop."""
+"""Limit of the records that are applied in one turn of the event loop."""
 _LAST_VERSION_WITH_NAMES = 12
 _CONSUMER = -1
 _LATEST = -1
-"""The timestamp that asks for the end."""
+"""The special timestamp of the log end."""
 _log = logging.getLogger("millstream.schemas")
 
 
@@ -233,32 +226,32 @@ class RegisteredSchemas:
         self._refresh: asyncio.Task[None] | None = None
 
     def ids(self, subject: str) -> Set[int]:
-        """As far as is known."""
+        """The known ids of a subject."""
         return self._known.of(subject)
 
     def keep_fresh(self) -> None:
-        """Has the topic read in the background if that is long ago."""
+        """Reads the topic in the background if the last read is older than STALE_S."""
         stale = self._read_at is not None and self._loop.time() - self._read_at > STALE_S
         if stale and (self._refresh is None or self._refresh.done()):
             self._refresh = self._loop.create_task(self._refresh_once())
 
     async def catch_up(self) -> None:
-        """Returns when all has been read that was committed before the call; KafkaError if that cannot be now."""
+        """Reads everything that was committed before the call; KafkaError if that fails."""
         give_up_at = self._loop.time() + _READ_TIMEOUT_SECONDS
-        no_topic_at = self._loop.time() + _NO_TOPIC_PATIENCE_S
+        no_topic_at = self._loop.time() + _NO_TOPIC_TIMEOUT_SECONDS
         async with self._reading:
             while True:
                 try:
                     if await self._read_on():
                         return
                     if self._loop.time() >= no_topic_at:
-                        self._begin_anew(None, 0)
+                        self._restart(None, 0)
                         return
-                    trouble = f"{self._topic} is not there"
+                    problem = f"topic {self._topic} does not exist"
                 except (OSError, KafkaError) as error:
-                    trouble = str(error)
+                    problem = str(error)
                 if self._loop.time() >= give_up_at:
-                    raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"the schemas cannot be read now: {trouble}")
+                    raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"the schemas cannot be read now: {problem}")
                 await asyncio.sleep(_PAUSE_S)
 
     def close(self) -> None:
@@ -270,10 +263,10 @@ class RegisteredSchemas:
             await self.catch_up()
         except KafkaError as error:
             _log.warning("schemas_not_read error=%s", error.message)
-            self._read_at = self._loop.time()  # not again at once
+            self._read_at = self._loop.time()  # the next attempt comes after STALE_S
 
     async def _read_on(self) -> bool:
-        """To the end; False if there is no such topic."""
+        """Reads to the end; False if there is no such topic."""
         end: int | None = None
         while True:
             image = self._view.image
@@ -281,25 +274,27 @@ class RegisteredSchemas:
             if topic is None or state is None:
                 return False
             if topic.id != self._topic_id:
-                self._begin_anew(topic.id, 0)
+                self._restart(topic.id, 0)
             if not state.has_leader:
                 raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{self._topic} has no leader")
             if end is None:
-                # A leader that is new, or has just started, may not know yet how far it is; only ListOffsets says so.
+                # A new leader may not know its high watermark yet; only ListOffsets reports that.
                 end = await self._end_at(state.leader)
             row = await self._fetched(state.leader)
             if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                self._begin_anew(topic.id, max(0, row.log_start_offset))
+                self._restart(topic.id, max(0, row.log_start_offset))
                 continue
             if row.error_code:
-                raise KafkaError(ErrorCode(row.error_code), f"broker {state.leader} refuses to be asked")
+                raise KafkaError(ErrorCode(row.error_code), f"broker {state.leader} refused the fetch")
             before = self._position
             await self._take(row.records or b"")
             if self._position >= max(end, row.high_watermark):
                 self._read_at = self._loop.time()
                 return True
             if self._position == before:
-                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"nothing is given from offset {before} on")
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR, f"broker {state.leader} returned no records from offset {before} on"
+                )
 
     async def _end_at(self, leader: int) -> int:
         partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": _LATEST}
@@ -309,8 +304,8 @@ class RegisteredSchemas:
             "topics": [{"name": self._topic, "partitions": [partition]}],
             "timeout_ms": int(_READ_TIMEOUT_SECONDS * 1000),
         }
-        answer = await self._peers.request(leader, "list_offsets", fields, timeout_s=_READ_TIMEOUT_SECONDS)
-        row = answer.topics[0].partitions[0]
+        response = await self._peers.request(leader, "list_offsets", fields, timeout_s=_READ_TIMEOUT_SECONDS)
+        row = response.topics[0].partitions[0]
         if row.error_code:
             raise KafkaError(ErrorCode(row.error_code), f"broker {leader} does not know the end of {self._topic}")
         return int(row.offset)
@@ -327,15 +322,15 @@ class RegisteredSchemas:
             "session_epoch": -1,
             "topics": [{"topic": self._topic, "partitions": [partition]}],
         }
-        answer = await self._peers.request(
+        response = await self._peers.request(
             leader, "fetch", fields, timeout_s=_READ_TIMEOUT_SECONDS, version=_LAST_VERSION_WITH_NAMES
         )
-        if answer.error_code:
-            raise KafkaError(ErrorCode(answer.error_code), f"broker {leader} refuses to be asked")
-        return answer.responses[0].partitions[0]
+        if response.error_code:
+            raise KafkaError(ErrorCode(response.error_code), f"broker {leader} refused the fetch")
+        return response.responses[0].partitions[0]
 
     async def _take(self, data: bytes) -> None:
-        # Anyone may write to the topic, so its batches are opened within limits and in a thread.
+        # Any client may write to the topic: its batches are opened within limits, in a thread.
         batches = await self._environment.open_in_turn(partial(_records, data, self._position))
         for next_offset, records in batches:
             for record in records:
@@ -345,13 +340,13 @@ class RegisteredSchemas:
                     _log.warning("schemas_record_skipped offset=%d reason=%s", record.offset, error)
             self._position = max(self._position, next_offset)
 
-    def _begin_anew(self, topic_id: UUID | None, position: int) -> None:
+    def _restart(self, topic_id: UUID | None, position: int) -> None:
         self._topic_id, self._position, self._known = topic_id, position, SchemaIds()
 
 
 def _records(data: bytes, first: int) -> list[tuple[int, list[Record]]]:
-    """By batch: the offset to go on with behind what was read of it, and its records from offset `first` on. Of many
-    records only the first: the next fetch has the others."""
+    """By batch: the next offset to read, and the records from offset `first` on. Limited to _MOST_AT_ONCE records: the
+    next fetch returns the others."""
     found: list[tuple[int, list[Record]]] = []
     left = _MOST_AT_ONCE
     for position, header in iterate_headers(data):

@@ -74,7 +74,7 @@ class NodeEndpoints:
         self._now = environment.stopwatch or environment.loop.time
         self._under_way: dict[tuple[str, ...], asyncio.Task[HttpResponse]] = {}
 
-    def answer(self, request: HttpRequest, deliver: Deliver) -> None:
+    def respond(self, request: HttpRequest, deliver: Deliver) -> None:
         match request.path:
             case "/metrics":
                 self._metrics(request.query, deliver)

@@ -1,1 +1,1 @@
-"""Connections, frames and the table of APIs: from bytes of a client to a handler and back."""
+"""Connections, frames and the table of APIs: from the bytes of a client to a handler, and back."""

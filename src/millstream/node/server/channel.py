@@ -1,9 +1,8 @@
-"""Requests from this node to another: one connection, made when it is first needed and anew after it broke.
+"""Requests from this node to another: one connection, made at the first request, and again after it broke.
 
-Many requests may be in flight; answers come in their order. Every failure is an OSError: ConnectionRefusedError when
-nobody listens there, TimeoutError when no answer came in time, ConnectionError when the connection broke, which leaves
-open whether the request was heard.
-"""
+Many requests may be in flight; responses come in their order. Every failure is an OSError: ConnectionRefusedError when
+no process listens at the address, TimeoutError when no response came in time, ConnectionError when the connection
+broke. After the last one it is not known whether the other node received the request."""
 
 import asyncio
 import struct
@@ -18,7 +17,7 @@ from millstream.node.server.network import Network, Transport
 _HEAD = struct.Struct(">ihhih")
 _SIZE = struct.Struct(">i")
 _API_VERSIONS_KEY = 18
-_MAX_ANSWER_BYTES = 1 << 30
+_MAX_RESPONSE_BYTES = 1 << 30
 _READ_BYTES = 256 << 10
 
 
@@ -35,12 +34,12 @@ class Channel:
         self._connecting: asyncio.Task[_Link] | None = None
         self._closed = False
         self.on_lost: Callable[[], None] = lambda: None
-        """Called when an established connection ends other than by `close`."""
+        """Called when an established connection ends, except by `close`."""
 
     async def request(
         self, api: str, fields: Mapping[str, Any], *, timeout_s: float, version: int | None = None
     ) -> Message:
-        """Asks, in the newest version that both sides speak unless one is given; returns the answer."""
+        """Sends a request, by default in the newest version that both nodes support; returns the response."""
         try:
             async with asyncio.timeout(timeout_s):
                 link = await self._connected()
@@ -50,48 +49,48 @@ class Channel:
                 body = bytearray()
                 schema.write(body, fields, version)
                 flexible = schema.is_flexible(version)
-                answer = await link.ask(schema.api_key, version, flexible, self._client_id, body)
+                frame = await link.request(schema.api_key, version, flexible, self._client_id, body)
         except TimeoutError:
-            self._drop()  # what comes after an answer that is late would come later still
-            raise TimeoutError(f"{self.host}:{self.port} did not answer {api} within {timeout_s:g} s") from None
-        cursor = Cursor(answer)
+            self._drop()  # later responses would wait behind the late one
+            raise TimeoutError(f"{self.host}:{self.port} did not respond to {api} within {timeout_s:g} s") from None
+        cursor = Cursor(frame)
         try:
-            # The answer to ApiVersions has no tags in its header, ever.
+            # The response header of ApiVersions never has tagged fields.
             _skip_response_header(cursor, api != "api_versions" and response_schema(api).is_flexible(version))
             return response_schema(api).read(cursor, version)
         except MalformedMessage as error:
             self._drop()
-            raise ConnectionError(f"{self.host}:{self.port} answered {api} with what cannot be read: {error}") from None
+            raise ConnectionError(f"{self.host}:{self.port} sent a malformed response to {api}: {error}") from None
 
     async def exchange(self, api: str, version: int, body: bytearray, *, timeout_s: float) -> tuple[bytearray, int]:
-        """Sends a body that the caller has encoded; returns the answer's frame, and where its body begins."""
+        """Sends an encoded request body; returns the frame of the response, and the position of its body."""
         schema = request_schema(api)
         try:
             async with asyncio.timeout(timeout_s):
                 link = await self._connected()
                 flexible = schema.is_flexible(version)
-                frame = await link.ask(schema.api_key, version, flexible, self._client_id, body)
+                frame = await link.request(schema.api_key, version, flexible, self._client_id, body)
         except TimeoutError:
             self._drop()
-            raise TimeoutError(f"{self.host}:{self.port} did not answer {api} within {timeout_s:g} s") from None
+            raise TimeoutError(f"{self.host}:{self.port} did not respond to {api} within {timeout_s:g} s") from None
         return frame, self.body_position(api, version, frame)
 
     def body_position(self, api: str, version: int, frame: bytearray) -> int:
-        """Where the body of an answer begins."""
+        """The position of the body in a response frame."""
         if len(frame) > 4 and not frame[4] and response_schema(api).is_flexible(version):
-            return 5  # no tags, as ever
+            return 5  # no tagged fields: the usual case
         cursor = Cursor(frame)
         try:
             _skip_response_header(cursor, response_schema(api).is_flexible(version))
         except MalformedMessage as error:
             self._drop()
-            raise ConnectionError(f"{self.host}:{self.port} answered {api} with what cannot be read: {error}") from None
+            raise ConnectionError(f"{self.host}:{self.port} sent a malformed response to {api}: {error}") from None
         return cursor.position
 
     def begin(self, api: str, version: int, body: bytearray) -> "asyncio.Future[bytearray] | None":
-        """Sends at once where there is a connection, else returns None; the answer's frame comes without a time limit.
+        """Sends at once if there is a connection, else returns None. The future has no timeout.
 
-        For those who ask all the time. They see to the time themselves, and read with `body_position`.
+        For fetchers, which send all the time: they watch the time themselves, and read with `body_position`.
         """
         link = self._link
         if link is None:
@@ -100,7 +99,7 @@ class Channel:
         return link.send(schema.api_key, version, schema.is_flexible(version), self._client_id, body)
 
     async def best_version(self, api: str, *, timeout_s: float) -> int:
-        """The newest version of an API that both sides speak."""
+        """The newest version of an API that both nodes support."""
         schema = request_schema(api)
         try:
             async with asyncio.timeout(timeout_s):
@@ -124,7 +123,7 @@ class Channel:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if connecting.cancelled() and (task is None or not task.cancelling()):
-                # Somebody else lost patience with it, and who waits along is not meant.
+                # Another waiter's timeout cancelled the shared connect; this task was not cancelled.
                 raise ConnectionError(f"{self.host}:{self.port} could not be reached in time") from None
             raise
 
@@ -134,14 +133,14 @@ class Channel:
             schema = request_schema("api_versions")
             body = bytearray()
             schema.write(body, {"client_software_name": "millstream", "client_software_version": "node"}, 3)
-            answer = await link.ask(_API_VERSIONS_KEY, 3, True, self._client_id, body)
-            cursor = Cursor(answer)
-            cursor.position += 4  # the answer to ApiVersions has no tags in its header, ever
-            told = response_schema("api_versions").read(cursor, 3)
-            link.versions = {row.api_key: (row.min_version, row.max_version) for row in told.api_keys}
+            frame = await link.request(_API_VERSIONS_KEY, 3, True, self._client_id, body)
+            cursor = Cursor(frame)
+            cursor.position += 4  # the response header of ApiVersions never has tagged fields
+            response = response_schema("api_versions").read(cursor, 3)
+            link.versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
         except MalformedMessage as error:
             link.close()
-            raise ConnectionError(f"{self.host}:{self.port} does not speak Kafka's protocol: {error}") from None
+            raise ConnectionError(f"{self.host}:{self.port} does not use the Kafka protocol: {error}") from None
         except BaseException:
             link.close()
             raise
@@ -156,7 +155,7 @@ class Channel:
         if self._connecting is task:
             self._connecting = None
         if not task.cancelled():
-            task.exception()  # whoever waits is told; nobody may wait any more
+            task.exception()  # marks it as seen: waiters get it from the task, and there may be none left
 
     @property
     def is_connected(self) -> bool:
@@ -201,11 +200,11 @@ class _Link:
     def best_version(self, api_key: int, low: int, high: int) -> int:
         theirs = self.versions.get(api_key)
         if theirs is None or theirs[1] < low or theirs[0] > high:
-            raise ConnectionError(f"the other node does not offer API {api_key} in a version that is known here")
+            raise ConnectionError(f"the other node does not support API {api_key} in a version that this node supports")
         return min(high, theirs[1])
 
-    async def ask(self, api_key: int, version: int, flexible: bool, client_id: bytes, body: bytearray) -> bytearray:
-        """Sends a request; the answer's frame without its size."""
+    async def request(self, api_key: int, version: int, flexible: bool, client_id: bytes, body: bytearray) -> bytearray:
+        """Sends a request; returns the frame of the response without its size."""
         return await self.send(api_key, version, flexible, client_id, body)
 
     def send(
@@ -217,10 +216,10 @@ class _Link:
         tags = b"\0" if flexible else b""
         size = _HEAD.size - 4 + len(client_id) + len(tags) + len(body)
         frame = _HEAD.pack(size, api_key, version, self._next_id, len(client_id)) + client_id + tags + body
-        answer: asyncio.Future[bytearray] = self._loop.create_future()
-        self._waiting.append((self._next_id, answer))
+        response: asyncio.Future[bytearray] = self._loop.create_future()
+        self._waiting.append((self._next_id, response))
         self._send(frame)
-        return answer
+        return response
 
     def _send(self, frame: bytes) -> None:
         idle = not self._unsent
@@ -258,7 +257,7 @@ class _Link:
                 if self._filled == len(target):
                     self._take()
                     if not self._waiting:
-                        return  # nothing else is to come; what comes nevertheless wakes us again
+                        return  # no request waits; unexpected bytes wake the reader again
         except BlockingIOError:
             pass
         except OSError as error:
@@ -268,8 +267,10 @@ class _Link:
         self._filled = 0
         if self._frame is None:
             (size,) = _SIZE.unpack(self._size)
-            if not 4 <= size <= _MAX_ANSWER_BYTES:
-                raise ConnectionError(f"an answer of {size} bytes was announced")
+            if not 4 <= size <= _MAX_RESPONSE_BYTES:
+                raise ConnectionError(
+                    f"the other node announced a response of {size} bytes; the limit is {_MAX_RESPONSE_BYTES}"
+                )
             self._frame = bytearray(size)
             return
         frame, self._frame = self._frame, None

@@ -1,10 +1,9 @@
-"""One client's connection: frames in, answers out in the order of the requests.
+"""One client's connection: requests in, responses out in the order of the requests.
 
-Requests are pipelined: each is handed to the service as soon as it is complete, even while earlier ones wait (a long
-poll, an fsync), but answers leave in order. A connection has a budget for each turn of the event loop; what has arrived
-beyond it goes on when the others had theirs. Everything is bounded: answers that wait, bytes not yet taken by the peer,
-the size of a frame, the memory for frames that arrive in pieces. Past a bound the socket is simply not read.
-"""
+Requests are pipelined: each goes to the service when it is complete, also while earlier ones wait (a long poll, an
+fsync). Responses are sent in order. A connection has a budget for each turn of the event loop; more requests that have
+arrived wait until other connections had their turn. Everything is bounded: waiting responses, unsent bytes, the size of
+a frame, the memory for frames that arrive in pieces. Above a limit, the socket is not read."""
 
 import logging
 import struct
@@ -18,17 +17,17 @@ from millstream.node.server.plain_http import METHODS, HttpExchange, HttpService
 from millstream.node.server.service import Part, Parts, Peer, Pending, Refused, Service, Turn
 
 SCRATCH_BYTES = 64 << 10
-"""One read takes at most this much at once, so that one busy connection cannot keep the loop from the others."""
+"""The size of one read: a busy connection must not keep the event loop from the others."""
 
 TURN_REQUESTS = 64
 TURN_SECONDS = 0.002
-"""So much of one connection is handled in one turn of the event loop; then the others have theirs."""
+"""The budget of a connection in one turn of the event loop."""
 
-_PATIENCE_SECONDS = 10.0
+_STALLED_SECONDS = 10.0
 _SLOWEST_BYTES_PER_SECOND = 32 << 10
 COPIED_FILE_BYTES = 32 << 10
-"""Stretches of files up to this size go out as bytes, in one call with what stands around them: that costs less than a
-call of its own for each piece. They are copied when they are sent and not before, so a slow peer costs nothing."""
+"""File ranges up to this size are copied and sent in one call with the bytes around them, which costs less than a call
+for each piece. They are copied when they are sent, so a slow peer takes no memory."""
 _GATHERED_BYTES = 64 << 10
 
 _BYTES = (bytes, bytearray)
@@ -39,14 +38,14 @@ _log = logging.getLogger("millstream.net")
 
 
 class Shared(Protocol):
-    """What all connections of a listener share."""
+    """Shared by all connections of a listener."""
 
     service: Service
     memory: RequestMemory
     scratch: bytearray
     scratch_view: memoryview
     max_frame_bytes: int
-    max_waiting_answers: int
+    max_waiting_responses: int
     max_unsent_bytes: int
     http: HttpService | None
     pauses: int
@@ -62,7 +61,7 @@ class Shared(Protocol):
 
 class Connection:
     __slots__ = (
-        "_answers",
+        "_responses",
         "_blocked",
         "_corked",
         "_frame",
@@ -91,20 +90,20 @@ class Connection:
         self.peer = peer
         self.closed = False
         self.last_active = shared.now()
-        self._rest = b""  # bytes read but not yet part of a frame that was handled
+        self._rest = b""  # bytes that were read and not yet handled
         self._frame: bytearray | None = None  # a frame that arrives in pieces
         self._frame_view = memoryview(b"")
         self._frame_size = self._frame_filled = 0
         self._frame_since = 0.0
-        self._answers: deque[Pending] = deque()
+        self._responses: deque[Pending] = deque()
         self._out: deque[Part] = deque()
         self._out_sent = 0  # of the first part
-        self._unsent = 0  # bytes in memory; what lies in files costs nothing
+        self._unsent = 0  # bytes in memory, without file ranges
         self._corked = False
-        self._blocked = False  # the peer takes no more for now
+        self._blocked = False  # the send buffer is full
         self._paused = False
-        self._yielded = False  # what has arrived goes on in the next turn of the loop
-        self._turn: Turn | None = None  # the request that was read last waits for it
+        self._yielded = False  # requests that have arrived go on in the next turn of the loop
+        self._turn: Turn | None = None  # of the request that was read last
         self._http: HttpExchange | None = None
         transport.watch_readable(self._on_readable)
 
@@ -153,7 +152,7 @@ class Connection:
             self._uncork()
 
     def _take(self, buffer: bytearray, position: int, end: int) -> None:
-        """Handles the frames in buffer[position:end] and keeps what is left over."""
+        """Handles the frames in buffer[position:end] and keeps the rest."""
         shared = self._shared
         largest = shared.max_frame_bytes
         left, until = TURN_REQUESTS, shared.stopwatch() + TURN_SECONDS
@@ -182,7 +181,7 @@ class Connection:
                 self._yield()
                 break
             if self._unsent > self._shared.max_unsent_bytes:
-                # A few small requests can have large answers: they leave before more are made.
+                # A few small requests can have large responses: send them before making more.
                 if not self._blocked:
                     self._flush()
                 if self._unsent > self._shared.max_unsent_bytes:
@@ -194,7 +193,7 @@ class Connection:
         self._uncork()
 
     def _yield(self) -> None:
-        """Lets the other connections have their turns before what has arrived already goes on."""
+        """Lets other connections have their turn before more requests of this one."""
         self._yielded = True
         self._transport.watch_readable(None)
         self._shared.call_soon(self._go_on)
@@ -212,9 +211,9 @@ class Connection:
             self._transport.watch_readable(self._on_readable)
 
     def _begins_http(self, buffer: bytearray, position: int, end: int) -> bool:
-        """Whether this is no frame but a request of HTTP; if so, the rest of the connection is its."""
+        """Whether this is an HTTP request; if so, an `HttpExchange` takes the connection over."""
         service = self._shared.http
-        if service is None or self._answers or self._out or bytes(buffer[position : position + 4]) not in METHODS:
+        if service is None or self._responses or self._out or bytes(buffer[position : position + 4]) not in METHODS:
             return False
         self._http = HttpExchange(self._transport, service, bytes(buffer[position:end]), self.close)
         return True
@@ -234,30 +233,30 @@ class Connection:
 
     def _handle(self, buffer: bytearray, start: int, end: int) -> None:
         try:
-            answer = self._shared.service.handle(buffer, start, end, self.peer)
+            response = self._shared.service.handle(buffer, start, end, self.peer)
         except Refused as refusal:
             _log.warning("request_refused peer=%s:%d reason=%s", self.peer.host, self.peer.port, refusal)
             self._refuse()
             return
-        if isinstance(answer, Pending):
-            self._answers.append(answer)
-            answer.when_resolved(self._send_resolved)
-            if answer.turn is not None and not answer.turn.is_over:
-                self._turn = answer.turn
+        if isinstance(response, Pending):
+            self._responses.append(response)
+            response.when_resolved(self._send_resolved)
+            if response.turn is not None and not response.turn.is_over:
+                self._turn = response.turn
                 self._turn.when_over(self._turn_is_over)
                 self._pause()
-            if answer.resolved:
+            if response.resolved:
                 self._send_resolved()
-        elif answer is not None:
-            if self._answers:
+        elif response is not None:
+            if self._responses:
                 done = Pending()
-                done.resolve(answer)
-                done.held_bytes = sum(len(part) for part in answer if isinstance(part, _BYTES))
+                done.resolve(response)
+                done.held_bytes = sum(len(part) for part in response if isinstance(part, _BYTES))
                 self._unsent += done.held_bytes
-                self._answers.append(done)
+                self._responses.append(done)
             else:
-                self._send(answer)
-        if len(self._answers) >= self._shared.max_waiting_answers:
+                self._send(response)
+        if len(self._responses) >= self._shared.max_waiting_responses:
             self._pause()
 
     def _pause(self) -> None:
@@ -275,7 +274,7 @@ class Connection:
             not self._paused
             or self.closed
             or self._turn is not None
-            or len(self._answers) >= self._shared.max_waiting_answers
+            or len(self._responses) >= self._shared.max_waiting_responses
             or self._unsent > self._shared.max_unsent_bytes
         ):
             return
@@ -286,16 +285,16 @@ class Connection:
     # Writing
 
     def _send_resolved(self) -> None:
-        answers = self._answers
-        while answers and answers[0].resolved:
-            answer = answers.popleft()
-            self._unsent -= answer.held_bytes
-            if answer.failed:
+        responses = self._responses
+        while responses and responses[0].resolved:
+            response = responses.popleft()
+            self._unsent -= response.held_bytes
+            if response.failed:
                 self.close()
                 return
-            if answer.parts is not None:
-                self._send(answer.parts)
-            if answer.is_last:
+            if response.parts is not None:
+                self._send(response.parts)
+            if response.is_last:
                 self._refuse()
                 return
         if self._paused:
@@ -312,7 +311,7 @@ class Connection:
             self._flush()
 
     def _uncork(self) -> None:
-        """Answers to requests that arrived together leave together."""
+        """Sends the responses to requests that arrived together in one call."""
         self._corked = False
         if self._out and not self._blocked and not self.closed:
             self._flush()
@@ -355,13 +354,13 @@ class Connection:
                 while self._out_sent < part.length:
                     count = transport.send_file(part, self._out_sent)
                     if not count:
-                        raise OSError("a segment is shorter than the bytes promised from it")
+                        raise OSError("a segment file is shorter than the range to send")
                     self._out_sent += count
             out.popleft()
             self._out_sent = 0
 
     def _gather(self) -> Part:
-        """Makes one part of the small ones that stand first in line, so that they go out in one call."""
+        """Joins the small parts at the head of the queue, so that they are sent in one call."""
         out = self._out
         pieces: list[bytes | bytearray] = []
         size = 0
@@ -372,7 +371,7 @@ class Connection:
                     break
                 part = part.file.read_at(part.position, part.length)
                 if len(part) != out[0].length:  # type: ignore[union-attr]
-                    raise OSError("a segment is shorter than the bytes promised from it")
+                    raise OSError("a segment file is shorter than the range to send")
                 self._unsent += len(part)
             pieces.append(part)
             size += len(part)
@@ -384,7 +383,7 @@ class Connection:
     # Ending
 
     def _refuse(self) -> None:
-        """Ends the connection of a peer that broke the protocol; what it asked properly before is still answered."""
+        """Ends the connection of a peer that broke the protocol, after the responses that are ready."""
         if self._out and not self._blocked:
             self._flush()
         self.close()
@@ -394,9 +393,9 @@ class Connection:
             return
         self.closed = True
         self._transport.close()
-        for answer in self._answers:
-            answer.abandon()
-        self._answers.clear()
+        for response in self._responses:
+            response.abandon()
+        self._responses.clear()
         self.peer.close()
         if self._http is not None:
             self._http.close()
@@ -410,19 +409,19 @@ class Connection:
 
     @property
     def is_paused(self) -> bool:
-        """Whether it is not read for now, because too much of it waits."""
+        """Whether the socket is not read, because a limit is reached."""
         return self._paused
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the broker owes this connection an answer; not if answers lie here that the peer does not take."""
-        return bool(self._answers) and not self._blocked
+        """Whether a request waits for its response; false if the peer does not read its responses."""
+        return bool(self._responses) and not self._blocked
 
     def is_stalling(self, now: float) -> bool:
-        """Whether a frame has begun and comes in slower than any honest peer would send it."""
+        """Whether a frame has begun and arrives slower than an honest peer sends."""
         elapsed = now - self._frame_since
         return (
             self._frame is not None
-            and elapsed > _PATIENCE_SECONDS
+            and elapsed > _STALLED_SECONDS
             and self._frame_filled < elapsed * _SLOWEST_BYTES_PER_SECOND
         )

@@ -1,9 +1,7 @@
-"""From a frame to an answer: header, version check, decoding, the handler, encoding.
+"""From a frame to a response: header, version check, decoding, the handler, encoding.
 
-Produce and fetch take a short cut through their own codecs. A request that is not well formed, or of an API or version
-that was not offered, closes its connection (as Kafka does); a bug of ours is logged and answered by closing, too, since
-no answer could be right.
-"""
+Produce and fetch have their own codecs. A malformed request, or one of an API or version that is not offered, closes
+its connection, as in Kafka. A bug in a handler is logged and closes the connection too: no response would be right."""
 
 import asyncio
 import logging
@@ -35,9 +33,9 @@ from millstream.node.server.turns import LONG_TURN_SECONDS, Turnstile, TurnWatch
 
 PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
 _SMALL_REQUEST_BYTES = 16 << 20
-"""Only Produce carries data; any other request larger than this is not an honest one."""
+"""The limit of all requests except Produce, which carries records."""
 _WHOLE_REQUEST_BYTES = 8 << 10
-"""What is longer is read in steps (`formats/protocol/steps.py`); its connection is not read on meanwhile."""
+"""Longer requests are decoded in steps (`formats/protocol/steps.py`). Their connection is not read meanwhile."""
 
 _REQUEST_HEAD = struct.Struct(">hhih")
 _RESPONSE_HEAD = struct.Struct(">ii")
@@ -48,7 +46,7 @@ _log = logging.getLogger("millstream.broker")
 
 
 class Dispatcher:
-    """The service that connections talk to."""
+    """Handles the requests of all connections."""
 
     def __init__(
         self,
@@ -60,8 +58,8 @@ class Dispatcher:
         locate: Locate | None = None,
         stopwatch: Callable[[], float] | None = None,
     ) -> None:
-        """`locate` finds other nodes, for clients that came to the wrong one. `stopwatch` measures how long requests
-        take, in seconds since whenever; left out, it is the loop's time."""
+        """`locate` finds the endpoints of leaders, for clients that sent to another node. `stopwatch` measures the duration
+        of requests, in seconds; the default is the loop's time."""
         self._apis = {api.key: api for api in apis}
         self._produce = produce
         self._fetch = fetch
@@ -72,14 +70,14 @@ class Dispatcher:
         self.turns = TurnWatch(self._now)
         self.turnstile = Turnstile()
         self.durations: dict[str, Histogram] = {}
-        """From the whole request to its answer, waiting included, by API: those that were ever asked for."""
+        """From the whole request to its response, waits included, by API; only APIs that were requested."""
         self._produce_durations = self._durations_of("produce") if produce is not None else Histogram(())
         self._fetch_durations = self._durations_of("fetch") if fetch is not None else Histogram(())
         for name, service in (("produce", produce), ("fetch", fetch)):
             if service is not None:
                 self.turns.expect(name)
         self.refused = 0
-        """Requests that were not well formed, or not of an API and version that was offered."""
+        """Requests that were malformed, or of an API or version that is not offered."""
 
     def _durations_of(self, name: str) -> Histogram:
         found = self.durations.get(name)
@@ -137,7 +135,7 @@ class Dispatcher:
         if not api.first_version <= version <= api.last_version:
             if key != API_VERSIONS_KEY:
                 raise Refused(f"{api.name} version {version} is not offered")
-            # Every client can read version 0, so that is how it is told which versions there are.
+            # Every client can read version 0, so the response with the supported versions is in that version.
             return self._call(api, bytearray(), 0, 0, 0, correlation_id, Context(-1, client_id, peer))
         frame = bytes(buffer[start:end]) if api.with_frame else b""
         return self._call(api, buffer, position, end, version, correlation_id, Context(version, client_id, peer, frame))
@@ -165,19 +163,19 @@ class Dispatcher:
         results, wait = produce.append(request, version, buffer, by_broker=by_broker)
         if request.acks == 0:
             if isinstance(wait, TurnTaker):
-                return self._produce_without_answer(wait, begun, peer)
+                return self._produce_without_response(wait, begun, peer)
             _refuse_failed(results)
             self._produce_durations.observe(self._now() - begun)
             return None
         if wait is not None:
             pending = Pending()
 
-            def answer(final: ProduceResults) -> None:
+            def deliver(final: ProduceResults) -> None:
                 self._produce_durations.observe(self._now() - begun)
-                pending.is_last = _waited_in_vain(final)
+                pending.is_last = _has_lost_the_cluster(final)
                 pending.resolve(self._produce_response(final, version, flexible, correlation_id, peer))
 
-            wait(answer)
+            wait(deliver)
             if isinstance(wait, TurnTaker):
                 pending.turn = wait
             return pending
@@ -185,7 +183,7 @@ class Dispatcher:
         self._produce_durations.observe(self._now() - begun)
         return response
 
-    def _produce_without_answer(self, wait: TurnTaker, begun: float, peer: Peer) -> Pending:
+    def _produce_without_response(self, wait: TurnTaker, begun: float, peer: Peer) -> Pending:
         pending = Pending()
         pending.turn = wait
 
@@ -273,15 +271,15 @@ class Dispatcher:
             request = request_schema(api.name).root.new()
         else:
             request = request_schema(api.name).read(_cursor(api.name, buffer, position, end, version), version)
-        answer = self._answer(api, request, context)
-        if not isinstance(answer, Awaitable):
-            if not is_long(answer):
-                response = encode_response(api.name, answer, version, correlation_id)
+        response = self._respond(api, request, context)
+        if not isinstance(response, Awaitable):
+            if not is_long(response):
+                encoded = encode_response(api.name, response, version, correlation_id)
                 self._durations_of(api.name).observe(self._now() - begun)
-                return response
-            answer = _already(answer)
+                return encoded
+            response = _already(response)
         turn = Turn() if is_split(api.name, request) else None
-        return self._later(api, self._encoded(api.name, answer, version, correlation_id), context, begun, turn)
+        return self._later(api, self._encoded(api.name, response, version, correlation_id), context, begun, turn)
 
     def _call_in_steps(
         self, api: Api, body: bytes, version: int, correlation_id: int, context: Context, begun: float
@@ -292,27 +290,27 @@ class Dispatcher:
             cursor = _cursor(api.name, body, 0, len(body), version)
             request = await self.turnstile.through(read_in_steps(request_schema(api.name), cursor, version))
             if not is_split(api.name, request):
-                turn.turn_is_over()  # the handler keeps the order of what comes next, as with any request
-            answer = self._answer(api, request, context)
-            if not isinstance(answer, Awaitable):
-                answer = _already(answer)
-            return await self._encoded(api.name, answer, version, correlation_id)
+                turn.turn_is_over()  # the handler keeps the order of later requests
+            response = self._respond(api, request, context)
+            if not isinstance(response, Awaitable):
+                response = _already(response)
+            return await self._encoded(api.name, response, version, correlation_id)
 
         return self._later(api, work(), context, begun, turn)
 
-    def _answer(self, api: Api, request: Message, context: Context) -> "Response | Awaitable[Response]":
+    def _respond(self, api: Api, request: Message, context: Context) -> "Response | Awaitable[Response]":
         assert api.handler is not None
-        if api.with_frame:  # it goes on as it is, and is cut where it is handled
+        if api.with_frame:  # forwarded whole; the controller splits it
             return api.handler(request, context)
         return respond(api.name, api.handler, request, context, self.turnstile)
 
-    async def _encoded(self, api: str, answer: Awaitable[Response], version: int, correlation_id: int) -> Parts:
-        return await encode_in_turns(api, await answer, version, correlation_id, self.turnstile)
+    async def _encoded(self, api: str, response: Awaitable[Response], version: int, correlation_id: int) -> Parts:
+        return await encode_in_turns(api, await response, version, correlation_id, self.turnstile)
 
     def _later(
         self, api: Api, work: Coroutine[Any, Any, Parts], context: Context, begun: float, turn: Turn | None
     ) -> Pending:
-        """The response of a task. With a turn, the connection is not read on until that is over."""
+        """The response of a task. With a turn, the connection is not read until the turn is over."""
         pending, peer = Pending(), context.peer
         pending.turn = turn
         task = asyncio.ensure_future(self.turns.over(work, api.name, peer), loop=self._loop)
@@ -341,14 +339,14 @@ class Dispatcher:
         return pending
 
 
-async def _already(answer: Response) -> Response:
-    return answer
+async def _already(response: Response) -> Response:
+    return response
 
 
 def _cursor(api: str, buffer: bytes | bytearray, position: int, end: int, version: int) -> Cursor:
-    """Over the body of a request, behind the tags of its header.
+    """A cursor at the body of a request, after the tagged fields of its header.
 
-    Bytes after the message are passed over, as Kafka does: librdkafka sends some when it asks for all topics.
+    Bytes after the message are ignored, as in Kafka: librdkafka sends some when it requests all topics.
     """
     if request_schema(api).is_flexible(version):
         position = _skip_header_tags(buffer, position, end)
@@ -356,18 +354,18 @@ def _cursor(api: str, buffer: bytes | bytearray, position: int, end: int, versio
 
 
 def _refuse_failed(results: ProduceResults) -> None:
-    """No answer was asked for, so a closed connection is the only way to tell; as in Kafka."""
+    """With acks=0 there is no response: a closed connection is the only way to report an error, as in Kafka."""
     for _, rows in results:
         for row in rows:
             if row.error:
                 raise Refused(f"produce with acks=0 failed: {ErrorCode(row.error).name}: {row.message}")
 
 
-def _waited_in_vain(results: ProduceResults) -> bool:
-    """Whether this node has lost the cluster: it does not lead any more as far as it knows, and does not know who does.
+def _has_lost_the_cluster(results: ProduceResults) -> bool:
+    """Whether this node lost the leadership of a partition and does not know the new leader.
 
-    librdkafka is often connected to this node alone, and would ask it again and again. Without a connection it asks
-    others too.
+    librdkafka is often connected to this node alone, and would request metadata from it again and again. After the
+    connection is closed it requests metadata from other nodes too.
     """
     return any(
         row.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and row.current_leader is None
@@ -399,12 +397,12 @@ def _head(correlation_id: int, flexible: bool) -> bytearray:
 
 
 def _response_head(schema: Schema, version: int, correlation_id: int) -> bytearray:
-    # The answer to ApiVersions always has the old header: its reader does not yet know which versions we speak.
+    # ApiVersions always has the old response header: the client does not know the supported versions yet.
     return _head(correlation_id, schema.is_flexible(version) and schema.api_key != API_VERSIONS_KEY)
 
 
 async def encode_in_turns(api: str, values: Response, version: int, correlation_id: int, turnstile: Turnstile) -> Parts:
-    """As `encode_response`; a long response is written in steps."""
+    """As `encode_response`; a long response is encoded in steps."""
     if not isinstance(values, Mapping) or not is_long(values):
         return encode_response(api, values, version, correlation_id)
     schema = response_schema(api)
@@ -415,7 +413,7 @@ async def encode_in_turns(api: str, values: Response, version: int, correlation_
 
 
 def encode_response(api: str, values: Response, version: int, correlation_id: int) -> Parts:
-    """The frame of an answer, with its size."""
+    """The frame of a response, with its size."""
     schema = response_schema(api)
     out = _response_head(schema, version, correlation_id)
     if isinstance(values, bytes):

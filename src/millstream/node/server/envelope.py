@@ -1,4 +1,4 @@
-"""Requests and answers inside other messages: what an Envelope (58) carries, header and body without a size."""
+"""Requests and responses inside other messages: an Envelope (58) carries header and body, without a size."""
 
 import struct
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class RequestHead:
     correlation_id: int
     client_id: str
     end: int
-    """Where the rest begins: tags, if the version has them, and the body."""
+    """Position after the header: tagged fields, if the version has them, and the body follow."""
 
 
 def read_head(frame: bytes) -> RequestHead:
@@ -45,20 +45,20 @@ async def read_body(api: str, frame: bytes, head: RequestHead, turnstile: Turnst
     return await turnstile.through(read_in_steps(schema, cursor, head.version))
 
 
-async def write_answer(api: str, values: Response, head: RequestHead, turnstile: Turnstile) -> bytes:
-    """The answer to an embedded request, to be embedded in turn."""
+async def write_response(api: str, values: Response, head: RequestHead, turnstile: Turnstile) -> bytes:
+    """The response to an embedded request, to be embedded too."""
     parts = await encode_in_turns(api, values, head.version, head.correlation_id, turnstile)
     return b"".join(part for part in parts if isinstance(part, bytes | bytearray))[4:]
 
 
-def answer_body(api: str, answer: bytes, version: int) -> bytes:
-    """The body of an embedded answer, for whoever writes a header of his own."""
-    if len(answer) < _CORRELATION_BYTES:
-        raise MalformedMessage("an embedded answer is shorter than a header")
+def response_body(api: str, response: bytes, version: int) -> bytes:
+    """The body of an embedded response, without its header."""
+    if len(response) < _CORRELATION_BYTES:
+        raise MalformedMessage("an embedded response is shorter than a header")
     position = _CORRELATION_BYTES
     if response_schema(api).is_flexible(version):
-        position = _skip_tags(answer, position)
-    return answer[position:]
+        position = _skip_tags(response, position)
+    return response[position:]
 
 
 def _skip_tags(data: bytes, position: int) -> int:

@@ -1,11 +1,8 @@
-"""Memory for requests that do not arrive in one read: bounded in all, and reused.
+"""Limits on the resources that peers can use: memory for requests, and lines in the log.
 
-A connection that is idle, or whose requests are small, holds none of it. A frame that does not fit reserves its whole
-size before its first byte is kept, so frames that have begun can always be finished; who finds no room waits, unread.
-A size is only a claim: the memory itself is taken as the bytes arrive.
-
-A limit on what strangers make us write: a flood of bad requests must not fill the disk with warnings about it.
-"""
+Request memory: a connection that is idle, or has small requests, holds none of it. A frame that does not fit into one
+read reserves its whole size before its first byte is kept, so frames that have begun can always be finished. A
+connection that finds no room waits, unread. A size is only a claim: memory is allocated as the bytes arrive."""
 
 import logging
 from collections import deque
@@ -16,7 +13,7 @@ _LARGEST_KEPT = 8 << 20
 _SMALLEST = 16 << 10
 _TAKEN_AT_ONCE = 1 << 20
 _ALWAYS_GRANTED = 64 << 10
-"""What nobody has to wait for: as much as one read brings, so that large claims of some cannot stop all others."""
+"""Granted without waiting: the size of one read, so that large claims cannot stop all other connections."""
 
 
 class RequestMemory:
@@ -32,11 +29,11 @@ class RequestMemory:
 
     @property
     def is_contended(self) -> bool:
-        """Whether somebody waits for room."""
+        """Whether a connection waits for room."""
         return bool(self._waiting)
 
     def take(self, size: int) -> bytearray | None:
-        """Reserves `size` bytes and gives a buffer to begin with, or None when there is no room now."""
+        """Reserves `size` bytes and returns a buffer to begin with; None if there is no room now."""
         # One frame larger than the limit may pass when it is alone; otherwise it never could.
         if self._used and self._used + size > self._limit and size > _ALWAYS_GRANTED:
             return None
@@ -46,7 +43,7 @@ class RequestMemory:
         return kept.pop() if kept else bytearray(min(rounded, _TAKEN_AT_ONCE))
 
     def extend(self, buffer: bytearray, size: int) -> None:
-        """Makes a full buffer longer, towards the size that was reserved."""
+        """Extends a full buffer towards the reserved size."""
         buffer += bytes(min(len(buffer), _rounded(size) - len(buffer)))
 
     def give_back(self, buffer: bytearray, size: int) -> None:
@@ -57,7 +54,7 @@ class RequestMemory:
             kept = self._free.setdefault(rounded, [])
             if len(kept) < _KEPT_PER_SIZE:
                 kept.append(buffer)
-        # Each is tried once: who still finds no room waits again.
+        # Each waiter tries once, and waits again if there is still no room.
         for _ in range(len(self._waiting)):
             self._waiting.popleft()()
 
@@ -65,7 +62,7 @@ class RequestMemory:
         self._waiting.append(retry)
 
     def trim(self) -> None:
-        """Lets go of buffers kept for reuse; called now and then, so that a burst does not hold memory for ever."""
+        """Frees the buffers kept for reuse; called periodically, so that a burst does not hold memory."""
         self._free.clear()
 
 
@@ -77,7 +74,7 @@ PER_SECOND = 20
 
 
 class LogThrottle(logging.Filter):
-    """Lets so many lines of a logger pass each second, and says later how many it held back."""
+    """Passes a limited number of lines per second, and reports later how many it dropped."""
 
     def __init__(self, per_second: int = PER_SECOND) -> None:
         super().__init__()

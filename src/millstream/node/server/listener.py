@@ -1,4 +1,4 @@
-"""Accepts connections on one address, within limits, and closes those that have been silent too long."""
+"""Accepts connections on one address, within limits, and closes idle ones."""
 
 import asyncio
 import errno
@@ -17,14 +17,14 @@ from millstream.node.server.service import Peer, Service
 _SWEEP_SECONDS = 5.0
 DEFAULT_REQUEST_MEMORY_BYTES = 512 << 20
 _log = logging.getLogger("millstream.net")
-_log.addFilter(LogThrottle())  # for all of this room, which shares the logger
+_log.addFilter(LogThrottle())  # for the whole package, which shares the logger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
     max_frame_bytes: int = 100 << 20
     request_memory_bytes: int = DEFAULT_REQUEST_MEMORY_BYTES
-    max_waiting_answers: int = 256
+    max_waiting_responses: int = 256
     max_unsent_bytes: int = 4 << 20
     max_connections: int = 1 << 31
     max_connections_per_address: int = 1 << 31
@@ -33,11 +33,11 @@ class ConnectionLimits:
     receive_buffer_bytes: int = -1
     backlog: int = 1024
     max_connections_of_address: Mapping[str, int] = field(default_factory=dict)
-    """Other limits than `max_connections_per_address` for some addresses."""
+    """Limits for single addresses, in place of `max_connections_per_address`."""
 
 
 class Listener:
-    """One listening socket and its connections. Bound first, it serves once there is somebody to answer."""
+    """One listening socket and its connections. It is bound first, and accepts when there is a service."""
 
     service: Service
 
@@ -49,7 +49,7 @@ class Listener:
         loop: asyncio.AbstractEventLoop,
         stopwatch: Callable[[], float] | None = None,
     ) -> None:
-        """`stopwatch` measures turns of the loop, whose own time may stand still during one."""
+        """`stopwatch` measures turns of the loop; the loop's own time may stand still during a turn."""
         self.stopwatch = stopwatch or loop.time
         self.call_soon = loop.call_soon
         self.name = name
@@ -58,7 +58,7 @@ class Listener:
         self.scratch = bytearray(SCRATCH_BYTES)
         self.scratch_view = memoryview(self.scratch)
         self.max_frame_bytes = min(limits.max_frame_bytes, LARGEST_FRAME_BYTES)
-        self.max_waiting_answers = limits.max_waiting_answers
+        self.max_waiting_responses = limits.max_waiting_responses
         self.max_unsent_bytes = limits.max_unsent_bytes
         self.now = loop.time
         self._network = network
@@ -68,15 +68,15 @@ class Listener:
         self.connections: OrderedSet[Connection] = OrderedSet()
         self._per_address: Counter[str] = Counter()
         self.http: HttpService | None = None
-        """Who answers connections that speak HTTP; None has them closed."""
+        """Handles HTTP connections; None closes them."""
         self.accepted = 0
         self.refused: Counter[str] = Counter()
-        """Connections that were closed at once, by the setting that limits them."""
+        """Connections that were refused, by the setting that limits them."""
         self.pauses = 0
-        """How often a connection was not read on, because too much of it waited or there was no memory for more."""
+        """How often a connection was paused at a limit, or for lack of request memory."""
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
-        """Takes the address; returns it, with the port the system chose where 0 was asked for."""
+        """Binds the address; returns it, with the port that the system chose for port 0."""
         self._listening = self._network.listen(
             host,
             port,
@@ -87,8 +87,7 @@ class Listener:
         return self._listening.host, self._listening.port
 
     def serve(self, service: Service) -> None:
-        """Begins to accept; who connected since the binding has waited in the backlog. Called again, hands over to
-        another service."""
+        """Begins to accept; earlier connections waited in the backlog. A second call changes the service."""
         assert self._listening is not None
         self.service = service
         if self._sweeper is not None:
@@ -106,7 +105,7 @@ class Listener:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    # The connection stays in the backlog; trying again at once would only burn the processor.
+                    # The connection stays in the backlog; an immediate retry would only use the processor.
                     _log.error("accept_failed error=%s retry_seconds=1: raise the limit of open files", error)
                     self._listening.watch(None)
                     self._loop.call_later(1.0, self._accept_again)
@@ -147,7 +146,7 @@ class Listener:
         for connection in [c for c in self.connections if c.last_active < oldest and not c.is_waiting]:
             connection.close()
         if self.memory.is_contended:
-            # Room that was claimed and is not used would keep others waiting for as long as somebody likes.
+            # Reserved memory that is not used keeps other connections waiting.
             for connection in [c for c in self.connections if c.is_stalling(now)]:
                 _log.warning("connection_stalled peer=%s:%d", connection.peer.host, connection.peer.port)
                 connection.close()

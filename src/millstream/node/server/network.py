@@ -1,7 +1,4 @@
-"""The network a node lives in: where it listens, and how it reaches others. The simulator has one of its own.
-
-A byte stream as a connection uses it: never blocks, says when it can go on. The simulator has one of its own.
-"""
+"""The network of a node: how it listens and connects, and byte streams that never block. The simulator has its own."""
 
 import asyncio
 import errno
@@ -14,7 +11,7 @@ from millstream.node.server.service import FilePart
 
 
 class Transport(Protocol):
-    """BlockingIOError means "not now"; any other OSError, that the stream is broken."""
+    """A byte stream. BlockingIOError means "not now"; any other OSError means that the stream is broken."""
 
     peer_host: str
     peer_port: int
@@ -22,7 +19,7 @@ class Transport(Protocol):
     def receive_into(self, buffer: memoryview) -> int: ...
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
-        """Sends what fits and says how much that was."""
+        """Sends as much as fits; returns the number of bytes."""
         ...
 
     def send_file(self, part: FilePart, sent: int) -> int: ...
@@ -46,7 +43,7 @@ class SocketTransport:
         self._reading = self._writing = False
         name = sock.getpeername()
         self.peer_host, self.peer_port = str(name[0]), int(name[1])
-        # Bound methods of the socket itself: nothing stands between the connection and the system call.
+        # Bound methods of the socket: no Python frame between the connection and the system call.
         self.receive_into: Callable[[memoryview], int] = sock.recv_into
         # Without MSG_MORE: with it, a reader whose window is smaller than a segment (Java's 64 KB) waits for a timer.
         self.send: Callable[[bytes | bytearray | memoryview], int] = sock.send
@@ -57,7 +54,7 @@ class SocketTransport:
             return os.sendfile(self._descriptor, part.file.fileno(), position, length)
         except OSError as error:
             if error.errno == errno.EIO:
-                # Of the file, since sockets have no such error. Reading it tells storage, which notes the directory.
+                # From the file: sockets have no such error. A read reports it to storage, which marks the directory.
                 part.file.read_at(position, length)
             raise
 
@@ -83,29 +80,29 @@ class SocketTransport:
         self._socket.close()
 
 
-CONNECT_TIMEOUT_S = 1.0
-"""How long one attempt to connect may take. The kernel repeats a lost first packet after 1, 2, 4, … s; after a long cut
-a new attempt gets through sooner than the next repetition of an old one."""
-UNACKNOWLEDGED_S = 3.0
-"""How long bytes may stay unacknowledged by the other kernel before a connection to another node counts as broken.
-Left to itself TCP repeats them for a quarter of an hour, less and less often: after a long cut, minutes apart."""
-_KEEP_ALIVE_S = 1
-"""After how long without bytes the other kernel is asked whether it still has the connection; and how often."""
+CONNECT_TIMEOUT_SECONDS = 1.0
+"""Timeout of one attempt to connect. The kernel repeats a lost first packet after 1, 2, 4, … s; after a long partition
+a new attempt succeeds sooner than the next repetition of an old one."""
+UNACKNOWLEDGED_SECONDS = 3.0
+"""A connection to another node is broken when bytes are not acknowledged for this long. By default TCP repeats them for
+a quarter of an hour, with growing pauses of up to minutes."""
+_KEEP_ALIVE_SECONDS = 1
+"""Idle time before a keep-alive probe, and the interval of the probes."""
 
 
 class Listening(Protocol):
-    """An address that was taken; who connects waits until `accept` is called."""
+    """A bound address; connections wait until `accept` is called."""
 
     host: str
     port: int
-    """As bound: the system's choice where 0 was asked for."""
+    """As bound; for port 0 the port that the system chose."""
 
     def watch(self, callback: Callable[[], None] | None) -> None:
-        """Calls back when somebody waits to be accepted; None ends it."""
+        """Calls back when a connection waits to be accepted; None ends it."""
         ...
 
     def accept(self) -> Transport:
-        """The next one; BlockingIOError when nobody waits."""
+        """The next connection; BlockingIOError if none waits."""
         ...
 
     def close(self) -> None: ...
@@ -115,13 +112,13 @@ class Network(Protocol):
     def listen(
         self, host: str, port: int, *, backlog: int = 1024, receive_buffer_bytes: int = -1, send_buffer_bytes: int = -1
     ) -> Listening:
-        """Takes the address, or OSError."""
+        """Binds the address; OSError if that fails."""
         ...
 
     async def connect(self, host: str, port: int) -> Transport:
-        """A stream to that address. ConnectionRefusedError says that nobody listens there; other OSErrors, that it
-        cannot be reached, or not within CONNECT_TIMEOUT_S. A stream whose other end cannot be reached breaks after
-        about UNACKNOWLEDGED_S, also when nothing is being sent."""
+        """A stream to that address. ConnectionRefusedError if no process listens there; another OSError if it cannot be
+        reached within CONNECT_TIMEOUT_SECONDS. A stream whose other end cannot be reached breaks after about
+        UNACKNOWLEDGED_SECONDS, also when nothing is sent."""
         ...
 
 
@@ -146,7 +143,7 @@ class SocketListening:
             accepted, _ = self._socket.accept()
             try:
                 return SocketTransport(accepted, self._loop)
-            except OSError:  # gone before we looked
+            except OSError:  # closed already
                 accepted.close()
 
     def close(self) -> None:
@@ -168,7 +165,7 @@ class SocketNetwork:
         )[0]
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Set before listening: accepted sockets inherit them. Unset, the system tunes them by itself, and better.
+        # Set before listening: accepted sockets inherit them. Unset, the system tunes them, which is better.
         if receive_buffer_bytes > 0:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         if send_buffer_bytes > 0:
@@ -185,14 +182,14 @@ class SocketNetwork:
     async def connect(self, host: str, port: int) -> SocketTransport:
         try:
             found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (ValueError, OverflowError) as error:  # not a name that could be looked up, not a port
+        except (ValueError, OverflowError) as error:  # an invalid name or port
             raise OSError(f"{host!r} with port {port} is not an address: {error}") from None
         failure: OSError | None = None
         for family, kind, protocol, _, address in found:
             sock = socket.socket(family, kind, protocol)
             sock.setblocking(False)
             try:
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
                     await self._loop.sock_connect(sock, address)
                 _break_when_unreachable(sock)
                 return SocketTransport(sock, self._loop)
@@ -206,13 +203,13 @@ class SocketNetwork:
 
 
 def _break_when_unreachable(sock: socket.socket) -> None:
-    """Linux has all of these; where one is missing, a cut is noticed later."""
+    """Linux has all of these options; without one, a partition is noticed later."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    unacknowledged_ms = int(UNACKNOWLEDGED_S * 1000)
+    unacknowledged_ms = int(UNACKNOWLEDGED_SECONDS * 1000)
     for name, value in (
-        ("TCP_KEEPIDLE", _KEEP_ALIVE_S),
-        ("TCP_KEEPINTVL", _KEEP_ALIVE_S),
-        ("TCP_KEEPCNT", int(UNACKNOWLEDGED_S / _KEEP_ALIVE_S)),
+        ("TCP_KEEPIDLE", _KEEP_ALIVE_SECONDS),
+        ("TCP_KEEPINTVL", _KEEP_ALIVE_SECONDS),
+        ("TCP_KEEPCNT", int(UNACKNOWLEDGED_SECONDS / _KEEP_ALIVE_SECONDS)),
         ("TCP_USER_TIMEOUT", unacknowledged_ms),
     ):
         option = getattr(socket, name, None)

@@ -1,9 +1,8 @@
-"""One HTTP exchange on a connection that turned out not to speak Kafka: a request's head in, one answer out, the end.
+"""One HTTP exchange on a connection that is not a Kafka client's: one request, one response, then the end.
 
-Just enough for a probe or a scrape (GET and HEAD, no body, no second request), so that a node can be looked at where it
-already listens. The first four bytes of a method, read as the size of a frame, are larger than any frame may be, which
-is how the two are told apart.
-"""
+Enough for a probe or a scrape (GET and HEAD, no body, no second request), so that a node can be observed on the port
+where it listens. The first four bytes of a method, read as the size of a frame, are larger than any frame may be. By
+that the two protocols are distinguished."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from urllib.parse import parse_qs, urlsplit
 from millstream.node.server.network import Transport
 
 METHODS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"TRAC", b"CONN"))
-"""How requests begin; those that are not answered are at least told so."""
+"""The first bytes of HTTP requests. Other methods than GET and HEAD get status 405."""
 LARGEST_FRAME_BYTES = 1 << 30
-"""Frames of Kafka are smaller than any of METHODS would be as a size."""
+"""Below the smallest of METHODS, read as a size."""
 LARGEST_HEAD_BYTES = 16 << 10
 _READ_BYTES = 4096
 TEXT = "text/plain; charset=utf-8"
@@ -36,8 +35,8 @@ class HttpResponse:
 
 
 class HttpService(Protocol):
-    def answer(self, request: HttpRequest, deliver: Callable[[HttpResponse], None]) -> None:
-        """Answers through `deliver`, now or later."""
+    def respond(self, request: HttpRequest, deliver: Callable[[HttpResponse], None]) -> None:
+        """Responds through `deliver`, now or later."""
         ...
 
 
@@ -45,7 +44,7 @@ class HttpExchange:
     def __init__(
         self, transport: Transport, service: HttpService, received: bytes, finished: Callable[[], None]
     ) -> None:
-        """Takes a transport over, with what was read from it; `finished` closes it when all is said."""
+        """Takes a transport over, with the bytes read from it; `finished` closes it after the response."""
         self._transport = transport
         self._service = service
         self._finished = finished
@@ -58,7 +57,7 @@ class HttpExchange:
             transport.watch_readable(self._on_readable)
 
     def close(self) -> None:
-        """The connection is over: what is not yet answered will not be."""
+        """The connection ended: no response is sent any more."""
         self._is_closed = True
 
     # Reading
@@ -75,51 +74,53 @@ class HttpExchange:
             return
         self._head += piece[:received]
         if self._consider():
-            # Whoever has asked may close its side at once and still wants the answer.
+            # The client may close its side at once and still read the response.
             self._transport.watch_readable(None)
 
     def _consider(self) -> bool:
-        """Whether there is all that is needed for an answer, which is then under way."""
+        """Whether the request is complete; if so, the response is on its way."""
         end = self._head.find(b"\r\n\r\n")
         if end < 0:
             end = self._head.find(b"\n\n")
         if end < 0 and len(self._head) <= LARGEST_HEAD_BYTES:
             return False
         if end < 0 or end > LARGEST_HEAD_BYTES:
-            self._deliver(HttpResponse(431, f"a request's head may have {LARGEST_HEAD_BYTES} bytes\n".encode()))
+            self._deliver(HttpResponse(431, f"the request head is larger than {LARGEST_HEAD_BYTES} bytes\n".encode()))
             return True
         line = bytes(self._head[:end]).splitlines()[0].decode("latin-1")
         words = line.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            self._deliver(HttpResponse(400, b"this is not a request of HTTP/1.x: say GET /metrics HTTP/1.1\n"))
+            self._deliver(HttpResponse(400, b"not an HTTP/1.x request: send, for example, GET /metrics HTTP/1.1\n"))
             return True
         method, target, _ = words
         if method not in ("GET", "HEAD"):
-            self._deliver(HttpResponse(405, b"only GET and HEAD are answered here; the HTTP gateway takes the rest\n"))
+            self._deliver(
+                HttpResponse(405, b"only GET and HEAD are supported here; use the HTTP gateway for other methods\n")
+            )
             return True
         self._has_body = method == "GET"
         try:
             parts = urlsplit(target)
             request = HttpRequest(parts.path, parse_qs(parts.query, keep_blank_values=True, max_num_fields=100))
         except ValueError:
-            self._deliver(HttpResponse(400, b"the address cannot be read\n"))
+            self._deliver(HttpResponse(400, b"the URL is not valid\n"))
             return True
-        self._service.answer(request, self._deliver)
+        self._service.respond(request, self._deliver)
         return True
 
     # Writing
 
-    def _deliver(self, answer: HttpResponse) -> None:
+    def _deliver(self, response: HttpResponse) -> None:
         if self._is_closed:
             return
-        allow = "Allow: GET, HEAD\r\n" if answer.status == HTTPStatus.METHOD_NOT_ALLOWED else ""
+        allow = "Allow: GET, HEAD\r\n" if response.status == HTTPStatus.METHOD_NOT_ALLOWED else ""
         head = (
-            f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
-            f"Content-Type: {answer.content_type}\r\n"
-            f"Content-Length: {len(answer.body)}\r\n"
+            f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}\r\n"
+            f"Content-Type: {response.content_type}\r\n"
+            f"Content-Length: {len(response.body)}\r\n"
             f"{allow}Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
         ).encode()
-        self._out = memoryview(head + answer.body if self._has_body else head)
+        self._out = memoryview(head + response.body if self._has_body else head)
         self._send()
 
     def _send(self) -> None:
@@ -136,7 +137,7 @@ class HttpExchange:
         self._finished()
 
     def _read_rest(self) -> None:
-        """A socket that is closed with bytes unread takes the answer back from whoever has not read it yet."""
+        """Reads the rest of the request: closing a socket with unread bytes would discard the response."""
         try:
             self._transport.receive_into(memoryview(bytearray(64 << 10)))
         except OSError:

@@ -1,7 +1,4 @@
-"""A request as a handler sees it, the table of APIs that are answered, and what answers the two hot ones.
-
-ApiVersions (18): what this broker speaks, and the answer that even a client from the future can read.
-"""
+"""A request as a handler gets it, the table of APIs, the services of Produce and Fetch, and ApiVersions (18)."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,24 +14,24 @@ from millstream.node.server.service import Peer, Turn
 
 
 class FileResponse(Protocol):
-    """An answer that holds stretches of files."""
+    """A response with ranges of files in it."""
 
     def encode(self, parts: ResponseParts, version: int) -> None: ...
 
 
 Response = Mapping[str, Any] | bytes | FileResponse
-"""The fields of the answer, or its body where a handler keeps it encoded."""
+"""The fields of the response, or its encoded body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Around the request's own fields: who asks, and in which version."""
+    """The sender and the version of a request."""
 
     version: int
     client_id: str
     peer: Peer
     frame: bytes = b""
-    """The whole request, header and all, for APIs that ask for it."""
+    """The whole request with its header, for APIs with `with_frame`."""
 
 
 Handler = Callable[[Any, Context], "Response | Awaitable[Response]"]
@@ -48,13 +45,13 @@ class Api:
     first_version: int
     last_version: int
     handler: Handler | None = None
-    """None for produce and fetch, which the dispatcher knows by itself."""
+    """None for Produce and Fetch, which the dispatcher handles."""
     with_frame: bool = False
-    """Whether the handler gets the request's bytes too, to pass them on."""
+    """Whether the handler also gets the request's bytes, to forward them."""
 
 
 def api(name: str, handler: Handler, *, with_frame: bool = False) -> Api:
-    """An API in all versions of it that the schema has."""
+    """An API in all versions of its schema."""
     schema = request_schema(name)
     return Api(schema.api_key, name, schema.versions.low, schema.versions.high, handler, with_frame)
 
@@ -64,15 +61,15 @@ FetchTopics = list[tuple[bytes, list[fetch_codec.PartitionResult]]]
 
 
 BROKER_CLIENT_ID = "millstream-broker-"
-"""How the client ids begin that brokers use among each other."""
+"""Prefix of the client ids that brokers use for requests to each other."""
 
 
 class TurnTaker(Turn):
-    """A way to wait for the results of a request that was not looked into yet: its connection waits with it."""
+    """Delivers the results of a held request later. Its connection is not read until then."""
 
     __slots__ = ()
 
-    def __call__(self, answer: "Callable[[ProduceResults], None]") -> None:
+    def __call__(self, deliver: "Callable[[ProduceResults], None]") -> None:
         raise NotImplementedError
 
 
@@ -80,14 +77,14 @@ class ProduceService(Protocol):
     def append(
         self, request: produce_codec.ProduceRequest, version: int, buffer: bytearray, *, by_broker: bool = False
     ) -> "tuple[ProduceResults, Callable[[Callable[[ProduceResults], None]], None] | None]":
-        """Appends everything while the buffer is at hand. Results that have to wait for replicas or the disk come with
-        a function that takes whom to tell. `by_broker` says that another broker asks, for topics of its own."""
+        """Appends all batches before it returns, or copies them. If the results wait for replicas or the disk, returns a
+        function that delivers them later. `by_broker`: another broker sends it, for internal topics."""
         ...
 
 
 class Waiting(Protocol):
     def give_up(self) -> None:
-        """Nobody waits for the answer any more."""
+        """The client has disconnected."""
         ...
 
 
@@ -98,7 +95,7 @@ class FetchService(Protocol):
         version: int,
         deliver: Callable[[FetchTopics, int, int], None],
     ) -> Waiting | None:
-        """Answers through `deliver` (topics, top-level error, session id), now or later."""
+        """Responds through `deliver` (topics, top-level error, session id), now or later."""
         ...
 
 
@@ -106,12 +103,14 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 
 
 class ApiVersions:
+    """Responds with the supported APIs, in a form that clients of any version can read."""
+
     def __init__(
         self, apis: Iterable[Api], features: Callable[[], tuple[Mapping[str, tuple[int, int]], Mapping[str, int], int]]
     ) -> None:
-        """`features` gives the supported ranges, the finalized levels and the metadata epoch they stem from."""
+        """`features` returns the supported ranges, the finalized levels and the metadata epoch of these."""
         self._rows: list[ApiVersionsResponseApiKeys] = [
-            # Kafka 4 offers Produce from version 0 although it takes only 3 and later: old librdkafka looks for it.
+            # As Kafka 4 does: it offers Produce from version 0 for old librdkafka, and accepts only 3 and later.
             {
                 "api_key": api.key,
                 "min_version": 0 if api.key == 0 else api.first_version,
@@ -134,7 +133,7 @@ class ApiVersions:
             "supported_features": [
                 {"name": name, "min_version": low, "max_version": high}
                 for name, (low, high) in supported.items()
-                # Versions before 4 cannot tell a feature that starts at 0.
+                # Versions before 4 cannot express a feature whose range starts at 0.
                 if low > 0 or context.version >= 4
             ],
             "finalized_features_epoch": epoch,

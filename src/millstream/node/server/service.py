@@ -1,9 +1,7 @@
-"""What the network room needs of the broker: someone who answers frames.
+"""The interface between connections and the broker: a service that responds to frames, now or later (`Pending`).
 
-Stands where a service will be while a node starts: requests are kept, within bounds, and answered when it is there.
-
-So a node can take connections early, and answer probes, without telling clients anything too soon.
-"""
+`HeldRequests` stands in for the service while a node starts: it keeps requests, within limits, until the service is
+ready. So a node can accept connections early and respond to probes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +17,7 @@ class OpenFile(Protocol):
 
 
 class FilePart(Protocol):
-    """A stretch of a file to be sent."""
+    """A range of a file to be sent."""
 
     file: OpenFile
     position: int
@@ -32,7 +30,7 @@ Parts = Sequence[Part]
 
 @dataclass(slots=True)
 class Peer:
-    """Who is at the other end of a connection, as far as is known."""
+    """The client of a connection."""
 
     host: str
     port: int
@@ -41,7 +39,7 @@ class Peer:
     client_software: str = "unknown"
     closed: bool = False
     on_close: OrderedSet[Callable[[], None]] = field(default_factory=OrderedSet)
-    """Called once when the connection ends: for what must not outlive it."""
+    """Called once when the connection ends: releases what belongs to it."""
 
     def close(self) -> None:
         self.closed = True
@@ -51,8 +49,8 @@ class Peer:
 
 
 class Turn:
-    """The turn of a request that must wait before work on it begins. Its connection is not read on until that is over,
-    so that a connection waits for one turn at a time."""
+    """The turn of a request that waits before it is handled. Its connection is not read until the turn is over, so a
+    connection waits for one turn at a time."""
 
     __slots__ = ("_on_over", "is_over")
 
@@ -70,7 +68,7 @@ class Turn:
 
 
 class Pending:
-    """A response that will come later; the connection keeps its place in the order of answers."""
+    """A response that comes later; the connection keeps its position in the order of responses."""
 
     __slots__ = (
         "_on_resolved",
@@ -89,18 +87,18 @@ class Pending:
         self.abandoned = False
         self.failed = False
         self.is_last = False
-        """Whether the connection ends when this answer is sent."""
+        """Whether the connection ends after this response."""
         self.held_bytes = 0
-        """What the connection counts for an answer that is ready and has to wait for its turn."""
+        """Bytes of a response that is ready and waits for earlier ones."""
         self.parts: Parts | None = None
         self.turn: Turn | None = None
-        """Until it is over, nothing more is read of the connection."""
+        """Until it is over, the connection is not read."""
         self.on_abandon: Callable[[], None] | None = None
         self._on_resolved: Callable[[], None] | None = None
 
     def resolve(self, parts: Parts | None) -> None:
-        """Gives the answer; None where the request asked for no answer."""
-        assert not self.resolved, "a request is answered once"
+        """Sets the response; None if the request wants none."""
+        assert not self.resolved, "a request has one response"
         self.resolved = True
         self.parts = parts
         self.on_abandon = None
@@ -108,7 +106,7 @@ class Pending:
             self._on_resolved()
 
     def fail(self) -> None:
-        """No answer can be given; the connection ends."""
+        """There is no response; the connection ends."""
         self.failed = True
         self.resolve(None)
 
@@ -116,7 +114,7 @@ class Pending:
         self._on_resolved = callback
 
     def abandon(self) -> None:
-        """The connection is gone: nobody waits any more."""
+        """The connection ended: the response is not needed any more."""
         self.abandoned = True
         if self.on_abandon is not None:
             self.on_abandon()
@@ -129,13 +127,13 @@ class Refused(Exception):
 
 class Service(Protocol):
     def handle(self, buffer: bytearray, start: int, end: int, peer: Peer) -> "Parts | Pending | None":
-        """Answers the request in buffer[start:end], now or later. The buffer is reused as soon as this returns."""
+        """Handles the request in buffer[start:end]. The buffer is reused as soon as this returns."""
         ...
 
 
 _MOST = 1024
 _LARGEST_BYTES = 64 << 10
-"""Who comes to a node that starts has only questions; data is sent to those that have answered some."""
+"""First requests of a client are small: it sends records only after some responses."""
 
 
 class HeldRequests:
@@ -144,35 +142,35 @@ class HeldRequests:
 
     def handle(self, buffer: bytearray, start: int, end: int, peer: Peer) -> Pending:
         if end - start > _LARGEST_BYTES or len(self._held) >= _MOST:
-            raise Refused("the node is starting, and too much waits for it: try again")
-        answer = Pending()
-        self._held.append((buffer[start:end], peer, answer))
-        return answer
+            raise Refused("the node is starting, and too many requests wait: try again")
+        pending = Pending()
+        self._held.append((buffer[start:end], peer, pending))
+        return pending
 
     def give_to(self, service: Service) -> None:
-        """Has everything answered that still wants to be."""
+        """Passes the held requests to the service."""
         held, self._held = self._held, []
-        for frame, peer, answer in held:
-            if answer.abandoned:
+        for frame, peer, pending in held:
+            if pending.abandoned:
                 continue
             try:
-                _pass_on(service.handle(frame, 0, len(frame), peer), answer)
+                _pass_on(service.handle(frame, 0, len(frame), peer), pending)
             except Refused:
-                answer.fail()
+                pending.fail()
 
 
-def _pass_on(given: "Parts | Pending | None", answer: Pending) -> None:
+def _pass_on(given: "Parts | Pending | None", pending: Pending) -> None:
     if not isinstance(given, Pending):
-        answer.resolve(given)
+        pending.resolve(given)
         return
 
     def resolved() -> None:
         if given.failed:
-            answer.fail()
+            pending.fail()
         else:
-            answer.resolve(given.parts)
+            pending.resolve(given.parts)
 
-    answer.on_abandon = given.abandon
+    pending.on_abandon = given.abandon
     given.when_resolved(resolved)
     if given.resolved:
         resolved()

@@ -1,11 +1,9 @@
-"""Requests with very many rows, handled in parts: each part is a request of its own to the handler, and the responses
-are joined.
+"""Requests with very many rows, handled in parts: each part goes to the handler as a request, and the responses are
+joined.
 
-A handler works through its rows without a pause. With 100,000 rows that takes seconds. What stands in `SPLITS` goes to
-its handler in parts of some hundred rows, and the event loop serves others in between. That is right for requests whose
-rows do not depend on each other, which is most of Kafka's. What cannot be cut has a bound on its array items
-(`most_items`).
-"""
+A handler processes its rows without a pause. With 100,000 rows that takes seconds. The APIs in `SPLITS` are handled in
+parts of some hundred rows, and the event loop serves other requests in between. That is right if the rows of a request
+do not depend on each other, as with most APIs of Kafka. The array items of other requests are limited (`most_items`)."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,12 +21,12 @@ _FEW_ITEMS = 1_000
 
 
 class Level(NamedTuple):
-    """An array of the request, and the one of the response that has its rows."""
+    """An array of the request, and the array of the response with its rows."""
 
-    asked: str
-    answered: str
+    request_field: str
+    response_field: str
     key: tuple[str, ...] = ()
-    """The fields that say what a row is about; none if the row itself does (a name, a number)."""
+    """The fields that identify a row; none if the row itself is the name or number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ class Split:
     most: int = _ROWS
     """Rows in a part."""
     once: bool = False
-    """Whether a row that is named again is left out: the response would be far longer than the request."""
+    """Whether repeated rows are left out: the response is far longer than the request."""
 
 
 def _flat(asked: str, answered: str, *key: str, most: int = _ROWS, once: bool = False) -> Split:
@@ -53,9 +51,9 @@ def _topics(
 
 
 _HASHED_ROWS = 25
-"""Where each row is an id that is hashed, byte by byte; it may be a long one."""
+"""For rows with an id that is hashed byte by byte; it may be long."""
 _WRITTEN_ROWS = 50
-"""Where each row is a record of its own in a log."""
+"""For rows that become a record in a log."""
 _SHARE_STATE = _topics("partitions", "partitions", of="results", key="topic_id", row="partition", most=_WRITTEN_ROWS)
 SPLITS: dict[str, tuple[Split, ...]] = {
     "list_offsets": (_topics("partitions", "partitions", row="partition_index"),),
@@ -152,19 +150,19 @@ _BOUNDS = dict.fromkeys(SPLITS, _SPLIT_ITEMS) | {
 
 
 def most_items(api: str) -> int:
-    """How many array items a request may have, in all its arrays; one that has more ends its connection."""
+    """The limit of array items in a request, over all its arrays. A request above it closes its connection."""
     return _BOUNDS.get(api, _WHOLE_ITEMS)
 
 
 def is_split(api: str, request: Message) -> bool:
-    """Whether the request has so many rows that it goes to its handler in parts."""
+    """Whether the request has so many rows that it is handled in parts."""
     return _split_of(api, request) is not None
 
 
 def respond(
     api: str, handler: Handler, request: Message, context: Context, turnstile: Turnstile
 ) -> "Response | Awaitable[Response]":
-    """The handler's response; if the request is long, that of its parts."""
+    """The handler's response; for a long request the joined responses of its parts."""
     split = _split_of(api, request)
     if split is None:
         return handler(request, context)
@@ -179,7 +177,7 @@ def _split_of(api: str, request: Message) -> Split | None:
 
 
 def _left_after(message: Message, levels: tuple[Level, ...], left: int) -> int:
-    rows = getattr(message, levels[0].asked)
+    rows = getattr(message, levels[0].request_field)
     if rows is None:
         return left
     left -= len(rows)
@@ -197,18 +195,18 @@ async def in_parts(
     request: Message,
     turnstile: Turnstile,
 ) -> dict[str, Any]:
-    """Has each part handled, one in a turn of the loop; their responses as one."""
+    """Handles one part in each turn of the loop; returns the joined responses."""
     joined: dict[str, Any] | None = None
     for part in parts(request, split):
-        answer = handle(part)
-        response = await answer if isinstance(answer, Awaitable) else answer
+        given = handle(part)
+        response = await given if isinstance(given, Awaitable) else given
         assert isinstance(response, Mapping), "a handler whose requests are cut responds with fields"
         if joined is None:
             joined = dict(response)
         else:
             _join(joined, response, split.levels)
         if response.get("error_code"):
-            # It is about the request as a whole. What was done before stays done, as after a lost response.
+            # The error is of the whole request. Earlier parts stay done, as after a lost response.
             return {**joined, "error_code": response["error_code"]}
         await turnstile.next_turn()
     assert joined is not None, "a request that is cut has rows"
@@ -219,7 +217,7 @@ async def in_parts(
 
 
 def parts(request: Message, split: Split) -> Iterator[Message]:
-    """The request, cut into requests of so many rows. Each is made when it is asked for."""
+    """Splits the request into requests with a limited number of rows, lazily."""
     rows = _rows(request, split.levels)
     if split.once:
         rows = _once(rows, split.levels)
@@ -235,8 +233,8 @@ Path = tuple[Any, ...]
 
 
 def _rows(message: Message, levels: tuple[Level, ...]) -> Iterator[Path]:
-    """Each row with what it is in, from the outermost array on. What has no rows in it ends early."""
-    for row in getattr(message, levels[0].asked) or ():
+    """Each row with its parents, from the outermost array on. A parent without rows is a shorter path."""
+    for row in getattr(message, levels[0].request_field) or ():
         if len(levels) == 1:
             yield (row,)
             continue
@@ -275,7 +273,7 @@ def _rebuilt(message: Message, paths: list[Path], levels: tuple[Level, ...]) -> 
             inner = [path[1:] for path in paths[begin:at] if len(path) > 1]
             rows.append(_rebuilt(paths[begin][0], inner, levels[1:]) if inner else paths[begin][0])
             begin = at
-    return copied(message, **{level.asked: rows})
+    return copied(message, **{level.request_field: rows})
 
 
 def copied(message: Message, **changes: Any) -> Message:
@@ -291,15 +289,15 @@ def copied(message: Message, **changes: Any) -> Message:
 
 def _join(joined: dict[str, Any], response: Mapping[str, Any], levels: tuple[Level, ...]) -> None:
     level = levels[0]
-    rows, more = joined.get(level.answered), response.get(level.answered)
+    rows, more = joined.get(level.response_field), response.get(level.response_field)
     if not more:
         return
     if not rows:
-        joined[level.answered] = list(more)
+        joined[level.response_field] = list(more)
         return
-    rows = joined[level.answered] = rows if isinstance(rows, list) else list(rows)
+    rows = joined[level.response_field] = rows if isinstance(rows, list) else list(rows)
     first = more[0]
-    if len(levels) > 1 and _is_same(rows[-1], first, levels[1].answered):
+    if len(levels) > 1 and _is_same(rows[-1], first, levels[1].response_field):
         rows[-1] = dict(rows[-1])
         _join(rows[-1], first, levels[1:])
         more = more[1:]
@@ -307,5 +305,5 @@ def _join(joined: dict[str, Any], response: Mapping[str, Any], levels: tuple[Lev
 
 
 def _is_same(row: Mapping[str, Any], other: Mapping[str, Any], inner: str) -> bool:
-    """Whether a row of the response was cut in two: everything but the rows in it is the same."""
+    """Whether a row of the response was split: all fields except its inner rows are equal."""
     return all(row.get(name) == other.get(name) for name in {*row, *other} - {inner})

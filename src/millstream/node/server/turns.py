@@ -1,11 +1,8 @@
-"""Watches the turns of the event loop that belong to a request: one that takes long holds up everybody else.
+"""Turns of the event loop: watches long ones, and lets long work run in slices.
 
-Each is counted, and logged with the API and the peer; the log is limited (`log_throttle`).
-
-Where long work waits between its slices: one slice goes on in each turn of the event loop, the oldest first.
-
-So ten connections with long requests take no more of a turn than one, and everything else is served in between.
-"""
+A turn that takes long delays all other requests. Each is counted, and logged with the API and the client (rate-limited).
+`Turnstile` queues slices of long work: one runs in each turn, the oldest first. So ten connections with long requests
+take no more of a turn than one."""
 
 import asyncio
 import logging
@@ -26,17 +23,17 @@ T = TypeVar("T")
 
 class TurnWatch:
     def __init__(self, now: Callable[[], float]) -> None:
-        """`now` tells the time in seconds, finely enough; in the simulator a turn takes none."""
+        """`now` returns the time in seconds; in the simulator a turn takes no time."""
         self.now = now
         self.long_turns: dict[str, Histogram] = {}
-        """How long they were, by API."""
+        """Durations by API."""
 
     def expect(self, api: str) -> None:
-        """Makes an API known before it has had a long turn."""
+        """Adds an API before it has had a long turn."""
         self.long_turns.setdefault(api, Histogram(_BOUNDS))
 
     def ended(self, begun: float, api: str, peer: Peer) -> None:
-        """A turn is over that worked on a request."""
+        """Called at the end of a turn that handled a request."""
         seconds = self.now() - begun
         if seconds > LONG_TURN_SECONDS:
             self.expect(api)
@@ -52,7 +49,7 @@ class TurnWatch:
 
 
 class _Watched(Coroutine[Any, Any, T]):
-    """Passes everything on to a coroutine, and notes how long each step takes."""
+    """Delegates to a coroutine, and measures each step."""
 
     __slots__ = ("_api", "_coroutine", "_peer", "_watch")
 
@@ -87,10 +84,10 @@ class Turnstile:
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.passed = 0
-        """Slices that have gone on; for tests and metrics."""
+        """Number of slices that ran; for tests and metrics."""
 
     async def next_turn(self) -> None:
-        """Returns in a later turn of the loop, when those that came before have had theirs."""
+        """Returns in a later turn of the loop, after earlier waiters."""
         loop = asyncio.get_running_loop()
         mine: asyncio.Future[None] = loop.create_future()
         self._waiting.append(mine)
@@ -112,7 +109,7 @@ class Turnstile:
             asyncio.get_running_loop().call_soon(self._release)
 
     async def through(self, steps: "Generator[None, None, T]") -> T:
-        """Runs work that is written as a generator, a step in each turn; its result."""
+        """Runs a generator, one step in each turn; returns its result."""
         while True:
             try:
                 next(steps)

@@ -146,7 +146,7 @@ def test_a_large_size_alone_costs_no_memory(start: Start) -> None:
 
 
 def test_requests_past_the_bound_of_waiting_answers_are_not_read(start: Start) -> None:
-    running = start(max_waiting_answers=4)
+    running = start(max_waiting_responses=4)
     wire = running.connect()
     wire.send_raw(b"".join(frame(b"wait %d" % number) for number in range(10)))
     running.until(lambda: len(running.service.seen) == 4)

@@ -71,7 +71,7 @@ def test_a_peer_that_never_takes_its_answers_is_closed(start: Start, monkeypatch
 
 def test_claims_that_are_not_used_do_not_keep_others_waiting(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "_SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(connection, "_PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(connection, "_STALLED_SECONDS", 0.3)
     running = start(request_memory_bytes=1 << 20)
     stalling, honest, small = running.connect(), running.connect(), running.connect()
     stalling.send_raw(struct.pack(">i", 1 << 20) + b"x")

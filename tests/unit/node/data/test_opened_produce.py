@@ -342,7 +342,7 @@ def test_each_record_is_named(topic: bytes) -> None:
     batch = build_batch(records, codec=Codec.GZIP)
     fault = fault_of(guard, topic, batch)
     assert isinstance(fault, InvalidRecordsError) and not isinstance(fault, UnknownSchemaError)
-    assert "carries no schema id" in fault.message
+    assert "has no schema id" in fault.message
     assert [place for place, _ in fault.records] == [1, 3, 4]
     assert "schema id 77 is not registered under subject t-value" in fault.records[1][1]
     assert isinstance(fault_of(guard, topic, build_batch(records[2:4])), UnknownSchemaError)

@@ -34,8 +34,8 @@ def test_the_others_are_told_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.
         environment = SimpleNamespace(stopwatch=None, loop=asyncio.get_running_loop())
         node = endpoints.NodeEndpoints(cast(Any, SimpleNamespace(environment=environment)))
         second: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
-        node.answer(HttpRequest("/metrics", {}), answers.append)
-        node.answer(HttpRequest("/metrics", {}), second.set_result)  # who asks meanwhile gets the same page
+        node.respond(HttpRequest("/metrics", {}), answers.append)
+        node.respond(HttpRequest("/metrics", {}), second.set_result)  # who asks meanwhile gets the same page
         answers.append(await second)
 
     with caplog.at_level(logging.ERROR):
