@@ -2,7 +2,8 @@
 
 Streams behave like TCP: bytes arrive in order or the stream breaks. So a lost packet is a delay, and a partition is
 silence. After a partition, the bytes in flight arrive with the next retransmission of the kernel; the intervals between
-retransmissions grow. The connecting end detects an unreachable peer after UNACKNOWLEDGED_SECONDS; the accepting end does not.
+retransmissions grow. The connecting end detects an unreachable peer after UNACKNOWLEDGED_SECONDS; the accepting end
+does not.
 A host has one address, its name. The sockets of a process belong to its `Attachment`: when the process is killed, the
 kernel closes them; when the machine loses power, peers get nothing.
 """

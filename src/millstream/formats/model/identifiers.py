@@ -1,4 +1,5 @@
-"""Identifiers with types, so that an offset is never passed where an epoch belongs; producers and transaction markers."""
+"""Identifiers with types, so that an offset is never passed where an epoch belongs; producers and transaction
+markers."""
 
 from dataclasses import dataclass
 from enum import Enum

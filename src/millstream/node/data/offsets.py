@@ -64,8 +64,8 @@ class OffsetHandlers:
         remember_starts: "Callable[[], asyncio.Future[OSError | None]]",
         limits: Callable[[], OpeningLimits],
     ) -> None:
-        """`remember_starts` stores the log start offsets, so that deleted records stay deleted after a crash; its future is
-        done when they are on disk. `limits` apply to a batch that is opened to find a timestamp."""
+        """`remember_starts` stores the log start offsets, so that deleted records stay deleted after a crash; its
+        future is done when they are on disk. `limits` apply to a batch that is opened to find a timestamp."""
         self._partitions = partitions
         self._environment = environment
         self._cluster = cluster

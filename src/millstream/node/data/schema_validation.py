@@ -1,12 +1,13 @@
-"""Schema validation: topics that accept only records with a registered schema (`millstream.value.schema.validation`, and
-the same for keys).
+"""Schema validation: topics that accept only records with a registered schema (`millstream.value.schema.validation`,
+and the same for keys).
 
-Only the batches of these topics are opened. A record must begin as Confluent's serializers write it: a zero byte and the
-four bytes of an id that is registered under the topic's subject, `TOPIC-value` or `TOPIC-key`. The rest of the record is
-not checked. A null has no schema and is valid.
+Only the batches of these topics are opened. A record must begin as Confluent's serializers write it: a zero byte and
+the
+four bytes of an id that is registered under the topic's subject, `TOPIC-value` or `TOPIC-key`. The rest of the record
+is not checked. A null has no schema and is valid.
 
-`SchemaGuard` knows the topics, `SchemaIds` the ids of each subject. `RegisteredSchemas` reads the ids from the leader of
-`_schemas`, the topic of the schema registry, when they are first needed. An id that is not known may have just been
+`SchemaGuard` knows the topics, `SchemaIds` the ids of each subject. `RegisteredSchemas` reads the ids from the leader
+of `_schemas`, the topic of the schema registry, when they are first needed. An id that is not known may have just been
 registered: then the rest of the topic is read first. Deletions are noticed within `STALE_S` while ids are used."""
 
 import asyncio

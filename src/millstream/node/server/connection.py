@@ -61,7 +61,6 @@ class Shared(Protocol):
 
 class Connection:
     __slots__ = (
-        "_responses",
         "_blocked",
         "_corked",
         "_frame",
@@ -73,6 +72,7 @@ class Connection:
         "_out",
         "_out_sent",
         "_paused",
+        "_responses",
         "_rest",
         "_shared",
         "_transport",

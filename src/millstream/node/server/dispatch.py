@@ -58,8 +58,8 @@ class Dispatcher:
         locate: Locate | None = None,
         stopwatch: Callable[[], float] | None = None,
     ) -> None:
-        """`locate` finds the endpoints of leaders, for clients that sent to another node. `stopwatch` measures the duration
-        of requests, in seconds; the default is the loop's time."""
+        """`locate` finds the endpoints of leaders, for clients that sent to another node. `stopwatch` measures the
+        duration of requests, in seconds; the default is the loop's time."""
         self._apis = {api.key: api for api in apis}
         self._produce = produce
         self._fetch = fetch

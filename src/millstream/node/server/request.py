@@ -77,8 +77,8 @@ class ProduceService(Protocol):
     def append(
         self, request: produce_codec.ProduceRequest, version: int, buffer: bytearray, *, by_broker: bool = False
     ) -> "tuple[ProduceResults, Callable[[Callable[[ProduceResults], None]], None] | None]":
-        """Appends all batches before it returns, or copies them. If the results wait for replicas or the disk, returns a
-        function that delivers them later. `by_broker`: another broker sends it, for internal topics."""
+        """Appends all batches before it returns, or copies them. If the results wait for replicas or the disk, returns
+        a function that delivers them later. `by_broker`: another broker sends it, for internal topics."""
         ...
 
 

@@ -3,7 +3,8 @@ joined.
 
 A handler processes its rows without a pause. With 100,000 rows that takes seconds. The APIs in `SPLITS` are handled in
 parts of some hundred rows, and the event loop serves other requests in between. That is right if the rows of a request
-do not depend on each other, as with most APIs of Kafka. The array items of other requests are limited (`most_items`)."""
+do not depend on each other, as with most APIs of Kafka. The array items of other requests are limited
+(`most_items`)."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass

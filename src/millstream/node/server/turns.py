@@ -1,6 +1,7 @@
 """Turns of the event loop: watches long ones, and lets long work run in slices.
 
-A turn that takes long delays all other requests. Each is counted, and logged with the API and the client (rate-limited).
+A turn that takes long delays all other requests. Each is counted, and logged with the API and the client
+(rate-limited).
 `Turnstile` queues slices of long work: one runs in each turn, the oldest first. So ten connections with long requests
 take no more of a turn than one."""
 
