@@ -6,7 +6,6 @@ from typing import Any
 from millstream.config.setting import Setting
 from millstream.config.table import (
     cluster,
-    consumer_groups,
     groups,
     inert,
     log,
@@ -23,8 +22,7 @@ FAMILIES: dict[str, tuple[Setting[Any], ...]] = {
     "Network": network.SETTINGS,
     "Logs, and defaults for topics": log.SETTINGS,
     "Share groups": share.SETTINGS,
-    "Groups and their offsets": groups.SETTINGS,
-    "Consumer groups, assigned by the broker": consumer_groups.SETTINGS,
+    "Groups and committed offsets": groups.SETTINGS,
     "Transactions": transactions.SETTINGS,
 }
 """The broker settings with an effect, by the headings of the settings page."""

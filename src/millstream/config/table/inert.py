@@ -1,9 +1,9 @@
-"""Settings of Kafka that change nothing here, each group with the reason.
+"""Settings of Kafka without effect, grouped by the reason.
 
-They are known, so that a stock `server.properties` gives no noise, and their types are checked; but nothing pretends:
-a value that was set is named at start-up, and the settings page and DescribeConfigs say that it has no effect.
+They are known, so that a `server.properties` file of Kafka causes no warnings about unknown settings. Their types are
+checked. A value that was set is named at the start; docs/settings.md and DescribeConfigs say that it has no effect.
 
-One line is: name, type, default (`-` is null, `""` is empty), importance, bounds.
+The format of a line: name, type, default (`-` is null, `""` is empty), importance, bounds.
 """
 
 import json

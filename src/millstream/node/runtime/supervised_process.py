@@ -14,6 +14,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import millstream
+
 _log = logging.getLogger("millstream.supervisor")
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
@@ -92,7 +94,7 @@ class SupervisedProcess:
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
         # The same source as this process, also if it is on sys.path and not installed.
-        source = str(Path(__file__).parents[2])
+        source = str(Path(millstream.__file__).parents[1])
         path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH")) if part)
         with open(2, "ab", closefd=False) if self._log_file is None else open(self._log_file, "ab") as log:
             return subprocess.Popen(

@@ -25,7 +25,7 @@ from millstream.config.group_config import (
     CONSUMER_SESSION_TIMEOUT_MS,
     GroupConfig,
 )
-from millstream.config.table import consumer_groups as settings
+from millstream.config.table import groups as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.coordination.core.expression import Expression
 from millstream.node.coordination.core.state_machine import TopicCatalog, Writes
