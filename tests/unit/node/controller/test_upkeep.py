@@ -6,7 +6,7 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.model.identifiers import BrokerId, TopicName
-from millstream.node.controller.upkeep import Upkeep
+from millstream.node.controller.controller_role import Upkeep
 from millstream.node.metadata.configs import ConfigChange, Operation, incremental_alter_configs
 from millstream.node.metadata.elections import IsrChange, alter_partitions
 from millstream.node.metadata.image import ConfigResource, PartitionState, ResourceType
