@@ -18,9 +18,9 @@ from millstream.node.groups.coordinator import java_hash
 from millstream.node.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
 from millstream.node.metadata.records import NO_LEADER, Endpoint
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from millstream.node.server.long_requests import Turnstile
 from millstream.node.server.request import Context, Response
 from millstream.node.server.service import Refused
-from millstream.node.server.turns import Turnstile
 
 GROUP_TOPIC = "__consumer_offsets"
 _KEPT_ANSWERS = 64

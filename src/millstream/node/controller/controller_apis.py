@@ -15,10 +15,9 @@ from millstream.formats.protocol.schema import Message, request_schema, response
 from millstream.formats.protocol.wire_types import EnvelopeRequest, EnvelopeResponse
 from millstream.node.controller.active_controller import ActiveController
 from millstream.node.server.envelope import read_body, read_head, write_response
+from millstream.node.server.long_requests import Turnstile, respond
 from millstream.node.server.request import Api, Context, Handler, Response, api
 from millstream.node.server.service import Peer
-from millstream.node.server.splitting import respond
-from millstream.node.server.turns import Turnstile
 
 
 def error_response(api: str, request: Message, error: KafkaError) -> Response:

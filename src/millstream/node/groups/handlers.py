@@ -18,9 +18,8 @@ from millstream.formats.records.batch import NO_SEQUENCE
 from millstream.node.coordination.runtime import CoordinatorRuntime
 from millstream.node.groups.coordinator import GroupCoordinator, check_group_id
 from millstream.node.groups.core.group import ALL_GROUP_OPERATIONS
+from millstream.node.server.long_requests import Level, Split, Turnstile, in_parts
 from millstream.node.server.request import Context, Response
-from millstream.node.server.splitting import Level, Split, in_parts
-from millstream.node.server.turns import Turnstile
 
 
 class GroupAdminHandlers:

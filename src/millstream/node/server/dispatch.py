@@ -16,6 +16,7 @@ from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, Locate, MalformedMessage, skip_tags
 from millstream.formats.protocol.schema import Message, Schema, request_schema, response_schema
 from millstream.formats.protocol.steps import is_long, read_in_steps, write_in_steps
+from millstream.node.server.long_requests import LONG_TURN_SECONDS, Turnstile, TurnWatch, is_split, most_items, respond
 from millstream.node.server.request import (
     BROKER_CLIENT_ID,
     Api,
@@ -28,8 +29,6 @@ from millstream.node.server.request import (
     TurnTaker,
 )
 from millstream.node.server.service import Parts, Peer, Pending, Refused, Turn
-from millstream.node.server.splitting import is_split, most_items, respond
-from millstream.node.server.turns import LONG_TURN_SECONDS, Turnstile, TurnWatch
 
 PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
 _SMALL_REQUEST_BYTES = 16 << 20

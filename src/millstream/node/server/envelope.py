@@ -7,9 +7,8 @@ from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, Malform
 from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.formats.protocol.steps import read_in_steps
 from millstream.node.server.dispatch import encode_in_turns
+from millstream.node.server.long_requests import Turnstile, most_items
 from millstream.node.server.request import Response
-from millstream.node.server.splitting import most_items
-from millstream.node.server.turns import Turnstile
 
 _REQUEST_HEAD = struct.Struct(">hhih")
 _CORRELATION_BYTES = 4

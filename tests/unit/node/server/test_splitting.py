@@ -4,10 +4,9 @@ import asyncio
 from typing import Any
 
 from millstream.formats.protocol.schema import Message, request_schema, response_schema
+from millstream.node.server.long_requests import SPLITS, Turnstile, in_parts, is_split, most_items, parts, respond
 from millstream.node.server.request import Context
 from millstream.node.server.service import Peer
-from millstream.node.server.splitting import SPLITS, in_parts, is_split, most_items, parts, respond
-from millstream.node.server.turns import Turnstile
 
 CONTEXT = Context(11, "test", Peer("10.0.0.9", 1, "PLAINTEXT"))
 

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
+from millstream.node.server.long_requests import TurnWatch
 from millstream.node.server.service import Peer
-from millstream.node.server.turns import TurnWatch
 
 PEER = Peer("10.0.0.9", 1234, "PLAINTEXT", client_id="slow")
 

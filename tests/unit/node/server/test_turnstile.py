@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Generator
 
-from millstream.node.server.turns import Turnstile
+from millstream.node.server.long_requests import Turnstile
 
 
 def test_slices_of_several_take_turns_one_in_each_turn_of_the_loop() -> None:
