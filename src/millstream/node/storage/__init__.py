@@ -1,1 +1,1 @@
-"""Logs on disk: segments, indexes, cleaning, and what all of them use."""
+"""Logs on disk: segments, indexes, the cleaner, and the disk interface that they use."""

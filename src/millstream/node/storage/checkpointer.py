@@ -1,8 +1,8 @@
 """The checkpoint files of a log directory: recovery points, log start offsets, high watermarks, cleaned offsets.
 
-One write at a time: a request that comes while one is under way is served by the next, which `maintenance` begins, or
-`on_wanted` where a caller waits for it. After the last one, at the stop, nothing is written any more, not even by a job
-that comes late.
+One write at a time. A request during a write is served by the next one, which `maintenance` begins, or `on_wanted`
+where a caller waits for it. After the last write, at the stop, nothing is written any more, even by a job that runs
+late.
 """
 
 import logging
@@ -36,22 +36,22 @@ class Checkpointer:
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk = disk
         self._root = root
-        # What the files say; for a log that is open, the log knows better.
+        # The contents of the files. For an open log, the log itself is more recent.
         self.recovery_points: dict[TopicPartition, int] = {}
         self.start_offsets: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self.cleaned_offsets: dict[TopicPartition, int] = {}
         self.transaction_indexes: dict[TopicPartition, list[int]] = {}
-        """The segments that had a transaction index at the last stop. Kafka has no such file. A segment whose index is
-        lost looks like one in which nothing was aborted."""
+        """The segments that had a transaction index at the last stop. Kafka has no such file. Without it, a segment
+        whose index is lost looks like one without aborted transactions."""
         self.lists_transaction_indexes = False
-        """Whether that was read; a directory of Kafka's, or of an older version, has no such file."""
+        """Whether that file was read; a directory of Kafka, or of an older version, does not have it."""
         self.read_ns = 0
-        """When the files that were read had been written."""
+        """When the files that were read were written."""
         self.is_wanted = False
-        """Whether somebody asked while a write was under way."""
+        """Whether a write was requested during another one."""
         self.on_wanted: Callable[[], None] = lambda: None
-        """Called when a write is over and a caller waits for another: it begins one."""
+        """Called when a write has ended and a caller waits for another: it begins one."""
         self._waiting: list[Callable[[OSError | None], None]] = []
         self._under_way = False
         self._closed = False
@@ -75,11 +75,11 @@ class Checkpointer:
         self.transaction_indexes.pop(partition, None)
 
     def when_written(self, callback: Callable[[OSError | None], None]) -> None:
-        """Calls back, with the failure if there is one, when a write that begins after this is over."""
+        """Calls back, with the failure if there is one, when a write that begins after this call has ended."""
         self._waiting.append(callback)
 
     def job(self, logs: Mapping[TopicPartition, PartitionLog]) -> Job | None:
-        """Write everything as it is now; None when a write is under way, which is then followed by another."""
+        """Write everything as it is now; None during another write, which is then followed by one more."""
         self.is_wanted = self._under_way
         if self._under_way:
             return None
@@ -99,7 +99,7 @@ class Checkpointer:
         return Job("write_checkpoints", lambda: self._write(contents), done)
 
     def write_last(self, logs: Mapping[TopicPartition, PartitionLog]) -> OSError | None:
-        """Write at the stop, after the one that may be under way in a thread."""
+        """Write at the stop, after the write that may run in a thread."""
         contents = self._gather(logs)
         self._note_transaction_indexes(logs)
         contents.append((TRANSACTION_INDEXES, encode_offset_lists(self.transaction_indexes)))
@@ -108,7 +108,7 @@ class Checkpointer:
         return failure
 
     def list_transaction_indexes(self, found: dict[TopicPartition, list[int]]) -> None:
-        """Write the list of a directory that had none, so that the search for it is done once."""
+        """Write the list for a directory that had none, so that the segments are searched only once."""
         self.transaction_indexes, self.lists_transaction_indexes = found, True
         try:
             self._write([(TRANSACTION_INDEXES, encode_offset_lists(found))])
@@ -146,7 +146,7 @@ class Checkpointer:
     def _write(self, contents: Contents) -> None:
         with self._writing:
             if self._closed:
-                return  # the directory may be another's by now
+                return  # another process may have the directory by now
             for name, data in contents:
                 self._disk.write_atomically(f"{self._root}/{name}", data)
 
@@ -156,7 +156,7 @@ class Checkpointer:
     def _read_with(
         self, decode: Callable[[bytes], dict[TopicPartition, T]], name: str
     ) -> dict[TopicPartition, T] | None:
-        """None if there is no such file, or it cannot be used."""
+        """None if the file is missing or damaged."""
         try:
             return decode(self._disk.read_bytes(f"{self._root}/{name}"))
         except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Whether a log directory can be used: the errors of its disk are noted here, whichever file they hit.
+"""Whether a log directory can be used: errors of its disk are noted here, whichever file they are of.
 
-A full disk is not a failed one: it can be read, and retention makes room. The same holds for errors that say nothing of
-the disk: too many open files, a file that is gone.
+A full disk has not failed: it can be read, and retention makes room. Other errors say nothing about the disk either:
+too many open files, a missing file.
 """
 
 import errno
@@ -38,7 +38,7 @@ _READ_BYTES = 1 << 20
 
 
 class DirectoryFailure(NamedTuple):
-    """The first error since the directory was last well."""
+    """The first error since the directory was last usable."""
 
     path: str
     reason: str
@@ -46,13 +46,13 @@ class DirectoryFailure(NamedTuple):
 
 
 class DirectoryHealth:
-    """Threads note errors, too."""
+    """May be called from any thread."""
 
     def __init__(self, root: str) -> None:
         self.root = root
         self.failure: DirectoryFailure | None = None
         self.on_failure: Callable[[], None] = lambda: None
-        """Called once for each failure, in the thread that meets it."""
+        """Called once for each failure, in the thread where it occurs."""
 
     def note(self, error: OSError, path: str, reading: bool) -> None:
         """One operation on a file or directory below the root has failed."""
@@ -75,7 +75,7 @@ class DirectoryHealth:
 def try_directory(disk: Disk, root: str, failure: DirectoryFailure) -> OSError | None:
     """Why the directory still cannot be used; None if it can. May block.
 
-    A file that could not be read is read whole: one bad sector does not hinder writing elsewhere.
+    A file that could not be read is read whole, because one bad sector does not prevent writes to other files.
     """
     path = f"{root}/{_TRIAL_FILE}"
     try:

@@ -1,17 +1,8 @@
-"""The disk that storage needs, as interfaces. `node/runtime/disk.py` joins it to the operating system; tests inject
-faults.
+"""The disk as storage uses it: interfaces, jobs that may block, and a bounded cache of open files.
 
-A `File` closes when its last reference goes, so a reader in flight keeps an evicted or deleted file alive and nobody
-counts. All paths are strings; every failure is an OSError.
-
-Work that may block: storage prepares it on the event loop, someone runs it in a thread, and the loop takes the
-result.
-
-A bound on open files and index maps, by second chance.
-
-An access sets one bit and nothing else, so that the hot path pays no bookkeeping. When too many are open, the oldest
-that was not used since the last sweep is let go; whoever still holds the file (a read in flight) keeps it alive by
-reference.
+`node/runtime/disk.py` implements the interfaces with the operating system; tests inject faults. A `File` closes when
+its last reference goes, so a read in flight keeps an evicted or deleted file alive without a count. All paths are
+strings; every failure is an OSError.
 """
 
 import logging
@@ -58,7 +49,7 @@ class File(Protocol):
         ...
 
     def read_ahead(self, position: int, length: int) -> None:
-        """Begin to fetch bytes that will be wanted soon; does not wait for them."""
+        """Begin to read bytes that will be needed soon; does not wait for them."""
         ...
 
     def modified_ns(self) -> int: ...
@@ -76,7 +67,7 @@ OnError = Callable[[OSError, str, bool], None]
 
 class Disk(Protocol):
     on_error: OnError
-    """Called with every error before it is raised, in the thread that meets it."""
+    """Called with every error before it is raised, in the thread where it occurs."""
 
     def open(self, path: str) -> File:
         """An existing file, for reading and writing."""
@@ -113,17 +104,17 @@ class Disk(Protocol):
     def sync_directory(self, path: str) -> None: ...
 
     def sync_filesystem(self, path: str) -> None:
-        """Bring all that was written near `path` to stable storage, in one pass; cheaper than many files one by one."""
+        """Bring all writes to the file system of `path` to stable storage; cheaper than many single files."""
         ...
 
     def read_bytes(self, path: str) -> bytes: ...
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Make or overwrite a file, not as one step: for what can be made anew when it turns out damaged."""
+        """Make or overwrite a file, not atomically: for files that can be rebuilt when they are damaged."""
         ...
 
     def write_atomically(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Replace the file as one step. `durable` also waits until it is on stable storage."""
+        """Replace the file atomically. `durable` also waits until it is on stable storage."""
         ...
 
     def map(self, path: str) -> memoryview:
@@ -131,7 +122,7 @@ class Disk(Protocol):
         ...
 
     def lock(self, path: str) -> DirectoryLock | None:
-        """Take the exclusive lock that this file stands for; None when another process holds it."""
+        """Take the exclusive lock of this file; None when another process holds it."""
         ...
 
 
@@ -139,9 +130,9 @@ _log = logging.getLogger("millstream.storage")
 
 
 class Job:
-    """`run` may block and touches no state of the log; `done` takes what `run` returned, back on the loop.
+    """Work that may block. Storage prepares it on the event loop; a thread calls `run`, then the loop calls `done`.
 
-    `run` raises nothing for what a disk may do: the failure is its result, and `done` knows what it means.
+    `run` touches no state of the log, and returns an OSError instead of raising it. `done` gets that result.
     """
 
     __slots__ = ("_done", "_run", "name")
@@ -170,7 +161,7 @@ class Job:
 
 
 def removal(disk: Disk, name: str, paths: Sequence[str]) -> Job:
-    """Remove files that were renamed out of the way. What a crash leaves of them is removed at the next start."""
+    """Remove files that were renamed before. If a crash leaves some of them, the next start removes them."""
 
     def remove() -> None:
         for path in paths:
@@ -183,7 +174,7 @@ Opened = TypeVar("Opened")
 
 
 class OnDemand(Generic[Opened]):
-    """Something opened when first asked for and closed when the cache needs its place."""
+    """A file or map that is opened at its first use, and closed when the cache needs its slot."""
 
     __slots__ = ("_cache", "_open", "opened", "path", "used")
 
@@ -203,18 +194,22 @@ class OnDemand(Generic[Opened]):
         return opened
 
     def adopt(self, opened: Opened) -> None:
-        """Keep what was just opened elsewhere (a file on its creation)."""
+        """Keep a file that the caller has opened (on its creation)."""
         self.used = True
         self.opened = opened
         self._cache.admit(self)
 
     def close(self) -> None:
-        """Forget it now; the cache drops the empty place on its next sweep."""
+        """Close it now; the cache drops the empty slot on its next sweep."""
         self.opened = None
 
 
 class FileCache:
-    """Opens files for one log directory and keeps at most `max_open` of them."""
+    """Opens files for one log directory and keeps at most `max_open` of them, by second chance.
+
+    An access sets one bit, so that the hot path pays no bookkeeping. When too many are open, the oldest one that was
+    not used since the last sweep is closed.
+    """
 
     __slots__ = ("_disk", "_lock", "_max_open", "_ring")
 

@@ -1,9 +1,7 @@
-"""How files and directories of a log are named, as Kafka names them.
+"""Names of the files and directories of a log, and Kafka's small text files: checkpoints, leader epochs, the topic id.
 
-Kafka's small text files: offset checkpoints of a log directory, a log's leader epochs, and its topic id.
-
-Each is `version`, a count, and one line per entry. A damaged file is the reader's to judge, so reading raises
-`DamagedFileError`.
+A text file is `version`, a count, and one line per entry. Reading a damaged one raises `DamagedFileError`: the caller
+decides what to do then.
 """
 
 import base64

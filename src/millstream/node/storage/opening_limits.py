@@ -1,4 +1,4 @@
-"""How much of one batch this broker opens, by its settings."""
+"""Limits on the size and the record count of a batch that this broker decompresses, by its settings."""
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import log
@@ -11,7 +11,7 @@ def opening_limits(config: BrokerConfig) -> OpeningLimits:
 
 
 def replay_limits(config: BrokerConfig) -> OpeningLimits:
-    """For the logs of coordinators: never less than the defaults. What the broker wrote itself must stay readable,
+    """For the logs of coordinators: never less than the defaults. Batches that the broker wrote must stay readable,
     however low the settings for clients are."""
     return OpeningLimits(
         max(config[log.BATCH_MAX_DECOMPRESSED_BYTES], log.BATCH_MAX_DECOMPRESSED_BYTES.default),

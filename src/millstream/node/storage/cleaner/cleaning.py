@@ -1,11 +1,7 @@
-"""One pass over one log, from the map of its dirty part to the last segment put in its place.
+"""One pass over one log: from the map of its dirty part to the swap of its last segment.
 
-What takes long runs in threads, piece by piece, so that nothing else waits for it; what changes the log happens on the
-event loop, between the pieces. A pass that is given up at any point leaves a log that is whole.
-
-Which segments are copied into one: neighbours that together are no larger than a segment may be.
-
-Without this, each pass would leave as many segments as it found, and smaller ones each time.
+Long work runs in threads, in steps, so that other work does not wait for it. The log is changed on the event loop,
+between the steps. A pass that ends at any point leaves a whole log.
 """
 
 import asyncio
@@ -36,7 +32,11 @@ from millstream.node.storage.log.producer_state import ProducerState
 
 
 def group_sources(plan: Plan, end_offset: int) -> list[list[Source]]:
-    """Groups of the sources that begin before `end_offset`, by the sizes they have now; reads sizes from the disk."""
+    """Groups of neighbouring sources that together fit in one segment; those that begin before `end_offset`.
+
+    Without groups, each pass would leave as many segments as it found, and smaller ones each time. Reads file sizes
+    from the disk.
+    """
     groups: list[list[Source]] = []
     used = (0, 0, 0)
     for source in plan.sources:
@@ -63,10 +63,10 @@ def _size(plan: Plan, source: Source, suffix: str) -> int:
 _not_above: Callable[[int, int], bool] = int.__le__
 
 
-PIECE_BYTES = 4 << 20
-"""How much is done before the thread is free for others."""
-OPENED_PIECE_BYTES = 64 << 20
-"""The same for what is decompressed: a few bytes in the log can become very many."""
+STEP_BYTES = 4 << 20
+"""Bytes of one step, after which the thread is free for other work."""
+DECOMPRESSED_STEP_BYTES = 64 << 20
+"""The same for decompressed bytes: a small batch can become very large."""
 
 T = TypeVar("T")
 
@@ -111,19 +111,19 @@ class Cleaning:
         return self._plan.limits
 
     def abort(self) -> None:
-        """Give the pass up, at the next block, because the node stops: what is left of it goes at the next start."""
+        """End the pass at the next block, because the node stops. The next start removes its files."""
         self._plan.is_aborted = self._is_closed = True
 
     async def run(self) -> int:
         """Clean; returns the offset up to which the log is clean now.
 
-        CleaningAbortedError when it was given up, UncleanableError or KafkaError when the log cannot be read, OSError.
+        CleaningAbortedError when it was aborted, UncleanableError or KafkaError when the log cannot be read, OSError.
         """
         try:
             return await self._run()
         except (UncleanableError, KafkaError, OSError) as error:
             if self._has_changed():
-                raise CleaningAbortedError from error  # what was read is not the log any more
+                raise CleaningAbortedError from error  # the log has changed since it was read
             raise
 
     async def _run(self) -> int:
@@ -136,14 +136,16 @@ class Cleaning:
             copier = Copier(plan, keys)
             for group in await self._offload(partial(group_sources, plan, keys.next_offset)):
                 await self._clean_group(copier, group)
-            self._check()  # a log that was cut meanwhile is not clean up to there
+            self._check()  # a log that was truncated meanwhile is not clean up to there
             return keys.next_offset
         finally:
             if not self._is_closed:
-                self._offload(partial(keys.forget, plan.yield_interpreter))  # here it would hold up the event loop
+                self._offload(
+                    partial(keys.forget, plan.yield_interpreter)
+                )  # not here, because it would block the event loop
 
     def _prepare(self) -> None:
-        """In a thread: remove what an earlier pass may have left, and see which transactions were aborted."""
+        """In a thread: remove files of an earlier pass, and collect the aborted transactions."""
         plan = self._plan
         for name, _ in plan.disk.list(plan.directory):
             if name.endswith(CLEANED_SUFFIX):
@@ -177,13 +179,13 @@ class Cleaning:
         finished = False
         while not finished:
             done, finished = await self._offload(
-                partial(_advance, steps, throttle.piece_bytes(PIECE_BYTES), self._plan.stats)
+                partial(_advance, steps, throttle.piece_bytes(STEP_BYTES), self._plan.stats)
             )
             self._check()
             delay = throttle.delay_seconds(done, self._now())
             if delay > 0:
                 await asyncio.sleep(delay)
-                self._check()  # what is done may be put in its place next
+                self._check()  # a swap may follow
 
     def _check(self) -> None:
         if self._plan.is_aborted or not self._is_current() or not self._is_wanted(self.log):
@@ -191,7 +193,7 @@ class Cleaning:
             raise CleaningAbortedError
 
     def _has_changed(self) -> bool:
-        """Whether something happened to the log under the pass that may have made it fail."""
+        """Whether the log was changed during the pass, so that it may have failed for that."""
         is_deleted = any(source.segment.dropped and source.segment.successor is None for source in self._plan.sources)
         return is_deleted or not self._is_current() or not self._is_wanted(self.log)
 
@@ -204,7 +206,7 @@ def _advance(steps: Iterator[int], limit: int, stats: PassStats) -> tuple[int, b
     opened_before = stats.opened_bytes
     for done in steps:
         total += done
-        if total >= limit or stats.opened_bytes - opened_before >= OPENED_PIECE_BYTES:
+        if total >= limit or stats.opened_bytes - opened_before >= DECOMPRESSED_STEP_BYTES:
             return total, False
     return total, True
 

@@ -1,6 +1,6 @@
-"""Which inner loops the cleaner uses: the compiled ones where they were built, else those in plain Python.
+"""Chooses the inner loops of the cleaner: the compiled ones if they were built, else those in Python.
 
-`MILLSTREAM_PURE=1` forces the plain ones. Both pass the same tests.
+`MILLSTREAM_PURE=1` forces those in Python. Both pass the same tests.
 """
 
 import os
@@ -14,4 +14,4 @@ if os.environ.get("MILLSTREAM_PURE", "") in ("", "0"):
     try:
         from millstream.node.storage.cleaner._loops import KeyMap, kept_records
     except ImportError:
-        pass  # it was not built: the other does the same, more slowly
+        pass  # not built: the Python version does the same, more slowly

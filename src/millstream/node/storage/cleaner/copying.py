@@ -1,23 +1,14 @@
-"""The second part of a pass: a group of segments is copied into one, without the records that are superseded.
+"""The two steps of a pass: map the dirty part of a log, then copy groups of segments without superseded records.
 
-Batches that keep all their records are copied as they are. In the dirty part the map has said of every record what
-becomes of it, so that only batches in between are opened; in the clean part each record's key is looked up.
+Batches that keep all their records are copied as they are. In the dirty part the map has a byte for every record, so
+that only batches that lose some of their records are decompressed; in the clean part each record's key is looked up.
 
-A batch that is more than the limits allow to open is kept as it is. So tombstones behind it are kept, too: it may have
-an older record of their key, which would come back to life without them.
+Base offset, last offset and sequence of a batch stay as they were (KIP-98), so that consumers find their position and a
+producer's last sequence is kept. The delete horizon (KIP-534) replaces the base timestamp, and attribute bit 6 says so;
+timestamps of records are relative to it.
 
-What the cleaner writes: batches with fewer records, with a time to be deleted at, or with none at all.
-
-Base offset, last offset and sequence stay as they were (KIP-98), so that consumers find their place and a producer's
-last sequence is not forgotten. The delete horizon (KIP-534) stands in the place of the base timestamp, and attribute
-bit 6 says so; record times are told relative to it.
-
-Which transactions a pass is in the middle of: records of aborted ones go, and markers once nothing of their
-transaction is left.
-
-Fed with the batches of a log in order, and with the aborted transactions that its indexes know.
-
-The first part of a pass: the dirty part of a log goes into the key map, as far as the map has room.
+A batch above the limits for decompression is kept as it is. Then tombstones behind it are kept too: it may have an
+older record of their key, which would be visible again without them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -64,8 +55,8 @@ def rebuilt_batch(
     drops_tombstones: bool,
     horizon_ms: int | None,
 ) -> bytearray:
-    """The batch with those of its records that stay, which lie in `data` from `first` on; with `horizon_ms`, they may
-    be forgotten then."""
+    """The batch with the records that are kept, which are in `data` from `first` on; with `horizon_ms`, its tombstones
+    and markers may be removed then."""
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if horizon_ms is not None:
         attributes, base_timestamp = attributes | DELETE_HORIZON_BIT, horizon_ms
@@ -94,6 +85,11 @@ def _assemble(
 
 
 class CleanedTransactions:
+    """Transactions during a pass: records of aborted ones are removed, and markers once no record of theirs is left.
+
+    Fed with the batches of a log in order, and with the aborted transactions in its indexes.
+    """
+
     __slots__ = ("_aborted", "_committed", "_ongoing", "_seen", "retained")
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
@@ -101,14 +97,14 @@ class CleanedTransactions:
         heapify(self._aborted)
         self._ongoing: dict[int, AbortedTransaction] = {}
         self._seen: set[int] = set()
-        """Producers of ongoing aborted transactions of which a batch was met."""
+        """Producers of ongoing aborted transactions with a batch so far."""
         self._committed: set[int] = set()
-        """Producers with a batch in a transaction that is not known to be aborted."""
+        """Producers with a batch in a transaction that is not aborted."""
         self.retained: list[AbortedTransaction] = []
-        """Aborted transactions of which batches were met up to their markers: the index of the copy must have them."""
+        """Aborted transactions with batches before their markers: the index of the copy must have them."""
 
     def is_aborted(self, producer_id: int, last_offset: int) -> bool:
-        """Take note of a batch of a transaction; whether that is aborted."""
+        """Note a batch of a transaction; whether that is aborted."""
         self._advance(last_offset)
         ongoing = self._ongoing.get(producer_id)
         if ongoing is not None and ongoing.last_offset > last_offset:
@@ -118,10 +114,10 @@ class CleanedTransactions:
         return False
 
     def is_over(self, batch: bytes, record_count: int, producer_id: int, last_offset: int) -> bool:
-        """Take note of a control batch; whether nothing is left of the transaction that it ends."""
+        """Note a control batch; whether no batch is left of the transaction that it ends."""
         self._advance(last_offset)
         if record_count == 0:
-            return True  # it was emptied before
+            return True  # it is empty already
         marker = read_marker(batch)
         if marker is None:
             return False
@@ -141,7 +137,7 @@ class CleanedTransactions:
         aborted = self._aborted
         while aborted and aborted[0][0] <= offset:
             transaction = heappop(aborted)[1]
-            if transaction.last_offset >= offset:  # else its marker lies before where this pass began, or is gone
+            if transaction.last_offset >= offset:  # else its marker is before the begin of this pass, or is removed
                 self._ongoing[transaction.producer_id] = transaction
 
 
@@ -149,24 +145,24 @@ Fields = tuple[int, ...]
 """A batch header: the fields of `BatchHeader`, unnamed."""
 
 _AS_IT_IS = bytearray()
-"""Stands for a batch that is copied as it is."""
+"""Marks a batch that is copied as it is."""
 _IN_PART = bytearray()
-"""Stands for a batch some of whose records go, or that gets a delete horizon."""
+"""Marks a batch that loses some records, or gets a delete horizon."""
 
 
 class Copier:
-    """Goes over all groups of one pass in order: records are numbered, and transactions remembered, across them."""
+    """Copies all groups of one pass in order: record numbers and transactions continue from group to group."""
 
     def __init__(self, plan: Plan, keys: KeyMap) -> None:
         self._plan = plan
         self._keys = keys
         self._transactions = CleanedTransactions(plan.aborted)
         self._number = 0
-        """Of the next record of the dirty part."""
+        """The number of the next record of the dirty part."""
         self.finished: SegmentCopy | None = None
         """The copy that was begun last."""
         self._next_not_mapped = 0
-        """Which of the plan's batches that are not mapped comes next."""
+        """Index of the next one of the plan's batches that are not mapped."""
 
     def copy_group(self, group: list[Source]) -> Iterator[int]:
         """Write the group's copy, which is `finished` then; yields bytes read and written, after each block."""
@@ -184,8 +180,8 @@ class Copier:
                     remaining -= after - at
                     stats.read_records += header[12]
                     kept = self._judge(block, at, after, header)
-                    # The copy ends with the offset that its sources end with: where a segment seems to end early,
-                    # recovery would take what follows for a gap in the log.
+                    # The copy ends with the same offset as its sources: if a segment seems to end early, recovery
+                    # finds a gap behind it.
                     if kept is None and (
                         (remaining == 0 and source is last_with_batches) or self._is_last_of_producer(header)
                     ):
@@ -206,7 +202,7 @@ class Copier:
         self._transactions.retained = []
         yield 0
 
-    # What becomes of one batch: None, it goes; _AS_IT_IS; or what is written in its place.
+    # The result for one batch: None if it is removed; _AS_IT_IS; or the batch to write instead.
 
     def _judge(self, block: bytes, at: int, after: int, header: Fields) -> Bytes | None:
         attributes, count = header[5], header[12]
@@ -217,7 +213,7 @@ class Copier:
         if last_offset < self._plan.dirty_start:
             return None if is_aborted or not count else self._judge_clean(block, at, after, header)
         if header[0] >= self._keys.next_offset:
-            return None if is_aborted else _AS_IT_IS  # not mapped: the next pass will say
+            return None if is_aborted else _AS_IT_IS  # not mapped: left to the next pass
         if self._was_not_mapped(header):
             return None if is_aborted else self._pass_over(header)
         number = self._number
@@ -287,10 +283,10 @@ class Copier:
     def _sets_horizon(self, tombstones: int, header: Fields) -> bool:
         return bool(tombstones) and not header[5] & DELETE_HORIZON_BIT
 
-    # Batches that are more than the limits
+    # Batches above the limits
 
     def _was_not_mapped(self, header: Fields) -> bool:
-        """Whether `mapping` left out this batch of the dirty part."""
+        """Whether this batch of the dirty part is not in the map."""
         plan, at = self._plan, self._next_not_mapped
         if at < len(plan.not_mapped) and plan.not_mapped[at] == header[0]:
             self._next_not_mapped += 1
@@ -320,12 +316,12 @@ class Copier:
         return bool(header[5] & CONTROL_BIT) and header[10] == last.epoch
 
 
-_MOST_NOT_MAPPED = 1_000_000
-"""Batches of one pass that became too large when they were opened; the next pass goes on behind them."""
+_MAX_NOT_MAPPED = 1_000_000
+"""Batches of one pass that were above the limits when they were decompressed; the next pass goes on behind them."""
 
 
 def map_dirty(plan: Plan, keys: KeyMap) -> Iterator[int]:
-    """Fill the map; yields, after each block, how many bytes were read."""
+    """Fill the map, as far as it has room; yields, after each block, how many bytes were read."""
     transactions = CleanedTransactions(plan.aborted)
     dirty_start = plan.dirty_start
     for source in plan.sources:
@@ -347,7 +343,7 @@ def map_dirty(plan: Plan, keys: KeyMap) -> Iterator[int]:
                                 return
                             keys.fates += bytes([DEAD]) * count
                     elif count > plan.limits.max_records:
-                        pass  # it is kept as it is, and `copying` sees so by its header, too
+                        pass  # it is kept as it is; the copy sees that in its header too
                     elif not attributes & CODEC_MASK:
                         if not _map_if_room(keys, header[0], block, at + HEADER_SIZE, after, count):
                             return
@@ -357,14 +353,14 @@ def map_dirty(plan: Plan, keys: KeyMap) -> Iterator[int]:
                                 if not _map_if_room(keys, header[0], content, 0, len(content), count):
                                     return
                         except BeyondLimitsError:
-                            if len(plan.not_mapped) == _MOST_NOT_MAPPED:
+                            if len(plan.not_mapped) == _MAX_NOT_MAPPED:
                                 return
                             plan.not_mapped.append(header[0])
                     keys.next_offset = last_offset + 1
                 done = batches[-1][1] - batches[0][0]
                 plan.stats.mapped_bytes += done
                 yield done
-        keys.next_offset = source.end_offset  # whatever offsets are missing at its end
+        keys.next_offset = source.end_offset  # the last offsets may be missing
 
 
 def _map_if_room(keys: KeyMap, base_offset: int, content: Bytes, first: int, last: int, count: int) -> bool:

@@ -1,5 +1,5 @@
-"""What stops a pass over a log."""
+"""The error that ends a pass over a log. In its own file, because the compiled loops import it."""
 
 
 class UncleanableError(Exception):
-    """The log holds something that cannot be read; it is left as it is."""
+    """The log has a batch that cannot be read; the log is left as it is."""

@@ -1,13 +1,11 @@
-"""Which records of the dirty part of a log are superseded, and which keys it has: bounded in memory.
+"""The key map: which records of the dirty part of a log are superseded, in bounded memory. In Python; `_loops` is
+compiled.
 
-This is the map in plain Python; `_loops` has the same compiled.
-
-Records are numbered in the order of the log, so that one byte each says what the copy needs to know of it; the copy
-then opens no batch of the dirty part that stays or goes as a whole. Keys are compared themselves, or by 128 bits of
-BLAKE2b where they are long; a digest is kept as an int, which never equals a key. Dicts take some 120 to 150 bytes
-a key where a table in arrays would take 27, and are more than twice as fast: what does not fit is left to the next
-pass. They are many and small, because a dict that grows, and one that is freed, holds up the whole process: some 20 ms
-for 400,000 keys.
+Records are numbered in the order of the log, and one byte for each says what the copy needs to know. So the copy
+decompresses no batch of the dirty part that is kept or removed as a whole. Keys are compared directly, or by 128 bits
+of BLAKE2b if they are long; a digest is an int, which never equals a key. Dicts take 120 to 150 bytes a key where a
+table in arrays would take 27, and are more than twice as fast; keys that do not fit are left to the next pass. There
+are many small dicts, because a dict that grows or is freed stops the whole process: some 20 ms for 400,000 keys.
 """
 
 from collections.abc import Callable
@@ -18,24 +16,24 @@ from millstream.formats.records.varint import MalformedRecordError, read_varint
 from millstream.node.storage.cleaner.errors import UncleanableError
 
 LIVE, DEAD, TOMBSTONE = 0, 1, 2
-"""What the byte of a record says: the latest of its key; superseded or without a key; the latest, and a deletion."""
+"""The byte of a record: the latest of its key; superseded or without a key; the latest, and a tombstone."""
 
 LONGEST_KEY_BYTES = 32
-"""Longer keys are known by their digest."""
+"""Longer keys are replaced by their digest."""
 DIGEST_BYTES = 16
 
 Key = bytes | int
 
 DIGEST_OBJECT_BYTES = 12
-"""What the int of a digest takes more than the constant part that is counted for every key."""
+"""Bytes of the int of a digest, beyond the constant part that is counted for every key."""
 
 SHARDS = 256
-"""A power of two: the low bits of a key's hash say in which dict it is."""
+"""A power of two: the low bits of a key's hash choose its dict."""
 SHARD_MASK = SHARDS - 1
 
 _KEY_BYTES = 16 + 33 + 32 + 54
-"""Of a key beside its own bytes: rounding up, what a bytes object has on top, an int, and three slots of a dict (it
-grows when two thirds are taken, to twice its size)."""
+"""Bytes of a key beside its own: rounding, the head of a bytes object, an int, and three slots of a dict (which
+doubles when two thirds are taken)."""
 
 
 def digest(key: bytes) -> int:
@@ -46,12 +44,12 @@ class KeyMap:
     __slots__ = ("_latest", "_limit_bytes", "_table_bytes", "fates", "next_offset")
 
     def __init__(self, limit_bytes: int, start_offset: int, most_records: int) -> None:
-        """`most_records` is a bound: this map grows with what comes."""
+        """`most_records` is an upper bound, for the compiled version; this map grows as needed."""
         self._limit_bytes = limit_bytes
         self._latest: list[dict[Key, int]] = [{} for _ in range(SHARDS)]
         """The number of the latest record of each key, in the dict of the key's hash."""
         self.fates = bytearray()
-        """What becomes of each record, by its number."""
+        """One byte for each record, by its number."""
         self.next_offset = start_offset
         """The offset up to which the log is mapped."""
         self._table_bytes = 0
@@ -65,14 +63,14 @@ class KeyMap:
         return self._table_bytes + len(self.fates)
 
     def has_room(self, records: int, content_bytes: int) -> bool:
-        """Whether a batch fits, all of whose keys may be new; the first batch always does, or there is no progress."""
+        """Whether a batch fits if all its keys are new. The first batch always does, so that there is progress."""
         if not self.fates:
             return True
         key_bytes = min(content_bytes, records * LONGEST_KEY_BYTES)
         return self.used_bytes + key_bytes + records * (_KEY_BYTES + 1) <= self._limit_bytes
 
     def map_records(self, data: Bytes, position: int, content_end: int, count: int) -> None:
-        """Take the records of the next batch, which end at `content_end`, into the map."""
+        """Add the records of the next batch, which end at `content_end`, to the map."""
         data = bytes(data)
         shards, fates = self._latest, self.fates
         number = len(fates)
@@ -104,7 +102,7 @@ class KeyMap:
                 else:
                     size, position = read_varint(data, position)
                     if size < 0:
-                        fates[number] = DEAD  # compaction knows no place for a record without a key
+                        fates[number] = DEAD  # compaction removes records without a key
                         position = end
                         continue
                 key: Key = data[position : position + size]
@@ -133,9 +131,9 @@ class KeyMap:
             raise UncleanableError("the records of a batch do not end where it does")
 
     def fates_by_key(self, data: Bytes, position: int, content_end: int, count: int) -> bytearray:
-        """What becomes of the records of a batch, each older than all that the map has: superseded if it has their key.
+        """The bytes for the records of a batch that is older than the map: superseded if the map has their key.
 
-        The loop is that of `map_records`; to share it would cost a call for each record.
+        The loop is the one of `map_records`; a shared function would cost a call for each record.
         """
         data = bytes(data)
         shards, fates = self._latest, bytearray(count)
@@ -185,7 +183,7 @@ class KeyMap:
         return fates
 
     def forget(self, yield_interpreter: Callable[[], None]) -> None:
-        """Free the memory, a little at a time."""
+        """Free the memory in small steps."""
         for shard in self._latest:
             shard.clear()
             yield_interpreter()

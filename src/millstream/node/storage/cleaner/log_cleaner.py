@@ -1,7 +1,8 @@
-"""Which compacted log is cleaned next, by how many threads, and what becomes of those that cannot be.
+"""The cleaner of a log directory: chooses the next compacted log, and runs a pass for each thread.
 
-The dirtiest first. Looked for every `log.cleaner.backoff.ms`, and at once after a pass. A log that cannot be read is
-set apart until it is opened anew: its records stay as they are, and others do not wait for it.
+The log with the greatest dirty ratio is first. It checks every `log.cleaner.backoff.ms`, and at once after a pass. A
+log that cannot be read is left alone until it is opened again: its records stay as they are, and other logs do not
+wait.
 """
 
 import asyncio
@@ -30,13 +31,13 @@ _log = logging.getLogger("millstream.cleaner")
 
 MEGABYTE = 1e6
 _TICK_MS = 1000
-"""How often `tick` is called at least."""
+"""`tick` is called at least this often."""
 _SHORTEST_MS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class CleanerProgress:
-    """How one compacted log stands."""
+    """The cleaning state of one compacted log."""
 
     partition: TopicPartition
     first_dirty_offset: int
@@ -48,7 +49,7 @@ class CleanerProgress:
     uncleanable: str
     """Why it cannot be cleaned; empty if it can."""
     passed_over: int
-    """Batches that the last pass kept as they are, because they are more than the limits allow to open."""
+    """Batches that the last pass kept as they are, because they are above the limits for decompression."""
 
 
 class LogCleaner:
@@ -73,16 +74,16 @@ class LogCleaner:
         self._tasks = BackgroundTasks()
         self._uncleanable: dict[TopicPartition, tuple[PartitionLog, str]] = {}
         self._passed_over: dict[TopicPartition, tuple[PartitionLog, int]] = {}
-        """By partition: in how many batches the last pass did not look."""
+        """By partition: how many batches the last pass kept unread."""
         self._not_before_ms: dict[TopicPartition, int] = {}
-        """When a log is tried again whose last pass was given up."""
+        """When a log may be cleaned again whose last pass was aborted."""
         self._found_nothing_ms: int | None = None
-        """When it was last looked for something to clean in vain; None if it should be looked again at once."""
+        """When no log was due at the last check; None if the next check is due at once."""
         self._soon: asyncio.TimerHandle | None = None
         self._closed = False
 
     def tick(self) -> None:
-        """Begin what is due; called now and then."""
+        """Begin passes that are due; called periodically."""
         settings = self._settings()
         self._throttle.bytes_per_second = settings.io_max_bytes_per_second
         if self._closed or not settings.enable or self._is_backing_off(settings):
@@ -93,7 +94,7 @@ class LogCleaner:
                 return
 
     def _is_backing_off(self, settings: CleanerSettings) -> bool:
-        """By the setting as it is now, which may be another than when it was looked last."""
+        """By the present setting, which may have changed since the last check."""
         if self._found_nothing_ms is None:
             return False
         return 0 <= self._now_ms() - self._found_nothing_ms < settings.backoff_ms
@@ -103,11 +104,11 @@ class LogCleaner:
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
-        if settings.backoff_ms < _TICK_MS:  # nobody else calls that often
+        if settings.backoff_ms < _TICK_MS:  # the periodic call is not that frequent
             self._soon = self._loop.call_later(max(settings.backoff_ms, _SHORTEST_MS) / 1000, self.tick)
 
     def close(self) -> None:
-        """Give up all passes; the logs may be closed then."""
+        """Abort all passes; then the logs may be closed."""
         self._closed = True
         if self._soon is not None:
             self._soon.cancel()
@@ -119,7 +120,7 @@ class LogCleaner:
         return [self._progress_of(log, now_ms) for log in self._logs.loaded() if is_compacted(log)]
 
     def iterate_progress(self) -> Iterator[CleanerProgress]:
-        """The same, one by one: whoever takes them may let others have a turn. What cannot be read now is left out."""
+        """The same, one by one, so that the caller can yield to the event loop. Unreadable logs are left out."""
         now_ms = self._now_ms()
         for log in self._logs.loaded():
             try:
@@ -197,15 +198,17 @@ class LogCleaner:
                 _log.error("cleaning_failed partition=%s error=%s", partition, error)
             self._put_off(log)
         except (UncleanableError, KafkaError) as error:
-            _log.error("log_uncleanable partition=%s reason=%s: it is left as it is", partition, error)
+            _log.error(
+                "log_uncleanable partition=%s reason=%s: it is not cleaned until it is opened again", partition, error
+            )
             self._uncleanable[partition] = log, str(error)
         except Exception as error:
-            _log.exception("log_uncleanable partition=%s: a mistake of the cleaner's own", partition)
+            _log.exception("log_uncleanable partition=%s: an unexpected error of the cleaner", partition)
             self._uncleanable[partition] = log, repr(error)
         else:
             log.cleaned_offset = cleaned_offset
             self._logs.want_checkpoint()
-            _tell(cleaning, cleaned_offset, self._loop.time() - begun)
+            _log_result(cleaning, cleaned_offset, self._loop.time() - begun)
             self._note_passed_over(cleaning)
         finally:
             del self._running[partition]
@@ -221,8 +224,8 @@ class LogCleaner:
         limits = cleaning.limits
         _log.warning(
             "batches_passed_over partition=%s count=%d first_offset=%d reason=more than %d records, or more than %d "
-            "bytes decompressed: they are kept as they are, and so are tombstones behind them. "
-            "millstream.batch.max.records and millstream.batch.max.decompressed.bytes are the limits",
+            "bytes decompressed: they are kept, and so are tombstones behind them. The limits are "
+            "millstream.batch.max.records and millstream.batch.max.decompressed.bytes",
             log.topic_partition,
             stats.passed_over,
             stats.first_passed_over,
@@ -252,7 +255,7 @@ class LogCleaner:
         )
 
 
-def _tell(cleaning: Cleaning, cleaned_offset: int, seconds: float) -> None:
+def _log_result(cleaning: Cleaning, cleaned_offset: int, seconds: float) -> None:
     stats = cleaning.stats
     worked = stats.mapped_bytes + stats.read_bytes + stats.written_bytes
     _log.info(

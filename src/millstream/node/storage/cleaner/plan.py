@@ -1,14 +1,9 @@
-"""What one pass over a log is to do, as the event loop saw the log when the pass began. Threads work on this alone.
+"""What a pass may clean and how: the cleaner's settings, the dirty part of a log, and the plan that threads work on.
 
-The cleaner's settings as they are now; all but `enable` may change while it works.
-
-How fast the cleaner may read and write, all of its threads together (`log.cleaner.io.max.bytes.per.second`).
-
-How dirty a log is, and what of it a pass may clean: the rules of Kafka's LogCleanerManager.
-
-Never the active segment, nothing at or after the last stable offset (which is not past the high watermark), nothing
-that is younger than `min.compaction.lag.ms`. A log is worth a pass when the dirty part of what may be cleaned is more
-than `min.cleanable.dirty.ratio`, or holds something older than `max.compaction.lag.ms`.
+The rules are those of Kafka's LogCleanerManager. Never cleaned are the active segment, offsets at or after the last
+stable offset (which is not past the high watermark), and records younger than `min.compaction.lag.ms`. A log is due for
+a pass when the dirty part of its cleanable bytes is more than `min.cleanable.dirty.ratio`, or has a record older than
+`max.compaction.lag.ms`.
 """
 
 from array import array
@@ -26,7 +21,7 @@ from millstream.node.storage.opening_limits import opening_limits
 
 
 class CleaningAbortedError(Exception):
-    """The log has changed under the pass, or the node stops: nothing is wrong, the next pass begins anew."""
+    """The log has changed during the pass, or the node stops. Not a failure: the next pass starts again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +42,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class LastWritten:
-    """What must stay of a producer: the batch that ends at this offset, or the markers of its epoch if it has none."""
+    """What must be kept of a producer: the batch that ends at this offset, or the markers of its epoch if it has
+    none."""
 
     offset: int | None
     epoch: int
@@ -55,7 +51,7 @@ class LastWritten:
 
 @dataclass(slots=True)
 class PassStats:
-    """What a pass has done so far."""
+    """Counters of a pass."""
 
     mapped_bytes: int = 0
     mapped_keys: int = 0
@@ -65,15 +61,17 @@ class PassStats:
     written_bytes: int = 0
     written_records: int = 0
     opened_bytes: int = 0
-    """What was decompressed."""
+    """Decompressed bytes."""
     passed_over: int = 0
-    """Batches that are kept as they are, because they are more than the limits allow to open."""
+    """Batches that are kept as they are, because they are above the limits for decompression."""
     first_passed_over: int = -1
     """The offset of the first of them."""
 
 
 @dataclass(slots=True)
 class Plan:
+    """One pass over a log, as the event loop saw the log at its begin. Threads use nothing else."""
+
     disk: Disk
     directory: str
     sources: list[Source]
@@ -90,16 +88,16 @@ class Plan:
     aborted: list[AbortedTransaction]
     limits: OpeningLimits
     not_mapped: "array[int]" = field(default_factory=lambda: array("q"))
-    """Offsets, in order, of batches of the dirty part that became too large when they were opened. Those that say
-    themselves that they have too many records are not here."""
+    """Offsets, in order, of batches of the dirty part that were above the limits when they were decompressed. Batches
+    whose header has too many records are not here."""
     is_aborted: bool = False
-    """Set by the loop, looked at by threads between blocks."""
+    """Set by the loop, read by threads between blocks."""
     yield_interpreter: Callable[[], None] = lambda: None
-    """Called between stretches of work, in the thread."""
+    """Called between steps, in the thread."""
     stats: PassStats = field(default_factory=PassStats)
 
     def check(self) -> None:
-        """Between stretches of work: let others have the interpreter, and see whether to go on."""
+        """Between steps: let other threads run, and end the pass if it is aborted."""
         self.yield_interpreter()
         if self.is_aborted:
             raise CleaningAbortedError
@@ -110,6 +108,8 @@ SMALLEST_BLOCK_BYTES = 16 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerSettings:
+    """The cleaner's settings as they are now; all but `enable` may change while it works."""
+
     enable: bool = True
     threads: int = 1
     dedupe_buffer_bytes: int = 128 << 20
@@ -118,16 +118,16 @@ class CleanerSettings:
     io_max_bytes_per_second: float = float("inf")
     backoff_ms: int = 15_000
     opening: OpeningLimits = WIDEST
-    """A batch that is more than that is not opened, but kept as it is."""
+    """A batch above these limits is not decompressed, but kept as it is."""
 
     @property
     def map_bytes(self) -> int:
-        """How large the key map of one thread may become."""
+        """The maximal size of the key map of one thread."""
         return int(self.dedupe_buffer_bytes / self.threads * self.load_factor)
 
     @property
     def block_bytes(self) -> int:
-        """How much one thread reads at once: half of its buffer, since as much may be on its way to the disk."""
+        """How much one thread reads at once: half of its buffer, because as much may wait to be written."""
         return max(self.io_buffer_bytes // self.threads // 2, SMALLEST_BLOCK_BYTES)
 
 
@@ -145,10 +145,12 @@ def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
 
 
 SMOOTHING_SECONDS = 0.3
-"""How much may be done at once, in seconds of the rate."""
+"""The size of one step, in seconds of the rate."""
 
 
 class Throttle:
+    """Limits how fast all threads of the cleaner read and write (`log.cleaner.io.max.bytes.per.second`)."""
+
     __slots__ = ("_free_at", "bytes_per_second")
 
     def __init__(self) -> None:
@@ -156,7 +158,7 @@ class Throttle:
         self._free_at = 0.0
 
     def piece_bytes(self, most: int) -> int:
-        """How many bytes to do before asking again."""
+        """How many bytes to process before `delay_seconds` is called again."""
         return int(min(most, max(1.0, self.bytes_per_second * SMOOTHING_SECONDS)))
 
     def delay_seconds(self, done_bytes: int, now: float) -> float:
@@ -170,6 +172,8 @@ COMPACT = "compact"
 
 @dataclass(frozen=True, slots=True)
 class Cleanable:
+    """The part of a log that a pass may clean."""
+
     dirty_start: int
     end_offset: int
     """The base of the first segment that may not be cleaned."""
@@ -219,7 +223,7 @@ def cleanable(log: PartitionLog, now_ms: int) -> Cleanable:
 
 
 def first_dirty_offset(log: PartitionLog) -> int:
-    """Where the last pass ended, unless the log has become another since."""
+    """Where the last pass ended, unless the log was truncated or replaced since."""
     cleaned = log.cleaned_offset
     return cleaned if log.log_start_offset <= cleaned <= log.log_end_offset else log.log_start_offset
 

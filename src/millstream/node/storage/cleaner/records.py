@@ -1,12 +1,8 @@
-"""The records of one batch as stretches of bytes: taking some of them out.
+"""Reading batches for the cleaner: blocks of a segment with whole, sound batches, and removal of records from a batch.
 
-Nothing is decoded that need not be. Numbers of one byte are read in place: most are, and the calls would cost more than
-all the rest. Whatever is wrong with the bytes comes up as `UncleanableError`.
-
-The batches of a segment, block by block: each whole and with a checksum that holds.
-
-Headers stay unnamed tuples, in the order of `BatchHeader`: where batches are small, naming them would be a third of the
-work.
+Only the necessary fields are decoded. Numbers of one byte are read in place, because most have one byte and a call
+would cost more than the rest. Headers stay plain tuples in the order of `BatchHeader`: for small batches, named tuples
+would be a third of the work. Malformed bytes raise `UncleanableError`.
 """
 
 from collections.abc import Iterator
@@ -37,7 +33,7 @@ _DEAD, _DEAD_OR_TOMBSTONE = bytes([DEAD]), bytes([DEAD, TOMBSTONE])
 
 
 class _RecordSpan(NamedTuple):
-    """Where one record lies, and what the cleaner needs to know of it."""
+    """The position of one record, and its timestamp."""
 
     start: int
     body: int
@@ -51,8 +47,8 @@ class _RecordSpan(NamedTuple):
 def decompressed_content(
     plan: Plan, header: tuple[int, ...], block: bytes, at: int, after: int
 ) -> Iterator[memoryview]:
-    """The records of a compressed batch of the block, while the context lasts; BeyondLimitsError if they are more than
-    the plan allows to open."""
+    """The records of a compressed batch of the block, within the context; BeyondLimitsError if they are above the
+    limits of the plan."""
     try:
         with opened(BatchHeader._make(header), memoryview(block)[at:after], plan.limits) as content:
             plan.stats.opened_bytes += len(content)
@@ -65,7 +61,7 @@ def decompressed_content(
 
 
 def _live_spans(data: bytes, position: int, fates: bytes | bytearray, gone: bytes) -> list[_RecordSpan]:
-    """Those of the records that begin at `position` whose fate is not among `gone`; each has its byte in `fates`."""
+    """The records from `position` on whose byte in `fates` is not in `gone`."""
     kept: list[_RecordSpan] = []
     try:
         for fate in fates:
@@ -95,8 +91,8 @@ def _live_spans(data: bytes, position: int, fates: bytes | bytearray, gone: byte
 def kept_records(
     data: Bytes, position: int, fates: bytes | bytearray, drops_tombstones: bool, shift_ms: int
 ) -> tuple[bytes | bytearray, int, int]:
-    """The records from `position` on whose fate is to stay, their times told from a base that is `shift_ms` later;
-    how many they are; and the greatest of their times as the batch tells it now."""
+    """The records from `position` on that are kept, with timestamps relative to a base that is `shift_ms` later; their
+    count; and the greatest of their timestamp deltas before the shift."""
     data = bytes(data)
     spans = _live_spans(data, position, fates, _DEAD_OR_TOMBSTONE if drops_tombstones else _DEAD)
     if shift_ms:
@@ -107,7 +103,7 @@ def kept_records(
 
 
 def _rebased(data: bytes, span: _RecordSpan, shift_ms: int) -> bytes:
-    """A record whose time is told from a base that is `shift_ms` later."""
+    """A record with its timestamp relative to a base that is `shift_ms` later."""
     times = bytearray()
     append_varint(times, span.timestamp_delta - shift_ms)
     size = 1 + len(times) + span.end - span.timestamp_end
@@ -120,9 +116,9 @@ def _rebased(data: bytes, span: _RecordSpan, shift_ms: int) -> bytes:
 
 
 Located = tuple[int, int, tuple[int, ...]]
-"""Where in its block a batch begins and ends, and its header."""
+"""Start and end of a batch in its block, and its header."""
 
-STRETCH_BYTES = 32 << 10
+STEP_BYTES = 32 << 10
 
 _unpack_from = HEADER.unpack_from
 
@@ -131,7 +127,7 @@ def read_blocks(file: File, start: int, end: int, block_bytes: int) -> Iterator[
     """Blocks with some of their batches each time, from `start` to `end`, which are batch boundaries; UncleanableError
     where one is damaged.
 
-    A batch that is larger than a block comes alone.
+    A batch larger than a block is read alone.
     """
     position = start
     wanted = max(block_bytes, HEADER_SIZE)
@@ -139,7 +135,7 @@ def read_blocks(file: File, start: int, end: int, block_bytes: int) -> Iterator[
         block = file.read_at(position, min(wanted, end - position))
         found, needed = _batches(block, position, end, file.path)
         if found:
-            for some in _stretches(found):
+            for some in _steps(found):
                 yield block, some
             position += found[-1][1]
             wanted = max(block_bytes, HEADER_SIZE)
@@ -149,11 +145,11 @@ def read_blocks(file: File, start: int, end: int, block_bytes: int) -> Iterator[
             raise UncleanableError(f"{file.path} ends at byte {position + len(block)}, not at {end}")
 
 
-def _stretches(found: list[Located]) -> Iterator[list[Located]]:
-    """As many batches at once as take a short time."""
+def _steps(found: list[Located]) -> Iterator[list[Located]]:
+    """Batches in steps that take a short time."""
     first = 0
     for at, (_, after, _) in enumerate(found):
-        if after - found[first][0] >= STRETCH_BYTES:
+        if after - found[first][0] >= STEP_BYTES:
             yield found[first : at + 1]
             first = at + 1
     if first < len(found):

@@ -1,10 +1,8 @@
-"""The segment that takes the place of a group: its files under Kafka's `.cleaned` names, written and synced.
+"""The copy of a group of segments: its files under Kafka's `.cleaned` names, and the swap that replaces the group.
 
-Putting the copy of a group in its place, on the event loop: a few renames, each of which a crash may be the last.
-
-`.cleaned` becomes `.swap`, the old files become `.deleted`, `.swap` becomes the segment; the directory keeps the order
-of its changes, and `storage.swapping` finishes what a crash interrupts. Readers in the middle of an old segment keep
-its files.
+The swap is a few renames on the event loop, and a crash may come after any of them: `.cleaned` becomes `.swap`, the old
+files become `.deleted`, `.swap` becomes the segment. The directory keeps the order of its changes, and `log.files`
+finishes a swap after a crash. Readers of an old segment keep its files.
 """
 
 from millstream.formats.records.batch import Bytes
@@ -32,12 +30,13 @@ class SegmentCopy:
         self.group = group
         self.base_offset = group[0].base_offset
         self.changed = len(group) > 1
-        """Whether it differs from what it would replace."""
+        """Whether it differs from the segments that it replaces."""
         self.lacks_markers = False
-        """Whether markers of its group are gone: a snapshot from before them has their transactions open for ever."""
+        """Whether markers of its group were removed: with a snapshot from before them, their transactions would stay
+        open."""
         self.size = 0
         self.suffixes: list[str] = []
-        """Of the files that were written, without `.cleaned`."""
+        """Suffixes of the files that were written, without `.cleaned`."""
         self.builder = IndexBuilder(self.base_offset, plan.index_interval_bytes)
         self._pending: list[Bytes] = []
         self._written = 0
@@ -53,7 +52,7 @@ class SegmentCopy:
         stats.written_records += header[12]
 
     def flush(self, at_least: int = 1) -> None:
-        """Write what was added since, if it is so much."""
+        """Write the pending batches, if they are `at_least` bytes."""
         if self.size - self._written >= at_least:
             self._file.write_at(self._written, b"".join(self._pending))
             self._written = self.size
@@ -69,7 +68,7 @@ class SegmentCopy:
             builder.times.append(builder.max_timestamp, builder.max_timestamp_offset - self.base_offset)
         files = {INDEX_SUFFIX: builder.index.to_bytes(), TIME_INDEX_SUFFIX: builder.times.to_bytes()}
         if aborted or any(source.segment.aborted for source in self.group):
-            files[TRANSACTION_INDEX_SUFFIX] = encode_aborted(aborted)  # an empty one, too, takes the old one's place
+            files[TRANSACTION_INDEX_SUFFIX] = encode_aborted(aborted)  # an empty one replaces the old one too
         for suffix, data in files.items():
             file = disk.create(self._path(suffix))
             if data:
@@ -89,8 +88,8 @@ class SegmentCopy:
 def swap_in(log: PartitionLog, copy: SegmentCopy, now_ms: int) -> Job:
     """The job brings the new names to stable storage, and removes the old files.
 
-    CleaningAbortedError if the group is no longer what was copied: retention, a truncation or another log of the same
-    name came first.
+    CleaningAbortedError if the group has changed since: by retention, by a truncation, or as the log was replaced by
+    another one of the same name.
     """
     slot, count = _find(log, copy)
     paths = [offset_file(log.directory, copy.base_offset, suffix) for suffix in copy.suffixes]
@@ -98,14 +97,14 @@ def swap_in(log: PartitionLog, copy: SegmentCopy, now_ms: int) -> Job:
     segment.size = copy.size
     disk = log.disk
     if copy.lacks_markers:
-        # First, so that no crash leaves them with a log that does not tell how their transactions ended. Without them
-        # producers are found from the start of the log, where every transaction that is left has its end.
+        # First, so that after a crash no snapshot has open transactions whose markers are removed. Without snapshots,
+        # producers are rebuilt from the start of the log, where every remaining transaction has its marker.
         log.snapshots.remove_before(copy.group[-1].end_offset)
 
     def put_in_place() -> None:
         for path in paths:
             disk.rename(path + SWAP_SUFFIX, path)
-        # This process wrote every byte of it.
+        # This process wrote all of it.
         segment.trusted_from = segment.size
         segment.verified = (0, segment.size)
         segment.sealed_modified_ns = segment.file().modified_ns()
@@ -120,7 +119,7 @@ def swap_in(log: PartitionLog, copy: SegmentCopy, now_ms: int) -> Job:
     try:
         old = log.segments.replace(slot, count, segment, put_in_place)
     except OSError as error:
-        log.fail(f"the cleaned segment {copy.base_offset} could not be put in its place: {error}")
+        log.fail(f"the cleaned segment {copy.base_offset} could not replace the old ones: {error}")
         raise
     if TRANSACTION_INDEX_SUFFIX in copy.suffixes:
         segment.aborted.opened()
@@ -136,7 +135,7 @@ def swap_in(log: PartitionLog, copy: SegmentCopy, now_ms: int) -> Job:
 
 
 def _find(log: PartitionLog, copy: SegmentCopy) -> tuple[int, int]:
-    """Where the group is in the log."""
+    """(slot, count) of the group in the log."""
     segments, count = log.segments, len(copy.group)
     slot = segments.slot_of(copy.base_offset)
     found: list[Segment] = [segments[at] for at in range(slot, min(slot + count, len(segments)))]

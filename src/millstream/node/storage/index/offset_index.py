@@ -1,8 +1,8 @@
 """The sparse offset index: (last offset of a batch, position of that batch) about every `index.interval.bytes`.
 
 On disk each entry is two big-endian i32: the offset relative to the segment's base, and the position. The active
-segment keeps its entries in two arrays so that bisection runs in C; a sealed segment's file is mapped and bisected in
-place.
+segment keeps its entries in two arrays so that bisection runs in C; a sealed segment's file is mapped, and bisected in
+the map.
 """
 
 from array import array
@@ -16,7 +16,7 @@ ENTRY = Struct(">ii")
 ENTRY_SIZE = ENTRY.size
 MAX_RELATIVE_OFFSET = 0x7FFFFFFF
 NO_ENTRY = (-1, 0)
-"""Stands before the first entry (the segment's start) and after the last."""
+"""The entry before the first one (the segment's start) and after the last one."""
 
 _unpack_from = ENTRY.unpack_from
 
@@ -38,7 +38,7 @@ class OffsetIndex:
         return len(self.offsets)
 
     def append(self, relative_offset: int, position: int) -> None:
-        # `around` bisects the offsets and `boundary_at_or_before` only the positions: what is found is there.
+        # In this order: threads may bisect either list meanwhile.
         self.positions.append(position)
         self.offsets.append(relative_offset)
 

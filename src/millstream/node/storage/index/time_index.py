@@ -1,11 +1,8 @@
-"""The time index: (greatest timestamp so far, last offset of the batch that has it), an entry beside each offset index
-entry.
+"""The time index: (greatest timestamp so far, last offset of its batch), and the builder of both indexes of a segment.
 
-On disk an entry is a big-endian i64 timestamp and an i32 offset relative to the segment's base. An entry is added only
-when the greatest timestamp has grown, so both columns strictly increase; the last one, added when a segment is sealed
-or closed, says how old the segment is.
-
-Making a segment's indexes from its batches, with the rule by which appending makes them.
+An entry is added beside each entry of the offset index, if the greatest timestamp has grown, so both columns strictly
+increase. On disk an entry is a big-endian i64 timestamp and an i32 offset relative to the segment's base. The last one,
+added when a segment is sealed or closed, is the time of the segment for retention.
 """
 
 from array import array
@@ -53,7 +50,7 @@ class TimeIndex:
             timestamps.append(timestamp)
 
     def lookup(self, timestamp: int) -> int:
-        """The relative offset before which nothing is later than `timestamp`; 0 when the index cannot say."""
+        """The relative offset before which no record is later than `timestamp`; 0 when the index cannot tell."""
         slot = bisect_right(self.timestamps, timestamp - 1) - 1
         return self.offsets[slot] if slot >= 0 else 0
 
@@ -121,6 +118,8 @@ NO_TIMESTAMP = -1
 
 
 class IndexBuilder:
+    """Makes the offset index and the time index of a segment from its batches, by the rule of appends."""
+
     __slots__ = (
         "_bytes_since_entry",
         "_interval_bytes",
@@ -160,6 +159,6 @@ class IndexBuilder:
         index, times = (
             offset_file(directory, self.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         )
-        # As one step each: a file that somebody has mapped must not shrink under them.
+        # Atomically: a file that a thread has mapped must not shrink.
         disk.write_atomically(times, self.times.to_bytes(), durable=False)
         disk.write_atomically(index, self.index.to_bytes(), durable=False)

@@ -1,8 +1,8 @@
-"""Finding records by time: the indexes and headers lead to one batch, and only that batch is opened.
+"""Search by time: the indexes and headers lead to one batch, and only that batch is decompressed.
 
-A batch that is more than the limits allow to open, or that cannot be read, is taken as a whole: its first offset is
-found in place of the first record at or after a time, its last offset in place of the latest record. So is a batch that
-comes after several whose headers promise a record of that time and that have none.
+A batch above the limits, or one that cannot be read, counts as a whole: the result is its first offset instead of the
+first record at or after a time, and its last offset instead of the latest record. So does the batch after several ones
+whose headers promise a record of that time that is not in them.
 """
 
 import logging
@@ -16,8 +16,8 @@ from millstream.node.storage.disk import File
 from millstream.node.storage.log.batch_scan import walk_headers
 from millstream.node.storage.log.segment import Segment
 
-_MOST_IN_VAIN = 8
-"""Batches that are opened without finding what their headers promise: these are not what a Kafka client writes."""
+_MAX_MISSES = 8
+"""Batches that are decompressed without the record that their headers promise. Kafka clients write no such batches."""
 _log = logging.getLogger("millstream.storage")
 
 
@@ -28,19 +28,19 @@ class FoundOffset(NamedTuple):
 
 
 class TimeSearch:
-    """A log's segments as they were when this was made, on the event loop. The searches run in a thread, while the loop
-    appends, rolls and deletes."""
+    """A view of a log's segments, made on the event loop. The searches run in a thread, while the loop appends, rolls
+    and deletes."""
 
-    __slots__ = ("_in_vain", "_limits", "_log_start_offset", "_newest", "_segments")
+    __slots__ = ("_limits", "_log_start_offset", "_misses", "_newest", "_segments")
 
     def __init__(self, segments: Iterable[Segment], log_start_offset: int, limits: OpeningLimits = WIDEST) -> None:
-        # How far the active segment reaches, and what its greatest timestamp is, is only true for this moment.
+        # The end of the active segment, and its greatest timestamp, change later.
         self._segments = [(segment, segment.size) for segment in segments if segment.size]
         self._newest = self._segments[-1][0].max_timestamp if self._segments else NO_TIMESTAMP
         self._log_start_offset = log_start_offset
         self._limits = limits
-        self._in_vain = 0
-        """Batches that were opened without finding anything."""
+        self._misses = 0
+        """Batches that were decompressed without a result."""
 
     def offset_by_timestamp(self, timestamp: int) -> FoundOffset | None:
         """The first record at or after the log's start whose timestamp is not before `timestamp`."""
@@ -53,7 +53,7 @@ class TimeSearch:
             return None
         found = self._first(lambda segment, size: self._greatest_record(segment, size, greatest))
         if found is None:
-            # The batch that has it is empty: the cleaner keeps such ones. What is left has to be looked at.
+            # The batch that has it is empty (the cleaner keeps such ones): search the batches with records.
             latest = max((_latest_left(segment) for segment, _ in self._segments), default=NO_TIMESTAMP)
             found = self._first(lambda segment, size: self._greatest_record(segment, size, latest, indexed=False))
         return found
@@ -65,7 +65,7 @@ class TimeSearch:
             except FileNotFoundError as error:
                 if not segment.dropped:
                     raise _unreadable(segment, error) from error
-                continue  # deleted while we looked: its records are gone
+                continue  # deleted during the search
             except OSError as error:
                 raise _unreadable(segment, error) from error
             if found is not None:
@@ -81,7 +81,7 @@ class TimeSearch:
             except FileNotFoundError:
                 if segment.successor is None:
                     raise
-        cleaned = segment.newest()  # its records that are left are there now
+        cleaned = segment.newest()  # it has the remaining records
         return search(cleaned, cleaned.size)
 
     def _greatest(self) -> int:
@@ -116,17 +116,17 @@ class TimeSearch:
     def _first_in_batch(self, file: File, at: int, header: BatchHeader, timestamp: int) -> tuple[int, int] | None:
         least_offset = self._log_start_offset
         if not header.record_count:
-            return None  # the cleaner left nothing but the header
-        if self._in_vain >= _MOST_IN_VAIN:
+            return None  # the cleaner has removed the records
+        if self._misses >= _MAX_MISSES:
             return max(header.base_offset, least_offset), header.max_timestamp
         try:
             found = first_record_at(header, file.read_at(at, header.size), timestamp, least_offset, self._limits)
         except BeyondLimitsError:
             return max(header.base_offset, least_offset), header.max_timestamp
         except KafkaError as error:
-            _say_unreadable(file, header, error)
+            _log_unreadable(file, header, error)
             return max(header.base_offset, least_offset), header.max_timestamp
-        self._in_vain += found is None
+        self._misses += found is None
         return found
 
     def _greatest_record(
@@ -150,7 +150,7 @@ class TimeSearch:
         except BeyondLimitsError:
             return whole
         except KafkaError as error:
-            _say_unreadable(file, header, error)
+            _log_unreadable(file, header, error)
             return whole
 
 
@@ -166,8 +166,8 @@ def _latest_left(segment: Segment) -> int:
         return NO_TIMESTAMP
 
 
-def _say_unreadable(file: File, header: BatchHeader, error: KafkaError) -> None:
-    """Not an error for those who ask: clients would ask again and again. Who comes for the records is told (ADR 25)."""
+def _log_unreadable(file: File, header: BatchHeader, error: KafkaError) -> None:
+    """Not an error of ListOffsets: clients would retry it for ever. A fetch of the records gets the error (ADR 25)."""
     _log.warning("times_of_batch_unreadable file=%s offset=%d reason=%s", file.path, header.base_offset, error.message)
 
 

@@ -1,13 +1,13 @@
-"""Kafka's `.txnindex`: the aborted transactions whose markers are in a segment, in the order of the markers.
+"""Transactions on disk: the end-of-transaction marker, and Kafka's `.txnindex` with the aborted transactions of a
+segment.
 
-An entry is 34 bytes: version 0, producer id, first offset, offset of the marker, and the last stable offset when the
-marker was written. The last stable offset never goes back, so a search may stop at the first entry that was written
-when everything it asks for was already stable. Segments without aborted transactions have no such file.
+A marker is a control batch of one record. Key: version, type (0 abort, 1 commit). Value: version, epoch of the
+coordinator. Both versions are 0; a later version begins with the same fields.
 
-Kafka's end-of-transaction marker: a control batch of one record, whose key says commit or abort.
-
-Key: version, type (0 abort, 1 commit). Value: version, epoch of the coordinator that decided. Both versions are 0; a
-later version begins with the same fields. Other control batches (of the metadata log) are none of ours.
+An entry of the index is 34 bytes: version 0, producer id, first offset, offset of the marker, and the last stable
+offset when the marker was written. Entries are in the order of the markers. The last stable offset never goes back, so
+a search may stop at the first entry at which the whole range was stable. Segments without aborted transactions have no
+file.
 """
 
 import os.path
@@ -30,7 +30,7 @@ _ENTRY = Struct(">hqqqq")
 ENTRY_SIZE = _ENTRY.size
 _VERSION = 0
 _loading = Lock()
-"""The loop and a cleaner's thread may want the same file first; what the loop then adds must not be lost."""
+"""The loop and a thread of the cleaner may load the same file; entries that the loop then adds must not be lost."""
 
 assert ENTRY_SIZE == 34
 
@@ -70,10 +70,9 @@ def decode_aborted(data: bytes, base_offset: int) -> list[AbortedTransaction]:
 
 
 def write_index(disk: Disk, path: str, transactions: list[AbortedTransaction]) -> None:
-    """Make the file anew, at once on stable storage; without transactions there is none.
+    """Write the file again, and bring it to stable storage; without transactions, remove it.
 
-    Nobody can tell an index that lost entries from one that never had them. So one that is right is not touched, and
-    one that is not is replaced before anything counts on it.
+    Lost entries cannot be detected later. So a file that is right is not touched, and another one is replaced at once.
     """
     data = encode_aborted(transactions)
     exists = disk.exists(path)
@@ -86,9 +85,9 @@ def write_index(disk: Disk, path: str, transactions: list[AbortedTransaction]) -
 
 
 class TransactionIndex:
-    """The index of one segment: its file, and the file's bytes once somebody has asked for them.
+    """The index of one segment: its file, and the file's bytes once they were needed.
 
-    A new one has no file; `opened` is told of one that is there.
+    A new one has no file; `opened` says that there is one.
     """
 
     __slots__ = ("_data", "_disk", "path")
@@ -97,10 +96,10 @@ class TransactionIndex:
         self._disk = disk
         self.path = path
         self._data: bytearray | None = bytearray()
-        """Grows in place; nothing keeps hold of it for longer than one call into C, so that threads may look, too."""
+        """Grows in place. No reference outlives one call into C, so threads may read it too."""
 
     def opened(self) -> None:
-        """There is a file, which is read when somebody asks."""
+        """There is a file. It is read at the first use."""
         self._data = None
 
     def __bool__(self) -> bool:
@@ -112,7 +111,7 @@ class TransactionIndex:
         return (AbortedTransaction(*fields) for _, *fields in _ENTRY.iter_unpack(bytes(self._bytes())))
 
     def append(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Write entries behind those that are there. An OSError leaves the index as it was."""
+        """Append entries. An OSError leaves the index as it was."""
         data, added = self._bytes(), encode_aborted(transactions)
         file = self._disk.open(self.path) if data else self._disk.create(self.path)
         try:
@@ -123,7 +122,7 @@ class TransactionIndex:
         data += added
 
     def replace(self, transactions: list[AbortedTransaction]) -> None:
-        """Make the file anew."""
+        """Write the file again."""
         write_index(self._disk, self.path, transactions)
         self._data = bytearray(encode_aborted(transactions))
 
@@ -138,10 +137,10 @@ class TransactionIndex:
             self._cut(size)
 
     def collect(self, fetch_offset: int, up_to: int, found: list[AbortedTransaction]) -> bool:
-        """Add those that overlap with [fetch_offset, up_to) to `found`; whether later segments can have no more."""
+        """Add transactions that overlap with [fetch_offset, up_to) to `found`; True if later segments have no more."""
         data = self._bytes()
         low, high = 0, len(data) // ENTRY_SIZE
-        while low < high:  # markers are in order: pass over those before the offset
+        while low < high:  # markers are in order: skip those before the offset
             middle = (low + high) >> 1
             if _ENTRY.unpack_from(data, middle * ENTRY_SIZE)[3] < fetch_offset:
                 low = middle + 1
@@ -195,7 +194,7 @@ class EndMarker(NamedTuple):
 def build_marker(
     marker: EndMarker, producer_id: int, producer_epoch: int, timestamp: int, *, log_append_time: bool
 ) -> bytearray:
-    """The control batch, to be stamped by a log."""
+    """The control batch; the log writes offset and epoch into it."""
     key = _KEY.pack(_VERSION, _COMMIT if marker.committed else _ABORT)
     record = Record(key, _VALUE.pack(_VERSION, marker.coordinator_epoch), timestamp=timestamp)
     return build_batch(
@@ -209,7 +208,7 @@ def build_marker(
 
 
 def read_marker(batch: Bytes) -> EndMarker | None:
-    """What a control batch says; None if it is not the end of a transaction, or the cleaner has emptied it."""
+    """The marker in a control batch; None if it is of another kind, or the cleaner has emptied it."""
     try:
         _, position = read_varint(batch, HEADER_SIZE)
         _, position = read_varint(batch, position + 1, MAX_LONG_BYTES)  # past the attributes: the timestamp delta
@@ -218,6 +217,6 @@ def read_marker(batch: Bytes) -> EndMarker | None:
         _, kind = _KEY.unpack_from(batch, position)
         _, position = read_varint(batch, position + key_size)
         _, coordinator_epoch = _VALUE.unpack_from(batch, position)
-    except Exception:  # of another kind, or of a format that we do not know
+    except Exception:  # of another kind, or of an unknown format
         return None
     return EndMarker(kind == _COMMIT, coordinator_epoch) if kind in (_ABORT, _COMMIT) else None

@@ -1,5 +1,5 @@
-"""The log on disk, in Kafka's formats: segments and their indexes, partition logs, recovery, retention, producer state.
+"""The log on disk, in Kafka's formats: segments, partition logs, recovery, retention, producer state.
 
-Storage knows no clock, no thread and no event loop: time comes as an argument, and what may block comes back as a
+Storage uses no clock, no thread and no event loop: the time is an argument, and work that may block is returned as a
 `Job`.
 """

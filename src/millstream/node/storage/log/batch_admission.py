@@ -1,12 +1,10 @@
-"""Whether a client's batch may enter the log: its header and checksum, the topic's limits, the producer's sequence.
+"""Validation of a batch before it is appended, and its conversion for topics with LogAppendTime or their own codec.
 
-The good case is one expression, because every append comes through here; why a batch is refused is worked out
-only when it is. Order and codes are those of Kafka's LogValidator, as far as headers can tell.
+Checked are header and checksum, the topic's limits and the producer's sequence. The good case is one expression,
+because every append comes here; the reason of a refusal is worked out only when there is one. Order and codes are those
+of Kafka's LogValidator, as far as headers can tell.
 
-Changing a batch on its way in, for topics that ask for it: LogAppendTime, or a codec of the topic's own.
-
-This is off the usual path: `message.timestamp.type=CreateTime` with `compression.type=producer` never comes here. Base
-offsets and leader epoch are stamped later, by the append itself.
+With `message.timestamp.type=CreateTime` and `compression.type=producer`, the defaults, no batch is converted.
 """
 
 from typing import NamedTuple
@@ -58,18 +56,18 @@ from millstream.formats.records.varint import MalformedRecordError
 from millstream.node.storage.log.producer_state import NO_TRANSACTION, ProducerState, WrittenBatch
 
 Header = tuple[int, ...]
-"""The fields of `records.batch.BatchHeader` as plain values: naming them costs more than checking them."""
+"""The fields of `records.batch.BatchHeader` as a plain tuple: a named tuple would cost more than the checks."""
 
 LOG_APPEND_TIME = "LogAppendTime"
 _REFUSED_ATTRIBUTES = CONTROL_BIT | LOG_APPEND_TIME_BIT
 _LAST_CODEC = 4
-MOST_WALKED_BYTES = 64 << 10
-MOST_WALKED = 10_000 if IS_COMPILED else 10
-"""Uncompressed batches of up to so many bytes and records are walked over, which takes a few nanoseconds for each
-record (ADR 25)."""
+MAX_WALKED_BYTES = 64 << 10
+MAX_WALKED_RECORDS = 10_000 if IS_COMPILED else 10
+"""In uncompressed batches of up to this size and count the records are checked too, in a few nanoseconds each
+(ADR 25)."""
 _NAMED = OpeningLimits(64 << 10, 500)
-"""In a batch of up to this, records with a wrong timestamp are named."""
-_MOST_RECORDS = MAX_DECOMPRESSED_BYTES // MINIMUM_RECORD_BYTES
+"""In a batch of up to this, the error names the records with a wrong timestamp."""
+_MAX_RECORDS = MAX_DECOMPRESSED_BYTES // MINIMUM_RECORD_BYTES
 _FOREVER = 1 << 64
 
 _unpack_from = HEADER.unpack_from
@@ -82,11 +80,10 @@ def admit(
     now_ms: int,
     origin: Origin = Origin.CLIENT,
 ) -> tuple[Header, WrittenBatch | None]:
-    """The header of a batch that may be appended; with it the batch as it was written before, when a producer repeats
-    itself. Of a batch in a transaction the header alone is judged: `admit_transactional` has the rest.
+    """The header of a batch that may be appended; with it the batch as it was written before, if this is a repetition.
+    Of a batch in a transaction only the header is checked: `admit_transactional` does the rest.
 
-    Exactly one batch, as Kafka takes it from a produce request: of several, one that is a repetition would have to be
-    answered for all.
+    Exactly one batch is accepted, as in Kafka: of several batches, only some could be repetitions.
     """
     total = len(batch)
     if total < HEADER_SIZE:
@@ -110,14 +107,14 @@ def admit(
         or attributes & CODEC_MASK > _LAST_CODEC
         or count != delta + 1
         or count * MINIMUM_RECORD_BYTES > (length - MINIMUM_LENGTH) * MOST_GROWTH[attributes & CODEC_MASK]
-        or count > _MOST_RECORDS
+        or count > _MAX_RECORDS
         or delta < 0
         or max_timestamp > latest
         or (base_timestamp < earliest and base_timestamp != NO_TIMESTAMP)
         or (producer_id >= 0 and (epoch < 0 or (sequence < 0 and (sequence != NO_SEQUENCE or origin is Origin.CLIENT))))
     ):
         raise refusal(batch, config, now_ms)
-    if not attributes & CODEC_MASK and count <= MOST_WALKED and total <= MOST_WALKED_BYTES:
+    if not attributes & CODEC_MASK and count <= MAX_WALKED_RECORDS and total <= MAX_WALKED_BYTES:
         _check_records(batch, total, count, delta)
     if producer_id < 0 or attributes & TRANSACTIONAL_BIT:
         return header, None
@@ -128,7 +125,8 @@ def admit(
 
 
 def _check_records(batch: bytearray | memoryview, total: int, count: int, delta: int) -> None:
-    """Whether uncompressed records are what their header says: no consumer gets past a batch that is not."""
+    """Raises INVALID_RECORD if uncompressed records do not fit their header: no consumer could read past such a
+    batch."""
     try:
         check_records(batch, HEADER_SIZE, total, count, delta, False, 0)
     except MalformedRecordError as error:
@@ -141,8 +139,8 @@ def admit_transactional(
     guard: VerificationGuard | None,
     needs_guard: bool,
 ) -> WrittenBatch | None:
-    """The rest of the judgement on a batch of a transaction: as `ProducerState.check`, and whether the transaction may
-    begin here."""
+    """The remaining checks of a batch in a transaction: as `ProducerState.check`, and whether the transaction may begin
+    here."""
     delta, producer_id, epoch, sequence = header[6], header[9], header[10], header[11]
     entry = producers.entries.get(producer_id)
     if (
@@ -151,7 +149,7 @@ def admit_transactional(
         and entry.epoch == epoch
         and entry.next_sequence == sequence
     ):
-        return None  # an open transaction goes on, as nearly always
+        return None  # the usual case: the transaction is open
     last_sequence = (sequence + delta) & MAX_SEQUENCE
     if sequence != NO_SEQUENCE:
         repeated = producers.written_before(producer_id, epoch, sequence, last_sequence)
@@ -165,7 +163,7 @@ def admit_transactional(
     ):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE,
-            f"producer {producer_id} has no transaction that is known to have this partition",
+            f"producer {producer_id} has no verified transaction with this partition",
         )
     if sequence == NO_SEQUENCE:
         return None
@@ -177,8 +175,8 @@ def admit_transactional(
 
 
 def read_headers(batches: Bytes) -> list[Header]:
-    """The headers of whole batches that someone else has judged; CORRUPT_MESSAGE where the framing or a checksum
-    fails."""
+    """The headers of whole batches that the leader has validated; CORRUPT_MESSAGE if the framing or a checksum is
+    wrong."""
     headers: list[Header] = []
     view = memoryview(batches)
     position, total = 0, len(batches)
@@ -190,7 +188,7 @@ def read_headers(batches: Bytes) -> list[Header]:
         if header[3] != MAGIC_V2 or header[1] < MINIMUM_LENGTH or end > total:
             raise _corrupt(f"the batch at byte {position} is not whole")
         if crc32c(view[position + CRC_START : end]) != header[4]:
-            raise _corrupt(f"the checksum of the batch at byte {position} does not hold")
+            raise _corrupt(f"the checksum of the batch at byte {position} is wrong")
         headers.append(header)
         position = end
     if not headers:
@@ -210,7 +208,7 @@ def check_order(headers: list[Header], next_offset: int) -> int:
 
 
 def refusal(batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError:
-    """The error for what a client sent, which was found not to be acceptable."""
+    """The error for a batch of a client that was refused."""
     available = len(batch)
     if available > MAGIC_START and batch[MAGIC_START] in (0, 1):
         return KafkaError(
@@ -234,7 +232,7 @@ def refusal(batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError:
             )
         return _corrupt(f"{len(rest)} bytes after the batch are not a batch")
     if not has_valid_checksum(batch, 0, header):
-        return _corrupt("the checksum does not hold")
+        return _corrupt("the checksum is wrong")
     if header.codec > _LAST_CODEC:
         return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {header.codec}")
     if header.is_control:
@@ -249,15 +247,15 @@ def refusal(batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError:
             ErrorCode.INVALID_RECORD, f"{header.record_count} records cannot be in {header.size - HEADER_SIZE} bytes"
         )
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
-        return KafkaError(ErrorCode.INVALID_RECORD, "a producer id comes with an epoch and a sequence")
+        return KafkaError(ErrorCode.INVALID_RECORD, "a batch with a producer id needs an epoch and a sequence")
     if header.has_log_append_time:
         return KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime")
     return _invalid_timestamps(header, batch, config, now_ms)
 
 
 def _invalid_timestamps(header: BatchHeader, batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError:
-    """Names the records if the batch is small: clients drop these, and keep the others. Else it is refused as a
-    whole."""
+    """Names the records if the batch is small: clients drop these, and keep the others. Else the whole batch is
+    refused."""
     earliest, latest = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
     try:
         found = records_outside(header, batch, earliest, latest, _NAMED)
@@ -297,14 +295,14 @@ def wants_conversion(config: LogConfig) -> bool:
 
 
 class Recompression(NamedTuple):
-    """What the topic wants its batches compressed with."""
+    """The compression that the topic sets for its batches."""
 
     codec: Codec
     level: int | None
 
 
 def recompression_of(config: LogConfig) -> Recompression | None:
-    """None if batches stay compressed as they were sent."""
+    """None if batches keep the compression of the producer."""
     if config.compression_type == PRODUCER_COMPRESSION:
         return None
     codec = CODEC_BY_NAME[config.compression_type]
@@ -312,7 +310,7 @@ def recompression_of(config: LogConfig) -> Recompression | None:
 
 
 def recompress(batch: Bytes, header: BatchHeader, records: Bytes, wanted: Recompression) -> bytearray:
-    """The batch with its records, which were decompressed already, in another codec; with a new checksum."""
+    """The batch with its decompressed records in another codec, and with a new checksum."""
     changed = bytearray(memoryview(batch)[:HEADER_SIZE])
     changed += compress(wanted.codec, records, wanted.level)
     PLACEMENT.pack_into(changed, 0, header.base_offset, len(changed) - LOG_OVERHEAD, header.leader_epoch)
@@ -322,10 +320,10 @@ def recompress(batch: Bytes, header: BatchHeader, records: Bytes, wanted: Recomp
 
 
 def convert(batch: Bytes, config: LogConfig, now_ms: int) -> bytearray:
-    """The batch as the topic wants it, with a new checksum. It was validated before.
+    """A validated batch with the timestamp type and the codec of the topic, and with a new checksum.
 
-    Batches of clients have their codec already when they come here (`broker.batch_opening`): then only the time of the
-    append is put in. What is recompressed here is the broker's own.
+    Batches of clients were recompressed before (`data.batch_opening`): here they only get the time of the append. Only
+    batches of the broker are recompressed here.
     """
     header = read_header(batch)
     wanted = recompression_of(config)

@@ -1,6 +1,6 @@
-"""Walking the batches of a log file: headers only, or with every checksum.
+"""Iteration over the batches of a log file: headers only, or with every checksum.
 
-Reads in blocks, so small batches cost no system call each and large ones are skipped over when only headers matter.
+Reads in blocks, so small batches do not cost a system call each, and large ones are skipped when only headers matter.
 """
 
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ _unpack_from = HEADER.unpack_from
 def walk_headers(
     file: File, start: int, end: int, *, block_bytes: int = HEADER_BLOCK_BYTES
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of the batches in [start, end) that are whole and framed plausibly; stops at the first that is
-    not."""
+    """(position, header) of the batches in [start, end); stops at the first that is not whole, or has an implausible
+    header."""
     position, block_start, block = start, start, b""
     while end - position >= HEADER_SIZE:
         at = position - block_start
@@ -38,7 +38,7 @@ def walk_headers(
 
 
 def header_at(file: File, position: int) -> BatchHeader | None:
-    """The header at `position` if one can be there."""
+    """The header at `position`; None if it is not plausible."""
     if position < 0:
         return None
     data = file.read_at(position, HEADER_SIZE)
@@ -49,8 +49,8 @@ def header_at(file: File, position: int) -> BatchHeader | None:
 
 
 def walk_checked(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader, bool]]:
-    """(position, header, checksum holds) of the batches in [start, end); stops at the first that is not framed
-    plausibly."""
+    """(position, header, whether the checksum is right) of the batches in [start, end); stops at the first that has an
+    implausible header."""
     position, block_start, block = start, start, b""
     view = memoryview(block)
     while end - position >= HEADER_SIZE:

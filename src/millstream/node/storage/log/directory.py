@@ -1,13 +1,8 @@
-"""One directory of logs (an entry of `log.dirs`): which partitions it holds, how it starts and stops, what it keeps
-tidy.
+"""One directory of logs (an entry of `log.dirs`): its partitions, its start and stop, and its periodic maintenance.
 
-After a clean stop logs are opened only when asked for, so that 10,000 of them start in a moment; after an unclean one
-every log that may be damaged is repaired first (see `start_recovery`). A log that belongs to nobody is set aside, never
-removed. `meta.properties` is not storage's.
-
-Logs that nobody has opened get old too: a few at a time, all of them in turn, for retention to reach.
-
-A log that could not be opened waits for the next round, so that it holds up nobody.
+After a clean stop logs are opened at their first use, so that 10,000 of them start in a moment. After an unclean stop
+every log that may be damaged is repaired first (see `startup_recovery`). A log that belongs to no known topic is set
+aside, never removed. `meta.properties` is not part of storage.
 """
 
 import json
@@ -40,11 +35,16 @@ from millstream.node.storage.log.retention import retain
 from millstream.node.storage.log.startup_recovery import Progress, StartRecovery, find_transaction_indexes
 
 OPENED_AT_ONCE = 10
-"""Opening runs on the event loop."""
+"""Logs are opened on the event loop."""
 ROUND_INTERVAL_MS = 10 * 60 * 1000
 
 
 class UnopenedLogs:
+    """Chooses logs that are not open, a few at a time, so that retention reaches all of them in turn.
+
+    A log that could not be opened waits for the next round, and does not delay the others.
+    """
+
     __slots__ = ("_began_ms", "_waiting")
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class UnopenedLogs:
     def take(
         self, present: Iterable[TopicPartition], opened: Container[TopicPartition], now_ms: int
     ) -> list[TopicPartition]:
-        """The next few that are to be opened."""
+        """The next few logs to open."""
         if not self._waiting and (self._began_ms is None or now_ms - self._began_ms >= ROUND_INTERVAL_MS):
             self._began_ms = now_ms
             self._waiting.extend(sorted(each for each in present if each not in opened))
@@ -125,20 +125,21 @@ class LogDirectory:
         return list(self._logs.values())
 
     def loaded_log(self, partition: TopicPartition) -> PartitionLog | None:
-        """The log if it is open, by whomever."""
+        """The log if it is open."""
         return self._logs.get(partition)
 
     # Start and stop
 
     def take(self) -> None:
-        """Take the directory for this process, and change nothing in it; DirectoryInUseError if it is taken."""
+        """Lock the directory for this process, and change nothing in it; DirectoryInUseError if another process has
+        it."""
         self._disk.make_directory(self.root)
         self._lock = self._disk.lock(f"{self.root}/{LOCK}")
         if self._lock is None:
             raise DirectoryInUseError(f"{self.root} is in use by another broker (its lock file {LOCK} is held)")
 
     def start(self, now_ms: int, progress: Progress | None = None) -> list[RecoveryReport]:
-        """Find the logs; returns what had to be repaired. May take long after an unclean stop."""
+        """Find the logs; returns the reports of repairs. May take long after an unclean stop."""
         if self._lock is None:
             self.take()
         disk, root = self._disk, self.root
@@ -181,19 +182,19 @@ class LogDirectory:
         may_be_clean: bool = True,
         broker_epoch: int = NO_EPOCH,
     ) -> None:
-        """Flush what was written, write the checkpoints and the mark of a clean stop.
+        """Flush, write the checkpoints and the mark of a clean stop.
 
-        `may_flush` is asked before each flush, with its bytes. Where it says no, the bytes stay in the page cache, the
-        mark is not written, and the next start checks them. `may_be_clean` is False when the caller has not yet drawn
-        its own conclusions from an unclean stop: then the next start must hear of it again. `broker_epoch`, that of the
-        registration, is noted with the mark: the controller compares it when the broker registers anew.
+        `may_flush` is called before each flush, with its bytes. If it returns False, the bytes stay in the page cache,
+        the mark is not written, and the next start checks them. `may_be_clean` is False when the caller has not yet
+        handled an earlier unclean stop: then the next start must see it again. `broker_epoch`, the one of the
+        registration, is written with the mark: the controller compares it when the broker registers again.
         """
         if self._lock is None:
-            return  # never taken: nothing here is ours to write
+            return  # never locked: the directory belongs to another process
         if self._started and self.health.failure is None:
             try:
                 self._write_everything(may_flush, may_be_clean, broker_epoch)
-            except OSError as error:  # the disk has failed just now: the next start checks the logs
+            except OSError as error:  # the disk has failed: the next start checks the logs
                 _log.error("log_directory_not_closed root=%s error=%s", self.root, error)
         self._checkpoints.close()
         self._logs.clear()
@@ -206,7 +207,7 @@ class LogDirectory:
         unflushed = [(size, log) for log in self._logs.values() if (size := log.unflushed_bytes())]
         for log in self._logs.values():
             if not may_flush(0):
-                whole = False  # out of time: what is not written here is made anew at the next start
+                whole = False  # out of time: the next start rebuilds the missing files
                 break
             try:
                 log.close()
@@ -223,8 +224,8 @@ class LogDirectory:
         if failure is not None:
             _log.error("checkpoint_failed root=%s error=%s", self.root, failure)
         elif whole:
-            # Without this mark the next start checks the logs, so a stop that could not write everything must not leave
-            # it.
+            # Without this mark the next start checks the logs, so a stop that could not write everything must not
+            # leave it.
             mark = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
             try:
                 self._disk.write_atomically(f"{self.root}/{CLEAN_SHUTDOWN}", mark.encode())
@@ -232,12 +233,12 @@ class LogDirectory:
                 _log.error("clean_stop_not_marked root=%s error=%s", self.root, error)
 
     def _flush_all(self, unflushed: list[tuple[int, PartitionLog]], may_flush: Callable[[int], bool]) -> bool:
-        """Whether everything is on disk now."""
+        """Whether everything is flushed now."""
         if len(unflushed) > MANY_FLUSHES and may_flush(sum(size for size, _ in unflushed)):
             try:
                 self._disk.sync_filesystem(self.root)
             except OSError as error:
-                _log.error("sync_failed root=%s error=%s", self.root, error)  # file by file then, to know which
+                _log.error("sync_failed root=%s error=%s", self.root, error)  # then file by file, to know which
             else:
                 for _, log in unflushed:
                     if log.failure is None:
@@ -245,7 +246,7 @@ class LogDirectory:
                 return True
         for size, log in sorted(unflushed, key=lambda pair: pair[0]):
             if not may_flush(size):
-                _log.info("stopped_unflushed root=%s: what was written last is checked at the next start", self.root)
+                _log.info("stopped_unflushed root=%s: the next start checks the latest records", self.root)
                 return False
             flush = log.flush_job()
             if flush is not None:
@@ -266,10 +267,10 @@ class LogDirectory:
         return log
 
     def open(self, partition: TopicPartition, config: LogConfig, now_ms: int) -> PartitionLog:
-        """The log of a partition that has one, loaded now if it was not before."""
+        """The log of a partition that has one; loads it if it is not open."""
         log = self._logs.get(partition)
         if log is not None:
-            log.config = config  # maintenance may have opened it, with older settings
+            log.config = config  # maintenance may have opened it with older settings
             return log
         if partition not in self._present:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} has no log in {self.root}")
@@ -290,7 +291,7 @@ class LogDirectory:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be opened: {error}") from error
         log.cleaned_offset = self._checkpoints.cleaned_offsets.get(partition, 0)
         if log.cleaned_offset > log.log_end_offset:
-            log.cleaned_offset = 0  # an unclean stop took what was cleaned last
+            log.cleaned_offset = 0  # an unclean stop has lost records that were cleaned last
         log.damaged_from = self._recovery.damaged_from.pop(partition, None)
         self._logs[partition] = log
         return log
@@ -301,16 +302,16 @@ class LogDirectory:
         return log.topic_id if log is not None else read_topic_id(self._disk, self._directory(partition))
 
     def checkpointed_high_watermark(self, partition: TopicPartition) -> int | None:
-        """The high watermark as the last checkpoint has it."""
+        """The high watermark in the last checkpoint."""
         return self._checkpoints.high_watermarks.get(partition)
 
     def restore_high_watermark(self, log: PartitionLog) -> None:
-        """Give a log that other nodes may have, too, the high watermark that was last written down."""
+        """Give a log with several replicas the high watermark of the last checkpoint."""
         committed = self._checkpoints.high_watermarks.get(log.topic_partition, 0)
         log.high_watermark = min(max(committed, log.log_start_offset), log.log_end_offset)
 
     def adopt(self, partition: TopicPartition, topic_id: UUID) -> None:
-        """Give a log the topic id that its damaged file no longer tells."""
+        """Write the topic id of a log whose file is damaged."""
         path = f"{self._directory(partition)}/{PARTITION_METADATA}"
         try:
             self._disk.write_atomically(path, encode_topic_id(topic_id))
@@ -322,10 +323,10 @@ class LogDirectory:
             log.topic_id = topic_id
 
     def set_aside(self, partition: TopicPartition) -> str:
-        """Take a log away that belongs to no topic that is known, and keep its files under another name."""
+        """Take away a log that belongs to no known topic, and keep its files under another name."""
         kept = self._retire(partition, STRAY_DIRECTORY_SUFFIX)
         _log.warning(
-            "stray_log_set_aside partition=%s directory=%s: it belongs to no topic that is known;"
+            "stray_log_set_aside partition=%s directory=%s: it belongs to no known topic;"
             " it is kept, and can be removed by hand",
             partition,
             kept,
@@ -335,8 +336,8 @@ class LogDirectory:
     def delete(self, partition: TopicPartition) -> Job:
         """Take a log away at once; the job removes its files."""
         disk = self._disk
-        grave = self._retire(partition, DELETED_DIRECTORY_SUFFIX)
-        return Job(f"remove_log partition={partition}", lambda: disk.remove_directory(grave))
+        retired = self._retire(partition, DELETED_DIRECTORY_SUFFIX)
+        return Job(f"remove_log partition={partition}", lambda: disk.remove_directory(retired))
 
     def _retire(self, partition: TopicPartition, suffix: str) -> str:
         """Rename a log's directory and forget the log."""
@@ -358,15 +359,15 @@ class LogDirectory:
         self._recovery.forget(partition)
         return kept
 
-    # Upkeep
+    # Maintenance
 
     def maintenance(
         self, now_ms: int, config_of: Callable[[TopicPartition], LogConfig | None] | None = None
     ) -> list[Job]:
-        """What is due: retention, rolls by time, flushes, checkpoints. Cheap where nothing is; the jobs do the work.
+        """Does what is due: retention, rolls by time, flushes, checkpoints. The returned jobs may block.
 
-        Logs that nobody has opened get old too: with `config_of` some of them are opened each time, so that retention
-        reaches all of them in the end. It may answer None for a partition whose settings are not known.
+        With `config_of` some logs that are not open are opened each time, so that retention reaches all of them. It may
+        return None for a partition whose settings are not known.
         """
         jobs: list[Job] = []
         if config_of is not None:
@@ -388,7 +389,7 @@ class LogDirectory:
             except OSError as error:
                 _log.error("maintenance_failed partition=%s error=%s", log.topic_partition, error)
             if log.cleaned_offset < self._checkpoints.cleaned_offsets.get(log.topic_partition, 0):
-                self._checkpoints.is_wanted = True  # truncated: what is written there next was never cleaned
+                self._checkpoints.is_wanted = True  # truncated: new records there are not cleaned
             if expire:
                 log.producers.expire(now_ms, self._producer_id_expiration_ms)
         sync = self._recovery.sync_job(self._logs)
@@ -402,19 +403,19 @@ class LogDirectory:
         return jobs
 
     def want_checkpoint(self) -> None:
-        """Have `maintenance` write the checkpoints next time."""
+        """Make `maintenance` write the checkpoints next time."""
         self._checkpoints.is_wanted = True
 
     def when_checkpointed(self, callback: Callable[[OSError | None], None], begin: Callable[[], None]) -> None:
-        """Calls back when the checkpoints as they are now, or later, are on disk. `begin` has a `checkpoint_job` run:
-        now, or when the one that is under way is over."""
+        """Calls back when the checkpoints of now, or later ones, are on disk. `begin` runs a `checkpoint_job`: now, or
+        when the present one has ended."""
         self._checkpoints.when_written(callback)
         self._checkpoints.on_wanted = begin
         begin()
 
     def checkpoint_job(self, now_ms: int) -> Job | None:
-        """Write recovery points, log start offsets and high watermarks as they are now; None when that is under way,
-        and then `maintenance` does it once more."""
+        """Write recovery points, log start offsets and high watermarks as they are now; None during another write: then
+        `maintenance` writes them once more."""
         job = self._checkpoints.job(self._logs)
         if job is not None:
             self._last_checkpoint_ms = now_ms
@@ -425,7 +426,7 @@ class LogDirectory:
             try:
                 config = config_of(partition) if partition in self._present else None
                 if config is not None:
-                    # Who else has the log is not known here, so no more is taken to be committed than was before.
+                    # The replicas are not known here, so the high watermark stays as it was.
                     self.restore_high_watermark(self.open(partition, config, now_ms))
             except (KafkaError, OSError) as error:
                 _log.error("log_not_opened partition=%s error=%s", partition, error)

@@ -1,10 +1,9 @@
-"""What lies in a log's directory: segments, indexes and snapshots by offset; everything else is somebody else's.
+"""The files in a log's directory: segments, indexes and snapshots by offset; cleanup at the start.
 
-Finishing, at the start, what the cleaner was doing when the node went down, by Kafka's file names and rules.
-
-`.cleaned` files are a copy that was not finished: they go, and with them `.swap` files of the same copy, of which a
-crash renamed only some. A `.log.swap` without them is a copy that is whole: it takes the place of the segments whose
-offsets it covers. Nothing is removed before all that takes its place has its name, so either can be done again.
+A crash of the cleaner is finished by Kafka's file names and rules. `.cleaned` files are an unfinished copy: they are
+removed, with the `.swap` files of the same copy, of which a crash renamed only some. A `.log.swap` without them is a
+complete copy: it replaces the segments whose offsets it covers. Nothing is removed before all files of the copy have
+their names, so both can be repeated.
 """
 
 import logging
@@ -32,7 +31,7 @@ Named = tuple[int, str]
 
 
 def finish_swaps(disk: Disk, directory: str, names: Iterable[str]) -> bool:
-    """Whether there was something to do."""
+    """Finish or remove copies of the cleaner; whether there were any."""
     cleaned, swaps, present = _sort(names)
     if not cleaned and not swaps:
         return False
@@ -100,7 +99,7 @@ class LogFiles:
         self.bases.remove(base_offset)
 
     def discard_empty_segments(self, disk: Disk) -> None:
-        """Empty segments mean something only at the end of the log."""
+        """Remove empty segments that are not the last one."""
         for base in self.bases[:-1]:
             path = offset_file(self.directory, base, LOG_SUFFIX)
             if disk.file_size(path) == 0:
@@ -113,7 +112,7 @@ class LogFiles:
         self.snapshots.clear()
 
     def sound_snapshots(self, disk: Disk, end_offset: int) -> list[int]:
-        """Snapshots within the log; later ones describe what is gone, and are removed."""
+        """Snapshots within the log; later ones are removed, because their records are gone."""
         for offset in [offset for offset in self.snapshots if offset > end_offset]:
             disk.remove(offset_file(self.directory, offset, SNAPSHOT_SUFFIX))
             self.snapshots.remove(offset)
@@ -121,7 +120,7 @@ class LogFiles:
 
 
 def scan_files(disk: Disk, directory: str) -> LogFiles:
-    """List the directory, and remove what an interrupted deletion or replacement left."""
+    """List the directory, and remove the files of an interrupted deletion or replacement."""
     found: set[tuple[int, str]] = set()
     entries = disk.list(directory)
     if finish_swaps(disk, directory, [name for name, is_directory in entries if not is_directory]):
@@ -136,7 +135,7 @@ def scan_files(disk: Disk, directory: str) -> LogFiles:
         if parsed is not None:
             found.add(parsed)
     for offset, suffix in [entry for entry in found if entry[1] == TRANSACTION_INDEX_SUFFIX]:
-        if (offset, LOG_SUFFIX) not in found:  # or else a later segment of that name would have it for its own
+        if (offset, LOG_SUFFIX) not in found:  # else a later segment of that name would use it
             disk.remove(offset_file(directory, offset, suffix))
             found.discard((offset, suffix))
     return LogFiles(directory, found)

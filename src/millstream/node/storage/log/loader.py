@@ -1,6 +1,6 @@
-"""Opening a log whose files are in order, or nearly: after a clean stop, or after `recovery` has been over them.
+"""Opening a log whose files are in order: after a clean stop, or after `recovery`.
 
-Small damage is repaired on the way (an index missing or unsound, an empty segment, a torn tail); stray files are left
+Small damage is repaired here (a missing or damaged index, an empty segment, a torn tail). Unknown files are left
 alone.
 """
 
@@ -88,7 +88,7 @@ def load_log(
     _discard_overlapped(disk, segments)
     end_offset = _activate(disk, segments[-1], files) if segments else None
     if segments and end_offset is None:
-        # The tail is not what a clean stop leaves.
+        # A clean stop does not leave such a tail.
         recover_log(disk, directory, recovery_point, log_start_offset, config.index_interval_bytes)
         return load_log(
             disk,
@@ -104,8 +104,7 @@ def load_log(
     for segment in segments[:-1]:
         _check_sealed(disk, segment, files)
     if end_offset is None or end_offset < log_start_offset:
-        # Nothing is left of what the log should hold: it begins anew, and so does what it knows of epochs and
-        # producers.
+        # No record of the log is left: it begins again, without epochs and producers.
         files.remove_snapshots(disk)
         disk.remove(f"{directory}/{LEADER_EPOCHS}")
         for segment in segments:
@@ -145,7 +144,7 @@ def _open_segment(disk: Disk, cache: FileCache, files: LogFiles, base_offset: in
 
 
 def _discard_overlapped(disk: Disk, segments: list[Segment]) -> None:
-    """An empty last segment named for an offset that the one before it already holds is not where the log goes on."""
+    """Remove an empty last segment whose base offset is within the segment before it."""
     while len(segments) > 1 and segments[-1].size == 0 and segments[-2].read_end_offset() > segments[-1].base_offset:
         _log.warning("segment_discarded file=%s reason=empty", segments[-1].log.path)
         for path in segments.pop().files():
@@ -165,10 +164,10 @@ def _activate(disk: Disk, segment: Segment, files: LogFiles) -> int | None:
         if position == start and header.last_offset != last:
             break
         end, end_offset = position + header.size, header.last_offset + 1
-        if header.max_timestamp > timestamp:  # appended since the files were written
+        if header.max_timestamp > timestamp:  # appended after the files were written
             timestamp, relative = header.max_timestamp, header.last_offset - segment.base_offset
     if end == start:
-        # The last entry names a batch that is not there.
+        # The last entry is of a batch that does not exist.
         _log.warning("index_rebuilt segment=%s", segment.log.path)
         return _activate_from_batches(segment)
     if end < segment.size:
@@ -198,7 +197,7 @@ def _read_indexes(disk: Disk, segment: Segment, files: LogFiles) -> tuple[Offset
 
 
 def _check_sealed(disk: Disk, segment: Segment, files: LogFiles) -> None:
-    """Rebuild indexes that are missing or cannot be right by their size; lookups find those that are wrong inside."""
+    """Rebuild indexes that are missing or have an impossible size. Wrong entries are found by lookups."""
     for suffix, entry_size in ((INDEX_SUFFIX, offset_index.ENTRY_SIZE), (TIME_INDEX_SUFFIX, time_index.ENTRY_SIZE)):
         if not files.has(segment.base_offset, suffix) or disk.file_size(segment.path(suffix)) % entry_size:
             segment.rebuild_indexes()
@@ -213,7 +212,7 @@ def _check_aborted(
     end_offset: int,
     expected: Collection[int],
 ) -> None:
-    """Rebuild transaction indexes that are damaged, or missing where there was one. Few segments have one."""
+    """Rebuild transaction indexes that are damaged or lost. Few segments have one."""
     for slot, segment in enumerate(segments):
         if not segment.aborted and segment.base_offset in expected:
             _log.warning("transaction_index_rebuilt file=%s reason=missing", segment.aborted.path)

@@ -79,16 +79,16 @@ class Slice:
         self._segments = segments
         self._bounds = bounds
         self.count = count
-        """How many offsets are in it, as near as can be told without reading: exactly where it ends with the segment or
-        the readable part, or was checked, else by its share of the bytes."""
+        """How many offsets are in it. Exact if it ends with the segment or the readable part, or was checked; else an
+        estimate by its share of the bytes."""
 
     @property
     def is_located(self) -> bool:
-        """Whether it was known where it lies when it was made; it may still turn out to be shorter."""
+        """Whether its position was known when it was made; its length may still shrink."""
         return self._bounds is None
 
     def read(self) -> bytes:
-        """The bytes themselves, for those who cannot send a file."""
+        """The bytes, for callers that cannot send a file."""
         return self.file.read_at(self.position, self.length)
 
     def prepare(self) -> None:
@@ -114,7 +114,7 @@ class Slice:
                     raise
                 found = False
             if not found and segment.successor is not None:
-                # The cleaner was here. Its segment may reach further than this one did: up to where, a search tells.
+                # The cleaner has replaced the segment. The new one may reach further: a search finds the end.
                 found = self._locate_in(segment.newest(), bounds.up_to + 1, bounds)
             if found:
                 return
@@ -122,7 +122,7 @@ class Slice:
     def _locate_in(self, segment: Segment, end_offset: int, bounds: "Bounds") -> bool:
         found = segment.find(bounds.offset, in_thread=True)
         if found is None:
-            return False  # the offsets up to the next segment are gone
+            return False  # no batch is left up to the next segment
         self._segments = ((segment, end_offset),)
         self.file = segment.file()
         self.position = found
@@ -136,7 +136,7 @@ class Slice:
         start = end = self.position
         next_offset = 0
         first_offset = -1
-        # Whoever reads old data goes on reading: while this stretch is checked and sent, the disk fetches the next.
+        # Readers of old data go on reading: the disk reads the next range while this one is checked and sent.
         self.file.read_ahead(start, self.length + READ_AHEAD_BYTES)
         for position, header, holds in walk_checked(self.file, start, start + self.length):
             if not holds or header.base_offset < next_offset:
@@ -156,7 +156,7 @@ class Slice:
 
 
 class Bounds:
-    """What a reader asked for."""
+    """The range that a reader requests."""
 
     __slots__ = ("at_least_one", "max_bytes", "offset", "up_to")
 
@@ -167,10 +167,10 @@ class Bounds:
         self.at_least_one = at_least_one
 
     def end_position(self, segment: Segment, end_offset: int, *, in_thread: bool = False) -> int:
-        """Where the readable part of a segment ends; `end_offset` is where the segment itself does."""
+        """The position where the readable part of a segment ends; `end_offset` is the end of the segment."""
         if self.up_to >= end_offset:
             return segment.size
-        # The table of the latest batches belongs to the loop, which moves it along.
+        # The table of the latest batches may only be used on the event loop.
         position = None if in_thread else segment.position_of(self.up_to)
         if position is None:
             found = segment.find(self.up_to, in_thread=in_thread)
@@ -202,7 +202,7 @@ def empty_slice() -> Slice:
 
 
 SEARCHED_SEGMENTS = 16
-"""How many segments a search may pass over because the offsets it looks for are gone from them."""
+"""How many segments a search may skip because the cleaner has removed the offsets from them."""
 
 
 def read(
@@ -231,7 +231,7 @@ def read(
 
 
 def _slice(segment: Segment, file: File, start: int, length: int, end_offset: int, count: int, span: int) -> Slice:
-    """`count` offsets lie in the `span` of bytes that begins where the slice does."""
+    """`count` offsets are in the `span` of bytes that begins at `start`."""
     vouched = segment.vouched_length(file, start, length)
     if vouched and file.is_resident(start, vouched):
         return Slice(
@@ -273,11 +273,11 @@ class BatchLocation(NamedTuple):
     is_transactional: bool
     producer_id: int
     is_empty: bool
-    """Compaction left nothing of it but its producer's last sequence."""
+    """The cleaner has removed the records; the header keeps the producer's last sequence."""
 
 
 def walk_batches(records: Slice) -> Iterator[BatchLocation]:
-    """The whole batches of a slice that is ready."""
+    """The whole batches of a ready slice, from their headers alone."""
     end = records.position + records.length
     for position, header in walk_headers(records.file, records.position, end):
         yield BatchLocation(

@@ -1,12 +1,8 @@
-"""Kafka's `.snapshot` file: the producers of a partition at an offset, with a CRC32C over the entries.
+"""Producer state on disk: Kafka's `.snapshot` files, and the replay of batches after a snapshot.
 
-Only the last batch of each producer is stored, as Kafka does; `producer_replay` finds the few before it in the log.
-
-The `.snapshot` files of one log: which exist, writing the next, removing those that describe what is gone.
-
-Bringing producer state forward over batches that are in the log already: replication, loading, recovery.
-
-Nothing is judged here; what is in the log is what happened.
+A snapshot has the producers of a partition at an offset, with a CRC32C over the entries, and only the last batch of
+each producer, as in Kafka. The few batches before it are found in the log. A replay validates nothing: the batches are
+in the log already.
 """
 
 import logging
@@ -53,7 +49,7 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
     if version != _VERSION:
         raise DamagedFileError(f"snapshot version {version}")
     if crc != crc32c(memoryview(data)[_CRC_END:]):
-        raise DamagedFileError("checksum does not hold")
+        raise DamagedFileError("wrong checksum")
     if count < 0 or len(data) != _HEAD.size + count * _ENTRY.size:
         raise DamagedFileError("size does not fit the number of entries")
     return [_unpack(*fields) for fields in _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :])]
@@ -103,7 +99,7 @@ class SnapshotFiles:
         self.offsets = offsets
 
     def write(self, offset: int, producers: ProducerState) -> None:
-        # Neither atomic nor waited for: a damaged snapshot is known by its checksum, and made anew from the log.
+        # Neither atomic nor durable: a damaged snapshot is detected by its checksum, and rebuilt from the log.
         try:
             self._disk.write_bytes(self._path(offset), encode_snapshot(producers.entries.values()))
         except OSError:
@@ -113,13 +109,13 @@ class SnapshotFiles:
             self.offsets.append(offset)
 
     def forget_before(self, offset: int) -> list[str]:
-        """Stop counting on snapshots of deleted segments; returns their paths, to be removed with the segments."""
+        """Forget the snapshots of deleted segments; returns their paths, to be removed with the segments."""
         old = [found for found in self.offsets if found < offset]
         self.offsets = [found for found in self.offsets if found >= offset]
         return [self._path(found) for found in old]
 
     def forget_at(self, offsets: Collection[int]) -> list[str]:
-        """Stop counting on the snapshots of segments that are merged into others; returns their paths."""
+        """Forget the snapshots of segments that are merged into others; returns their paths."""
         gone = [found for found in self.offsets if found in offsets]
         self.offsets = [found for found in self.offsets if found not in offsets]
         return [self._path(found) for found in gone]
@@ -148,15 +144,13 @@ _log = logging.getLogger("millstream.storage")
 _NEARBY_OFFSETS = 2000
 _NEARBY_BATCHES = 250
 _MOST_BATCHES = 10_000
-"""How far back earlier batches of producers are looked for: more than clients have under way, and read at once. So many
-batches, whether they hold one record or ten thousand: the stretch of offsets grows until it has them."""
+"""How far back earlier batches of producers are searched: more than clients have in flight, and read at once. The range
+of offsets grows until it has enough batches, whether they hold one record or ten thousand."""
 
 
 def note_batch(producers: ProducerState, header: Sequence[int], batch: Bytes | None) -> AbortedTransaction | None:
-    """Take note of one batch; `batch` is needed only where it is a control batch.
-
-    Returns what the transaction index has to say of it.
-    """
+    """Note one batch; `batch` is needed only for a control batch. Returns its entry in the transaction index, if
+    any."""
     producer_id = header[9]
     if producer_id < 0:
         return None
@@ -222,10 +216,10 @@ def aborted_in(
 
 
 def _remember_earlier(producers: ProducerState, segments: list[Segment], offset: int) -> None:
-    """Fill up the last batches of each producer from the log, as far as they are near.
+    """Complete the last batches of each producer from the log, if they are near.
 
-    A snapshot has only the last one of each. A producer with several requests under way when the node went down
-    repeats them all, and has to give up if one of them is taken for out of order.
+    A snapshot has only the last batch of each producer. A producer with several requests in flight when the node
+    stopped repeats them all, and fails if one of them counts as out of order.
     """
     earlier = ProducerState()
     for header in _batches_before(segments, offset):
@@ -239,8 +233,7 @@ def _remember_earlier(producers: ProducerState, segments: list[Segment], offset:
 
 
 def _batches_before(segments: list[Segment], offset: int) -> list[BatchHeader]:
-    """The last ones before the offset: `_NEARBY_BATCHES` or more, unless there are fewer, or masses of small ones begin
-    before that."""
+    """The last batches before the offset: `_NEARBY_BATCHES` or more, unless there are fewer, or too many small ones."""
     first = segments[0].base_offset if segments else offset
     found: list[BatchHeader] = []
     reach = _NEARBY_OFFSETS
@@ -261,7 +254,7 @@ def _batches_between(segments: list[Segment], since: int, until: int) -> Iterato
             continue
         try:
             found = segment.find(max(since, segment.base_offset)) if segment.size else None
-        except KafkaError:  # damaged there; whoever reads those records will be told
+        except KafkaError:  # damaged; a fetch of those records gets the error
             found = None
         if found is None:
             continue
@@ -272,7 +265,7 @@ def _batches_between(segments: list[Segment], since: int, until: int) -> Iterato
 
 
 def replay(producers: ProducerState, segment: Segment, position: int, from_offset: int) -> list[AbortedTransaction]:
-    """Take note of a segment's batches; returns the transactions that they abort."""
+    """Note a segment's batches; returns the transactions that they abort."""
     file = segment.file()
     aborted = []
     for at, header in walk_headers(file, position, segment.size):

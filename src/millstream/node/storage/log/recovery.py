@@ -1,10 +1,10 @@
-"""Repairing a log after an unclean stop, so that it opens as if it had been stopped cleanly.
+"""Repair of a log after an unclean stop, so that it can be opened as after a clean one.
 
-From the segment that holds the recovery point on, every batch is read and its checksum checked; indexes, leader epochs,
-producer state and the lists of aborted transactions are made anew on the way. The log is cut at the first byte that is
-not a whole, sound batch, and what was cut is reported. One exception keeps more than Kafka would: a sealed segment
-whose batches still follow one another to its end, with a checksum that fails, is kept, because cutting it would take
-all later segments too; its reader gets CORRUPT_MESSAGE. (A follower cuts there all the same: its leader has it whole.)
+From the segment with the recovery point on, every batch is read and its checksum checked; indexes, leader epochs,
+producer state and transaction indexes are rebuilt. The log is cut at the first byte that is not part of a whole, sound
+batch, and the cut is reported. One exception keeps more than Kafka: a sealed segment with whole batches to its end and
+a wrong checksum is kept, because a cut would remove all later segments too. Its readers get CORRUPT_MESSAGE. (A
+follower cuts there all the same: its leader has the records.)
 """
 
 import logging
@@ -35,16 +35,16 @@ _log = logging.getLogger("millstream.storage")
 
 QUICK_REBUILD_BYTES = 1 << 20
 SETTLED_WALK_BYTES = 8 << 20
-"""How far to look for the end of a log that is probably in order, before simply checking it."""
+"""How many bytes are read for the end of a log that is probably in order, before it is checked instead."""
 
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What recovery did to one log."""
+    """The result of the recovery of one log."""
 
     directory: str
     recovery_point: int = 0
-    """What was not checked, because it is on stable storage, ends here."""
+    """Offsets below were not checked, because they are on stable storage."""
     end_offset: int = 0
     checked_bytes: int = 0
     cut_bytes: int = 0
@@ -52,9 +52,9 @@ class RecoveryReport:
     """`file:position reason` of the first byte that was cut, empty when nothing was."""
     removed_segments: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
-    """Batches in sealed segments that were kept although their checksums fail."""
+    """Batches in sealed segments that were kept although their checksums are wrong."""
     damaged_from: int | None = None
-    """The offset of the first of them, or where the log began if its beginning is lost."""
+    """The offset of the first of them, or the log start offset if the first segments are lost."""
 
     @property
     def is_clean(self) -> bool:
@@ -69,7 +69,7 @@ def recover_log(
     interval_bytes: int = DEFAULT_INTERVAL_BYTES,
     checkpoint_ns: int | None = None,
 ) -> RecoveryReport:
-    """With `checkpoint_ns`, when the recovery point was written down, all that was changed since is checked too."""
+    """With `checkpoint_ns`, the time of the checkpoint, segments that were changed since are checked too."""
     report = RecoveryReport(directory)
     files = scan_files(disk, directory)
     files.discard_empty_segments(disk)
@@ -77,7 +77,7 @@ def recover_log(
         report.recovery_point = report.end_offset = log_start_offset
         return report
     if files.bases[0] > max(recovery_point, log_start_offset):
-        # Nothing before the first segment is known to have been flushed: it was not deleted, a power cut took it.
+        # The segments before were not flushed: a power cut has lost them, they were not deleted.
         _log.warning("beginning_lost directory=%s from=%d to=%d", directory, log_start_offset, files.bases[0])
         report.damaged_from = log_start_offset
     if checkpoint_ns is not None:
@@ -91,8 +91,8 @@ def recover_log(
     end_offset = unflushed[0]
     for base in unflushed:
         if base > end_offset:
-            # A new segment begins where the last one ends. What lay between was never written to the disk: the records
-            # behind it are not the log any more, and a replica that kept them would have a hole nobody knows of.
+            # A segment begins where the one before it ends. The records between were never written to the disk. A
+            # replica that kept the records behind them would have an unnoticed gap.
             _log.warning("segments_removed directory=%s missing_from=%d missing_to=%d", directory, end_offset, base)
             _remove_from(disk, files, base, report)
             break
@@ -107,8 +107,7 @@ def recover_log(
     if report.removed_segments:
         disk.sync_directory(directory)
     report.end_offset = end_offset
-    # Those that remain of what was checked may be of other records: one that a truncation removed comes back with the
-    # power.
+    # Later snapshots may be of other records: after a power cut, a file that a truncation removed may be there again.
     for offset in [offset for offset in files.snapshots if offset > unflushed[0]]:
         disk.remove(offset_file(directory, offset, SNAPSHOT_SUFFIX))
     if producers.entries or report.checked_bytes > QUICK_REBUILD_BYTES:
@@ -130,7 +129,7 @@ def recover_log(
 
 
 def is_settled(disk: Disk, directory: str, recovery_point: int, checkpoint_ns: int) -> bool:
-    """Whether a log was wholly on stable storage when the checkpoint was written, and was not touched since.
+    """Whether the whole log was on stable storage at the checkpoint, and was not changed since.
 
     Most logs of a large node are idle, and need no check after an unclean stop.
     """
@@ -158,9 +157,9 @@ def is_settled(disk: Disk, directory: str, recovery_point: int, checkpoint_ns: i
 
 
 def _first_changed(disk: Disk, files: LogFiles, checkpoint_ns: int, otherwise: int) -> int:
-    """Where the first segment begins that was changed since the checkpoint.
+    """The base offset of the first segment that was changed since the checkpoint.
 
-    After a truncation, the checkpoint says of offsets that they were flushed, and by now they are other records'.
+    After a truncation, offsets that were flushed at the checkpoint may belong to other records.
     """
     changed = (
         base
@@ -212,8 +211,8 @@ def _recover_segment(
         builder.add(position, header)
         if header.leader_epoch > epochs.latest:
             start = known_starts.get(header.leader_epoch, header.base_offset)
-            # Its first batches may be gone with the cleaner. It still began where it did: a follower that has other
-            # records there must not think that they are of the epoch before.
+            # The cleaner may have removed the first batches of the epoch. Its start offset stays the same: a follower
+            # with other records there must not take them for records of the epoch before.
             epochs.assign(
                 header.leader_epoch, start if next_offset <= start <= header.base_offset else header.base_offset
             )
@@ -234,21 +233,20 @@ def _recover_segment(
             reason,
         )
         file.truncate(end)
-        file.sync()  # what was cut must not come back, whenever the rest is flushed
+        file.sync()  # the cut bytes must not come back after a power cut
     write_index(disk, offset_file(directory, base, TRANSACTION_INDEX_SUFFIX), aborted)
     if next_base is not None or size > QUICK_REBUILD_BYTES:
         builder.write(disk, directory)
     else:
-        # The last segment's are kept in memory while it is active, and loading makes small ones from the batches. Those
-        # in the files know nothing of what was appended since they were written.
+        # The indexes of the active segment are in memory, and small ones are rebuilt from the batches when the log is
+        # loaded. The files lack the batches that were appended after they were written.
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             disk.remove(offset_file(directory, base, suffix))
     return next_offset, end < size
 
 
 def _reaches_end(file: File, size: int, next_base: int) -> bool:
-    """Whether the batches of a sealed segment follow one another to its end, in order, before the next segment's
-    first."""
+    """Whether a sealed segment has whole batches in order up to its end, with offsets before the next segment."""
     end, next_offset = 0, 0
     for position, header in walk_headers(file, 0, size):
         if header.base_offset < next_offset:
@@ -275,7 +273,7 @@ def _read_epochs(disk: Disk, directory: str) -> list[tuple[int, int]] | None:
 
 
 def _epochs_before(disk: Disk, files: LogFiles, offset: int, known: list[tuple[int, int]] | None) -> LeaderEpochs:
-    """The leader epochs as they were where the check begins."""
+    """The leader epochs at the offset where the check begins."""
     epochs = LeaderEpochs(known)
     epochs.truncate_from_end(offset)
     if known is None:
@@ -288,7 +286,7 @@ def _epochs_before(disk: Disk, files: LogFiles, offset: int, known: list[tuple[i
 
 
 def _producers_at(disk: Disk, files: LogFiles, offset: int, log_start_offset: int) -> ProducerState:
-    """The producers as they were where the check begins."""
+    """The producers at the offset where the check begins."""
     usable = [snapshot for snapshot in files.snapshots if snapshot <= offset]
     start, producers = load_snapshot(disk, files.directory, usable)
     if start is None:

@@ -1,6 +1,6 @@
-"""Which segments a log no longer has to keep: too old, too many bytes, or wholly before the log's start.
+"""Retention: removes segments that are too old, above the size limit, or before the log start offset.
 
-Whole segments only, oldest first, and none that reaches past the high watermark. The rules are Kafka's.
+Only whole segments, oldest first, and none that reaches past the high watermark. The rules are Kafka's.
 """
 
 import logging
@@ -15,9 +15,9 @@ NANOSECONDS_PER_MS = 1_000_000
 
 
 def retain(log: PartitionLog, now_ms: int) -> list[Job]:
-    """Take out what is expired, and roll by the clock; the jobs remove the files.
+    """Drop expired segments, and roll by the clock; the jobs remove the files.
 
-    What needs no room on the disk comes first: on a full one, this is what makes room.
+    Segments are dropped first, because that needs no room on the disk.
     """
     jobs: list[Job] = []
     try:
@@ -42,7 +42,7 @@ def _drop(log: PartitionLog, count: int) -> Job:
 
 
 def expired_count(log: PartitionLog, now_ms: int) -> int:
-    """How many of the oldest segments may go. It may be all of them: then the caller rolls first."""
+    """How many of the oldest segments have expired. If all have, the caller rolls first."""
     return (
         max(_before_start(log), _too_old(log, now_ms), _too_large(log))
         if "delete" in log.config.cleanup_policy

@@ -1,8 +1,8 @@
 """One segment: a `.log` file, its offset index, its time index, and the index of its aborted transactions.
 
-The active segment keeps its index entries in memory, plus an exact table of its latest batches so that reading the tail
-needs no search on disk; a sealed one maps its index files when asked. A segment also knows which of its bytes this
-process can vouch for (see `slice`). When to roll, and which offsets are readable, is the partition log's decision.
+The active segment has its index entries in memory, and a table of the exact positions of its latest batches, so that
+reads of the tail need no search on disk. A sealed one maps its index files at the first use. A segment also knows for
+which of its bytes this process vouches (see `log_reader`). The partition log decides which offsets are readable.
 """
 
 import logging
@@ -31,13 +31,13 @@ from millstream.node.storage.log.batch_scan import header_at, walk_headers
 _log = logging.getLogger("millstream.storage")
 
 TAIL_BATCHES = 128
-"""How many of the latest batches the active segment can find without a search; it keeps up to twice as many."""
+"""How many of the latest batches are in the table of the active segment; it holds up to twice as many."""
 READ_HINTS = 16
 SEARCH_BLOCK_BYTES = 8192
-"""Holds what lies between two index entries, unless batches are large."""
+"""More than the bytes between two index entries, unless batches are large."""
 _NOTHING: "array[int]" = array("q")
 _rebuilding = Lock()
-"""Two readers in threads may find the same index damaged."""
+"""Two threads may find the same index damaged."""
 
 
 class Segment:
@@ -78,9 +78,9 @@ class Segment:
         self.aborted = TransactionIndex(disk, offset_file(directory, base_offset, TRANSACTION_INDEX_SUFFIX))
         self.size = 0
         self.dropped = False
-        """Whether it is no longer part of the log; who still looks into it may find its files gone."""
+        """Whether it is no longer part of the log; then its files may be missing."""
         self.successor: Segment | None = None
-        """What the cleaner has put in its place, with the records that are left."""
+        """The segment with its remaining records, after the cleaner has replaced it."""
         # Present while the segment is active:
         self.index: OffsetIndex | None = None
         self.times: TimeIndex | None = None
@@ -89,27 +89,27 @@ class Segment:
         self.bytes_since_entry = 0
         self._indexes_written = False
         self._times_checked = False
-        # The timestamp of the first batch, from which `segment.ms` is measured; the greatest, by which retention goes.
+        # The timestamp of the first batch, for `segment.ms`; the greatest one, for retention.
         self.first_timestamp: int | None = None
         self.max_timestamp: int | None = None
         self.max_timestamp_offset = base_offset
-        # Bytes from here on were appended by this process; below, one interval whose checksums it has checked.
+        # Bytes from here on were appended by this process; below, one range whose checksums it has checked.
         self.trusted_from = 0
         self.verified = (0, 0)
         self.sealed_modified_ns = 0
-        # Where readers in sequence continue: offset -> position, learnt while their last slice was checked.
+        # Where sequential readers continue: offset -> position, noted when their last slice was checked.
         self.hints: dict[int, int] | None = None
 
     # Life
 
     def create(self) -> None:
-        """Make the empty log file and become active. Index files come when there is something to write to them."""
+        """Make the empty log file and become active. Index files are made when there are entries."""
         self.log.adopt(self._disk.create(self.log.path))
         self.activate(OffsetIndex(), TimeIndex())
         self.max_timestamp = NO_TIMESTAMP
 
     def activate(self, index: OffsetIndex, times: TimeIndex, *, written: bool = False) -> None:
-        """Keep the indexes in memory from now on; `written` says that the files have them already."""
+        """Keep the indexes in memory from now on; `written`: the files have all entries."""
         self.index = index
         self.times = times
         self.tail_offsets = array("q")
@@ -118,7 +118,7 @@ class Segment:
         self._indexes_written = written
 
     def activate_from_batches(self) -> int:
-        """Become active with indexes made from the batches; returns where they end, which is `size` unless torn."""
+        """Become active with indexes made from the batches; returns the end of the last whole batch."""
         builder = IndexBuilder(self.base_offset)
         end = 0
         for position, header in walk_headers(self.file(), 0, self.size):
@@ -129,7 +129,7 @@ class Segment:
         return end
 
     def seal(self) -> None:
-        """Write the indexes and drop them from memory; nothing is appended any more.
+        """Write the indexes and drop them from memory; there are no more appends.
 
         An OSError leaves the segment sealed with its indexes in memory: it can be read, and sealed again later.
         """
@@ -143,8 +143,7 @@ class Segment:
         self.tail_offsets = self.tail_positions = _NOTHING
 
     def write_indexes(self) -> None:
-        """Bring the files up to date, with the closing time entry that Kafka adds when a segment is sealed or
-        closed."""
+        """Write the index files, with the closing time entry that Kafka adds when a segment is sealed or closed."""
         index, times = self.index, self.times
         if index is None or times is None or self._indexes_written:
             return
@@ -157,7 +156,7 @@ class Segment:
             self._disk.write_bytes(times_path, times.to_bytes())
             self._disk.write_bytes(self._entries.path, index.to_bytes())
         except OSError:
-            # Part of a time index would make the segment look older than it is; a missing one is made anew.
+            # An incomplete time index would make the segment look older than it is; a missing one is rebuilt.
             self._disk.remove(times_path)
             self._disk.remove(self._entries.path)
             raise
@@ -189,7 +188,7 @@ class Segment:
         self._entries.close()
 
     def retire(self, suffix: str, successor: "Segment") -> None:
-        """Another segment takes the place of this one, under its name: whoever still reads it finds its own files."""
+        """Another segment replaces this one under the same name: readers of this one keep its renamed files."""
         self.dropped = True
         self.successor = successor
         self.log.path += suffix
@@ -197,7 +196,7 @@ class Segment:
         self.close()
 
     def newest(self) -> "Segment":
-        """The segment that has its records now."""
+        """The segment that has its records now, after cleaning."""
         segment = self
         while segment.successor is not None:
             segment = segment.successor
@@ -206,9 +205,9 @@ class Segment:
     # Appending (active only)
 
     def note(self, base_offset: int, last_offset: int, size: int, max_timestamp: int, interval_bytes: int) -> None:
-        """Take note of a batch that was just written at the end."""
+        """Note a batch that was just written at the end."""
         position = self.size
-        if max_timestamp > self.max_timestamp:  # type: ignore[operator]  # an active segment always knows it
+        if max_timestamp > self.max_timestamp:  # type: ignore[operator]  # always set in an active segment
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
         if self.first_timestamp is None and position == 0:
@@ -240,7 +239,7 @@ class Segment:
         self.aborted.truncate(offset)
         self.file().truncate(position)
         self.size = position
-        # Copies: a search in a thread may be using the old ones.
+        # Copies: a search in a thread may use the old ones.
         index, times = index.before(offset - self.base_offset), times.before(offset - self.base_offset)
         self.activate(index, times)
         self.hints = None
@@ -248,7 +247,7 @@ class Segment:
         self.verified = (min(self.verified[0], position), min(self.verified[1], position))
         if position == 0:
             self.first_timestamp = None
-        # The greatest timestamp: of the last entry that is left, or of the batches after it.
+        # The greatest timestamp: of the last remaining entry, or of the batches after it.
         timestamp, relative = times.last() or (NO_TIMESTAMP, 0)
         greatest_offset = self.base_offset + relative
         for _, header in walk_headers(self.file(), self.search_start(greatest_offset), self.size):
@@ -285,7 +284,7 @@ class Segment:
     # Finding
 
     def position_of(self, offset: int) -> int | None:
-        """The start of the batch that holds `offset`, if memory alone can tell."""
+        """The start of the batch that holds `offset`, if it is known without a search."""
         slot = bisect_right(self.tail_offsets, offset) - 1
         if slot >= 0:
             return self.tail_positions[slot]
@@ -303,13 +302,13 @@ class Segment:
     def find(self, offset: int, *, in_thread: bool = False) -> int | None:
         """The start of the first batch whose last offset is not before `offset`; None when the segment ends before it.
 
-        On the event loop an index that turns out wrong is made anew. `in_thread`, that of an active segment is left
-        alone, because the loop appends to it.
+        On the event loop a wrong index is rebuilt. With `in_thread`, the index of an active segment is left alone,
+        because the loop appends to it.
         """
         after = self._entries_around(offset)[1]
         file = self.file()
         if after is not NO_ENTRY:
-            # Readers in sequence stop at indexed batches, so the next one they want often begins an interval.
+            # Sequential readers stop at indexed batches, so the next batch they need is often an indexed one.
             header = header_at(file, after[1])
             if (
                 header is not None
@@ -335,15 +334,15 @@ class Segment:
         return end
 
     def boundary_at_or_before(self, position: int) -> int:
-        """A batch start not past `position` that the index knows, or 0."""
-        index = self.index  # asked once: the loop may seal the segment while a thread is here
+        """The greatest indexed batch start that is not past `position`, or 0."""
+        index = self.index  # read once: the loop may seal the segment meanwhile
         if index is not None:
             return index.boundary_at_or_before(position)
         boundary = offset_index.boundary_at_or_before(self._mapped(), position)
         return boundary if boundary and header_at(self.file(), boundary) is not None else 0
 
     def offset_beyond(self, position: int, otherwise: int) -> int:
-        """An offset that no batch before `position` has, by an index entry that was seen to be right."""
+        """An offset that no batch before `position` has, by a verified index entry."""
         index = self.index
         if index is not None:
             entry = index.at_or_after_position(position)
@@ -358,12 +357,12 @@ class Segment:
         return last_offset if header is not None and header.last_offset == last_offset else otherwise
 
     def _start_before(self, offset: int, in_thread: bool) -> int:
-        """The start of a batch before `offset`, by an index entry that was seen to be right."""
+        """The start of a batch before `offset`, by a verified index entry."""
         before = self._entries_around(offset)[0]
         if before is not NO_ENTRY:
             header = header_at(self.file(), before[1])
             if header is None or header.last_offset != before[0] + self.base_offset:
-                # The index names a batch that is not there. It is only a shortcut: make it anew.
+                # The index entry is wrong. The index can be rebuilt.
                 if self.index is None:
                     self.rebuild_indexes()
                 elif in_thread:
@@ -390,7 +389,7 @@ class Segment:
     # Time
 
     def greatest_timestamp(self) -> int:
-        """The greatest timestamp in the segment, -1 when it has none; a sealed one's last time index entry tells."""
+        """The greatest timestamp in the segment, -1 when it has none; of a sealed one, from the time index."""
         greatest = self.max_timestamp
         if greatest is None:
             last = time_index.last_entry(self.mapped_times())
@@ -401,8 +400,8 @@ class Segment:
         return greatest
 
     def mapped_times(self) -> memoryview:
-        """A sealed segment's time index, made anew if it cannot be right."""
-        # Not kept open: searches by time are rare, and retention asks each sealed segment once.
+        """A sealed segment's time index; rebuilt if it is wrong."""
+        # Not kept open: searches by time are rare, and retention reads it once per sealed segment.
         path = self.path(TIME_INDEX_SUFFIX)
         try:
             entries = self._disk.map(path)
@@ -433,7 +432,7 @@ class Segment:
         return named
 
     def first_offset_for_time(self, timestamp: int) -> int:
-        """An offset before which nothing is as late as `timestamp`."""
+        """An offset before which no record is as late as `timestamp`."""
         times = self.times
         if times is not None:
             return self.base_offset + times.lookup(timestamp)
@@ -450,18 +449,18 @@ class Segment:
     # Trust
 
     def vouched_length(self, file: File, start: int, length: int) -> int:
-        """How many of the bytes from `start`, a batch's first, this process vouches for: whole batches, or 0."""
+        """For how many bytes from `start`, a batch boundary, this process vouches: whole batches, or 0."""
         if self.index is not None and start >= self.trusted_from:
             return length
         low, high = self.verified
         if not low <= start < high:
             return 0
         if self.index is None and file.modified_ns() != self.sealed_modified_ns:
-            return 0  # somebody else has written to it since
+            return 0  # another process has written to it since
         return min(length, high - start)
 
     def vouch(self, start: int, end: int, modified_ns: int) -> None:
-        """Remember that the checksums in [start, end) hold; one interval is kept, grown where it touches."""
+        """Remember that the checksums in [start, end) are right. One range is kept; adjacent ones are joined."""
         low, high = self.verified
         if self.index is None and modified_ns != self.sealed_modified_ns:
             self.sealed_modified_ns = modified_ns
@@ -473,7 +472,7 @@ class Segment:
             self.trusted_from = start
 
     def hint(self, offset: int, position: int) -> None:
-        """Remember where the batch that begins with `offset` starts."""
+        """Remember the position of the batch that begins with `offset`."""
         if self.hints is None or len(self.hints) >= READ_HINTS:
             self.hints = {}
         self.hints[offset] = position

@@ -1,15 +1,7 @@
-"""What an unclean stop asks of a whole log directory: every log that may be damaged is repaired before the start goes
-on, and what was found sound is brought to stable storage afterwards, in the background.
+"""The start of a log directory after an unclean stop: repair of its logs, and the search for lost transaction indexes.
 
-A log counts as recovered only when its bytes are on stable storage: until then its recovery point stays, and a stop is
-not a clean one.
-
-Which segments must have a transaction index, in a directory without a list of them.
-
-The list (`transaction-index-checkpoint`) is Millstream's own: a directory that Apache Kafka or an older version wrote
-has none. A lost index looks like a segment in which nothing was aborted, so the segments themselves are searched for
-abort markers, once. That reads a header of every batch, so it is done only where a producer snapshot names a producer
-that has ended or begun a transaction.
+Every log that may be damaged is repaired before the start goes on. Logs that were found sound are brought to stable
+storage afterwards, in the background. Until then their recovery points stay, and a stop is not a clean one.
 """
 
 import logging
@@ -37,7 +29,7 @@ from millstream.node.storage.log.recovery import RecoveryReport, is_settled, rec
 _log = logging.getLogger("millstream.storage")
 
 MANY_LOGS = 32
-"""From this many on, one pass over the file system is quicker than their files one by one."""
+"""From this many on, one sync of the file system is quicker than a sync of each file."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -48,15 +40,15 @@ class StartRecovery:
         self._root = root
         self._checkpoints = checkpoints
         self._unsynced: dict[TopicPartition, tuple[int, int]] = {}
-        """(end offset, bytes) of logs that were found sound and may not be on stable storage."""
+        """(end offset, bytes) of sound logs that may not be on stable storage."""
         self._unrecovered: set[TopicPartition] = set()
         self.damaged_from: dict[TopicPartition, int] = {}
-        """Where the damage begins that was kept in a log."""
+        """The offset where kept damage begins, by partition."""
         self._under_way = False
         self._failed = False
 
     def run(self, present: Iterable[TopicPartition], progress: Progress | None) -> list[RecoveryReport]:
-        """Repair what must be; returns what had to be changed."""
+        """Repair logs where necessary; returns the reports of logs that were changed."""
         reports = []
         partitions = sorted(present)
         for done, partition in enumerate(partitions):
@@ -65,7 +57,7 @@ class StartRecovery:
             try:
                 report = self._recover(partition)
             except OSError as error:
-                # One log that cannot be read is one partition's trouble: opening it will say so again.
+                # Only this partition is affected: opening it fails with the same error.
                 _log.error("log_not_recovered partition=%s error=%s", partition, error)
                 self._unrecovered.add(partition)
                 continue
@@ -76,7 +68,7 @@ class StartRecovery:
         return reports
 
     def finish(self, partition: TopicPartition) -> None:
-        """Try again, before a log is opened, where the start did not succeed. OSError if it does not now either."""
+        """Repair a log before it is opened, if the start could not. OSError if it fails again."""
         if partition in self._unrecovered:
             self._recover(partition)
             self._unrecovered.discard(partition)
@@ -87,7 +79,7 @@ class StartRecovery:
         self.damaged_from.pop(partition, None)
 
     def unsynced_bytes(self, logs: Mapping[TopicPartition, PartitionLog]) -> int:
-        """How much is not known to be on stable storage, beyond what the open logs know themselves."""
+        """How many bytes may not be on stable storage, beyond those of the open logs."""
         for partition, (end, _) in list(self._unsynced.items()):
             log = logs.get(partition)
             if log is not None and log.recovery_point >= min(end, log.log_end_offset):
@@ -99,7 +91,7 @@ class StartRecovery:
         return not (self._failed or self._unsynced or self._unrecovered)
 
     def sync_job(self, logs: Mapping[TopicPartition, PartitionLog], *, again: bool = False) -> Job | None:
-        """Bring what was found sound to stable storage, once; `again`, even if that is under way."""
+        """Bring sound logs to stable storage, once; with `again`, even during another such job."""
         if not self._unsynced or self._failed or (self._under_way and not again):
             return None
         self._under_way = True
@@ -108,7 +100,7 @@ class StartRecovery:
         def done(result: OSError | None) -> None:
             if result is not None:
                 # A second try could succeed without the pages that the kernel dropped. The recovery points stay, so
-                # that the next start looks at what is really there.
+                # that the next start checks the files.
                 _log.error("recovered_logs_not_synced root=%s error=%s", self._root, result)
                 self._failed = True
                 return
@@ -125,7 +117,7 @@ class StartRecovery:
         directory = f"{self._root}/{partition}"
         metadata = f"{directory}/{PARTITION_METADATA}"
         if disk.exists(metadata) and disk.modified_ns(metadata) > checkpoints.read_ns:
-            # Created since: what the checkpoints say is of an earlier log of this name.
+            # Created after the checkpoints, which are of an earlier log of this name.
             checkpoints.forget(partition)
         recovery_point = checkpoints.recovery_points.get(partition, 0)
         if is_settled(disk, directory, recovery_point, checkpoints.read_ns):
@@ -171,7 +163,12 @@ class StartRecovery:
 def find_transaction_indexes(
     disk: Disk, root: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, list[int]] | None:
-    """For each partition the segments that have a transaction index or must have one; None if a log cannot be read."""
+    """For each partition the segments that have a transaction index or must have one; None if a log cannot be read.
+
+    The list (`transaction-index-checkpoint`) is Millstream's own: a directory of Apache Kafka or of an older version
+    has none. A lost index looks like a segment without aborted transactions, so the segments are searched for abort
+    markers, once. That reads the header of every batch, so it is done only if a producer snapshot has a transaction.
+    """
     found: dict[TopicPartition, list[int]] = {}
     for partition in sorted(partitions):
         try:
@@ -196,7 +193,7 @@ def _with_index(disk: Disk, files: LogFiles) -> list[int]:
 
 
 def _names_transactions(disk: Disk, directory: str, offset: int) -> bool:
-    """Whether a snapshot names a producer that has ended or begun a transaction. One that is damaged may have."""
+    """Whether a snapshot has a producer that has ended or begun a transaction. True for a damaged one."""
     try:
         entries = decode_snapshot(disk.read_bytes(offset_file(directory, offset, SNAPSHOT_SUFFIX)))
     except DamagedFileError:
