@@ -1,1 +1,1 @@
-"""HTTP beside the broker: a process of its own that speaks only the Kafka wire."""
+"""The HTTP gateway: a separate process that uses only the Kafka protocol."""

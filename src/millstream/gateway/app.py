@@ -1,4 +1,4 @@
-"""The gateway's ASGI app, put together from families of routes.
+"""The gateway's ASGI app: all route groups, and the web console mounted at /console.
 
 The families of routes that every gateway serves, in the order in which they are matched.
 
@@ -52,7 +52,7 @@ def make_app(
     mounts: Mapping[str, ASGIApp] | None = None,
     lifespans: Sequence[Lifespan] = (),
 ) -> ASGIApp:
-    """`trouble` says why the gateway is not ready, or None. Credentials that are None or empty let everybody in."""
+    """`trouble` returns why the gateway is not ready, or None. Without credentials, every caller is admitted."""
     mounted = dict(mounts or {})
     routes = [_front_door(CONSOLE in mounted), *health_routes(trouble)]
     routes += [route for family in families for route in family]
@@ -65,30 +65,32 @@ def make_app(
 
 
 def _front_door(has_console: bool) -> BaseRoute:
-    """An object, as clients of a registry expect it; a person with a browser sees the console."""
+    """A JSON object, as clients of a registry expect; browsers are redirected to the console."""
 
-    def serve(asked: ApiRequest) -> object:
-        if has_console and "text/html" in asked.accepts:
+    def serve(req: ApiRequest) -> object:
+        if has_console and "text/html" in req.accepts:
             return RedirectResponse(CONSOLE)
         return {"docs": "/docs"} | ({"console": CONSOLE} if has_console else {})
 
-    doc = Doc(tag="Health", summary="Where to look next; browsers are sent to the console", answer=mapping(TEXT))
+    doc = Doc(
+        tag="Health", summary="Links to the documentation; browsers are redirected to the console", answer=mapping(TEXT)
+    )
     return endpoint("GET", "/", serve, doc=doc, at_once=True)
 
 
 def _together(lifespans: Sequence[Lifespan]) -> Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]]:
     @contextlib.asynccontextmanager
-    async def all_of_them(app: Starlette) -> AsyncIterator[None]:
+    async def combined(app: Starlette) -> AsyncIterator[None]:
         async with contextlib.AsyncExitStack() as stack:
             for lifespan in lifespans:
                 await stack.enter_async_context(lifespan())
             yield
 
-    return all_of_them
+    return combined
 
 
 class _Mounts:
-    """Whole apps below a prefix, requests and websockets alike; the rest goes to the routes."""
+    """Serves mounted apps below their prefixes, websockets included; other requests go to the routes."""
 
     def __init__(self, app: ASGIApp, mounts: Mapping[str, ASGIApp]) -> None:
         self._app = app
@@ -109,24 +111,24 @@ class _Mounts:
 
 _NOT_FOUND = f"""<!doctype html>
 <html lang="en"><title>Not found · Millstream</title>
-<h1>There is no such page</h1>
-<p>Go on from the <a href="{BASE}">console's overview</a>; <a href="/docs">/docs</a> lists what there is besides.</p>
+<h1>Page not found</h1>
+<p>See the <a href="{BASE}">overview of the console</a>, or <a href="/docs">the HTTP API</a>.</p>
 </html>
 """
 _NO_SCRIPTS = {"Content-Security-Policy": "default-src 'none'", "X-Content-Type-Options": "nosniff"}
 
 
 def console_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
-    """No routes: a whole app below a prefix."""
+    """Mounts the console; it has no routes of the gateway."""
     console = ConsoleMount(parts.cluster, parts.registry)
     parts.closing.callback(console.close)
     parts.lifespans.append(console.lifespan)
-    parts.mounts[BASE] = _Signposted(console)
+    parts.mounts[BASE] = _NotFoundPage(console)
     return ()
 
 
-class _Signposted:
-    """Who asks for a page that there is not is shown the way, which NiceGUI does not."""
+class _NotFoundPage:
+    """Serves a 404 page that links to the overview, instead of NiceGUI's."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -149,7 +151,7 @@ class _Signposted:
 def _not_found(scope: Scope) -> Response:
     if "text/html" in Headers(scope=scope).get("accept", ""):
         return HTMLResponse(_NOT_FOUND, 404, _NO_SCRIPTS)
-    return error_response(scope["path"], 404, 404, "the console has no such page", f"GET {BASE} is its overview")
+    return error_response(scope["path"], 404, 404, "the console has no such page", f"GET {BASE} for its overview")
 
 
 def v3_routes(parts: GatewayContext, producing: Producing) -> list[BaseRoute]:
@@ -167,13 +169,13 @@ def v3_routes(parts: GatewayContext, producing: Producing) -> list[BaseRoute]:
 def _links(admin: TopicAdmin) -> Callable[[ApiRequest], Links]:
     known: list[str] = []
 
-    def links(asked: ApiRequest) -> Links:
-        """Of the cluster that the path names, which must be ours: it has one id for ever, so it is asked once."""
+    def links(req: ApiRequest) -> Links:
+        """Links of the cluster in the path, which must be this one. Its id never changes, so it is read once."""
         if not known:
             known.append(admin.cluster().cluster_id)
-        if asked.path("cluster_id") != known[0]:
-            raise not_found(f"Cluster {asked.path('cluster_id')}", f"GET /v3/clusters: it is {known[0]}")
-        return Links(asked, known[0])
+        if req.path("cluster_id") != known[0]:
+            raise not_found(f"Cluster {req.path('cluster_id')}", f"the id of this cluster is {known[0]}")
+        return Links(req, known[0])
 
     return links
 
@@ -183,7 +185,7 @@ def registry_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
 
 
 def produce_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
-    """Our own routes and Confluent's, which share one producer."""
+    """Our own routes and Confluent's. They share one producer."""
     producing = Producing(parts)
     return [*ProduceRoutes(producing).routes(), *v3_routes(parts, producing)]
 

@@ -1,4 +1,4 @@
-"""What families of routes are made from: cluster, registry, options, and what begins and ends with the gateway."""
+"""The context of the route groups: options, cluster, registry, and hooks for start and stop."""
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -21,16 +21,16 @@ class GatewayOptions:
     port: int = 0
     """0 picks a free one."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Of the client to the cluster, by the names of Kafka's or librdkafka's."""
+    """Settings of the client to the cluster, with the names of Kafka or librdkafka."""
     credentials: Credentials = field(default_factory=Credentials)
     insecure: bool = False
-    """Serve everybody, wherever they are."""
+    """Serve all callers without credentials, also from other machines."""
     certificate: str | None = None
     key: str | None = None
     schemas_topic: str = TOPIC
     timeout_s: float = 30.0
     listener: socket.socket | None = None
-    """Open already, by whoever started this process."""
+    """An open listener of the process that started this one."""
     limits: Limits = field(default_factory=Limits)
 
 
@@ -43,16 +43,15 @@ class GatewayContext:
     cluster: Cluster
     registry: Registry
     closing: ExitStack = field(default_factory=ExitStack)
-    """`parts.closing.callback(f)`: called once no more requests are served, the last one first; then cluster and
-    registry are closed."""
+    """`closing.callback(f)`: called in reverse order after the last request; then cluster and registry are closed."""
     lifespans: list[Lifespan] = field(default_factory=list)
-    """Entered in the server's event loop before the first request, left after the last."""
+    """Context managers around all requests, in the event loop of the server."""
     on_stop: list[Callable[[], None]] = field(default_factory=list)
-    """Called in the event loop when the gateway begins to stop: requests that wait for something end now."""
+    """Called in the event loop when the gateway begins to stop: waiting requests end now."""
     mounts: dict[str, ASGIApp] = field(default_factory=dict)
-    """Whole apps below a prefix such as "/console": they get requests and websockets as they are, path untouched but
-    for `root_path`. Access is checked before."""
+    """Apps below a prefix such as "/console". They get requests and websockets unchanged except for `root_path`, after
+    the access check."""
 
 
 RouteGroup = Callable[[GatewayContext], Sequence[BaseRoute]]
-"""Makes its routes; may add to the parts what must be closed, what lives in the event loop, and mounts."""
+"""Returns the routes of a group. It may register hooks and mounts in the context."""

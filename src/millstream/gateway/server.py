@@ -1,4 +1,4 @@
-"""Runs the gateway: connects to the cluster, reads the schemas, serves HTTP until it is told to stop."""
+"""Runs the gateway: connects to the cluster, reads the schemas, serves HTTP until it is stopped."""
 
 import contextlib
 import gc
@@ -28,9 +28,9 @@ from millstream.registry.registry import Registry
 __all__ = ["Gateway", "GatewayError", "GatewayOptions"]
 
 CLIENT_ID = "millstream-gateway"
-_GOODBYE_S = 5
-_PATIENCE_S = 10.0
-"""How long a cluster that is not there is waited for; after that it is served without it, and says so."""
+_SHUTDOWN_TIMEOUT_S = 5
+_START_TIMEOUT_S = 10.0
+"""How long the start waits for the cluster. Then the gateway serves, and is not ready until it can connect."""
 
 
 class Gateway:
@@ -48,7 +48,7 @@ class Gateway:
         return f"{'https' if self._options.certificate else 'http'}://{self.address}"
 
     def start(self) -> None:
-        """Returns when requests are answered."""
+        """Returns when requests are served."""
         try:
             listener = self._open()
             self._thread = threading.Thread(target=self._run, args=(listener,), name="gateway", daemon=True)
@@ -79,7 +79,7 @@ class Gateway:
             assert server is not None
 
             def leave(number: int, frame: object) -> None:
-                server.force_exit, server.should_exit = server.should_exit, True  # the second time at once
+                server.force_exit, server.should_exit = server.should_exit, True  # a second signal ends it at once
 
             before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
             _collect_rarely()
@@ -91,7 +91,7 @@ class Gateway:
                     signal.signal(number, handler)
 
     def _open(self) -> socket.socket:
-        """Everything but serving: the listener is open, so whoever connects from now on is answered."""
+        """Prepares everything but serving. The listener is open: connections from now on are queued."""
         options = self._options
         check_certificate(options.certificate, options.key)
         check_exposure(options.host, demands_credentials=bool(options.credentials), insecure=options.insecure)
@@ -101,7 +101,7 @@ class Gateway:
         )
         log = SchemaLog(cluster, options.schemas_topic)
         self._close.callback(log.close)
-        log.start(_PATIENCE_S)
+        log.start(_START_TIMEOUT_S)
         registry = Registry(log)
         parts = GatewayContext(options, cluster, registry)
         self._close.enter_context(parts.closing)
@@ -123,8 +123,8 @@ class Gateway:
 
 
 def _collect_rarely() -> None:
-    """A request with hundreds of records makes thousands of objects, none of them in a cycle; the collector would look
-    at all modules of the console besides, again and again: a fifth of the time of a batch."""
+    """Makes garbage collection rare. A request with hundreds of records makes thousands of objects without cycles, and
+    each collection would scan all modules of the console: a fifth of the time of a batch."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
@@ -136,14 +136,14 @@ class _Server(uvicorn.Server):
         self._on_stop = on_stop
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """It waits for requests that are served: those that wait for something are told first."""
-        for tell in self._on_stop:
-            tell()
+        """uvicorn waits for active requests, so polls and streams are ended first."""
+        for callback in self._on_stop:
+            callback()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are ours: uvicorn would raise them again at its end, before the rest is closed."""
+        """Does nothing: uvicorn would raise signals again at its end, before the rest is closed."""
         yield
 
 
@@ -153,12 +153,12 @@ def _server(app: ASGIApp, options: GatewayOptions, on_stop: Sequence[Callable[[]
             app,
             http=BoundedHttpProtocol,
             log_config=None,
-            log_level="warning",  # or else each websocket of the console has lines of its own
+            log_level="warning",  # at "info" each websocket of the console is logged
             access_log=False,
             server_header=False,
             lifespan="on",
             ws="websockets-sansio",
-            timeout_graceful_shutdown=_GOODBYE_S,
+            timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
             ssl_certfile=options.certificate,
             ssl_keyfile=options.key,
         ),

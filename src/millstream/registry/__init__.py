@@ -1,1 +1,1 @@
-"""The schema registry: subjects, versions and compatibility, kept in the compacted topic `_schemas`."""
+"""The schema registry: subjects, versions and compatibility, stored in the compacted topic `_schemas`."""

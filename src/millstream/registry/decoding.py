@@ -1,11 +1,7 @@
-"""Keys and values of records for people: through the registry if they name a schema, else as JSON, text or base64.
+"""Decodes keys and values of records for people: with the schema that they name, otherwise as JSON, text or base64.
 
-What cannot be read is no error but a fact about the record: it comes as base64, with the reason beside it.
-
-What follows a schema's id in a record, read with that schema into values that JSON can hold.
-
-Bytes become base64, decimals text, times ISO 8601; Protobuf is as its own mapping to JSON says, with the fields' names
-as the schema spells them.
+Bytes that cannot be decoded are not an error: they are shown as base64, with the reason. In decoded values, bytes are
+base64, decimals text, times ISO 8601; Protobuf uses its JSON mapping, with the field names of the schema.
 """
 
 import base64
@@ -39,12 +35,12 @@ from millstream.schemas.protobuf_files import InvalidProtobufError, message_at
 
 _MAX_REASON = 300
 _MAX_VALUE_DEPTH = 200
-"""Of nested values: more could not be written as JSON."""
+"""Deeper values could not be written as JSON."""
 _NO_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class UnreadablePayloadError(ValueError):
-    """The bytes are not of the schema; the text says why."""
+    """The bytes do not fit the schema; the text says why."""
 
 
 class PayloadReader(Protocol):
@@ -63,20 +59,20 @@ def payload_reader(type_: str, parsed: ParsedSchema) -> PayloadReader:
         return _JsonSchema()
     if isinstance(parsed, ProtobufSchema):
         return _Protobuf(parsed.file)
-    raise UnreadablePayloadError(f"records of type {type_} cannot be shown")
+    raise UnreadablePayloadError(f"records of type {type_} cannot be decoded")
 
 
 def _checked(document: Any) -> Any:
-    """As fastavro takes it. Refused are arrays whose items take no bytes: three bytes could claim a billion of them."""
+    """The schema for fastavro. Arrays of items without bytes are refused: three bytes could claim a billion items."""
     names: dict[str, Any] = {}
     try:
         parsed = fastavro.parse_schema(document, names)
     except SchemaParseException as error:
-        raise UnreadablePayloadError(f"the Avro schema breaks a rule: {error}"[:_MAX_REASON]) from None
+        raise UnreadablePayloadError(f"the Avro schema is invalid: {error}"[:_MAX_REASON]) from None
     for schema in [parsed, *names.values()]:
         for items in _item_types(schema):
             if _takes_no_bytes(items, names, ()):
-                raise UnreadablePayloadError("the schema has an array of items that take no bytes, which is not shown")
+                raise UnreadablePayloadError("the schema has an array of items without bytes, which is not supported")
     return parsed
 
 
@@ -116,12 +112,12 @@ class _Avro:
         stream = BytesIO(payload)
         try:
             value = fastavro.schemaless_reader(stream, self.schema, None)
-        except Exception as error:  # fastavro raises whatever comes of odd bytes
+        except Exception as error:  # fastavro raises many types for invalid bytes
             reason = f"{type(error).__name__} {error}".strip()
-            raise UnreadablePayloadError(f"no Avro of this schema: {reason}"[:_MAX_REASON]) from None
+            raise UnreadablePayloadError(f"the bytes do not fit the Avro schema: {reason}"[:_MAX_REASON]) from None
         rest = len(payload) - stream.tell()
         if rest:
-            raise UnreadablePayloadError(f"no Avro of this schema: {rest} bytes are left over")
+            raise UnreadablePayloadError(f"the bytes do not fit the Avro schema: {rest} bytes are left over")
         return _plain(value)
 
 
@@ -131,9 +127,9 @@ class _JsonSchema:
     def read(self, payload: bytes) -> Any:
         try:
             value = orjson.loads(payload)
-            orjson.dumps(value)  # which takes fewer levels than it reads
+            orjson.dumps(value)  # orjson writes fewer levels than it parses
         except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
-            raise UnreadablePayloadError(f"no JSON: {error}"[:_MAX_REASON]) from None
+            raise UnreadablePayloadError(f"not JSON: {error}"[:_MAX_REASON]) from None
         return value
 
 
@@ -151,12 +147,12 @@ class _Protobuf:
         except InvalidProtobufError as error:
             raise UnreadablePayloadError(str(error)) from None
         except (framing.UnframedError, DecodeError, json_format.Error, TypeError, ValueError) as error:
-            raise UnreadablePayloadError(f"no Protobuf of this schema: {error}"[:_MAX_REASON]) from None
+            raise UnreadablePayloadError(f"the bytes do not fit the Protobuf schema: {error}"[:_MAX_REASON]) from None
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
     if depth > _MAX_VALUE_DEPTH:
-        raise UnreadablePayloadError("nested too deeply to be shown")
+        raise UnreadablePayloadError("nested too deeply")
     match value:
         case None | bool() | int() | str():
             return value
@@ -172,7 +168,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
             return value.isoformat().removesuffix("+00:00") + ("Z" if _is_utc(value) else "")
         case Decimal() | uuid.UUID() | datetime.timedelta():
             return str(value)
-    raise UnreadablePayloadError(f"a value of type {type(value).__name__} cannot be shown")
+    raise UnreadablePayloadError(f"a value of type {type(value).__name__} cannot be decoded")
 
 
 def _is_utc(value: datetime.datetime | datetime.date | datetime.time) -> bool:
@@ -181,9 +177,9 @@ def _is_utc(value: datetime.datetime | datetime.date | datetime.time) -> bool:
 
 _KEPT = 1_000
 _ASK_AGAIN_S = 5.0
-"""An id that was not found may be any five bytes: the cluster is not asked about it for every record."""
+"""A missing id may be any five bytes: it is not looked up again for each record."""
 _MAX_JSON_DEPTH = 250
-"""Deeper JSON could be read, but not written again."""
+"""Deeper JSON could be parsed, but not written again."""
 _NO_TEXT = bytes(set(range(32)) - set(b"\t\n\r")) + b"\x7f"
 
 
@@ -192,10 +188,10 @@ class Decoded:
     kind: str
     """null, json, text, binary, avro, json-schema or protobuf."""
     value: Any
-    """What JSON can hold; of binary the base64."""
+    """A JSON value; base64 for binary."""
     schema_id: int | None = None
     problem: str | None = None
-    """Why the schema that the bytes name was of no use."""
+    """Why the schema that the bytes name could not be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +202,7 @@ class _Known:
 
 
 class Decoder:
-    """Thread safe. May ask the cluster for a schema that is new, so it is nothing for an event loop."""
+    """Thread safe. It may block on the cluster for a new schema, so it is not for an event loop."""
 
     def __init__(self, registry: Registry, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry
@@ -219,7 +215,7 @@ class Decoder:
             return Decoded("null", None)
         if len(data) >= framing.PREFIX.size and data[0] == framing.MAGIC:
             schema_id, payload = framing.split(data)
-            # Ids begin at 1, and a small number of eight bytes begins with zeros.
+            # Ids begin at 1; a small number of eight bytes begins with zeros.
             return self._through_registry(data, schema_id, payload) if schema_id else as_base64(data)
         return decode_without_schema(data)
 
@@ -249,15 +245,15 @@ class Decoder:
     def _look_up(self, schema_id: int) -> _Known:
         registry = self._registry
         try:
-            stored = registry.fresh(lambda: registry.by_id(schema_id))
+            stored = registry.retry_if_missing(lambda: registry.by_id(schema_id))
             return _Known(payload_reader(stored.type, registry.parser.parse_stored(stored)))
         except (RegistryError, UnreadablePayloadError) as error:
-            reason = f"the record begins as if it had schema {schema_id}: {error}"
+            reason = f"the record seems to name schema {schema_id}: {error}"
             return _Known(None, reason, self._clock() + _ASK_AGAIN_S)
 
 
 def decode_without_schema(data: bytes) -> Decoded:
-    """By the bytes alone."""
+    """As JSON, text or base64, by the bytes alone."""
     try:
         return Decoded("json", json_value(data))
     except ValueError:
@@ -271,7 +267,7 @@ def decode_without_schema(data: bytes) -> Decoded:
 
 
 def json_value(data: bytes) -> Any:
-    """ValueError if it is no JSON, or too deeply nested to be written again."""
+    """ValueError if it is not JSON, or nested too deeply to be written again."""
     value = orjson.loads(data)
     if data.count(b"[") + data.count(b"{") > _MAX_JSON_DEPTH:
         try:

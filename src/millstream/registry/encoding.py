@@ -1,7 +1,7 @@
-"""JSON values written with a registered schema, behind the prefix that names it: the other way round of `decoding`.
+"""Encodes JSON values with a registered schema, with the prefix that names it: the reverse of `decoding`.
 
-Avro takes the JSON encoding of its specification (unions name their branch), and plain values where that does not fit;
-JSON Schema takes what is valid; Protobuf takes its own mapping to JSON, for the file's first message.
+Avro accepts the JSON encoding of its specification (unions name their branch), and plain values where that does not
+fit; JSON Schema accepts valid values; Protobuf accepts its JSON mapping, for the first message of the file.
 """
 
 import io
@@ -31,7 +31,7 @@ _MAX_REASON = 400
 
 
 class InvalidValueError(ValueError):
-    """The value is not one of the schema; the text says why."""
+    """The value does not fit the schema; the text says why."""
 
 
 class _Writer(Protocol):
@@ -52,7 +52,7 @@ class SchemaEncoder:
 
 
 class Encoders:
-    """Thread safe. May ask the cluster for a schema that is new, so it is nothing for an event loop."""
+    """Thread safe. It may block on the cluster for a new schema, so it is not for an event loop."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -62,15 +62,15 @@ class Encoders:
     def by_id(self, schema_id: int, subject: Subject | None = None) -> SchemaEncoder:
         """RegistryError if there is no such schema."""
         registry = self._registry
-        return self.of(registry.fresh(lambda: registry.by_id(schema_id, subject)))
+        return self.of(registry.retry_if_missing(lambda: registry.by_id(schema_id, subject)))
 
     def version(self, subject: Subject, version: int | None = None) -> SchemaEncoder:
         """None is the latest; RegistryError if there is none."""
         registry = self._registry
-        return self.of(registry.fresh(lambda: registry.version(subject, version)))
+        return self.of(registry.retry_if_missing(lambda: registry.version(subject, version)))
 
     def of(self, stored: StoredSchema) -> SchemaEncoder:
-        """What writes is the same for all subjects that have this schema; whose it is, is told as it was asked for."""
+        """Encoders are shared by all subjects with this schema; `stored` is the version that was requested."""
         place = stored.subject.context, stored.id
         with self._lock:
             found = self._kept.get(place)
@@ -88,12 +88,12 @@ def _writer(parsed: ParsedSchema) -> _Writer:
         try:
             return _Avro(fastavro.parse_schema(parsed.for_fastavro()))
         except SchemaParseException as error:
-            raise InvalidValueError(f"the Avro schema breaks a rule: {error}"[:_MAX_REASON]) from None
+            raise InvalidValueError(f"the Avro schema is invalid: {error}"[:_MAX_REASON]) from None
     if isinstance(parsed, JsonSchema):
         return _JsonSchema(parsed)
     if isinstance(parsed, ProtobufSchema):
         return _Protobuf(parsed)
-    raise InvalidValueError("values cannot be written with a schema of this type")
+    raise InvalidValueError("values cannot be encoded with a schema of this type")
 
 
 class _Avro:
@@ -103,7 +103,7 @@ class _Avro:
     def write(self, value: Any) -> bytes:
         try:
             return self._written(self._specified(value))
-        except Exception:  # fastavro raises whatever comes of odd values; plain ones are tried next
+        except Exception:  # fastavro raises many types for invalid values; plain values are tried next
             try:
                 return self._written(value)
             except Exception as error:
@@ -130,7 +130,7 @@ class _JsonSchema:
     def write(self, value: Any) -> bytes:
         try:
             problem = next(self._validator.iter_errors(value), None)
-        except Exception as error:  # references that lead nowhere, patterns that are none, schemas without an end
+        except Exception as error:  # missing references, invalid patterns, endless schemas
             reason = f"{type(error).__name__} {error}".strip()[:_MAX_REASON]
             raise InvalidValueError(f"the value cannot be checked with the JSON Schema: {reason}") from None
         if problem is not None:

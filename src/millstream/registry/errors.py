@@ -1,10 +1,10 @@
-"""Refusals with Confluent's error codes: the first three digits of a code are the HTTP status."""
+"""Errors with Confluent's codes: the first three digits of a code are the HTTP status."""
 
 from collections.abc import Sequence
 
 
 class RegistryError(Exception):
-    """What a caller is told: a code that clients know, and a sentence that says what to do."""
+    """An error with a code of Confluent's API and a message that says what to do."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -13,12 +13,12 @@ class RegistryError(Exception):
 
     @property
     def status(self) -> int:
-        """Of the HTTP answer."""
+        """Of the HTTP response."""
         return self.code if self.code < 1000 else self.code // 100
 
 
 class NotFoundError(RegistryError):
-    """There is no such thing, as far as this registry has read: another gateway may have just made it."""
+    """Not found in the records read so far: another gateway may have just written it."""
 
 
 def subject_not_found(subject: str) -> NotFoundError:
@@ -36,7 +36,7 @@ def schema_not_found(what: object = "") -> NotFoundError:
 
 def subject_soft_deleted(subject: str) -> RegistryError:
     return RegistryError(
-        40404, f"Subject '{subject}' was soft deleted. Set permanent=true to delete it permanently, or register anew."
+        40404, f"Subject '{subject}' was soft deleted. Set permanent=true to delete it permanently, or register again."
     )
 
 
@@ -144,8 +144,8 @@ def too_large(reason: str) -> RegistryError:
 
 
 def store_failed(reason: str) -> RegistryError:
-    return RegistryError(50001, f"The cluster refused: {reason}")
+    return RegistryError(50001, f"The cluster refused the change: {reason}")
 
 
 def store_timed_out(reason: str) -> RegistryError:
-    return RegistryError(50002, f"The cluster did not answer in time; asking again is safe: {reason}")
+    return RegistryError(50002, f"The cluster did not respond in time; a retry is safe: {reason}")

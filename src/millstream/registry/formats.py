@@ -1,11 +1,11 @@
-"""What the registry asks of a schema, whatever its format."""
+"""The interface of schema formats: parsed schemas, compatibility problems, and limits on comparisons."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, Self
 
 
 class InvalidSchemaError(Exception):
-    """The text is no schema of its format; the message says where and why."""
+    """The text is not a valid schema; the message says where and why."""
 
 
 class Problem(NamedTuple):
@@ -27,7 +27,7 @@ class TooComplexError(Exception):
 
 
 class Budget:
-    """How many steps a comparison may take: schemas can be small and yet have more paths than anybody can walk."""
+    """The number of steps that a comparison may take: small schemas can have exponentially many paths."""
 
     def __init__(self, steps: int = 20_000) -> None:
         self._left = steps
@@ -41,32 +41,32 @@ class Budget:
 TOO_COMPLEX = Problem(
     "TOO_COMPLEX",
     "/",
-    "the comparison was given up, since it takes too many steps; whether the schemas are compatible is not known: "
+    "the comparison takes too many steps; it is unknown whether the schemas are compatible: "
     "change fewer alternatives (unions, anyOf, oneOf, allOf) in one version, or register with compatibility NONE",
 )
 
 
 class Dependency(NamedTuple):
-    """A schema that is referred to, by the name it is known under in the schema that does."""
+    """A referenced schema, with the name that the referring schema uses."""
 
     name: str
     text: str
 
 
 class ParsedSchema(Protocol):
-    """A schema that was understood."""
+    """A parsed schema."""
 
     @property
     def canonical(self) -> str:
-        """The text that is stored: what differs only in spaces is the same."""
+        """The text to store: equal for texts that differ only in white space."""
 
     def normalized(self) -> str:
-        """A text that is the same for schemas that mean the same."""
+        """A text that is equal for schemas with the same meaning."""
 
     def rendered(self, form: str) -> str:
         """The text in one of the `forms` of the format."""
 
-    def flaw(self) -> str | None:
+    def rule_violation(self) -> str | None:
         """A rule of the format that it breaks, so that it is not registered; None if it keeps all. A schema with a flaw
         that is stored already is still read with."""
 
@@ -79,7 +79,7 @@ class SchemaFormat(Protocol):
 
     name: str
     forms: frozenset[str]
-    """What `?format=` may ask for."""
+    """Valid values of `?format=`."""
 
     def parse(self, text: str, dependencies: Sequence[Dependency]) -> ParsedSchema:
         """InvalidSchemaError if it cannot be understood. Dependencies come in an order in which each is complete."""

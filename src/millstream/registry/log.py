@@ -1,12 +1,11 @@
-"""The topic `_schemas`: read all the time, and written so that every record is decided on all the records before it.
+"""The topic `_schemas`: read continuously, and written so that each record is decided with all earlier records known.
 
-Several registries write without a leader among them. To write, one takes a tenure: a new epoch of one shared producer
-id (the transaction coordinator hands these out), made known to the partition by a NOOP record. From then on the
-partition refuses whoever has an older epoch, so nothing can come between that NOOP and this registry's next record but
-its own. It reads up to the NOOP, decides, and writes: if that is refused, somebody else has taken over, and it starts
-again. `docs/schema-registry.md` has the argument in full.
+Several registries write, and none of them is a leader. To write, a registry opens a session: a new epoch of one shared
+producer id (from the transaction coordinator), announced to the partition by a NOOP record. From then on the partition
+refuses older epochs, so only this registry can write after that NOOP. It reads up to the NOOP, decides, and writes. If
+that is refused, another registry has opened a session, and it starts again. `docs/schema-registry.md` has the proof.
 
-Makes the topic for schemas, or checks that the one which is there can hold them: one partition, compacted.
+The topic is created if it is missing; otherwise it must have one partition and be compacted.
 """
 
 import logging
@@ -78,18 +77,18 @@ def _cleanup_policy(cluster: Cluster, name: str) -> str:
 
 
 TOPIC = "_schemas"
-TENURE_S = 60.0
-"""How long a tenure is used without a new one: far less than brokers remember a producer or a transactional id."""
+SESSION_S = 60.0
+"""How long a session is used: far less than brokers remember a producer id or a transactional id."""
 _LAST_EPOCH = 32_767
 _FETCH_BYTES = 8 << 20
 _FETCH_WAIT_MS = 500
-_OPENING = OpeningLimits(max_bytes=16 << 20, max_records=10_000)
-"""A batch that is more is passed over, here and by the brokers that check schema ids: no registry writes such ones."""
-_GOODBYE_S = 2.0
-_SILENCE_S = 5.0
-"""After which a fetch that has not come back is a trouble."""
+_BATCH_LIMITS = OpeningLimits(max_bytes=16 << 20, max_records=10_000)
+"""Larger batches are skipped, here and by brokers that check schema ids: no registry writes such batches."""
+_JOIN_TIMEOUT_S = 2.0
+_FETCH_TIMEOUT_S = 5.0
+"""A fetch that takes longer makes the registry not ready."""
 _TRANSACTION_TIMEOUT_MS = 60_000
-"""Asked for by the coordinator, though no transaction is ever begun."""
+"""Required by the coordinator, although no transaction is begun."""
 _LOST = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -100,15 +99,15 @@ _LOST = frozenset(
 )
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
-class _TenureLostError(Exception):
-    """Another registry has taken over."""
+class _SessionLostError(Exception):
+    """Another registry has opened a session."""
 
 
 @dataclass(slots=True)
-class _Tenure:
+class _WriterSession:
     identity: Identity
     producer: Producer
     since: float
@@ -116,7 +115,7 @@ class _Tenure:
 
 
 class SchemaLog:
-    """One registry's view of the topic; `state` is read under `lock`."""
+    """The topic as one registry has read it. `state` is read under `lock`."""
 
     def __init__(self, cluster: Cluster, topic: str = TOPIC) -> None:
         self._cluster = cluster
@@ -126,47 +125,47 @@ class SchemaLog:
         self._transactions = Transactions(cluster, timeout_ms=_TRANSACTION_TIMEOUT_MS)
         self._state = RegistryState()
         self._loaded = False
-        """Whether all has been read that was there at the beginning: before that, nothing can be said not to exist."""
-        self._unfit: RegistryError | WireError | None = None
-        """Why this topic or this cluster will not do, however long one waits."""
+        """Whether all records that existed at the start are read. Before that, nothing is reported as missing."""
+        self._fatal_error: RegistryError | WireError | None = None
+        """An error that does not go away by waiting, such as a topic with the wrong settings."""
         self.lock = threading.RLock()
         self._moved = threading.Condition(self.lock)
         self._position = 0
         self._last_writer = (-1, -1)
         self._registry_producer = -1
-        """The producer id of the last tenure that the topic knows of."""
+        """The producer id of the last session in the topic."""
         self._writing = threading.Lock()
-        self._tenure: _Tenure | None = None
+        self._session: _WriterSession | None = None
         self._topic_id: UUID | None = None
-        self._trouble = "it has not been read yet"
-        self._heard_at = time.monotonic()
+        self._trouble = "the topic has not been read yet"
+        self._progress_at = time.monotonic()
         self._closed = False
-        self._tail = threading.Thread(target=self._follow, name="schemas-tail", daemon=True)
+        self._tail = threading.Thread(target=self._read_topic, name="schemas-tail", daemon=True)
 
-    def start(self, patience_s: float | None = None) -> None:
-        """Returns when all that is there has been read. With `patience_s` also after that time: it goes on trying."""
+    def start(self, timeout_s: float | None = None) -> None:
+        """Returns when all existing records are read. With `timeout_s` also after that time: reading continues."""
         self._tail.start()
         with self._moved:
             self._moved.wait_for(
-                lambda: self._loaded or self._unfit is not None,
-                self._timeout_s if patience_s is None else patience_s,
+                lambda: self._loaded or self._fatal_error is not None,
+                self._timeout_s if timeout_s is None else timeout_s,
             )
-            if self._unfit is not None:
-                raise self._unfit
+            if self._fatal_error is not None:
+                raise self._fatal_error
             if self._loaded:
                 return
-        if patience_s is None:
+        if timeout_s is None:
             raise store_timed_out(self._trouble)
-        logger.warning("schemas_not_read_yet topic=%s reason=%s", self.topic, self._trouble)
+        _log.warning("schemas_not_read_yet topic=%s reason=%s", self.topic, self._trouble)
 
     def close(self) -> None:
         with self._moved:
             self._closed = True
             self._moved.notify_all()
         if self._tail.is_alive():
-            self._tail.join(_GOODBYE_S)  # it may wait for a cluster that is away
+            self._tail.join(_JOIN_TIMEOUT_S)  # it may be waiting for an unreachable cluster
         with self._writing:
-            self._drop_tenure()
+            self._close_session()
 
     @property
     def state(self) -> RegistryState:
@@ -176,14 +175,14 @@ class SchemaLog:
 
     @property
     def trouble(self) -> str | None:
-        """Why the topic is not being read just now, if so."""
-        silence_s = time.monotonic() - self._heard_at
-        if not self._trouble and silence_s > _SILENCE_S:
-            return f"nothing was heard from the cluster for {silence_s:.0f} s"
+        """Why the topic is not being read now, or None."""
+        idle_s = time.monotonic() - self._progress_at
+        if not self._trouble and idle_s > _FETCH_TIMEOUT_S:
+            return f"the cluster has not responded for {idle_s:.0f} s"
         return self._trouble or None
 
     def catch_up(self) -> None:
-        """Returns when everything has been read that was written before the call."""
+        """Returns when all records have been read that were written before the call."""
         try:
             end = self._cluster.offsets({self._place: LATEST})[self._place].offset
         except UnreachableError as error:
@@ -193,19 +192,19 @@ class SchemaLog:
         self._wait_for(end)
 
     def write(self, decide: Callable[[RegistryState], list[Entry]]) -> None:
-        """Has `decide` look at the state, writes what it returns, and returns when that has been read back.
+        """Calls `decide` with the state, writes its records, and returns when they have been read back.
 
-        `decide` is asked again when another registry wrote in the meantime; it may refuse by raising.
+        `decide` is called again if another registry wrote in the meantime. It raises to refuse the change.
         """
         if not self._writing.acquire(timeout=self._timeout_s):
-            raise store_timed_out("earlier writes still wait for the cluster")
+            raise store_timed_out("earlier writes are still waiting for the cluster")
         try:
             self._write(decide)
         except UnreachableError as error:
-            self._drop_tenure()
+            self._close_session()
             raise store_timed_out(str(error)) from error
         except WireError as error:
-            self._drop_tenure()
+            self._close_session()
             raise _refusal(error) from error
         finally:
             self._writing.release()
@@ -217,36 +216,38 @@ class SchemaLog:
         pause_s = 0.01
         while True:
             try:
-                self._hold_tenure()
+                self._ensure_session()
                 with self.lock:
                     entries = decide(self.state)
                 if entries:
                     self._wait_for(self._append(entries) + 1)
                 return
-            except _TenureLostError:
-                self._drop_tenure()
+            except _SessionLostError:
+                self._close_session()
                 if time.monotonic() > give_up_at:
-                    raise store_timed_out("other registries write all the time") from None
+                    raise store_timed_out("other registries write at the same time") from None
                 time.sleep(random.uniform(0, pause_s))
                 pause_s = min(pause_s * 2, 1.0)
 
-    def _hold_tenure(self) -> None:
-        """After this the state holds every record, and nobody else can write without this registry being refused."""
-        tenure = self._tenure
-        if tenure is not None and time.monotonic() - tenure.since < TENURE_S:
+    def _ensure_session(self) -> None:
+        """After this the state has all records, and a write of another registry would make the next write here fail."""
+        session = self._session
+        if session is not None and time.monotonic() - session.since < SESSION_S:
             self.catch_up()
-            if self._last_writer == (tenure.identity.producer_id, tenure.identity.epoch):
+            if self._last_writer == (session.identity.producer_id, session.identity.epoch):
                 return
-        self._drop_tenure()
+        self._close_session()
         self.catch_up()
         identity = self._transactions.take(self._transactional_id, two_phase=False)
         if self._registry_producer not in (-1, identity.producer_id):
             self._retire(self._registry_producer)
-        self._tenure = _Tenure(identity, Producer(self._cluster, delivery_timeout_s=self._timeout_s), time.monotonic())
+        self._session = _WriterSession(
+            identity, Producer(self._cluster, delivery_timeout_s=self._timeout_s), time.monotonic()
+        )
         self._wait_for(self._append([self._noop()]) + 1)
 
     def _retire(self, producer_id: int) -> None:
-        """The shared producer id has changed, after all its epochs or after a long rest: nobody may use the old one."""
+        """The shared producer id has changed, because its epochs are used up or it expired: fences the old one."""
         batch = _batch([self._noop()], producer_id, _LAST_EPOCH, 0)
         producer = Producer(self._cluster, delivery_timeout_s=self._timeout_s)
         try:
@@ -254,7 +255,7 @@ class SchemaLog:
             producer.flush()
         except RefusedError as error:
             if error.code not in _LOST:
-                raise  # otherwise it has been retired before
+                raise  # otherwise it was fenced before
         finally:
             producer.close()
 
@@ -263,25 +264,25 @@ class SchemaLog:
             return noop(self._state)
 
     def _append(self, entries: list[Entry]) -> int:
-        """The offset of the last one, once all replicas have it."""
-        tenure = self._tenure
-        assert tenure is not None
-        identity = tenure.identity
-        batch = _batch(entries, identity.producer_id, identity.epoch, tenure.next_sequence)
+        """The offset of the last record, when all in-sync replicas have it."""
+        session = self._session
+        assert session is not None
+        identity = session.identity
+        batch = _batch(entries, identity.producer_id, identity.epoch, session.next_sequence)
         try:
-            tenure.producer.send(self._place, batch, len(entries))
-            tenure.producer.flush()
+            session.producer.send(self._place, batch, len(entries))
+            session.producer.flush()
         except RefusedError as error:
             if error.code in _LOST:
-                raise _TenureLostError from error
+                raise _SessionLostError from error
             raise
-        tenure.next_sequence += len(entries)
-        return tenure.producer.written[self._place].last_offset
+        session.next_sequence += len(entries)
+        return session.producer.written[self._place].last_offset
 
-    def _drop_tenure(self) -> None:
-        tenure, self._tenure = self._tenure, None
-        if tenure is not None:
-            tenure.producer.close()
+    def _close_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.producer.close()
 
     @property
     def _timeout_s(self) -> float:
@@ -299,7 +300,7 @@ class SchemaLog:
             if not done:
                 raise store_timed_out(f"offset {position - 1} of {self.topic} was not read: {self._trouble}")
 
-    def _follow(self) -> None:
+    def _read_topic(self) -> None:
         while not self._closed:
             if self._topic_id is None and not self._found_topic():
                 continue
@@ -312,32 +313,32 @@ class SchemaLog:
                     topic_id=self._topic_id,
                 )
                 self._take(fetched.data)
-                self._heard(loaded=self._position >= fetched.last_stable_offset)
+                self._note_progress(loaded=self._position >= fetched.last_stable_offset)
             except OffsetOutOfRangeError as error:
-                self._begin_anew(error.log_start, str(error))
+                self._restart(error.log_start, str(error))
             except RefusedError as error:
                 if error.code in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                    self._follow_new_topic(str(error))
+                    self._read_new_topic(str(error))
                 else:
-                    self._rest(str(error))
+                    self._pause(str(error))
             except (WireError, KafkaError) as error:
-                self._rest(str(error))
+                self._pause(str(error))
 
     def _found_topic(self) -> bool:
-        """At the start, when the cluster may not be there yet."""
+        """At the start, when the cluster may not be reachable yet."""
         try:
             self._topic_id = prepare_topic(self._cluster, self.topic)
         except UnreachableError as error:
-            self._rest(str(error))
+            self._pause(str(error))
         except (WireError, RegistryError) as error:
             with self._moved:
-                self._unfit = error
+                self._fatal_error = error
                 self._moved.notify_all()
-            self._rest(str(error))
+            self._pause(str(error))
         return self._topic_id is not None
 
-    def _heard(self, *, loaded: bool) -> None:
-        self._heard_at = time.monotonic()
+    def _note_progress(self, *, loaded: bool) -> None:
+        self._progress_at = time.monotonic()
         if loaded or self._loaded:
             self._trouble = ""
         if loaded and not self._loaded:
@@ -345,27 +346,27 @@ class SchemaLog:
                 self._loaded = True
                 self._moved.notify_all()
 
-    def _rest(self, trouble: str) -> None:
+    def _pause(self, trouble: str) -> None:
         if trouble != self._trouble:
-            logger.warning("schemas_not_read topic=%s reason=%s", self.topic, trouble)
+            _log.warning("schemas_not_read topic=%s reason=%s", self.topic, trouble)
         self._trouble = trouble
         with self._moved:
             self._moved.wait_for(lambda: self._closed, 0.5)
 
-    def _follow_new_topic(self, reason: str) -> None:
+    def _read_new_topic(self, reason: str) -> None:
         try:
             self._topic_id = prepare_topic(self._cluster, self.topic)
         except (WireError, RegistryError) as error:
-            self._rest(str(error))
+            self._pause(str(error))
             return
-        self._begin_anew(0, reason)
+        self._restart(0, reason)
 
-    def _begin_anew(self, position: int, reason: str) -> None:
-        """What was read is not in the topic any more."""
-        logger.warning("schemas_read_anew topic=%s from=%d reason=%s", self.topic, position, reason)
+    def _restart(self, position: int, reason: str) -> None:
+        """Reads the topic again: the records that were read are not in it any more."""
+        _log.warning("schemas_reread topic=%s from=%d reason=%s", self.topic, position, reason)
         with self._moved:
             self._state = RegistryState()
-            self._loaded, self._trouble = False, "it is read anew"
+            self._loaded, self._trouble = False, "the topic is being read again"
             self._position, self._last_writer, self._registry_producer = position, (-1, -1), -1
             self._moved.notify_all()
 
@@ -385,11 +386,11 @@ class SchemaLog:
                 self._moved.notify_all()
 
     def _records(self, header: BatchHeader, batch: memoryview) -> list[Record]:
-        """Anyone may write to the topic: a batch that cannot be read does not keep the registry from those behind."""
+        """An unreadable batch is skipped: any client may write to the topic."""
         try:
-            return records_between(header, batch, header.base_offset, header.last_offset, _OPENING)
+            return records_between(header, batch, header.base_offset, header.last_offset, _BATCH_LIMITS)
         except KafkaError as error:
-            logger.warning(
+            _log.warning(
                 "schemas_batch_skipped topic=%s offset=%d reason=%s", self.topic, header.base_offset, error.message
             )
             return []
@@ -400,12 +401,12 @@ class SchemaLog:
             entry = decode(record.key, record.value)
             refused = None if entry is None else self._state.apply(entry)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            logger.warning("schemas_record_skipped topic=%s offset=%d reason=%s", self.topic, record.offset, error)
+            _log.warning("schemas_record_skipped topic=%s offset=%d reason=%s", self.topic, record.offset, error)
             return
         if refused:
-            logger.warning("schemas_record_refused topic=%s offset=%d reason=%s", self.topic, record.offset, refused)
-        of_tenure = entry is not None and entry.key.kind is Kind.NOOP and HIGHEST_IDS in (entry.value or {})
-        if of_tenure and header.producer_epoch != _LAST_EPOCH:  # with that one an old producer id is retired
+            _log.warning("schemas_record_refused topic=%s offset=%d reason=%s", self.topic, record.offset, refused)
+        of_session = entry is not None and entry.key.kind is Kind.NOOP and HIGHEST_IDS in (entry.value or {})
+        if of_session and header.producer_epoch != _LAST_EPOCH:  # this epoch fences an old producer id
             self._registry_producer = header.producer_id
 
 
@@ -416,7 +417,7 @@ def _refusal(error: WireError) -> RegistryError:
 
 
 def noop(state: RegistryState) -> Entry:
-    """A record without meaning to other registries; to this one it keeps ids from being given twice."""
+    """A record that other registries ignore. This one uses it to remember the highest ids."""
     return Entry(Key(Kind.NOOP), {HIGHEST_IDS: dict(state.highest_ids)})
 
 

@@ -1,12 +1,8 @@
-"""The records of `_schemas`, in the format that Confluent's registry writes and reads: JSON keys and JSON values.
+"""The records of `_schemas` in the format of Confluent's registry, and the names of subjects.
 
-Keys name what the record is about, and the topic is compacted by them; so their bytes must be the same whoever writes:
-no spaces, fields in a fixed order. What this registry does not know is left alone: unknown kinds of keys are skipped,
-unknown fields of a schema are kept when its record is written again.
-
-Subjects and their contexts: `:.team:orders-value` is the subject `orders-value` in the context `.team`.
-
-Each context has ids of its own. A subject without a context is in the default one, whose name is a dot.
+Keys and values are JSON. The topic is compacted by key, so the bytes of a key must be the same for all writers: no
+spaces, fields in a fixed order. Unknown kinds of keys are skipped; unknown fields of a schema are kept when its record
+is written again.
 """
 
 import json
@@ -71,19 +67,19 @@ class Kind(StrEnum):
 class Key(NamedTuple):
     kind: Kind
     subject: Subject | None = None
-    """None is global, for CONFIG and MODE; a subject without a name stands for its whole context."""
+    """None is global, for CONFIG and MODE. A subject without a name means its whole context."""
     version: int = 0
 
 
 class Entry(NamedTuple):
-    """A record understood: its key, and its value as a JSON object, or None for a tombstone."""
+    """A decoded record: its key, and its value as a JSON object, or None for a tombstone."""
 
     key: Key
     value: dict[str, Any] | None
 
 
 class Reference(NamedTuple):
-    """A schema that another one uses: under which name, and where it is."""
+    """A schema that another schema uses: its name there, and its subject and version."""
 
     name: str
     subject: str
@@ -115,7 +111,7 @@ class StoredSchema:
 
 
 class Content(NamedTuple):
-    """What makes two schemas the same one, with the same id: everything but where it is registered."""
+    """The parts that decide whether two schemas are equal and have the same id: all but subject and version."""
 
     type: str
     text: str
@@ -150,13 +146,13 @@ def schema_entry(schema: StoredSchema) -> Entry:
 
 
 def read_schema(key: Key, value: dict[str, Any]) -> StoredSchema:
-    """Raises ValueError, KeyError or TypeError for a value that is not a schema's."""
+    """Raises ValueError, KeyError or TypeError for a value that is not a schema."""
     assert key.subject is not None
     rest = dict(value)
     rest.pop("subject", None)
     version, schema_id, text = int(rest.pop("version", key.version)), int(rest.pop("id")), rest.pop("schema")
     if not isinstance(text, str) or version != key.version:
-        raise ValueError("the value does not go with its key")
+        raise ValueError("the value does not match its key")
     references = tuple(
         Reference(str(row["name"]), str(row["subject"]), int(row["version"]))
         for row in rest.pop("references", None) or ()
@@ -193,7 +189,7 @@ def encode_value(value: dict[str, Any] | None) -> bytes | None:
 
 
 def decode(key: bytes | None, value: bytes | None) -> Entry | None:
-    """None for a record of a kind that this registry does not know. ValueError if it is none of a registry's at all."""
+    """None for an unknown kind of record. ValueError if it is not a record of a registry."""
     document = _load(key)
     try:
         kind = Kind(str(document.get("keytype")))

@@ -1,16 +1,7 @@
-"""Registering schemas: what is there already, what may follow it, and which version and id a new one gets.
+"""Registers schemas: parses them, finds equal ones, checks compatibility, and assigns versions and ids.
 
-Which stored schemas are the same as one that is sent, though their texts differ.
-
-Other registries write canonical texts of their own. A schema that came from one of them keeps its id: it is found by
-what it says, not by its letters. Parsing every stored schema would take long, so only those are parsed that have the
-same words.
-
-Whether a schema may follow those before it, at a level of compatibility; the reasons if not.
-
-From the text of a schema and its references to a schema that was understood; what was parsed once is kept.
-
-The formats that the registry knows, by the names that requests use.
+Other registries write their own canonical texts. So a schema that differs only in its text keeps its id: it is found by
+its content. To avoid parsing all stored schemas, only those with the same words are parsed.
 """
 
 import difflib
@@ -87,7 +78,7 @@ class SchemaParser:
         self._lock = threading.Lock()
 
     def parse(self, subject: Subject, type_: str, text: str, references: Sequence[Reference]) -> ParsedSchema:
-        """RegistryError 42201 if the schema or one that it refers to cannot be understood or is not there."""
+        """RegistryError 42201 if the schema or a referenced one is invalid or missing."""
         dependencies: dict[str, str] = {}
         self._collect(subject, type_, references, dependencies, ())
         wanted = (type_, text, tuple(Dependency(*row) for row in dependencies.items()))
@@ -106,7 +97,7 @@ class SchemaParser:
         return parsed
 
     def pinned(self, user: Subject, references: Sequence[Reference]) -> tuple[Reference, ...]:
-        """The references with a number for "latest": what a schema means must not change with a schema it refers to."""
+        """The references with a number for "latest", so that the meaning of a schema never changes."""
         with self._log.lock:
             return tuple(
                 reference._replace(version=referred_to(self._log.state, user, reference).version)
@@ -118,8 +109,8 @@ class SchemaParser:
     def parse_stored(self, schema: StoredSchema) -> ParsedSchema:
         return self.parse(schema.subject, schema.type, schema.text, schema.references)
 
-    def understands(self, schema: StoredSchema) -> str | None:
-        """None, or why not: other registries may know formats that this one does not."""
+    def parse_error(self, schema: StoredSchema) -> str | None:
+        """Why a stored schema cannot be parsed, or None. Other registries may support more formats."""
         try:
             self.parse_stored(schema)
         except RegistryError as error:
@@ -129,30 +120,28 @@ class SchemaParser:
     def _collect(
         self, user: Subject, type_: str, references: Sequence[Reference], found: dict[str, str], path: tuple[str, ...]
     ) -> None:
-        """Those that are referred to, and what they refer to before them."""
+        """Collects the referenced schemas, each after the schemas that it references."""
         for reference in references:
             if reference.name in found:
                 continue
             if reference.name in path:
-                raise invalid_schema(f"references go in a circle: {' → '.join((*path, reference.name))}")
+                raise invalid_schema(f"the references form a cycle: {' → '.join((*path, reference.name))}")
             with self._log.lock:
                 stored = referred_to(self._log.state, user, reference)
             if stored.type != type_:
-                raise invalid_schema(
-                    f"reference {reference.name!r} leads to a schema of type {stored.type}, not {type_}"
-                )
+                raise invalid_schema(f"reference {reference.name!r} is a schema of type {stored.type}, not {type_}")
             self._collect(stored.subject, type_, stored.references, found, (*path, reference.name))
             found[reference.name] = stored.text
 
 
 def referred_to(state: RegistryState, user: Subject, reference: Reference) -> StoredSchema:
-    """The version that a reference leads to; RegistryError 42201 if it is not there."""
+    """The version of a reference; RegistryError 42201 if it does not exist."""
     stored = state.referred_to(user, reference)
     if stored is None:
         subject, version = resolve_reference(user, reference.subject, reference.version)
         raise invalid_schema(
-            f"reference {reference.name!r} leads to subject {str(subject)!r} version {version}, "
-            "which is not there: register it first"
+            f"reference {reference.name!r} names subject {str(subject)!r} version {version}, "
+            "which does not exist: register it first"
         )
     return stored
 
@@ -160,7 +149,7 @@ def referred_to(state: RegistryState, user: Subject, reference: Reference) -> St
 def incompatibilities(
     parser: SchemaParser, level: Level, type_: str, candidate: ParsedSchema, earlier: Sequence[StoredSchema]
 ) -> list[str]:
-    """`earlier` in the order of versions. Without a transitive level only the last of them counts."""
+    """Why the candidate is not compatible. `earlier` is in the order of versions."""
     for version in versions_to_compare(level, earlier):
         found = _obstacles_of_one(parser, level, type_, candidate, version)
         if found:
@@ -169,7 +158,7 @@ def incompatibilities(
 
 
 def versions_to_compare(level: Level, earlier: Sequence[StoredSchema]) -> list[StoredSchema]:
-    """The versions that a new one is compared with, the newest first."""
+    """The versions that a new one is compared with, newest first."""
     if level is Level.NONE:
         return []
     return list(reversed(earlier if level.transitive else earlier[-1:]))
@@ -186,7 +175,7 @@ def _obstacles_of_one(
     try:
         before = parser.parse_stored(version)
     except RegistryError as error:
-        return [f"UNREADABLE at /: version {version.version} cannot be compared with: {error.message}"]
+        return [f"UNREADABLE at /: version {version.version} cannot be parsed: {error.message}"]
     messages = []
     if level.new_reads_old:
         messages += [f"the new schema cannot read old data: {row}" for row in candidate.problems_reading(before)]
@@ -201,14 +190,14 @@ _NUMBERED = re.compile(r"(\w+)\s*=\s*(-?\d+)")
 
 @lru_cache(maxsize=20_000)
 def _words(type_: str, text: str) -> int:
-    """The same for texts that differ in layout alone: of Protobuf the numbered names, of the others all words."""
+    """Equal for texts that differ only in layout: numbered names for Protobuf, all words for other formats."""
     if type_ == "PROTOBUF":
         return hash(tuple(sorted(_NUMBERED.findall(text))))
     return hash(frozenset(_WORD.findall(text)))
 
 
-class Equivalence:
-    """One schema that is sent, and the question whether others are the same."""
+class SchemaMatcher:
+    """Compares one schema with stored ones."""
 
     def __init__(self, parser: SchemaParser, subject: Subject, parsed: ParsedSchema, content: Content, normalize: bool):
         self._parser = parser
@@ -218,16 +207,16 @@ class Equivalence:
         self._normalize = normalize
 
     def first(self, contents: Iterable[tuple[int, Content]]) -> int | None:
-        """The first of these ids whose content is the same."""
-        return next((schema_id for schema_id, content in contents if self.holds(content)), None)
+        """The first of these ids with an equal content."""
+        return next((schema_id for schema_id, content in contents if self.matches(content)), None)
 
-    def holds(self, stored: Content) -> bool:
+    def matches(self, stored: Content) -> bool:
         mine = self._content
         if stored == mine:
             return True
         if stored._replace(text="") != mine._replace(text=""):
             return False
-        # The author's words, not those of the normal form, which may have left some out.
+        # The words of the original text: the normal form may omit some.
         texts = {mine.text, self._parsed.canonical}
         if _words(stored.type, stored.text) not in {_words(mine.type, text) for text in texts}:
             return False
@@ -242,7 +231,7 @@ class Equivalence:
 
 @dataclass(frozen=True, slots=True)
 class SchemaRequest:
-    """A schema as somebody sends it."""
+    """A schema in a request."""
 
     text: str
     type: str = "AVRO"
@@ -255,12 +244,12 @@ class SchemaRequest:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A request understood: what would be stored of it."""
+    """A parsed request: what would be stored."""
 
     type: str
     parsed: ParsedSchema
     content: Content
-    same: Equivalence
+    same: SchemaMatcher
 
 
 class Registrar:
@@ -268,7 +257,7 @@ class Registrar:
         self._log = log
         self._parser = parser
 
-    def understand(self, subject: Subject, request: SchemaRequest, normalize: bool) -> Candidate:
+    def parse_request(self, subject: Subject, request: SchemaRequest, normalize: bool) -> Candidate:
         type_ = format_named(request.type).name
         if not request.text.strip():
             raise invalid_schema("the schema is empty: send its text in the field 'schema'")
@@ -280,17 +269,17 @@ class Registrar:
         if normalize:
             references = tuple(sorted(references))
         content = content_of(type_, text, references, request.metadata, request.rule_set)
-        return Candidate(type_, parsed, content, Equivalence(self._parser, subject, parsed, content, normalize))
+        return Candidate(type_, parsed, content, SchemaMatcher(self._parser, subject, parsed, content, normalize))
 
     def find(self, subject: Subject, candidate: Candidate, *, deleted: bool = False) -> StoredSchema | None:
-        """The version of the subject that is this schema; the newest if there are several."""
+        """The version of the subject with this schema; the newest if there are several."""
         with self._log.lock:
             versions = self._log.state.versions(subject, deleted=deleted)
         return _find(versions, candidate)
 
     def register(self, subject: Subject, request: SchemaRequest, normalize: bool = False) -> StoredSchema:
-        """The version that is this schema now, whether it was there or not."""
-        candidate = self.understand(subject, request, normalize)
+        """The version with this schema, new or existing."""
+        candidate = self.parse_request(subject, request, normalize)
         if request.id is None and request.version is None:
             there = self.find(subject, candidate)
             if there is not None:
@@ -308,7 +297,7 @@ class Registrar:
                 registered.append(there)
                 return []
             for reference in candidate.content.references:
-                referred_to(state, subject, reference)  # it may have been deleted since the schema was parsed
+                referred_to(state, subject, reference)  # it may have been deleted meanwhile
             schema = self._new_version(state, subject, request, candidate, mode)
             registered.append(schema)
             return _entries(state, schema)
@@ -332,9 +321,9 @@ class Registrar:
             version = request.version
             _check_users(state, subject, version, candidate)
         schema_id = request.id or _known_id(state, subject, candidate)
-        # An id stands for one text: what other registries have written is kept to the letter.
+        # An id has one text: a text that another registry wrote is kept unchanged.
         known = state.content(subject.context, schema_id) if schema_id else None
-        if known is not None and not candidate.same.holds(known):
+        if known is not None and not candidate.same.matches(known):
             raise id_taken(schema_id or 0)
         content = known or candidate.content
         return StoredSchema(
@@ -349,27 +338,27 @@ class Registrar:
         )
 
     def _parse_earlier(self, subject: Subject, candidate: Candidate) -> None:
-        """Parses before the state is locked for the decision what the decision will look at."""
+        """Parses the schemas that the decision needs, before the state is locked."""
         with self._log.lock:
             state = self._log.state
             earlier = versions_to_compare(level_of(state, subject), state.versions(subject))
             contents = state.contents(subject.context)
         candidate.same.first(contents)
         for version in earlier:
-            self._parser.understands(version)
+            self._parser.parse_error(version)
 
 
 def check_rules(candidate: Candidate) -> None:
-    """What is stored already may be looked up whatever it is; what is new must keep the rules of its format."""
-    flaw = candidate.parsed.flaw()
-    if flaw is not None:
-        raise invalid_schema(flaw)
+    """A new schema must follow the rules of its format. Stored schemas may be looked up even if they do not."""
+    rule_violation = candidate.parsed.rule_violation()
+    if rule_violation is not None:
+        raise invalid_schema(rule_violation)
 
 
 def _find(versions: list[StoredSchema], candidate: Candidate) -> StoredSchema | None:
-    """The newest of them that is the candidate: to the letter if there is one."""
+    """The newest version that equals the candidate; one with the same text is preferred."""
     exact = next((row for row in reversed(versions) if row.content == candidate.content), None)
-    return exact or next((row for row in reversed(versions) if candidate.same.holds(row.content)), None)
+    return exact or next((row for row in reversed(versions) if candidate.same.matches(row.content)), None)
 
 
 def _known_id(state: RegistryState, subject: Subject, candidate: Candidate) -> int | None:
@@ -387,11 +376,11 @@ def _check_mode(subject: Subject, mode: Mode, request: SchemaRequest) -> None:
 
 
 def _check_users(state: RegistryState, subject: Subject, version: int, candidate: Candidate) -> None:
-    """An import may replace a version. Schemas that refer to it would mean something else from then on, also those that
-    are soft deleted, which still serve requests by id. Confluent's registry does not check that."""
+    """An import may replace a version. That would change the meaning of schemas that refer to it, also of soft-deleted
+    ones, which are still served by id. Confluent's registry does not check that."""
     replaced = state.version(subject, version)
     mine = candidate.content
-    if replaced is None or candidate.same.holds(
+    if replaced is None or candidate.same.matches(
         replaced.content._replace(metadata=mine.metadata, rule_set=mine.rule_set)
     ):
         return
@@ -408,8 +397,8 @@ def _entries(state: RegistryState, schema: StoredSchema) -> list[Entry]:
             Entry(Key(Kind.CONTEXT, schema.subject.whole_context), {"tenant": "default", "context": context})
         )
     entries.append(schema_entry(schema))
-    # A deleted version is kept for requests by id, which the new version serves from now on. But references go by
-    # version: one that another schema refers to, deleted or not, must stay.
+    # A soft-deleted version is kept for requests by id, which the new version serves from now on. But references use
+    # versions: one that another schema refers to, deleted or not, must stay.
     entries += [
         Entry(Key(Kind.SCHEMA, schema.subject, row.version), None)
         for row in state.versions(schema.subject, deleted=True)

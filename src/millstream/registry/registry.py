@@ -1,8 +1,6 @@
-"""The registry as its callers see it: the answers to every question about subjects, versions, ids and compatibility.
+"""The registry: reads and changes of subjects, versions, ids, compatibility, config and mode.
 
-Deleting versions and subjects: softly first, so that data can still be read by id, then for good.
-
-Config and mode, global, of a context and of a subject.
+Deletion has two steps: soft deletion, after which data can still be read by id, then permanent deletion.
 """
 
 import difflib
@@ -94,7 +92,7 @@ def _check_mode(state: RegistryState, subject: Subject) -> None:
 def _check_references(
     state: RegistryState, version: StoredSchema, *, permanent: bool, others_than: Subject | None = None
 ) -> None:
-    """A schema that is soft deleted still serves requests by id, so what it refers to is not deleted for good."""
+    """A soft-deleted schema is still served by id, so a schema that it references is not deleted permanently."""
     users = state.referencing(version.subject, version.version, deleted=permanent)
     users = [user for user in users if user.subject != others_than]
     live, gone = (sorted({user.id for user in users if user.deleted is deleted}) for deleted in (False, True))
@@ -105,7 +103,7 @@ def _check_references(
 
 
 def _tombstones(state: RegistryState, going: Iterable[StoredSchema]) -> list[Entry]:
-    """With them the highest ids: compaction removes the records, and their ids must not come again."""
+    """With a record of the highest ids: compaction removes the schemas, and their ids must not be used again."""
     return [noop(state), *(Entry(Key(Kind.SCHEMA, row.subject, row.version), None) for row in going)]
 
 
@@ -131,7 +129,7 @@ class Settings:
         return level if normalize is None else level | {NORMALIZE: bool(normalize)}
 
     def set_config(self, subject: Subject | None, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields that are not given stay as they are; what is set now is returned."""
+        """Fields that are not given stay unchanged. Returns the request."""
         changes = _checked(wanted)
 
         def decide(state: RegistryState) -> list[Entry]:
@@ -143,7 +141,7 @@ class Settings:
         return dict(wanted)
 
     def delete_config(self, subject: Subject | None) -> dict[str, Any]:
-        """What was set until now."""
+        """The previous setting."""
         before: list[dict[str, Any]] = []
 
         def decide(state: RegistryState) -> list[Entry]:
@@ -177,7 +175,7 @@ class Settings:
         return mode
 
     def delete_mode(self, subject: Subject | None) -> Mode:
-        """The mode until now."""
+        """The previous mode."""
         before: list[Mode] = []
 
         def decide(state: RegistryState) -> list[Entry]:
@@ -193,9 +191,9 @@ class Settings:
 def _checked(wanted: Mapping[str, Any]) -> dict[str, Any]:
     for name in wanted:
         if name not in _SETTABLE:
-            raise errors.invalid_level(f"there is no setting {name!r} here: {_nearest(name, _SETTABLE)}")
+            raise errors.invalid_level(f"setting {name!r} is unknown: {_nearest(name, _SETTABLE)}")
     changes: dict[str, Any] = {}
-    for name in ("compatibility", LEVEL):  # clients use both
+    for name in ("compatibility", LEVEL):  # clients use both names
         if wanted.get(name) is not None:
             changes[LEVEL] = str(_named(Level, wanted[name], errors.invalid_level))
     if wanted.get(NORMALIZE) is not None:
@@ -203,14 +201,14 @@ def _checked(wanted: Mapping[str, Any]) -> dict[str, Any]:
             raise errors.invalid_level("'normalize' must be true or false")
         changes[NORMALIZE] = wanted[NORMALIZE]
     if not changes:
-        raise errors.invalid_level('nothing is to be set: send {"compatibility": "BACKWARD"} or another level')
+        raise errors.invalid_level('no setting is given: send {"compatibility": "BACKWARD"} or another level')
     return changes
 
 
 def _named(kind: Any, text: Any, refusal: Any) -> Any:
     name = str(text).upper()
     if name not in kind.__members__:
-        raise refusal(f"{text!r} is none: {_nearest(name, kind.__members__)}")
+        raise refusal(f"{text!r} is unknown: {_nearest(name, kind.__members__)}")
     return kind[name]
 
 
@@ -220,7 +218,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _check_not_overridden(state: RegistryState, subject: Subject | None, lifting: Mode | None = None) -> None:
-    """READONLY_OVERRIDE locks the settings as well, until it is itself replaced where it was set."""
+    """READONLY_OVERRIDE also forbids changes of settings, until it is replaced in its own scope."""
     holders = [place for place in scopes(subject) if state.modes.get(place) == Mode.READONLY_OVERRIDE]
     if holders and not (lifting is not None and holders == [subject]):
         raise errors.not_permitted("mode READONLY_OVERRIDE is set: PUT /mode with another mode first")
@@ -231,11 +229,11 @@ def _check_nothing_there(state: RegistryState, subject: Subject | None) -> None:
         concerned = subject is None or there == subject or (not subject.name and there.context == subject.context)
         if concerned and state.versions(there):
             raise errors.not_permitted(
-                f"cannot import: subject {str(there)!r} has schemas already: delete them, or add ?force=true"
+                f"cannot import: subject {str(there)!r} has schemas: delete them, or add ?force=true"
             )
 
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class Registry:
@@ -250,18 +248,18 @@ class Registry:
 
     @property
     def trouble(self) -> str | None:
-        """Why the registry is not up to date just now, if so."""
+        """Why the registry is not up to date, or None."""
         return self._log.trouble
 
-    def fresh(self, ask: Callable[[], Answer]) -> Answer:
-        """Asks; and once more after reading to the end of the topic if the answer was that there is no such thing."""
+    def retry_if_missing(self, ask: Callable[[], Result]) -> Result:
+        """Runs a read. If it finds nothing, reads to the end of the topic and runs it again."""
         try:
             return ask()
         except NotFoundError as error:
             trouble = self._log.trouble
             if trouble is not None:
                 raise errors.store_timed_out(
-                    f"{error.message.partition('.')[0]} as far as is known, but {trouble}"
+                    f"{error.message.partition('.')[0]} in the records read so far, but {trouble}"
                 ) from None
             self._log.catch_up()
             return ask()
@@ -278,7 +276,7 @@ class Registry:
             return self._log.state.contexts()
 
     def subjects(self, prefix: str = ":*:", *, deleted: bool = False, deleted_only: bool = False) -> list[str]:
-        """In all contexts (`:*:`), or those whose whole name begins so."""
+        """In all contexts (`:*:`), or those whose qualified name begins with the prefix."""
         wanted = None if prefix.startswith(":*:") else split_context(prefix)
         ending = prefix.removeprefix(":*:")
         with self._log.lock:
@@ -317,7 +315,7 @@ class Registry:
         return found[-1]
 
     def latest_with_metadata(self, subject: Subject, wanted: dict[str, str], *, deleted: bool = False) -> StoredSchema:
-        """The newest version whose metadata has these properties."""
+        """The latest version whose metadata has these properties."""
         for row in reversed(self.versions(subject, deleted=deleted)):
             properties = (row.metadata or {}).get("properties") or {}
             if all(properties.get(name) == value for name, value in wanted.items()):
@@ -325,12 +323,14 @@ class Registry:
         raise errors.schema_not_found(f"of subject '{subject}' with metadata {wanted}")
 
     def by_id(self, schema_id: int, subject: Subject | None = None) -> StoredSchema:
-        """Any version with this id, deleted or not, in the context of the subject."""
-        return self._places(schema_id, subject)[0]
+        """A version with this id, soft-deleted or not, in the context of the subject."""
+        return self._versions_of_id(schema_id, subject)[0]
 
-    def places(self, schema_id: int, subject: Subject | None = None, *, deleted: bool = False) -> list[StoredSchema]:
-        """The versions that have this id."""
-        found = [row for row in self._places(schema_id, subject) if deleted or not row.deleted]
+    def versions_of_id(
+        self, schema_id: int, subject: Subject | None = None, *, deleted: bool = False
+    ) -> list[StoredSchema]:
+        """The versions with this id."""
+        found = [row for row in self._versions_of_id(schema_id, subject) if deleted or not row.deleted]
         if subject is not None and subject.name:
             found = [row for row in found if row.subject == subject]
         return sorted(found, key=lambda row: (row.subject, row.version))
@@ -339,15 +339,15 @@ class Registry:
         with self._log.lock:
             return self._log.state.highest_ids.get(DEFAULT_CONTEXT if subject is None else subject.context, 0)
 
-    def _places(self, schema_id: int, subject: Subject | None) -> list[StoredSchema]:
-        """In the subject's context; a subject that is not in the default one is looked for in the others as well."""
+    def _versions_of_id(self, schema_id: int, subject: Subject | None) -> list[StoredSchema]:
+        """In the context of the subject; an unqualified subject is looked up in the other contexts as well."""
         with self._log.lock:
             state = self._log.state
             context = DEFAULT_CONTEXT if subject is None else subject.context
-            found = state.places(context, schema_id)
+            found = state.versions_of_id(context, schema_id)
             if not found and subject is not None and subject.name and context == DEFAULT_CONTEXT:
                 for other in state.contexts():
-                    rows = state.places(other, schema_id)
+                    rows = state.versions_of_id(other, schema_id)
                     if any(row.subject.name == subject.name for row in rows):
                         return rows
         if not found:
@@ -357,9 +357,11 @@ class Registry:
     def lookup(
         self, subject: Subject, request: SchemaRequest, *, normalize: bool = False, deleted: bool = False
     ) -> StoredSchema:
-        """The version of the subject that is this schema."""
+        """The version of the subject with this schema."""
         self.versions(subject, deleted=deleted)
-        found = self._registrar.find(subject, self._registrar.understand(subject, request, normalize), deleted=deleted)
+        found = self._registrar.find(
+            subject, self._registrar.parse_request(subject, request, normalize), deleted=deleted
+        )
         if found is None:
             raise errors.schema_not_found()
         return found
@@ -372,15 +374,15 @@ class Registry:
         return sorted({user.id for user in users})
 
     def rendered(self, schema: StoredSchema, form: str) -> str:
-        """The schema's text in the form that was asked for."""
+        """The text of the schema in this form."""
         return self.parser.parse_stored(schema).rendered(form) if form else schema.text
 
     def check(
         self, subject: Subject, request: SchemaRequest, version: int | str | None, *, normalize: bool = False
     ) -> list[str]:
-        """What stands against registering the schema: compared with one version, the latest (None), or with all that
-        count at the subject's level ("all"). An unknown subject has nothing to compare with."""
-        candidate = self._registrar.understand(subject, request, normalize)
+        """Why the schema is not compatible with one version, the latest (None), or all versions that the level of the
+        subject requires ("all"). An unknown subject has no versions to compare with."""
+        candidate = self._registrar.parse_request(subject, request, normalize)
         check_rules(candidate)
         with self._log.lock:
             level = level_of(self._log.state, subject)
@@ -396,7 +398,7 @@ class Registry:
             return level_of(self._log.state, subject)
 
     def export(self, prefix: str, *, deleted: bool = False, latest_only: bool = False) -> list[StoredSchema]:
-        """Every version of every subject whose name begins so."""
+        """All versions of all subjects whose names begin with the prefix."""
         rows: list[StoredSchema] = []
         for name in self.subjects(prefix, deleted=deleted):
             versions: list[Any] = self.versions(split_context(name), deleted=deleted)

@@ -1,12 +1,10 @@
-"""What the records of `_schemas` amount to, folded in the topic's order; pure, and the same wherever it is done.
+"""The state of the registry: the records of `_schemas` applied in order. Pure and deterministic.
 
-Promises: an id stands for one content in its context for good: a record that says otherwise is not taken, as in other
-registries. An id is never given twice, not even after its schema was deleted for good: `highest_id` only grows, and
-NOOP records carry it through compaction.
+Invariants: an id has one content in its context for good; a record that contradicts this is ignored, as in other
+registries. An id is never used twice, even after its schema was deleted permanently: `highest_ids` only grows, and NOOP
+records keep it through compaction.
 
-Which config and mode apply to a subject: its own, its context's, the global ones, or the defaults.
-
-What a subject may be set to: compatibility levels and modes.
+Also the effective settings of a subject: its own, those of its context, the global ones, or the defaults.
 """
 
 from collections.abc import Iterator
@@ -28,7 +26,7 @@ from millstream.registry.records import (
 HIGHEST_IDS = "millstream.highest.ids"
 """Field of a NOOP record: the highest id of each context so far."""
 LATEST = -1
-"""The version of a reference that means the latest one. It is stored by other registries only."""
+"""The version of a reference to the latest version. Only other registries store it."""
 
 
 class RegistryState:
@@ -36,30 +34,30 @@ class RegistryState:
         self._subjects: dict[Subject, dict[int, StoredSchema]] = {}
         self._contents: dict[tuple[str, int], Content] = {}
         self._ids: dict[tuple[str, Content], set[int]] = {}
-        """More than one only where an import said so."""
-        self._places: dict[tuple[str, int], dict[tuple[Subject, int], None]] = {}
+        """More than one only after an import."""
+        self._versions_of_id: dict[tuple[str, int], dict[tuple[Subject, int], None]] = {}
         self._referenced: dict[tuple[Subject, int], dict[tuple[Subject, int], None]] = {}
         self._contexts: set[str] = {DEFAULT_CONTEXT}
         self.configs: dict[Subject | None, dict[str, Any]] = {}
         self.modes: dict[Subject | None, str] = {}
         self.highest_ids: dict[str, int] = {}
 
-    # Questions
+    # Reading
 
     def contexts(self) -> list[str]:
         return sorted(self._contexts)
 
     def subjects(self) -> Iterator[Subject]:
-        """Every subject that has a version, deleted or not."""
+        """All subjects with a version, soft-deleted or not."""
         return (subject for subject, versions in self._subjects.items() if versions)
 
     def versions(self, subject: Subject, *, deleted: bool = False) -> list[StoredSchema]:
-        """In order; with those that are soft deleted if wanted."""
+        """In order; `deleted`: with soft-deleted ones."""
         found = self._subjects.get(subject, {})
         return [found[version] for version in sorted(found) if deleted or not found[version].deleted]
 
     def version(self, subject: Subject, version: int) -> StoredSchema | None:
-        """Deleted or not."""
+        """Soft-deleted or not."""
         return self._subjects.get(subject, {}).get(version)
 
     def id_of(self, context: str, content: Content) -> int | None:
@@ -69,25 +67,27 @@ class RegistryState:
         return self._contents.get((context, schema_id))
 
     def contents(self, context: str) -> list[tuple[int, Content]]:
-        """Every id of a context with what it stands for."""
+        """All ids of a context with their content."""
         return [(schema_id, content) for (where, schema_id), content in self._contents.items() if where == context]
 
-    def places(self, context: str, schema_id: int) -> list[StoredSchema]:
+    def versions_of_id(self, context: str, schema_id: int) -> list[StoredSchema]:
         """The versions of subjects that have this id, deleted or not."""
-        return [self._subjects[subject][version] for subject, version in self._places.get((context, schema_id), ())]
+        return [
+            self._subjects[subject][version] for subject, version in self._versions_of_id.get((context, schema_id), ())
+        ]
 
     def referred_to(self, user: Subject, reference: Reference) -> StoredSchema | None:
-        """The version that a reference leads to, deleted or not; None if there is none."""
+        """The version of a reference, soft-deleted or not, or None."""
         subject, version = resolve_reference(user, reference.subject, reference.version)
         return self._latest(subject) if version == LATEST else self.version(subject, version)
 
     def referencing(self, subject: Subject, version: int, *, deleted: bool = False) -> list[StoredSchema]:
-        """The versions that refer to this one; with those that are soft deleted if wanted."""
-        places = dict(self._referenced.get((subject, version), {}))
+        """The versions that refer to this one; `deleted`: with soft-deleted ones."""
+        versions_of_id = dict(self._referenced.get((subject, version), {}))
         latest = self._latest(subject)
         if latest is not None and latest.version == version:
-            places |= self._referenced.get((subject, LATEST), {})
-        users = (self._subjects[user][number] for user, number in places)
+            versions_of_id |= self._referenced.get((subject, LATEST), {})
+        users = (self._subjects[user][number] for user, number in versions_of_id)
         return [user for user in users if deleted or not user.deleted]
 
     def _latest(self, subject: Subject) -> StoredSchema | None:
@@ -101,7 +101,7 @@ class RegistryState:
     # The fold
 
     def apply(self, entry: Entry) -> str | None:
-        """Takes the next record; a text says why it was not taken."""
+        """Applies the next record. Returns why it was ignored, or None."""
         key, value = entry
         if key.kind is Kind.SCHEMA:
             return self._apply_schema(entry)
@@ -137,7 +137,7 @@ class RegistryState:
         self._subjects.setdefault(subject, {})[version] = schema
         self._contents[place] = schema.content
         self._ids.setdefault((subject.context, schema.content), set()).add(schema.id)
-        self._places.setdefault(place, {})[subject, version] = None
+        self._versions_of_id.setdefault(place, {})[subject, version] = None
         for reference in schema.references:
             self._referenced.setdefault(resolve_reference(subject, reference.subject, reference.version), {})[
                 subject, version
@@ -151,13 +151,13 @@ class RegistryState:
         if schema is None:
             return
         place = (subject.context, schema.id)
-        self._places[place].pop((subject, version), None)
+        self._versions_of_id[place].pop((subject, version), None)
         for reference in schema.references:
             self._referenced[resolve_reference(subject, reference.subject, reference.version)].pop(
                 (subject, version), None
             )
-        if not self._places[place]:
-            del self._contents[place], self._places[place]
+        if not self._versions_of_id[place]:
+            del self._contents[place], self._versions_of_id[place]
             self._ids[subject.context, schema.content].discard(schema.id)
             if not self._ids[subject.context, schema.content]:
                 del self._ids[subject.context, schema.content]
@@ -180,7 +180,7 @@ class RegistryState:
 
 
 def resolve_reference(user: Subject, subject: str, version: int) -> tuple[Subject, int]:
-    """Where a reference leads: a subject without a context is looked for in the context of the schema that refers."""
+    """The subject and version of a reference. A subject without a context is in the context of the referring schema."""
     if subject.startswith(":."):
         context, _, name = subject[1:].partition(":")
         return Subject(context, name), version
@@ -188,7 +188,7 @@ def resolve_reference(user: Subject, subject: str, version: int) -> tuple[Subjec
 
 
 class Level(StrEnum):
-    """Who must be able to read what: the new schema old data, an old schema new data, or both."""
+    """Compatibility level: BACKWARD, new schemas read old data; FORWARD, old schemas read new data; FULL, both."""
 
     NONE = "NONE"
     BACKWARD = "BACKWARD"
@@ -208,12 +208,12 @@ class Level(StrEnum):
 
     @property
     def transitive(self) -> bool:
-        """All earlier versions count, not only the last."""
+        """Compared with all earlier versions, not only the last."""
         return self.value.endswith("_TRANSITIVE")
 
 
 class Mode(StrEnum):
-    """Who may write: everybody, nobody, or an import that brings its own ids."""
+    """Mode: which changes are allowed. IMPORT: schemas are registered with given ids."""
 
     READWRITE = "READWRITE"
     READONLY = "READONLY"
@@ -234,7 +234,7 @@ NORMALIZE = "normalize"
 
 
 def scopes(subject: Subject | None) -> Iterator[Subject | None]:
-    """From near to far; None is global."""
+    """The subject, its context, global (None): from the nearest to the widest."""
     if subject is not None:
         yield subject
         if subject.name and subject.context != DEFAULT_CONTEXT:
@@ -243,7 +243,7 @@ def scopes(subject: Subject | None) -> Iterator[Subject | None]:
 
 
 def setting(state: RegistryState, subject: Subject | None, name: str) -> Any:
-    """The nearest value of one field of the configs; None if nobody set it."""
+    """The value in the nearest scope; None if it is not set."""
     for place in scopes(subject):
         value = state.configs.get(place, {}).get(name)
         if value is not None:
@@ -257,7 +257,7 @@ def level_of(state: RegistryState, subject: Subject | None) -> Level:
 
 
 def mode_of(state: RegistryState, subject: Subject | None) -> Mode:
-    """READONLY_OVERRIDE of a wider scope is stronger than what is nearer."""
+    """READONLY_OVERRIDE in a wider scope overrides nearer scopes."""
     found = [state.modes[place] for place in scopes(subject) if place in state.modes]
     if Mode.READONLY_OVERRIDE in found:
         return Mode.READONLY_OVERRIDE

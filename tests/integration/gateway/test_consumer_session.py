@@ -44,7 +44,7 @@ def test_what_was_fetched_before_a_seek_is_void() -> None:
             SessionResources(NO_CLUSTER, limiter, limiter, limiter, lambda: 1, WIDEST), "g", "i", "earliest", 60
         )
         session._progress.begin(PLACE, 100, None)
-        session._flights = cast(Any, MadeUpFlights(session, sought=7))
+        session._fetches = cast(Any, MadeUpFlights(session, sought=7))
         batch = await session.next(10, 1000, 5.0)
         assert session.hand_out(batch)
         return [record.offset for _, record in batch.records]

@@ -63,7 +63,7 @@ def test_racing_registries_never_give_a_schema_two_ids_nor_an_id_two_schemas(
     assert sorted(next(iter(given)) for given in ids.values()) == list(range(1, ROUNDS + 1)), "and no id is left out"
     newcomer = start_registry()
     for registry in (*registries, newcomer):
-        assert registry.fresh(partial(registry.by_id, ROUNDS)).id == ROUNDS
+        assert registry.retry_if_missing(partial(registry.by_id, ROUNDS)).id == ROUNDS
         for which in (0, 1):
             versions = registry.versions(parse_subject(f"subject-{which}"))
             assert [row.version for row in versions] == list(range(1, ROUNDS + 1)), "no version twice, none left out"
@@ -104,7 +104,7 @@ def test_what_one_registry_wrote_another_finds_at_once(start_registry: Callable[
     one, two = start_registry(), start_registry()
     for number in range(3):
         stored = one.register(parse_subject("s"), schema(number))
-        assert two.fresh(partial(two.by_id, stored.id)).text == stored.text
+        assert two.retry_if_missing(partial(two.by_id, stored.id)).text == stored.text
 
 
 def test_a_registry_that_was_overtaken_decides_anew(
@@ -128,7 +128,7 @@ def test_a_registry_that_was_overtaken_decides_anew(
     stored = one.register(subject, schema(2))
     assert decisions == [[2], [3]]
     assert (stored.version, stored.id) == (3, 3)
-    assert [row.id for row in two.fresh(lambda: two.versions(subject, deleted=True))][:2] == [1, 2]
+    assert [row.id for row in two.retry_if_missing(lambda: two.versions(subject, deleted=True))][:2] == [1, 2]
 
 
 def test_a_changed_producer_id_shuts_out_those_who_still_use_the_old_one(
@@ -140,9 +140,9 @@ def test_a_changed_producer_id_shuts_out_those_who_still_use_the_old_one(
     genuine = Transactions.take
     monkeypatch.setattr(Transactions, "take", lambda self, name, **rest: genuine(self, f"{name}-next", **rest))
     two.register(parse_subject("s"), schema(1))
-    tenure = one._log._tenure
+    tenure = one._log._session
     assert tenure is not None
-    with pytest.raises(schema_log._TenureLostError):
+    with pytest.raises(schema_log._SessionLostError):
         one._log._append([Entry(Key(Kind.NOOP), None)])
     assert one.register(parse_subject("s"), schema(2)).version == 3
 

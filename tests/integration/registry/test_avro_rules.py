@@ -26,7 +26,7 @@ PROGRAM = Path(__file__).parent.parent / "clients" / "java" / "AvroVerdicts.java
 
 def refusal(text: str) -> str | None:
     try:
-        return AVRO.parse(text, ()).flaw()
+        return AVRO.parse(text, ()).rule_violation()
     except InvalidSchemaError as error:
         return str(error)
 
@@ -71,7 +71,7 @@ INVALID: list[tuple[Any, str]] = [
     (record(field({"type": "array", "items": "int"}, default=["x"])), "no value of type array"),
     (record(field({"type": "record", "name": "S", "fields": [field("int")]}, default={})), "no value of type S"),
     (record(field(ENUM), field(ENUM, "b")), "'E' is defined twice"),
-    (record(field("S")), "type 'S' is not known"),
+    (record(field("S")), "type 'S' is unknown"),
     ({"type": "array"}, "'items' is missing"),
     (5, "5 is no type"),
 ]
@@ -196,7 +196,7 @@ def corpus(count: int) -> Iterator[str]:
 
 STRICTER = (
     "is defined twice",  # Java 1.12 takes a second definition that is the same, older ones do not
-    "is not known",  # Java 1.12 takes names that are defined later, older ones do not
+    "is unknown",  # Java 1.12 takes names that are defined later, older ones do not
     "has no namespace",
     "must be strings",  # Java leaves out a namespace that is no string
     "is none of its symbols",  # Java leaves out an enum's default that is no string

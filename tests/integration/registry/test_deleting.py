@@ -82,7 +82,7 @@ def test_a_reference_that_is_gone_when_the_schema_is_stored_is_refused(
         write(decide)
 
     monkeypatch.setattr(registry._log, "write", delete_just_before)
-    with pytest.raises(RegistryError, match="which is not there"):
+    with pytest.raises(RegistryError, match="which does not exist"):
         registry.register(USER, request)
 
 

@@ -178,12 +178,12 @@ def test_json_references_by_id_pointer_and_anchor() -> None:
     relative = JSON.parse('{"$id":"http://x/main.json","$ref":"other.json#/$defs/A"}', [other])
     assert relative.problems_reading(JSON.parse('{"type":"string"}', [])) == []
     for wrong in ("other#/$defs/B", "#/nowhere", "#nothing", "another"):
-        with pytest.raises(InvalidSchemaError, match="leads"):
+        with pytest.raises(InvalidSchemaError, match="names no schema|is invalid"):
             JSON.parse(json.dumps({"$ref": wrong}), [other])
 
 
 def test_json_behind_a_reference_is_checked_too() -> None:
-    with pytest.raises(InvalidSchemaError, match="no JSON Schema, at /properties"):
+    with pytest.raises(InvalidSchemaError, match="not a valid JSON Schema, at /properties"):
         JSON.parse('{"$ref":"#/$defs/L","$defs":{"L":{"properties":null}}}', [])
     with pytest.raises(InvalidSchemaError, match="is an object"):
         JSON.parse('{"$ref":"#/title","title":"x"}', [])

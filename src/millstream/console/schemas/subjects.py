@@ -69,7 +69,7 @@ def subject_rows(registry: Registry, *, deleted: bool) -> list[dict[str, Any]]:
 def read_subject(registry: Registry, name: str) -> SubjectState:
     """RegistryError if there is none, also after reading to the end of the topic."""
     subject = parse_subject(name)
-    versions = registry.fresh(lambda: registry.versions(subject, deleted=True))
+    versions = registry.retry_if_missing(lambda: registry.versions(subject, deleted=True))
     return SubjectState(name, tuple(versions), str(registry.level(subject)), _has_own_level(registry, subject))
 
 

@@ -37,19 +37,19 @@ from millstream.raw_client.deadline import Deadline
 from millstream.raw_client.errors import UNREADABLE, ConnectionLostError, UnreadableError, error_code, refusal
 
 Positions = Mapping[TopicPartition, int]
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 _LAST_WITH_NAMES = 12
-"""Later versions of Fetch go by topic ids."""
+"""Later versions of Fetch use topic ids."""
 _LONGEST_WAIT_MS = 60_000
 _BUDGET_BYTES, _MOST_BYTES, _FEWEST_BYTES = 64 << 20, 1 << 20, 64 << 10
 _MOST_RECORDS = 10_000
-"""Of one partition that are kept ahead."""
+"""Records of one partition that are kept ahead."""
 _MOST_HELD_BYTES = 8 << 20
-"""Of their keys and values; one record that is larger is kept all the same."""
+"""Size of their keys and values; a single larger record is kept."""
 _SEND_S = 10.0
 _ANSWER_S = 10.0
-"""How much later than the wait it was asked for an answer may be."""
+"""How much longer than the requested wait a response may take."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _MOVED = frozenset(
     {
@@ -66,28 +66,28 @@ _MOVED = frozenset(
 
 
 class FetchedPartition(NamedTuple):
-    """What a fetch brought of one partition."""
+    """The records of one partition that a fetch returned."""
 
     records: list[Record]
     next_offset: int
-    """Where to read on: behind the last record, or behind what is not shown, such as markers of transactions; with an
-    error, behind the batch that cannot be read, if that is known."""
+    """The next position: after the last record, or after records that are not shown, such as transaction markers. With
+    an error: after the batch that cannot be read, if known."""
     error: ErrorCode = ErrorCode.NONE
 
 
 @dataclass(eq=False, slots=True)
-class _Flight:
+class _PendingFetch:
     wanted: dict[TopicPartition, int]
     task: "asyncio.Task[dict[TopicPartition, FetchedPartition]]"
 
     def give_up(self) -> None:
         if not self.task.cancel() and not self.task.cancelled():
-            self.task.exception()  # asked for, or else asyncio complains that nobody did
+            self.task.exception()  # retrieved, or asyncio logs that it was not
 
 
 @dataclass(slots=True)
-class _Trouble:
-    """Why some positions cannot be read just now."""
+class _PartitionError:
+    """The error of a position that cannot be read now, and when it is tried again."""
 
     error: WireError
     pause_s: float
@@ -100,139 +100,135 @@ class PendingFetches:
     cluster: Cluster
     threads: CapacityLimiter
     max_bytes: Callable[[], int]
-    """Of one fetch; a batch that is larger comes all the same."""
+    """Limit of one fetch; a single larger batch is returned."""
     limits: OpeningLimits
-    """Of one batch, when it is opened."""
-    _flights: list[_Flight] = field(default_factory=list)
-    _troubles: dict[TopicPartition, _Trouble] = field(default_factory=dict)
+    """Limits of one batch when it is decompressed."""
+    _pending: list[_PendingFetch] = field(default_factory=list)
+    _errors: dict[TopicPartition, _PartitionError] = field(default_factory=dict)
 
     async def next(
-        self, positions: Positions, within_s: float, wake: asyncio.Event, trouble_s: float = math.inf
+        self, positions: Positions, within_s: float, wake: asyncio.Event, error_s: float = math.inf
     ) -> dict[TopicPartition, FetchedPartition]:
-        """What comes first for any of these positions, or nothing: because the time is up, or because `wake` was set
-        (whoever does that has other positions to ask for). WireError if none of them could be read in the end, or for
-        longer than `trouble_s`."""
+        """The first results for any of these positions. Empty if the timeout expires or `wake` is set (the caller then
+        has other positions). WireError if no position can be read at the timeout, or for longer than `error_s`."""
         deadline = time.monotonic() + within_s
         tried = False
         while True:
-            self._drop_void(positions)
-            landed = self._landed(positions)
-            if landed or wake.is_set():
-                return landed
+            self._cancel_stale(positions)
+            completed = self._completed(positions)
+            if completed or wake.is_set():
+                return completed
             left_s = deadline - time.monotonic()
-            if tried:  # also without any time a fetch is sent, for the next call to find what it brought
-                self._raise_trouble(positions, 0 if left_s <= 0 else trouble_s)
+            if tried:  # also with a timeout of 0 a fetch is sent: the next call gets its result
+                self._raise_error(positions, 0 if left_s <= 0 else error_s)
                 if left_s <= 0:
                     return {}
             tried = True
-            await self._launch(positions, left_s)
+            await self._send_fetches(positions, left_s)
             await self._wait(positions, deadline, wake)
 
-    def _raise_trouble(self, positions: Positions, for_s: float) -> None:
-        """If all of the positions are in it, for so long, and no new fetch is under way for any of them."""
-        resting = self._resting(positions)
-        if positions and len(resting) == len(positions):
-            latest = max(resting, key=lambda trouble: trouble.since)
+    def _raise_error(self, positions: Positions, for_s: float) -> None:
+        """Raises if all positions have had errors for so long, and no new fetch is pending for any of them."""
+        paused = self._paused(positions)
+        if positions and len(paused) == len(positions):
+            latest = max(paused, key=lambda trouble: trouble.since)
             if time.monotonic() - latest.since >= for_s:
                 raise latest.error
 
-    def _resting(self, positions: Positions) -> list[_Trouble]:
-        """The troubles of those for which the next fetch is not sent yet. (One that is, may wait for long and be well:
-        what is wrong with a fetch is said at once.)"""
-        in_the_air = self._in_the_air()
-        return [
-            self._troubles[item[0]]
-            for item in positions.items()
-            if item[0] in self._troubles and item not in in_the_air
-        ]
+    def _paused(self, positions: Positions) -> list[_PartitionError]:
+        """The errors of positions whose next fetch is not sent yet. (A pending fetch may be fine: errors come at
+        once, records may take long.)"""
+        pending = self._pending_positions()
+        return [self._errors[item[0]] for item in positions.items() if item[0] in self._errors and item not in pending]
 
-    def _in_the_air(self) -> set[tuple[TopicPartition, int]]:
-        return {item for flight in self._flights for item in flight.wanted.items()}
+    def _pending_positions(self) -> set[tuple[TopicPartition, int]]:
+        return {item for fetch in self._pending for item in fetch.wanted.items()}
 
     def close(self) -> None:
-        for flight in self._flights:
-            flight.give_up()
-        self._flights.clear()
+        for fetch in self._pending:
+            fetch.give_up()
+        self._pending.clear()
 
-    def _drop_void(self, positions: Positions) -> None:
-        for flight in list(self._flights):
-            if not any(positions.get(place) == offset for place, offset in flight.wanted.items()):
-                flight.give_up()
-                self._flights.remove(flight)
+    def _cancel_stale(self, positions: Positions) -> None:
+        for fetch in list(self._pending):
+            if not any(positions.get(partition) == offset for partition, offset in fetch.wanted.items()):
+                fetch.give_up()
+                self._pending.remove(fetch)
 
-    def _landed(self, positions: Positions) -> dict[TopicPartition, FetchedPartition]:
+    def _completed(self, positions: Positions) -> dict[TopicPartition, FetchedPartition]:
         found: dict[TopicPartition, FetchedPartition] = {}
-        for flight in [each for each in self._flights if each.task.done()]:
-            self._flights.remove(flight)
+        for fetch in [each for each in self._pending if each.task.done()]:
+            self._pending.remove(fetch)
             try:
-                parts = flight.task.result()
+                parts = fetch.task.result()
             except WireError as error:
-                for place in flight.wanted:
-                    self._trouble(place, error)
+                for partition in fetch.wanted:
+                    self._set_error(partition, error)
                 continue
-            for place, part in parts.items():
-                if positions.get(place) != flight.wanted[place]:
+            for partition, part in parts.items():
+                if positions.get(partition) != fetch.wanted[partition]:
                     continue
                 if part.error in _MOVED:
-                    self.cluster.refresh_leader(place.topic)
-                    self._trouble(place, refusal(str(place), part.error))
+                    self.cluster.refresh_leader(partition.topic)
+                    self._set_error(partition, refusal(str(partition), part.error))
                     continue
-                if part.error in UNREADABLE:  # the others go on meanwhile
-                    self._trouble(place, UnreadableError(place, flight.wanted[place], part.error))
+                if part.error in UNREADABLE:  # other partitions go on
+                    self._set_error(partition, UnreadableError(partition, fetch.wanted[partition], part.error))
                 elif part.error is ErrorCode.MESSAGE_TOO_LARGE:
-                    self._trouble(place, refusal(str(place), part.error))
+                    self._set_error(partition, refusal(str(partition), part.error))
                 else:
-                    self._troubles.pop(place, None)
-                if part.error or part.next_offset != flight.wanted[place]:
-                    found[place] = part
+                    self._errors.pop(partition, None)
+                if part.error or part.next_offset != fetch.wanted[partition]:
+                    found[partition] = part
         return found
 
-    def _trouble(self, place: TopicPartition, error: WireError) -> None:
-        before = self._troubles.get(place)
+    def _set_error(self, partition: TopicPartition, error: WireError) -> None:
+        before = self._errors.get(partition)
         pause_s = min(before.pause_s * 2, _LONGEST_PAUSE_S) if before else _FIRST_PAUSE_S
         now = time.monotonic()
-        self._troubles[place] = _Trouble(error, pause_s, now + pause_s, before.since if before else now)
+        self._errors[partition] = _PartitionError(error, pause_s, now + pause_s, before.since if before else now)
 
-    async def _launch(self, positions: Positions, left_s: float) -> None:
-        in_the_air = self._in_the_air()
+    async def _send_fetches(self, positions: Positions, left_s: float) -> None:
+        pending = self._pending_positions()
         now = time.monotonic()
         wanted = {
-            place: offset
-            for place, offset in positions.items()
-            if (place, offset) not in in_the_air and (place not in self._troubles or self._troubles[place].until <= now)
+            partition: offset
+            for partition, offset in positions.items()
+            if (partition, offset) not in pending
+            and (partition not in self._errors or self._errors[partition].until <= now)
         }
         if not wanted:
             return
         by_leader = await self._in_thread(lambda: self._by_leader(wanted))
         wait_ms = max(1, min(int(left_s * 1000), _LONGEST_WAIT_MS))
         for node, rows in by_leader.items():
-            offsets = {place: wanted[place] for place in rows}
-            task = asyncio.create_task(self._fly(node, rows, offsets, wait_ms))
-            self._flights.append(_Flight(offsets, task))
+            offsets = {partition: wanted[partition] for partition in rows}
+            task = asyncio.create_task(self._fetch(node, rows, offsets, wait_ms))
+            self._pending.append(_PendingFetch(offsets, task))
 
     def _by_leader(self, wanted: Positions) -> dict[int, dict[TopicPartition, int]]:
-        """Partitions by the node that leads them, with the epoch; those that nobody leads are in trouble."""
+        """Partitions by their leader, with the leader epoch. Partitions without a leader get an error."""
         found: dict[int, dict[TopicPartition, int]] = {}
-        for place in wanted:
+        for partition in wanted:
             try:
-                leader = self.cluster.leader_of(place, Deadline(_SEND_S, once=True))
+                leader = self.cluster.leader_of(partition, Deadline(_SEND_S, once=True))
             except WireError as error:
-                self._trouble(place, error)
+                self._set_error(partition, error)
                 continue
-            found.setdefault(leader.node_id, {})[place] = leader.epoch
+            found.setdefault(leader.node_id, {})[partition] = leader.epoch
         return found
 
     async def _wait(self, positions: Positions, deadline: float, wake: asyncio.Event) -> None:
-        """Until a fetch lands, `wake` is set, the time is up, or a pause after trouble ends."""
-        until = min([deadline, *(trouble.until for trouble in self._resting(positions))])
+        """Waits until a fetch is complete, `wake` is set, the timeout expires, or a pause after an error ends."""
+        until = min([deadline, *(trouble.until for trouble in self._paused(positions))])
         waking = asyncio.create_task(wake.wait())
         try:
-            tasks = {waking, *(flight.task for flight in self._flights)}
+            tasks = {waking, *(fetch.task for fetch in self._pending)}
             await asyncio.wait(tasks, timeout=max(0.0, until - time.monotonic()), return_when=asyncio.FIRST_COMPLETED)
         finally:
             waking.cancel()
 
-    async def _fly(
+    async def _fetch(
         self, node: int, epochs: dict[TopicPartition, int], wanted: dict[TopicPartition, int], wait_ms: int
     ) -> dict[TopicPartition, FetchedPartition]:
         request = _request(wanted, epochs, self.max_bytes(), wait_ms)
@@ -242,14 +238,14 @@ class PendingFetches:
             return await self._in_thread(lambda: _read(connection, sent, wanted, self.limits))
         except TimeoutError:
             connection.close()
-            raise ConnectionLostError(str(connection.address), "did not answer in time", late=True) from None
+            raise ConnectionLostError(str(connection.address), "did not respond in time", late=True) from None
         except ConnectionLostError:
-            for place in wanted:
-                self.cluster.refresh_leader(place.topic)
+            for partition in wanted:
+                self.cluster.refresh_leader(partition.topic)
             raise
         finally:
             if not connection.idle:
-                connection.close()  # its answer may still come, and nobody could tell it from the next one
+                connection.close()  # its response may still arrive, and would be taken for the next one
             borrowed.__exit__(None, None, None)
 
     def _send(self, node: int, request: dict[str, Any]) -> tuple[AbstractContextManager[Connection], Connection, Sent]:
@@ -264,7 +260,7 @@ class PendingFetches:
                 self.cluster.refresh_leader(topic)
             raise
 
-    async def _in_thread(self, call: Callable[[], Answer]) -> Answer:
+    async def _in_thread(self, call: Callable[[], Result]) -> Result:
         return await to_thread.run_sync(call, limiter=self.threads)
 
 
@@ -285,11 +281,11 @@ async def _readable(descriptor: int, timeout_s: float) -> None:
 
 def _request(wanted: Positions, epochs: Positions, max_bytes: int, wait_ms: int) -> dict[str, Any]:
     topics: dict[str, list[dict[str, int]]] = {}
-    for place, offset in wanted.items():
-        topics.setdefault(place.topic, []).append(
+    for partition, offset in wanted.items():
+        topics.setdefault(partition.topic, []).append(
             {
-                "partition": place.partition,
-                "current_leader_epoch": epochs[place],
+                "partition": partition.partition,
+                "current_leader_epoch": epochs[partition],
                 "fetch_offset": offset,
                 "partition_max_bytes": max_bytes,
             }
@@ -314,20 +310,20 @@ def _read(
     parts: dict[TopicPartition, FetchedPartition] = {}
     for topic in answer.responses:
         for row in topic.partitions:
-            place = TopicPartition(topic.topic, row.partition_index)
-            if place in wanted:
-                parts[place] = _part(row, wanted[place], limits, _MOST_HELD_BYTES // len(wanted))
+            partition = TopicPartition(topic.topic, row.partition_index)
+            if partition in wanted:
+                parts[partition] = _part(row, wanted[partition], limits, _MOST_HELD_BYTES // len(wanted))
     return parts
 
 
 def _part(row: Message, wanted: int, limits: OpeningLimits, most_bytes: int) -> FetchedPartition:
-    """What is shown of a partition. Of many or large records only the first: the next fetch has the others."""
+    """The visible records of a partition. If they are many or large, only the first; the next fetch has the others."""
     if row.error_code:
         return FetchedPartition([], wanted, error_code(row.error_code))
     aborted = AbortedTransactions((each.producer_id, each.first_offset) for each in row.aborted_transactions or ())
     data = memoryview(row.records or b"")
     records: list[Record] = []
-    next_offset, end, held = wanted, 0, 0
+    next_offset, end, progress = wanted, 0, 0
     for at, header in iterate_headers(data):
         end = at + header.size
         if not aborted.hide(header) and header.last_offset >= wanted:
@@ -336,13 +332,13 @@ def _part(row: Message, wanted: int, limits: OpeningLimits, most_bytes: int) -> 
                 found = _records(data, at, header, max(wanted, header.base_offset), last, limits)
             except KafkaError as error:
                 if next_offset > wanted:
-                    return FetchedPartition(records, next_offset)  # what is wrong is said when it is its turn
+                    return FetchedPartition(records, next_offset)  # the error is reported by the next fetch
                 too_much = isinstance(error, BeyondLimitsError)
                 code = ErrorCode.MESSAGE_TOO_LARGE if too_much else ErrorCode.CORRUPT_MESSAGE
                 return FetchedPartition([], header.last_offset + 1, code)
             for record in found:
-                held += len(record.key or b"") + len(record.value or b"")
-                if records and held > most_bytes:
+                progress += len(record.key or b"") + len(record.value or b"")
+                if records and progress > most_bytes:
                     return FetchedPartition(records, record.offset)
                 records.append(record)
             if last < header.last_offset:
@@ -362,10 +358,10 @@ def _records(
 
 
 def _is_damaged(rest: memoryview) -> bool:
-    """Whether it is no batch, nor the beginning of one."""
+    """Whether these bytes are neither a batch nor the beginning of one."""
     return len(rest) >= HEADER_SIZE and not is_plausible(read_header(rest))
 
 
 def fair_share(readers: int) -> int:
-    """How much each of so many readers may fetch at once, so that all together stay within what is kept for them."""
+    """The fetch limit of each of so many readers, so that all together stay within the budget."""
     return min(_MOST_BYTES, max(_FEWEST_BYTES, _BUDGET_BYTES // max(1, readers)))

@@ -1,8 +1,8 @@
-"""Membership of a consumer group (KIP-848): the coordinator assigns, a heartbeat now and then says we live.
+"""Membership of a consumer group (KIP-848): the coordinator assigns partitions, heartbeats keep the member alive.
 
-What the coordinator takes away is given up and confirmed with the next heartbeat, before anybody else gets it. Its
-owner may ask for a moment, to have committed what was handed out; the coordinator waits for that, up to a limit. A
-member that the coordinator has forgotten begins anew by itself, and its owner is told that all partitions are gone.
+A revoked partition is given up and confirmed with the next heartbeat, before another member gets it. The owner may keep
+it for a while to commit the records it handed out; the coordinator waits for that, up to a limit. A member that was
+fenced joins again by itself, and its owner is notified that all partitions are gone.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from millstream.raw_client.errors import error_code
 _JOIN_EPOCH, _LEAVE_EPOCH = 0, -1
 _REBALANCE_TIMEOUT_MS = 30_000
 _HANDOVER_S = 20.0
-"""How long partitions are kept that are to go; less than the rebalance timeout, after which we would be thrown out."""
+"""How long revoked partitions are kept. Less than the rebalance timeout, after which the member would be fenced."""
 _RETRY_S = 1.0
 _LAST_COMMIT_WITH_NAMES = 9
 _FENCED = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH})
@@ -38,34 +38,34 @@ _FINAL = frozenset(
         ErrorCode.INVALID_GROUP_ID,
     }
 )
-"""No heartbeat will do better."""
+"""Errors that are not retriable."""
 
-logger = logging.getLogger(__name__)
-Answer = TypeVar("Answer")
+_log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 
 class Owner(Protocol):
-    """Who reads the partitions."""
+    """The reader of the assigned partitions."""
 
-    def leaving(self, places: Collection[TopicPartition]) -> Collection[TopicPartition]:
-        """They are to go: those of them that are not done with yet. `GroupMember.release` follows for these."""
+    def leaving(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        """They are revoked. Returns those with uncommitted records; `GroupMember.release` follows for these."""
 
-    def staying(self, places: Collection[TopicPartition]) -> None:
-        """They do not go after all."""
+    def staying(self, partitions: Collection[TopicPartition]) -> None:
+        """They are assigned again before they were released."""
 
-    def revoked(self, places: Collection[TopicPartition]) -> None:
-        """They are not ours any more: nothing of them may be handed out from now on."""
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """They are given up: no records of them may be handed out any more."""
 
-    def assigned(self, places: Collection[TopicPartition]) -> None:
-        """They are ours from now on."""
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """They are assigned."""
 
 
 class FencedError(Exception):
-    """The group went on without this member."""
+    """This member was fenced: the group continues without it."""
 
 
 class GroupMember:
-    """Lives in the event loop; its calls to the cluster are made in `threads`."""
+    """Runs in the event loop; requests to the cluster are sent in `threads`."""
 
     def __init__(self, cluster: Cluster, threads: CapacityLimiter, group: str, owner: Owner) -> None:
         self._cluster = cluster
@@ -76,51 +76,51 @@ class GroupMember:
         self.epoch = _JOIN_EPOCH
         self.topics: tuple[str, ...] = ()
         self.failure: ApiError | None = None
-        """Why this member cannot be one any more, if so."""
+        """Why this member has failed for good, or None."""
         self.partitions: frozenset[TopicPartition] = frozenset()
         self._leaving: frozenset[TopicPartition] = frozenset()
         self._names: dict[UUID, str] = {}
         self._tell_all = True
         self._one_call = asyncio.Lock()
-        """Epochs go with heartbeats: a commit between question and answer would have an old one."""
+        """The epoch changes with heartbeats: a commit during a heartbeat would use an old one."""
         self._kick = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
         self._interval_s = 0.0
         self._left = False
 
     async def join(self, topics: Collection[str]) -> None:
-        """Joins, or changes what is read. ApiError or WireError if the cluster will not have it."""
+        """Joins, or changes the topics. ApiError or WireError if the cluster refuses."""
         self.topics = tuple(sorted(topics))
         self._tell_all = True
         self.failure = None
         await self._beat()
         if self.failure is not None:
             raise self.failure
-        if self._left:  # while we waited
+        if self._left:  # left while this waited
             return
         if self._beating is None or self._beating.done():
             self._beating = asyncio.create_task(self._keep_beating())
         self._kick.set()
 
     async def leave(self) -> None:
-        """Never raises: who cannot be told notices by itself that the member is silent."""
+        """Never raises: if the coordinator cannot be reached, the session of the member times out there."""
         self._left = True
         try:
-            async with self._one_call:  # a join that is under way must not come after us
+            async with self._one_call:  # a join in progress must not complete after the leave
                 if self._beating is not None:
-                    self._beating.cancel()  # not before: its thread would go on, and nobody wait for it
+                    self._beating.cancel()  # not before: its thread would continue unobserved
                 self._give_up(self.partitions)
                 if self.epoch != _JOIN_EPOCH:
                     await self._ask({"member_epoch": _LEAVE_EPOCH, "topic_partitions": None})
         except WireError as error:
-            logger.info("consumer_left_unheard group=%s reason=%s", self.group, error)
+            _log.info("consumer_leave_failed group=%s reason=%s", self.group, error)
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """FencedError if the group went on without this member, WireError if the coordinator cannot be asked."""
+        """FencedError if the member was fenced, WireError if the coordinator cannot be reached."""
         rows: dict[str, list[dict[str, Any]]] = {}
-        for place, offset in offsets.items():
-            row = {"partition_index": place.partition, "committed_offset": offset, "committed_metadata": ""}
-            rows.setdefault(place.topic, []).append(row)
+        for partition, offset in offsets.items():
+            row = {"partition_index": partition.partition, "committed_offset": offset, "committed_metadata": ""}
+            rows.setdefault(partition.topic, []).append(row)
         async with self._one_call:
             fields = {
                 "group_id": self.group,
@@ -152,13 +152,13 @@ class GroupMember:
                 await self._beat()
                 pause_s = self._interval_s
             except WireError as error:
-                logger.info("consumer_heartbeat_failed group=%s reason=%s", self.group, error)
+                _log.info("consumer_heartbeat_failed group=%s reason=%s", self.group, error)
                 pause_s = _RETRY_S
             except ApiError as error:
                 self.failure = error
                 return
-            except Exception:  # a member that stops its heartbeats for a mistake of ours would be a riddle
-                logger.exception("consumer_heartbeat_broken group=%s", self.group)
+            except Exception:  # heartbeats must not stop for a bug of the gateway
+                _log.exception("consumer_heartbeat_broken group=%s", self.group)
                 pause_s = _RETRY_S
             try:
                 await asyncio.wait_for(self._kick.wait(), pause_s)
@@ -167,12 +167,12 @@ class GroupMember:
 
     async def _beat(self) -> None:
         async with self._one_call:
-            answer = await self._ask(self._told())
+            answer = await self._ask(self._heartbeat_fields())
             code = error_code(answer.error_code)
             if code in _FENCED or (code is ErrorCode.GROUP_ID_NOT_FOUND and self.epoch != _JOIN_EPOCH):
                 self._give_up(self.partitions)
                 self.epoch, self._tell_all = _JOIN_EPOCH, True
-                answer = await self._ask(self._told())
+                answer = await self._ask(self._heartbeat_fields())
                 code = error_code(answer.error_code)
             if code in _FINAL:
                 self._fail(code, answer.error_message)
@@ -182,10 +182,10 @@ class GroupMember:
                 self._interval_s = max(0.1, answer.heartbeat_interval_ms / 1000)
                 if answer.assignment is not None:
                     await self._take(answer.assignment)
-            else:  # it passes by itself
+            else:  # a retriable error
                 self._interval_s = _RETRY_S
 
-    def _told(self) -> dict[str, Any]:
+    def _heartbeat_fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {"member_epoch": self.epoch}
         if self._tell_all or self.epoch == _JOIN_EPOCH:
             fields |= {
@@ -200,8 +200,8 @@ class GroupMember:
     def _owned_rows(self) -> list[dict[str, Any]]:
         ids = {name: topic_id for topic_id, name in self._names.items()}
         rows: dict[UUID, list[int]] = {}
-        for place in sorted(self.partitions):
-            rows.setdefault(ids[place.topic], []).append(place.partition)
+        for partition in sorted(self.partitions):
+            rows.setdefault(ids[partition.topic], []).append(partition.partition)
         return [{"topic_id": topic_id, "partitions": numbers} for topic_id, numbers in rows.items()]
 
     async def _ask(self, fields: dict[str, Any]) -> Message:
@@ -221,8 +221,8 @@ class GroupMember:
                 raise
             raise ApiError(
                 501,
-                f"this cluster does not assign partitions by itself: {error}",
-                "consumers over HTTP need Millstream or Kafka 4.0 or later",
+                f"the cluster does not support the consumer group protocol of KIP-848: {error}",
+                "HTTP consumers need Millstream or Kafka 4.0 or later",
                 code=50101,
             ) from None
 
@@ -237,7 +237,7 @@ class GroupMember:
             if topic_id in self._names
             for number in numbers
         )
-        # A topic that we know nothing of is new, or was deleted since: the coordinator is asked to say it all again.
+        # An unknown topic is new or was deleted: the next heartbeat requests the whole assignment.
         self._tell_all = any(topic_id not in self._names for topic_id in rows)
         new, going = wanted - self.partitions, self.partitions - wanted - self._leaving
         back = self._leaving & wanted
@@ -253,20 +253,20 @@ class GroupMember:
         if new:
             self._owner.assigned(sorted(new))
         if new or going - kept:
-            self._kick.set()  # the coordinator waits to hear of it
+            self._kick.set()  # the coordinator waits for the confirmation
 
-    def release(self, places: Collection[TopicPartition]) -> None:
-        """They can go now."""
-        done = self._leaving & frozenset(places)
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Gives up revoked partitions that were kept."""
+        done = self._leaving & frozenset(partitions)
         if done:
             self._give_up(done)
             self._kick.set()
 
-    def _give_up(self, places: Collection[TopicPartition]) -> None:
-        self.partitions -= frozenset(places)
-        self._leaving -= frozenset(places)
-        if places:
-            self._owner.revoked(sorted(places))
+    def _give_up(self, partitions: Collection[TopicPartition]) -> None:
+        self.partitions -= frozenset(partitions)
+        self._leaving -= frozenset(partitions)
+        if partitions:
+            self._owner.revoked(sorted(partitions))
 
     def _fail(self, code: ErrorCode, message: str | None) -> None:
         found = error_for_code(code, f"group {self.group!r}: {message or code.name}")
@@ -275,5 +275,5 @@ class GroupMember:
         self.failure = ApiError(status, found.message, hint, code=found.code if status != 409 else 40903)
         self._give_up(self.partitions)
 
-    async def _in_thread(self, call: Callable[[], Answer]) -> Answer:
+    async def _in_thread(self, call: Callable[[], Result]) -> Result:
         return await to_thread.run_sync(call, limiter=self._threads)

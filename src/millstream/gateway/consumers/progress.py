@@ -1,9 +1,9 @@
-"""Where a consumer is in each of its partitions: what is fetched ahead, handed out, and committed.
+"""Progress of a consumer in its partitions: records fetched ahead, handed out, and committed.
 
     committed ≤ settled ≤ reached, and the position anywhere up to `reached`
 
-A position moves only when records are handed out, in the moment before the answer is sent. What was fetched and not
-handed out, or belonged to an answer that could not be sent, is still before the position and comes again.
+A position moves only when records are handed out, just before the response is sent. Records that were fetched but not
+handed out, or that belonged to a response that could not be sent, are handed out later.
 """
 
 from collections.abc import Collection, Iterator
@@ -23,15 +23,15 @@ class PartitionProgress:
     position: int
     """The next record to hand out."""
     committed: int | None
-    """What the group committed, if it ever did."""
+    """The committed offset of the group, or None."""
     reached: int = 0
-    """How far the position ever was: so far may be committed, also after a seek back."""
+    """The highest position so far. Up to here offsets may be committed, also after a seek back."""
     settled: int = 0
-    """Up to here nothing is open: where it began, or what the caller has committed since."""
+    """Up to here all records are committed or were never handed out."""
     ahead: FetchedPartition | None = None
-    """Fetched from the position on, and not handed out yet."""
+    """Records fetched from the position on, not yet handed out."""
     leaving: bool = False
-    """To go to another member as soon as the caller has committed what it got, or goes on without."""
+    """Revoked: it is given up when the caller commits, or polls again."""
 
     def __post_init__(self) -> None:
         self.reached = self.settled = self.position
@@ -42,7 +42,7 @@ class PartitionProgress:
         return self.reached > self.settled
 
     def move(self, offset: int) -> None:
-        """By handing out what comes before the offset."""
+        """Moves the position, because the records before the offset were handed out."""
         self.position = offset
         self.reached = max(self.reached, offset)
         part, self.ahead = self.ahead, None
@@ -51,7 +51,7 @@ class PartitionProgress:
             self.ahead = FetchedPartition(rest, part.next_offset) if rest else None
 
     def skip(self, offset: int) -> None:
-        """Over what is never shown, such as the markers of transactions, so nobody could commit it."""
+        """Moves past records that are never shown, such as transaction markers, and so are never committed."""
         was_open = self.is_open
         self.move(offset)
         if not was_open:
@@ -63,7 +63,7 @@ class PartitionProgress:
         self.reached = max(self.reached, offset)
 
     def begin_at(self, offset: int) -> None:
-        """What came before is gone."""
+        """Starts again at this offset; earlier records were deleted."""
         self.ahead = None
         self.position = self.reached = self.settled = offset
 
@@ -76,7 +76,7 @@ class PartitionProgress:
 
 @dataclass(slots=True)
 class Batch:
-    """Records that may be handed out, and where each partition is before and after."""
+    """Records that may be handed out, and the positions before and after them."""
 
     records: list[tuple[TopicPartition, Record]] = field(default_factory=list)
     bytes: int = 0
@@ -89,71 +89,77 @@ class Progress:
         self._held: dict[TopicPartition, PartitionProgress] = {}
         self._turn = 0
 
-    def __contains__(self, place: TopicPartition) -> bool:
-        return place in self._held
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return partition in self._held
 
-    def __getitem__(self, place: TopicPartition) -> PartitionProgress:
-        return self._held[place]
+    def __getitem__(self, partition: TopicPartition) -> PartitionProgress:
+        return self._held[partition]
 
-    def get(self, place: TopicPartition) -> PartitionProgress | None:
-        return self._held.get(place)
+    def get(self, partition: TopicPartition) -> PartitionProgress | None:
+        return self._held.get(partition)
 
-    def begin(self, place: TopicPartition, position: int, committed: int | None) -> None:
-        self._held[place] = PartitionProgress(position, committed)
+    def begin(self, partition: TopicPartition, position: int, committed: int | None) -> None:
+        self._held[partition] = PartitionProgress(position, committed)
 
-    def drop(self, places: Collection[TopicPartition]) -> None:
-        for place in places:
-            self._held.pop(place, None)
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        for partition in partitions:
+            self._held.pop(partition, None)
 
     def items(self) -> Iterator[tuple[TopicPartition, PartitionProgress]]:
         yield from list(self._held.items())
 
     @property
     def leaving(self) -> list[TopicPartition]:
-        return [place for place, held in self._held.items() if held.leaving]
+        return [partition for partition, progress in self._held.items() if progress.leaving]
 
     def to_fetch(self) -> dict[TopicPartition, int]:
-        """Positions of which nothing is fetched ahead."""
-        return {place: held.position for place, held in self._held.items() if held.ahead is None and not held.leaving}
+        """Positions without records fetched ahead."""
+        return {
+            partition: progress.position
+            for partition, progress in self._held.items()
+            if progress.ahead is None and not progress.leaving
+        }
 
     def collect(self, max_records: int, max_bytes: int) -> Batch:
-        """From what was fetched ahead, another partition first each time; at least one record if there is any."""
+        """Records that were fetched ahead, beginning with another partition each time; at least one if there is any."""
         batch = Batch()
-        ready = sorted((place, held.ahead) for place, held in self._held.items() if held.ahead is not None)
+        ready = sorted(
+            (partition, progress.ahead) for partition, progress in self._held.items() if progress.ahead is not None
+        )
         self._turn += 1
         first = self._turn % len(ready) if ready else 0
-        for place, part in ready[first:] + ready[:first]:
+        for partition, part in ready[first:] + ready[:first]:
             if len(batch.records) >= max_records or batch.bytes >= max_bytes:
                 break
-            self._collect_from(place, part, batch, max_records, max_bytes)
+            self._collect_from(partition, part, batch, max_records, max_bytes)
         return batch
 
     def _collect_from(
-        self, place: TopicPartition, part: FetchedPartition, batch: Batch, max_records: int, max_bytes: int
+        self, partition: TopicPartition, part: FetchedPartition, batch: Batch, max_records: int, max_bytes: int
     ) -> None:
         taken = 0
         for record in part.records:
             size = len(record.key or b"") + len(record.value or b"") + _RECORD_OVERHEAD
             if batch.records and (len(batch.records) >= max_records or batch.bytes + size > max_bytes):
                 break
-            batch.records.append((place, record))
+            batch.records.append((partition, record))
             batch.bytes += size
             taken += 1
         if taken:
-            batch.before[place] = self._held[place].position
-            batch.after[place] = part.next_offset if taken == len(part.records) else part.records[taken].offset
+            batch.before[partition] = self._held[partition].position
+            batch.after[partition] = part.next_offset if taken == len(part.records) else part.records[taken].offset
 
     def hand_out(self, batch: Batch) -> bool:
-        """Moves the positions; False if in the meantime something of it was taken away or moved."""
-        for place, offset in batch.before.items():
-            if place not in self._held or self._held[place].position != offset:
+        """Moves the positions. False if a partition was revoked or its position changed in the meantime."""
+        for partition, offset in batch.before.items():
+            if partition not in self._held or self._held[partition].position != offset:
                 return False
-        for place, offset in batch.after.items():
-            self._held[place].move(offset)
+        for partition, offset in batch.after.items():
+            self._held[partition].move(offset)
         return True
 
     def take_back(self, batch: Batch) -> None:
-        """The answer did not go out."""
-        for place, offset in batch.before.items():
-            if place in self._held and self._held[place].position == batch.after[place]:
-                self._held[place].take_back(offset)
+        """The response could not be sent: moves the positions back."""
+        for partition, offset in batch.before.items():
+            if partition in self._held and self._held[partition].position == batch.after[partition]:
+                self._held[partition].take_back(offset)

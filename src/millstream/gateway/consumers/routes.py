@@ -1,4 +1,4 @@
-"""Consumers over HTTP: subscribe, poll, commit, seek, look, leave. What a consumer is, is in `consumer_session`."""
+"""Consumer routes: subscribe, poll, commit, seek, show, leave. `session` has the consumer itself."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -69,34 +69,34 @@ class ConsumerRoutes:
             endpoint("DELETE", _GROUP, self.leave, doc=bodies.LEAVE),
         ]
 
-    async def subscribe(self, asked: ApiRequest) -> Any:
-        wanted = asked.read(Subscription)
+    async def subscribe(self, req: ApiRequest) -> Any:
+        wanted = req.read(Subscription)
         session, _ = await self._sessions.subscribe(
-            _group(asked),
-            _instance(asked, wanted.instance_id or ""),
+            _group(req),
+            _instance(req, wanted.instance_id or ""),
             sorted(set(wanted.topics)),
             wanted.auto_offset_reset,
             None if wanted.expires_after_ms is None else wanted.expires_after_ms / 1000,
         )
         return _shown(session)
 
-    async def poll(self, asked: ApiRequest) -> Any:
-        _refuse_others(asked.request)
-        max_records = asked.number_within("max_records", _DEFAULT_RECORDS, 1, MAX_POLL_RECORDS)
-        timeout_ms = asked.number_within("timeout_ms", _DEFAULT_MS, 0, MAX_POLL_MS)
-        max_bytes = asked.number_within("max_bytes", _DEFAULT_BYTES, 1, MAX_POLL_BYTES)
-        view = RecordView(read_format(asked.text("format")), self._decoder)
-        session = self._find(asked)
+    async def poll(self, req: ApiRequest) -> Any:
+        _refuse_others(req.request)
+        max_records = req.number_within("max_records", _DEFAULT_RECORDS, 1, MAX_POLL_RECORDS)
+        timeout_ms = req.number_within("timeout_ms", _DEFAULT_MS, 0, MAX_POLL_MS)
+        max_bytes = req.number_within("max_bytes", _DEFAULT_BYTES, 1, MAX_POLL_BYTES)
+        view = RecordView(read_format(req.text("format")), self._decoder)
+        session = self._find(req)
         if session.polling:
             raise ApiError(
                 409,
-                "another poll of this consumer is under way",
-                "wait for its answer; give each program an instance_id of its own",
+                "another poll of this consumer is in progress",
+                "wait for its response, or use a different instance_id for each program",
                 code=40907,
             )
         session.polling = True
         try:
-            async with _caller(asked.request) as gone:
+            async with _caller(req.request) as gone:
                 return await self._poll(session, max_records, max_bytes, timeout_ms / 1000, view, gone)
         finally:
             session.polling = False
@@ -118,17 +118,17 @@ class ConsumerRoutes:
                 session.next(max_records, max_bytes, max(0.0, deadline - loop.time())), gone
             )
             if batch is None:
-                return Response(status_code=499)  # nobody is there to read it
+                return Response(status_code=499)  # the caller has disconnected
             body = await to_thread.run_sync(partial(_rendered, batch, view))
             if gone.done():
                 return Response(status_code=499)
             if session.hand_out(batch):
                 headers = {_EXPIRES_HEADER: str(int(session.idle_s * 1000))}
-                return _Delivery(body, headers, partial(session.take_back, batch))
+                return _PollResponse(body, headers, partial(session.take_back, batch))
 
     @staticmethod
     async def _unless_gone(work: Any, gone: "asyncio.Task[None]") -> Batch | None:
-        """None if the caller goes away before it is done."""
+        """None if the caller disconnects before it is done."""
         task: asyncio.Task[Batch] = asyncio.ensure_future(work)
         try:
             await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -136,44 +136,44 @@ class ConsumerRoutes:
         finally:
             task.cancel()
 
-    async def commit(self, asked: ApiRequest) -> Any:
-        wanted = asked.read(Offsets).offsets if asked.body.strip() else None
+    async def commit(self, req: ApiRequest) -> Any:
+        wanted = req.read(Offsets).offsets if req.body.strip() else None
         offsets = None if wanted is None else _by_partition(wanted)
-        session = self._find(asked)
+        session = self._find(req)
         committed = await session.commit(offsets)
         self._sessions.used(session)
         return Offsets(_by_topic(committed))
 
-    async def seek(self, asked: ApiRequest) -> Any:
-        wanted = asked.read(Seek)
-        session = self._find(asked)
+    async def seek(self, req: ApiRequest) -> Any:
+        wanted = req.read(Seek)
+        session = self._find(req)
         if session.polling:
-            raise ApiError(409, "a poll of this consumer is under way", "seek when it has its answer", code=40907)
+            raise ApiError(409, "a poll of this consumer is in progress", "seek after its response", code=40907)
         offset = await session.seek(TopicPartition(wanted.topic, wanted.partition), wanted.offset)
         self._sessions.used(session)
         return SeekResult(wanted.topic, wanted.partition, offset)
 
-    async def show(self, asked: ApiRequest) -> Any:
-        group, instance = _group(asked), _instance(asked)
+    async def show(self, req: ApiRequest) -> Any:
+        group, instance = _group(req), _instance(req)
         found = [self._sessions.find(group, instance)] if instance else self._sessions.of_group(group)
         if not found:
-            self._sessions.find(group, instance)  # which says why
+            self._sessions.find(group, instance)  # raises the reason
         return GroupConsumers(group, [_shown(session) for session in found])
 
-    async def show_all(self, asked: ApiRequest) -> Any:
-        return Consumers([_shown(session) for session in asked.page(self._sessions.all())])
+    async def show_all(self, req: ApiRequest) -> Any:
+        return Consumers([_shown(session) for session in req.page(self._sessions.all())])
 
-    async def leave(self, asked: ApiRequest) -> None:
-        await self._sessions.close(self._find(asked))
+    async def leave(self, req: ApiRequest) -> None:
+        await self._sessions.close(self._find(req))
 
-    def _find(self, asked: ApiRequest) -> Session:
-        session = self._sessions.find(_group(asked), _instance(asked))
+    def _find(self, req: ApiRequest) -> Session:
+        session = self._sessions.find(_group(req), _instance(req))
         self._sessions.used(session)
         return session
 
 
-class _Delivery(Response):
-    """An answer with records. If it cannot be sent, they are not handed out after all."""
+class _PollResponse(Response):
+    """A response with records. If it cannot be sent, the positions are moved back."""
 
     def __init__(self, body: bytes, headers: dict[str, str], take_back: Callable[[], None]) -> None:
         super().__init__(body, 200, headers, JSON)
@@ -189,13 +189,13 @@ class _Delivery(Response):
 
 @asynccontextmanager
 async def _caller(request: Request) -> AsyncIterator["asyncio.Task[None]"]:
-    """A task that ends when the caller hangs up; it waits for that and does nothing else."""
+    """A task that ends when the caller disconnects."""
 
-    async def hung_up() -> None:
+    async def disconnected() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    task = asyncio.create_task(hung_up())
+    task = asyncio.create_task(disconnected())
     try:
         yield task
     finally:
@@ -203,25 +203,25 @@ async def _caller(request: Request) -> AsyncIterator["asyncio.Task[None]"]:
 
 
 def _refuse_others(request: Request) -> None:
-    """A poll moves on, though it is a GET: not by a request for the head of the answer alone, nor by a page of another
-    site, whose requests browsers mark."""
+    """A poll moves the position although it is a GET. So HEAD is refused, and requests from pages of other sites, which
+    browsers mark."""
     if request.method != "GET":
-        raise ApiError(405, f"a poll is no {request.method}", "send GET")
+        raise ApiError(405, f"{request.method} is not supported for a poll", "send GET")
     if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        raise ApiError(403, "pages of other sites may not poll", "ask from a page of this gateway, or a program")
+        raise ApiError(403, "polls from pages of other sites are refused", "use a page of this gateway, or a program")
 
 
 def _rendered(batch: Batch, view: RecordView) -> bytes:
     return json_bytes(PollResult([view.shown(partition, record) for partition, record in batch.records]))
 
 
-def _group(asked: ApiRequest) -> str:
-    return asked.path("group")
+def _group(req: ApiRequest) -> str:
+    return req.path("group")
 
 
-def _instance(asked: ApiRequest, named: str = "") -> str:
-    """In the query, the header or the body."""
-    return asked.text("instance_id") or asked.request.headers.get("consumer-instance-id", "") or named
+def _instance(req: ApiRequest, named: str = "") -> str:
+    """From the query, the header or the body."""
+    return req.text("instance_id") or req.request.headers.get("consumer-instance-id", "") or named
 
 
 def _shown(session: Session) -> ConsumerState:

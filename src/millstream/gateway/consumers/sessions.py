@@ -1,6 +1,6 @@
-"""The open consumers of this gateway by group and instance: found, limited in number, and closed when they expire.
+"""The open consumers of this gateway by group and instance: lookup, limit, and expiry.
 
-Those that expired are remembered for a while, so that their callers learn what became of them."""
+Expired consumers are remembered for a while, so that their callers get a precise error."""
 
 import asyncio
 import logging
@@ -21,15 +21,15 @@ from millstream.raw_client import Cluster
 DEFAULT_RESET = "earliest"
 DEFAULT_IDLE_S = 300.0
 _REMEMBERED = 10_000
-_GOODBYE_S = 5.0
+_LEAVE_TIMEOUT_S = 5.0
 _CALLS, _HEARTBEATS, _READS = 16, 32, 8
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 Name = tuple[str, str]
 
 
 class Sessions:
-    """Lives in the event loop of the gateway, from `lifespan`'s beginning to its end."""
+    """Used in the event loop of the gateway, within `lifespan`."""
 
     def __init__(self, cluster: Cluster, max_open: int, opening: OpeningLimits) -> None:
         self._cluster = cluster
@@ -62,13 +62,13 @@ class Sessions:
             self._by_group.clear()
             leaving = [asyncio.ensure_future(goodbye) for goodbye in goodbyes] + list(self._closing)
             if leaving:
-                await asyncio.wait(leaving, timeout=_GOODBYE_S)
+                await asyncio.wait(leaving, timeout=_LEAVE_TIMEOUT_S)
 
     def _fetch_bytes(self) -> int:
         return fair_share(len(self._open))
 
     def stop_polls(self) -> None:
-        """The gateway is about to stop: whoever waits gets an answer now."""
+        """The gateway is stopping: ends waiting polls."""
         for session in self._open.values():
             session.stop()
 
@@ -83,7 +83,7 @@ class Sessions:
         return [found[instance] for instance in sorted(found)]
 
     def find(self, group: str, instance: str) -> Session:
-        """The consumer of this name, or the group's only one if no name is given."""
+        """The consumer with this instance id, or the only one of the group if none is given."""
         inside = self._by_group.get(group, {})
         if instance in inside:
             return inside[instance]
@@ -93,16 +93,16 @@ class Sessions:
         if not instance and inside:
             raise ApiError(
                 409,
-                f"group {group!r} has {len(inside)} consumers here",
-                f"say which one with ?instance_id=…: {', '.join(sorted(inside)[:5])}",
+                f"group {group!r} has {len(inside)} consumers in this gateway",
+                f"select one with ?instance_id=…: {', '.join(sorted(inside)[:5])}",
                 code=40906,
             )
         expired = [name for name in reversed(self._expired) if name[0] == group and instance in ("", name[1])]
         if expired:
             raise ApiError(
                 410,
-                f"consumer {expired[0][1]!r} of group {group!r} has expired: nobody asked for it in time",
-                f"{again}; what it did not commit comes again",
+                f"consumer {expired[0][1]!r} of group {group!r} has expired, because it had no requests",
+                f"{again}; uncommitted records are delivered again",
                 code=41001,
             )
         named = f"consumer {instance!r} of group {group!r}" if instance else f"consumer of group {group!r}"
@@ -111,7 +111,7 @@ class Sessions:
     async def subscribe(
         self, group: str, instance: str, topics: Collection[str], reset: str | None, idle_s: float | None
     ) -> tuple[Session, bool]:
-        """Opens one, or changes what an open one reads; and whether it is new."""
+        """Opens a consumer, or changes the topics of an open one. Also returns whether it is new."""
         inside = self._by_group.get(group, {})
         if instance in inside or (not instance and inside):
             session = self.find(group, instance)
@@ -126,7 +126,7 @@ class Sessions:
             if idle_s is not None:
                 session.idle_s = idle_s
                 timer = self._timers.pop((session.group, session.instance), None)
-                if timer is not None:  # there is none while whoever opened it still waits
+                if timer is not None:  # there is none while it is being opened
                     timer.cancel()
             self.used(session)
             return session, False
@@ -138,8 +138,8 @@ class Sessions:
         if len(self._open) >= self._max_open:
             raise ApiError(
                 429,
-                f"{self._max_open} consumers are open in this gateway, which is as many as it takes",
-                "DELETE those that are not needed, or wait until some expire",
+                f"{self._max_open} consumers are open in this gateway, which is its limit",
+                "DELETE unneeded consumers, or wait until some expire",
                 code=42901,
                 headers={"Retry-After": "10"},
             )
@@ -158,7 +158,7 @@ class Sessions:
         return session
 
     def used(self, session: Session) -> None:
-        """From now on it has its whole time again."""
+        """Restarts the idle time."""
         session.touch()
         name = (session.group, session.instance)
         if name in self._open and name not in self._timers:
@@ -169,7 +169,7 @@ class Sessions:
         await session.close()
 
     def _watch(self, session: Session) -> None:
-        """One timer for each, that looks when the time would be up: uses in between cost nothing."""
+        """One timer per consumer, which checks at the end of the idle time: requests in between cost nothing."""
         loop = asyncio.get_running_loop()
         name = (session.group, session.instance)
         self._timers[name] = loop.call_later(session.expires_in_s + 0.01, self._look, session)
@@ -181,7 +181,7 @@ class Sessions:
         if session.expires_in_s > 0:
             self._watch(session)
             return
-        logger.info("consumer_expired group=%s instance=%s", *name)
+        _log.info("consumer_expired group=%s instance=%s", *name)
         self._forget(session)
         self._expired[name] = None
         while len(self._expired) > _REMEMBERED:

@@ -1,1 +1,1 @@
-"""What all routes of the gateway share: requests, responses, errors, limits, OpenAPI."""
+"""HTTP of the gateway: requests, responses, errors, limits, access, OpenAPI."""

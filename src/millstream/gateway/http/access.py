@@ -1,11 +1,10 @@
-"""Who may ask: credentials if there are any, and no web page of another site.
+"""Access control: credentials, protection against pages of other sites, and the health endpoints.
 
-A browser sends a page's requests to whatever address the page names, this gateway's included: so requests that change
-something must not carry another site's `Origin`, and on loopback the `Host` must be a name of this machine, or else
-another site's name could have been pointed here. A websocket can change things, and a browser opens it to any site
-without asking: it is held to the same, at its handshake.
+A browser sends requests of any page to any address. So requests that change something must not have the `Origin` of
+another site, and on loopback the `Host` must be a name of this machine (protection against DNS rebinding). Websockets
+are checked in the same way at their handshake.
 
-`/livez`: this process answers. `/readyz`: it is up to date with the cluster.
+`/livez`: the process responds. `/readyz`: it is up to date with the cluster.
 """
 
 from collections.abc import Callable
@@ -21,24 +20,24 @@ from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import Doc, endpoint, record, text
 
 OPEN_PATHS = frozenset({"/livez", "/readyz"})
-"""Answered without credentials: probes have none, and learn nothing but yes or no."""
+"""Served without credentials: probes have none, and the response says only yes or no."""
 
 
 def health_routes(trouble: Callable[[], str | None]) -> list[BaseRoute]:
-    def ready(asked: ApiRequest) -> object:
+    def ready(req: ApiRequest) -> object:
         reason = trouble()
         if reason:
             raise ApiError(503, f"not ready: {reason}")
         return {"status": "ready"}
 
     def doc(summary: str) -> Doc:
-        return Doc(tag="Health", summary=summary, answer=record({"status": text("It is so.")}))
+        return Doc(tag="Health", summary=summary, answer=record({"status": text("live or ready.")}))
 
     return [
         endpoint(
-            "GET", "/livez", lambda asked: {"status": "live"}, doc=doc("Whether this process answers"), at_once=True
+            "GET", "/livez", lambda req: {"status": "live"}, doc=doc("Whether the process responds"), at_once=True
         ),
-        endpoint("GET", "/readyz", ready, doc=doc("Whether this gateway is up to date with the cluster"), at_once=True),
+        endpoint("GET", "/readyz", ready, doc=doc("Whether the gateway is up to date with the cluster"), at_once=True),
     ]
 
 
@@ -63,39 +62,39 @@ class Access:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if self._loopback and not is_loopback(_hostname(f"//{host}")):
-            hint = "ask for localhost, or bind the gateway with --http HOST:PORT"
-            return error_response(scope["path"], 421, 421, f"this gateway is not {host}", hint)
+            hint = "use localhost, or start the gateway with --http HOST:PORT"
+            return error_response(scope["path"], 421, 421, f"the Host header {host!r} does not match this server", hint)
         origin = headers.get("origin")
         changes = scope.get("method") not in _READING  # a websocket has no method
-        if origin is not None and changes and _place(origin) != host:
-            hint = "use this gateway's own pages, or a program that is no browser"
-            return error_response(scope["path"], 403, 403, f"pages of {origin} may not change anything here", hint)
-        if _is_of_another_page(headers):
-            hint = "use this gateway's own pages, or a program that is no browser"
-            return error_response(scope["path"], 403, 403, "pages of other sites may not ask for anything here", hint)
+        if origin is not None and changes and _host_of(origin) != host:
+            hint = "use the pages of this gateway, or a program that is not a browser"
+            return error_response(scope["path"], 403, 403, f"requests from pages of {origin} are refused", hint)
+        if _is_cross_site(headers):
+            hint = "use the pages of this gateway, or a program that is not a browser"
+            return error_response(scope["path"], 403, 403, "requests from pages of other sites are refused", hint)
         if not self._credentials or scope["path"] in OPEN_PATHS:
             return None
         if self._credentials.admit(headers.get("authorization", "")):
             return None
         challenge = {"WWW-Authenticate": 'Basic realm="millstream"'}
         hint = "send basic or bearer authentication"
-        return error_response(scope["path"], 401, 40101, "these are no credentials of this gateway", hint, challenge)
+        return error_response(scope["path"], 401, 40101, "the credentials are missing or wrong", hint, challenge)
 
 
-def _is_of_another_page(headers: Headers) -> bool:
-    """Whether a browser says that another site's page asks, other than by a link that a person follows.
+def _is_cross_site(headers: Headers) -> bool:
+    """Whether a page of another site sent the request, other than by a link that a person follows.
 
-    Such a page could not read the answer; but to be polled is enough for a consumer to move on.
+    Such a page cannot read the response, but a poll alone moves the position of a consumer.
     """
     return headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate"
 
 
 async def _closed(scope: Scope, receive: Receive, send: Send) -> None:
-    """Before it was accepted: the server answers the handshake with 403."""
+    """Before the handshake is accepted: the server responds with 403."""
     await send({"type": "websocket.close", "code": 1008})
 
 
-def _place(origin: str) -> str:
+def _host_of(origin: str) -> str:
     try:
         return urlsplit(origin).netloc
     except ValueError:

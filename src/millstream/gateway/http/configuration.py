@@ -24,7 +24,7 @@ _BACKLOG = 256
 
 
 class GatewayError(Exception):
-    """The gateway cannot start as it is asked to; the text says what to do."""
+    """The gateway cannot start with these options; the text says what to do."""
 
 
 def is_loopback(host: str) -> bool:
@@ -37,7 +37,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT`; a lone port means loopback, an IPv6 address stands in brackets."""
+    """`HOST:PORT`. A port alone means loopback; an IPv6 address is in brackets."""
     host, colon, port = text.rpartition(":")
     if not colon:
         host, port = "", text
@@ -48,27 +48,27 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def check_exposure(host: str, *, demands_credentials: bool, insecure: bool) -> None:
-    """GatewayError if strangers would be let in without anybody having said so."""
+    """GatewayError if other machines could connect without credentials, and --insecure is not given."""
     if not is_loopback(host) and not demands_credentials and not insecure:
         raise GatewayError(
-            f"{host} can be reached from other machines: name who may ask with --auth-file FILE, "
-            "or say --insecure to let everybody in"
+            f"{host} can be reached from other machines: give credentials with --auth-file FILE, "
+            "or --insecure to admit every caller"
         )
 
 
 def check_certificate(certificate: str | None, key: str | None) -> None:
-    """GatewayError unless both are there and belong together, or neither is given."""
+    """GatewayError unless both are given and belong together, or neither is given."""
     if certificate is None and key is None:
         return
     if certificate is None or key is None:
-        raise GatewayError("--tls-cert and --tls-key go together: give both")
+        raise GatewayError("--tls-cert and --tls-key must be given together")
     import ssl
 
     for option, file in (("--tls-cert", certificate), ("--tls-key", key)):
         try:
             open(file, "rb").close()
         except OSError as error:
-            raise GatewayError(f"{option} {file}: {error.strerror}: name a file in PEM format") from error
+            raise GatewayError(f"{option} {file}: {error.strerror}: give a file in PEM format") from error
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
     except (ssl.SSLError, ValueError) as error:
@@ -89,12 +89,12 @@ def address_of(listener: socket.socket) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Whoever connects from now on waits until somebody accepts. Port 0 picks a free one."""
+    """An open listener. Connections wait until they are accepted. Port 0 picks a free one."""
     try:
         ((family, kind, _, _, address), *_) = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         listener = socket.socket(family, kind)
     except OSError as error:
-        raise GatewayError(f"{host}: {error.strerror}: name an address of this machine") from error
+        raise GatewayError(f"{host}: {error.strerror}: give an address of this machine") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
@@ -108,12 +108,12 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class CredentialsError(ValueError):
-    """The file with credentials cannot be used; the text says why."""
+    """The credentials file cannot be used; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who is let in: names with passwords, and tokens. Empty: everybody."""
+    """Names with passwords, and tokens. Empty: every caller is admitted."""
 
     passwords: tuple[tuple[str, str], ...] = ()
     tokens: tuple[str, ...] = ()
@@ -122,9 +122,9 @@ class Credentials:
         return bool(self.passwords or self.tokens)
 
     def admit(self, authorization: str) -> bool:
-        """Whether the value of an `Authorization` header is good; takes as long for a wrong guess as for a near one."""
+        """Whether the value of an `Authorization` header is valid, in constant time."""
         scheme, _, rest = authorization.partition(" ")
-        given = rest.strip().encode("latin-1", "replace")  # as a header is decoded: the bytes that were sent
+        given = rest.strip().encode("latin-1", "replace")  # the bytes that were sent
         if scheme.lower() == "bearer":
             return _any_equal(given, [token.encode() for token in self.tokens])
         if scheme.lower() == "basic":
@@ -141,7 +141,7 @@ def _any_equal(given: bytes, known: Sequence[bytes]) -> bool:
 
 
 def read_credentials(text: str) -> Credentials:
-    """Lines `basic NAME:PASSWORD` or `bearer TOKEN`; empty ones and those that begin with # do not count."""
+    """Lines `basic NAME:PASSWORD` or `bearer TOKEN`. Empty lines and lines that begin with # are ignored."""
     passwords, tokens = [], []
     for number, line in enumerate(text.splitlines(), 1):
         kind, _, rest = line.strip().partition(" ")
@@ -155,30 +155,30 @@ def read_credentials(text: str) -> Credentials:
         else:
             raise CredentialsError(f"line {number}: write 'basic NAME:PASSWORD' or 'bearer TOKEN'")
     if not passwords and not tokens:
-        raise CredentialsError("nobody is named there: write lines 'basic NAME:PASSWORD' or 'bearer TOKEN'")
+        raise CredentialsError("the file has no credentials: write lines 'basic NAME:PASSWORD' or 'bearer TOKEN'")
     return Credentials(tuple(passwords), tuple(tokens))
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     max_body_bytes: int = 16 << 20
-    """Of one request that produces; a streaming request may go on for ever, but no record of it be larger."""
+    """Body of a produce request. A streaming request has no limit, but each of its records has this one."""
     body_timeout_s: float = 60.0
-    """How long the body of a request that produces may take to come, unless it is a stream; then 408."""
+    """Timeout for the body of a produce request that is not a stream; then 408."""
     max_records: int = 10_000
-    """In one request that produces."""
+    """Records in one produce request."""
     max_in_flight_bytes: int = 128 << 20
-    """Bodies of producing requests that are not answered yet, together; beyond it 429."""
+    """Total size of the bodies of active produce requests; beyond it 429."""
     produce_timeout_s: float = 30.0
-    """How long records may take to be acknowledged by all in-sync replicas; then 504."""
+    """Timeout for the acknowledgement by all in-sync replicas; then 504."""
     max_consumers: int = 1_000
-    """Open consumers over HTTP, of all groups."""
+    """Open HTTP consumers of all groups."""
     max_streams: int = 1_000
     """Open server-sent event streams."""
     max_batch_bytes: int = 128 << 20
-    """Of one batch that is read for a consumer or a stream, decompressed; beyond it the batch cannot be read (502)."""
+    """Decompressed size of a batch that is read for a consumer or a stream; beyond it 502."""
     max_batch_records: int = 1_000_000
-    """In one batch that is read for a consumer or a stream; beyond it the batch cannot be read (502)."""
+    """Records in a batch that is read for a consumer or a stream; beyond it 502."""
 
 
 _RANGES = {
@@ -195,7 +195,7 @@ _RANGES = {
 
 
 def read_limits(words: Iterable[str], option: str = "--limit") -> Limits:
-    """From words `NAME=VALUE`, of which a later one counts. GatewayError names the option and what would do."""
+    """From words `NAME=VALUE`; the last one of a name counts. GatewayError names the option and the valid values."""
     kinds: dict[str, Any] = {field.name: type(field.default) for field in fields(Limits)}
     given: dict[str, Any] = {}
     for word in words:
@@ -207,7 +207,7 @@ def read_limits(words: Iterable[str], option: str = "--limit") -> Limits:
             given[name] = kinds[name](text)
         except ValueError:
             given[name] = None
-        if given[name] is None or not lowest <= given[name] <= highest:  # which NaN is not
-            a_number = "a whole number" if kinds[name] is int else "a number"
+        if given[name] is None or not lowest <= given[name] <= highest:  # false for NaN
+            a_number = "an integer" if kinds[name] is int else "a number"
             raise GatewayError(f"{option} {word}: give {a_number} from {lowest} to {highest}")
     return Limits(**given)

@@ -268,21 +268,21 @@ def _schema(title: str, schema: dict[str, Any]) -> str:
     return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
 
 
-_TAG = "Description"
+_TAG = "Documentation"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
-_DOCUMENT = Doc(tag=_TAG, summary="This description, for programs (OpenAPI 3.1)", answer=mapping(ANYTHING))
-_PAGE = Doc(tag=_TAG, summary="This description, for people", answer=text("A page."), answer_type="text/html")
+_DOCUMENT = Doc(tag=_TAG, summary="This documentation as OpenAPI 3.1", answer=mapping(ANYTHING))
+_PAGE = Doc(tag=_TAG, summary="This documentation as a page", answer=text("An HTML page."), answer_type="text/html")
 
 
 def openapi_routes(routes: Sequence[BaseRoute]) -> list[BaseRoute]:
-    """For these routes and themselves."""
+    """The documentation routes, for these routes and themselves."""
 
-    def page_of(asked: ApiRequest) -> Response:
-        base_url = str(asked.request.base_url).rstrip("/")
+    def page_of(req: ApiRequest) -> Response:
+        base_url = str(req.request.base_url).rstrip("/")
         return HTMLResponse(page(document, base_url), headers={"Content-Security-Policy": _POLICY})
 
     own: list[BaseRoute] = [
-        endpoint("GET", "/openapi.json", lambda asked: document, doc=_DOCUMENT, at_once=True),
+        endpoint("GET", "/openapi.json", lambda req: document, doc=_DOCUMENT, at_once=True),
         endpoint("GET", "/docs", page_of, doc=_PAGE, at_once=True),
     ]
     document = description([*routes, *own])

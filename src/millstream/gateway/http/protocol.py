@@ -1,7 +1,7 @@
-"""uvicorn's HTTP, with bounds on a request's head: its size, and the time it may take.
+"""uvicorn's HTTP protocol with limits on the head of a request: its size, and the time to receive it.
 
-uvicorn has none of these, and keeps what comes until it is complete: one connection without credentials, whose head
-never ends, could take all of the gateway's memory.
+uvicorn has no such limits: one connection without credentials, whose head never ends, could use all memory of the
+gateway.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """One connection."""
 
     _head_timer: asyncio.TimerHandle | None = None
-    """Runs while a head is awaited."""
+    """Set while the head of a request is expected."""
     _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
@@ -27,7 +27,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_is_over()
+        self._head_is_complete()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -35,7 +35,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse(431, f"the request's head is larger than {MAX_HEAD_BYTES} bytes", "send fewer headers")
+                self._refuse(
+                    431, f"the head of the request is larger than {MAX_HEAD_BYTES} bytes", "send fewer headers"
+                )
 
     def on_message_begin(self) -> None:
         if self._head_timer is None:
@@ -43,25 +45,25 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._head_is_over()
+        self._head_is_complete()
         super().on_headers_complete()
 
     def _await_head(self) -> None:
         self._head_bytes = 0
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._too_late)
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._timed_out)
 
-    def _head_is_over(self) -> None:
+    def _head_is_complete(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _too_late(self) -> None:
-        self._refuse(408, f"the request's head was not complete within {HEAD_TIMEOUT_S:g} s", "send it faster")
+    def _timed_out(self) -> None:
+        self._refuse(408, f"the head of the request was not complete within {HEAD_TIMEOUT_S:g} s", "send it faster")
 
     def _refuse(self, status: int, message: str, hint: str) -> None:
-        self._head_is_over()
-        is_answering = self.cycle is not None and not self.cycle.response_complete
-        if not is_answering and not self.transport.is_closing():  # or else it would be in the midst of another answer
+        self._head_is_complete()
+        is_responding = self.cycle is not None and not self.cycle.response_complete
+        if not is_responding and not self.transport.is_closing():  # otherwise it would be inside another response
             body = json_bytes(error_document("", status, message, hint))
             self.transport.write(_head(status, body) + body)
         self.transport.close()

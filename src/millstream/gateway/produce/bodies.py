@@ -230,7 +230,7 @@ def _pairs(headers: dict[str, Any]) -> list[tuple[str, str | bytes | None]]:
     pairs: list[tuple[str, str | bytes | None]] = []
     for name, given in headers.items():
         if "\0" in name:
-            raise ValueError("the name of a header must not contain the character 0")  # librdkafka would cut it there
+            raise ValueError("the name of a header must not contain the character 0")  # librdkafka would cut it off
         for value in given if isinstance(given, list) else (given,):
             pairs.append((name, None if value is None else value.encode()))  # text, too, would be cut there
     return pairs

@@ -1,13 +1,10 @@
-"""Records on their way to the cluster: acknowledged by all in-sync replicas, written once, each with its own outcome.
+"""Publishes records to the cluster: acknowledged by all in-sync replicas, written once, each with its own result.
 
-Through librdkafka: it batches what many small requests bring, keeps order and writes once through lost connections and
-changes of leaders, and fails record by record. A batch that our own wire producer encodes at once would be cheaper
-still, but that producer gives up as a whole at its first refusal, as a Spark task wants it. This way a record of 1 KB
-in a batch of 500 costs the gateway some 18 µs of CPU from request to answer, where 50 are allowed (the benchmark
-`gateway`): a third of it in librdkafka and its reports, the rest in HTTP, JSON and base64. So robustness wins. A batch
-costs one wake-up of the event loop, not one per record.
-
-The connection's settings for librdkafka, from those of the wire: Java's names, as users know them.
+It uses librdkafka, which batches the records of many small requests, keeps their order, writes each once across lost
+connections and leader changes, and reports each record by itself. A producer of our raw client would be cheaper, but it
+gives up as a whole at its first error, as a Spark task wants it. With librdkafka a record of 1 KB in a batch of 500
+costs the gateway about 18 µs of CPU (benchmark `gateway`): a third in librdkafka and its reports, the rest in HTTP,
+JSON and base64. A batch wakes the event loop once, not once per record.
 """
 
 import asyncio
@@ -26,7 +23,7 @@ from millstream.raw_client.security import TlsSettings
 
 
 def librdkafka_settings(cluster: Cluster) -> dict[str, Any]:
-    """What a librdkafka client needs to reach the same cluster in the same way; the caller adds what it is for."""
+    """Settings for librdkafka to connect as the raw client does; the caller adds others."""
     given = cluster.settings
     settings: dict[str, Any] = {
         "bootstrap.servers": cluster.bootstrap,
@@ -54,7 +51,7 @@ def librdkafka_settings(cluster: Cluster) -> dict[str, Any]:
 
 
 def _tls(tls: TlsSettings) -> dict[str, Any]:
-    # A key of its own is not needed where one file holds certificates and key, as Java's keystores do.
+    # One file may hold certificates and key, as Java's keystores do.
     key_location = tls.key_location or (None if tls.key_pem else tls.certificate_location)
     named = {
         "ssl.ca.location": tls.ca_location,
@@ -72,18 +69,18 @@ def _tls(tls: TlsSettings) -> dict[str, Any]:
     }
 
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _LINGER_MS = 5
-"""Long enough for a request of some hundred records to become one batch, and for small requests to share one."""
+"""Enough for a request with hundreds of records to become one batch, and for small requests to share one."""
 _BATCH_BYTES = 900_000
 """Below the brokers' default for `message.max.bytes`."""
 _POLL_S = 0.2
-_GOODBYE_S = 5.0
-_CHUNK = 1_000
-"""After so many records of one request, others have their turn."""
-_PATIENCE_S = 10.0
-"""Beyond librdkafka's own deadline, after which we stop believing that it will report."""
-_UNSURE_HINT = "it may have been written all the same: look before you send it again"
+_FLUSH_TIMEOUT_S = 5.0
+_CHUNK_RECORDS = 1_000
+"""After so many records of one request, other requests get a turn of the event loop."""
+_REPORT_GRACE_S = 10.0
+"""How long after librdkafka's own timeout a report is still expected."""
+_UNSURE_HINT = "it may have been written: check before you send it again"
 
 
 class OutgoingRecord(NamedTuple):
@@ -91,7 +88,7 @@ class OutgoingRecord(NamedTuple):
     key: bytes | None = None
     headers: list[tuple[str, str | bytes | None]] | None = None
     partition: int = -1
-    """-1: by the key as Java's producer would, or anywhere."""
+    """-1: chosen by the key as in Java's producer; without a key, any."""
     timestamp: int = 0
     """Milliseconds since 1970; 0 is now."""
 
@@ -106,8 +103,8 @@ Outcome = Stored | ApiError
 
 
 class Publisher:
-    """Used from one event loop. One librdkafka producer, made on first use and anew after an error that it does not
-    survive; one thread hears its reports."""
+    """Used from one event loop. It has one librdkafka producer, made on first use and replaced after a fatal error, and
+    one thread that receives its reports."""
 
     def __init__(self, cluster: Cluster, limits: Limits) -> None:
         self._limits = limits
@@ -120,27 +117,27 @@ class Publisher:
             "delivery.timeout.ms": timeout_ms,
             "request.timeout.ms": min(10_000, timeout_ms),
             "topic.metadata.propagation.max.ms": min(5_000, timeout_ms),
-            # The brokers say what is too large; this only bounds what one request can bring.
+            # The brokers decide what is too large; this is only an upper bound.
             "message.max.bytes": min(limits.max_body_bytes + (1 << 20), 1_000_000_000),
             "queue.buffering.max.messages": 0,
             "queue.buffering.max.kbytes": max(2 * max(limits.max_in_flight_bytes, limits.max_body_bytes) >> 10, 1024),
             "partitioner": "murmur2_random",
             "error_cb": self._on_error,
-            "logger": logger,
+            "logger": _log,
         }
         self._producer: Producer | None = None
-        self._spent = False
-        """An error that no producer survives has been heard of this one."""
+        self._is_fatal = False
+        """The producer had a fatal error and must be replaced."""
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
     async def publish(self, topic: str, records: Sequence[OutgoingRecord]) -> list[Outcome]:
-        """The outcome of each record, in their order."""
+        """The result of each record, in order."""
         pending: list[tuple[asyncio.Future[list[Outcome]], int]] = []
-        for start in range(0, len(records), _CHUNK):
+        for start in range(0, len(records), _CHUNK_RECORDS):
             if start:
                 await asyncio.sleep(0)
-            chunk = records[start : start + _CHUNK]
+            chunk = records[start : start + _CHUNK_RECORDS]
             pending.append((self.enqueue(topic, chunk), len(chunk)))
         outcomes: list[Outcome] = []
         for future, count in pending:
@@ -148,9 +145,9 @@ class Publisher:
         return outcomes
 
     async def outcome(self, future: "asyncio.Future[list[Outcome]]", count: int = 1) -> list[Outcome]:
-        """Of so many records that were enqueued together."""
+        """The results of `count` records that were enqueued together."""
         try:
-            return await asyncio.wait_for(future, self._limits.produce_timeout_s + _PATIENCE_S)
+            return await asyncio.wait_for(future, self._limits.produce_timeout_s + _REPORT_GRACE_S)
         except TimeoutError:
             return [
                 ApiError(
@@ -159,24 +156,24 @@ class Publisher:
             ] * count
 
     def enqueue(self, topic: str, records: Sequence[OutgoingRecord]) -> "asyncio.Future[list[Outcome]]":
-        """At least one record, on its way when this returns; records of one call and of later ones keep their order."""
-        flight = _Flight(len(records), asyncio.get_running_loop())
+        """Hands at least one record to librdkafka. Records of one call and of later calls keep their order."""
+        batch = _PendingRecords(len(records), asyncio.get_running_loop())
         producer = self._running()
         produce = producer.produce
         for index, (value, key, headers, partition, timestamp) in enumerate(records):
-            report = flight.reporter(index)
+            report = batch.reporter(index)
             try:
                 if headers is None:
                     produce(topic, value, key, partition, report, None, timestamp)
                 else:
                     produce(topic, value, key, partition, report, None, timestamp, headers)
             except BufferError:
-                flight.settle(
+                batch.settle(
                     index, ApiError(503, "too many records wait to be written", "retry in a moment", code=50302)
                 )
             except KafkaException as error:
-                flight.settle(index, error_for_librdkafka(error.args[0]))
-        return flight.future
+                batch.settle(index, error_for_librdkafka(error.args[0]))
+        return batch.future
 
     def close(self) -> None:
         self._closed.set()
@@ -195,7 +192,7 @@ class Publisher:
         return producer
 
     def _listen(self) -> None:
-        """Reports come only from within `poll`."""
+        """librdkafka calls back only from within `poll`."""
         while not self._closed.is_set():
             producer = self._producer
             if producer is None:
@@ -203,27 +200,27 @@ class Publisher:
                 continue
             try:
                 producer.poll(_POLL_S)
-            except Exception:  # raised by a report; without this thread no other would be heard
-                logger.exception("report_failed")
-            if self._spent:
-                self._spent = False
-                self._producer = None  # the next record makes a new one
+            except Exception:  # a callback raised; this thread must go on
+                _log.exception("report_failed")
+            if self._is_fatal:
+                self._is_fatal = False
+                self._producer = None  # the next record creates a new one
                 producer.purge(in_queue=True, in_flight=True, blocking=False)
-                producer.flush(_GOODBYE_S)
+                producer.flush(_FLUSH_TIMEOUT_S)
         if self._producer is not None:
-            self._producer.flush(_GOODBYE_S)
+            self._producer.flush(_FLUSH_TIMEOUT_S)
 
     def _on_error(self, error: KafkaError) -> None:
         """Called from within `poll`."""
         if error.fatal():
-            self._spent = True
-            logger.warning("producer_replaced reason=%s", error.str())
+            self._is_fatal = True
+            _log.warning("producer_replaced reason=%s", error.str())
         else:
-            logger.info("producer_trouble reason=%s", error.str())
+            _log.info("producer_error reason=%s", error.str())
 
 
-class _Flight:
-    """The records of one call, and how many of them have not been heard of."""
+class _PendingRecords:
+    """The records of one call, and how many of them have no result yet."""
 
     def __init__(self, count: int, loop: asyncio.AbstractEventLoop) -> None:
         self._left = count
@@ -243,16 +240,16 @@ class _Flight:
 
     def settle(self, index: int, outcome: Outcome) -> None:
         self._outcomes[index] = outcome
-        with self._lock:  # the event loop refuses some while the other thread hears of others
+        with self._lock:  # the event loop and the report thread both call this
             self._left -= 1
             if self._left:
                 return
         try:
-            self._loop.call_soon_threadsafe(self._land)
-        except RuntimeError:  # the loop has ended, and with it whoever waited
-            logger.info("outcome_unheard")
+            self._loop.call_soon_threadsafe(self._complete)
+        except RuntimeError:  # the loop has ended
+            _log.info("result_dropped")
 
-    def _land(self) -> None:
+    def _complete(self) -> None:
         if not self.future.done():
             self.future.set_result(self._outcomes)
 
@@ -262,15 +259,15 @@ _LOCAL: dict[int, tuple[int, int, str]] = {
     KafkaError._TIMED_OUT: (504, 50401, UNREACHABLE_HINT),
     KafkaError._TIMED_OUT_QUEUE: (504, 50401, UNREACHABLE_HINT),
     KafkaError._UNKNOWN_TOPIC: (404, 40403, "create the topic first"),
-    KafkaError._UNKNOWN_PARTITION: (404, 40404, "give a partition that the topic has, or none"),
+    KafkaError._UNKNOWN_PARTITION: (404, 40404, "use a partition of the topic, or none"),
     KafkaError._PURGE_QUEUE: (503, 50303, "send it again"),
     KafkaError._PURGE_INFLIGHT: (503, 50303, _UNSURE_HINT),
-    KafkaError._QUEUE_FULL: (503, 50302, "send it again in a moment"),
+    KafkaError._QUEUE_FULL: (503, 50302, "retry in a moment"),
 }
 
 
 def error_for_librdkafka(error: KafkaError) -> ApiError:
-    """What an error of librdkafka means to a caller."""
+    """The response for an error of librdkafka."""
     code = int(error.code())
     if code >= 0:
         return error_for_code(error_code(code), error.str())

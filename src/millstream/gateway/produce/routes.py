@@ -1,8 +1,6 @@
-"""Produce: `POST /topics/{topic}/messages`, its batch, and `POST /v1/topics/{topic}/produce`.
+"""Produce routes: `POST /topics/{topic}/messages`, its batch, and `POST /v1/topics/{topic}/produce`.
 
-How much of what producers sent is not answered yet: more than the limit is refused, so that memory has a bound.
-
-Which topics can be written to, and how many partitions they have: asked once in a while, not for every request.
+Bodies of active requests are counted, so that memory has a bound. The number of partitions of a topic is cached.
 """
 
 import asyncio
@@ -40,8 +38,8 @@ from millstream.raw_client.errors import error_code, refusal
 from millstream.registry.encoding import Encoders, InvalidValueError
 from millstream.registry.records import parse_subject
 
-_ENOUGH = 64 << 10
-"""A stretch of a body whose length was not announced; counted before it is read."""
+_STEP_BYTES = 64 << 10
+"""Step in which a body without Content-Length is counted before it is read."""
 
 
 class InFlightBytes:
@@ -52,12 +50,12 @@ class InFlightBytes:
         self._bytes = 0
 
     def take(self, size: int) -> None:
-        """429 if it would be too much; otherwise `give_back` must follow."""
+        """429 if it exceeds the limit; otherwise `give_back` must follow."""
         if self._bytes and self._bytes + size > self._max_bytes:
             raise ApiError(
                 429,
-                f"{self._bytes} bytes of other requests wait to be written already",
-                "send it again in a second",
+                f"{self._bytes} bytes of other requests wait to be written",
+                "retry in a second",
                 code=42901,
                 headers={"Retry-After": "1"},
             )
@@ -68,8 +66,8 @@ class InFlightBytes:
 
     @asynccontextmanager
     async def body(self, request: Request, max_bytes: int, within_s: float) -> AsyncIterator[bytes]:
-        """The whole body, counted from before it is read until it has been dealt with."""
-        refusal = ApiError(413, f"the body is larger than {max_bytes} bytes", "send less at once")
+        """The whole body, counted from before it is read until the request is done."""
+        refusal = ApiError(413, f"the body is larger than {max_bytes} bytes", "send less in one request")
         announced = request.headers.get("content-length", "")
         taken = 0
         try:
@@ -84,7 +82,7 @@ class InFlightBytes:
                 if size > max_bytes:
                     raise refusal
                 if size > taken:
-                    more = max(size - taken, _ENOUGH)
+                    more = max(size - taken, _STEP_BYTES)
                     self.take(more)
                     taken += more
                 chunks.append(chunk)
@@ -93,10 +91,10 @@ class InFlightBytes:
             self.give_back(taken)
 
 
-_BELIEVED_S = 30.0
-"""Partitions that were added meanwhile are used after this time."""
-_APPEARS_S = 5.0
-"""How long a topic that the cluster creates at the asking may take to have a leader."""
+_CACHED_S = 30.0
+"""How long the number of partitions is cached."""
+_CREATION_TIMEOUT_S = 5.0
+"""How long an automatically created topic may take to get a leader."""
 _PAUSE_S = 0.05
 _KEPT = 10_000
 
@@ -107,7 +105,7 @@ class _Known(NamedTuple):
 
 
 class TopicCache:
-    """Thread safe. A topic that does not exist is created where the brokers do so (auto.create.topics.enable)."""
+    """Thread safe. A missing topic is created if the brokers allow it (auto.create.topics.enable)."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -115,20 +113,20 @@ class TopicCache:
         self._lock = threading.Lock()
 
     def known_partitions(self, topic: str) -> int | None:
-        """How many partitions it has, if that was heard lately; asks nobody."""
+        """The cached number of partitions, or None. Sends no request."""
         found = self._known.get(topic)
         return found.partitions if found is not None and found.until > time.monotonic() else None
 
     def partitions(self, topic: str) -> int:
-        """Asks the cluster; 404 if there is no such topic."""
-        deadline = time.monotonic() + _APPEARS_S
+        """The number of partitions, read from the cluster; 404 if there is no such topic."""
+        deadline = time.monotonic() + _CREATION_TIMEOUT_S
         while True:
             count, code = self._ask(topic)
             if count:
                 with self._lock:
                     if len(self._known) >= _KEPT:
                         self._known.clear()
-                    self._known[topic] = _Known(count, time.monotonic() + _BELIEVED_S)
+                    self._known[topic] = _Known(count, time.monotonic() + _CACHED_S)
                 return count
             if not code.retriable:
                 raise refusal(f"topic {topic!r}", code)
@@ -146,7 +144,7 @@ class TopicCache:
         (row,) = answer.topics
         code = error_code(row.error_code)
         if row.is_internal:
-            raise ApiError(403, f"topic {topic!r} is the cluster's own", "write to another", code=40301)
+            raise ApiError(403, f"topic {topic!r} is internal", "write to another topic", code=40301)
         return (0 if code is not ErrorCode.NONE else len(row.partitions)), code
 
 
@@ -154,7 +152,7 @@ _THREADS = 32
 
 
 class Producing:
-    """What all ways to produce have in common: one publisher, one bound on what is in flight."""
+    """Shared by all produce routes: one publisher, and one limit on the bytes in flight."""
 
     def __init__(self, parts: GatewayContext) -> None:
         limits = parts.options.limits
@@ -164,12 +162,12 @@ class Producing:
         self.in_flight = InFlightBytes(limits.max_in_flight_bytes)
         self.encoders = Encoders(parts.registry)
         self.threads = CapacityLimiter(_THREADS)
-        """For what asks the cluster, and may wait for it: others shall not wait for these."""
+        """For requests to the cluster, which may block. Other requests have their own threads."""
         self._asking: dict[str, asyncio.Task[int]] = {}
         parts.closing.callback(self.publisher.close)
 
     async def partitions(self, topic: str) -> int:
-        """How many there are; requests that want to know of one topic at the same time ask once."""
+        """The number of partitions. Concurrent requests for one topic share one lookup."""
         known = self.topics.known_partitions(topic)
         if known is not None:
             return known
@@ -185,15 +183,15 @@ class Producing:
             del self._asking[topic]
 
     async def publish(self, topic: str, records: Sequence[OutgoingRecord]) -> list[Outcome]:
-        """Nothing is sent if one of them names a partition that there is not."""
+        """Nothing is sent if a record names a partition that does not exist."""
         count = await self.partitions(topic)
         for number, record in enumerate(records):
             if record.partition >= count:
-                self.topics.forget(topic)  # it may have been added a moment ago: the next try knows
+                self.topics.forget(topic)  # it may be new: the next request reads the number again
                 raise ApiError(
                     404,
                     f"record {number}: topic {topic!r} has no partition {record.partition}",
-                    f"it has {count}, counted from 0; nothing was written",
+                    f"it has partitions 0 to {count - 1}; nothing was written",
                     code=40404,
                 )
         outcomes = await self.publisher.publish(topic, records)
@@ -215,88 +213,88 @@ class ProduceRoutes:
             endpoint("POST", "/v1/topics/{topic}/produce", self.records, doc=RECORDS, reads_body=False),
         ]
 
-    async def one(self, asked: ApiRequest) -> Response:
-        topic, forms = asked.path("topic"), _forms(asked, Form.TEXT, Form.BASE64)
-        async with self._body(asked) as body:
+    async def one(self, req: ApiRequest) -> Response:
+        topic, forms = req.path("topic"), _forms(req, Form.TEXT, Form.BASE64)
+        async with self._body(req) as body:
             message = read_records(Message, body, *forms)
-            (outcome,) = await self._publish(asked, topic, [message], forms)
+            (outcome,) = await self._publish(req, topic, [message], forms)
         if isinstance(outcome, ApiError):
             raise outcome
         return json_response({"topic": topic, **outcome._asdict()})
 
-    async def batch(self, asked: ApiRequest) -> Response:
-        topic, forms = asked.path("topic"), _forms(asked, Form.TEXT, Form.BASE64)
-        async with self._body(asked) as body:
-            outcomes = await self._publish(asked, topic, read_records(Messages, body, *forms).messages, forms)
-        return _answer(asked, outcomes, {})
+    async def batch(self, req: ApiRequest) -> Response:
+        topic, forms = req.path("topic"), _forms(req, Form.TEXT, Form.BASE64)
+        async with self._body(req) as body:
+            outcomes = await self._publish(req, topic, read_records(Messages, body, *forms).messages, forms)
+        return _answer(req, outcomes, {})
 
-    async def records(self, asked: ApiRequest) -> Response:
-        topic, forms = asked.path("topic"), _forms(asked, Form.TEXT, Form.JSON)
-        async with self._body(asked) as body:
-            outcomes = await self._publish(asked, topic, read_records(Records, body, *forms).records, forms)
-        return _answer(asked, outcomes, {"topic": topic})
+    async def records(self, req: ApiRequest) -> Response:
+        topic, forms = req.path("topic"), _forms(req, Form.TEXT, Form.JSON)
+        async with self._body(req) as body:
+            outcomes = await self._publish(req, topic, read_records(Records, body, *forms).records, forms)
+        return _answer(req, outcomes, {"topic": topic})
 
-    def _body(self, asked: ApiRequest) -> Any:
+    def _body(self, req: ApiRequest) -> Any:
         limits = self._producing.limits
-        return self._producing.in_flight.body(asked.request, limits.max_body_bytes, limits.body_timeout_s)
+        return self._producing.in_flight.body(req.request, limits.max_body_bytes, limits.body_timeout_s)
 
     async def _publish(
-        self, asked: ApiRequest, topic: str, messages: list[Message[Any, Any]], forms: tuple[Form, Form]
+        self, req: ApiRequest, topic: str, messages: list[Message[Any, Any]], forms: tuple[Form, Form]
     ) -> list[Outcome]:
         most = self._producing.limits.max_records
         if not 0 < len(messages) <= most:
             raise ApiError(422, f"{len(messages)} records in one request", f"send from 1 to {most}")
         if Form.SCHEMA in forms:
             threads = self._producing.threads
-            records = await to_thread.run_sync(self._encoded, asked, topic, messages, forms, limiter=threads)
+            records = await to_thread.run_sync(self._encoded, req, topic, messages, forms, limiter=threads)
         else:
             records = outgoing(messages, *forms, _no_schema, _no_schema)
         return await self._producing.publish(topic, records)
 
     def _encoded(
-        self, asked: ApiRequest, topic: str, messages: list[Message[Any, Any]], forms: tuple[Form, Form]
+        self, req: ApiRequest, topic: str, messages: list[Message[Any, Any]], forms: tuple[Form, Form]
     ) -> list[OutgoingRecord]:
-        """May ask the cluster for the schema, and take a while."""
+        """May send requests to the cluster for the schema, so it runs in a thread."""
         key_of, value_of = (
-            self._schema(asked, topic, part) if form is Form.SCHEMA else _no_schema
+            self._schema(req, topic, part) if form is Form.SCHEMA else _no_schema
             for part, form in zip(("key", "value"), forms, strict=True)
         )
         return outgoing(messages, *forms, key_of, value_of)
 
-    def _schema(self, asked: ApiRequest, topic: str, part: str) -> Encode:
-        number = asked.number(f"{part}_schema_id", 0)
+    def _schema(self, req: ApiRequest, topic: str, part: str) -> Encode:
+        number = req.number(f"{part}_schema_id", 0)
         encoders = self._producing.encoders
         try:
             if number:
                 return encoders.by_id(number).encode
             return encoders.version(parse_subject(f"{topic}-{part}")).encode
         except InvalidValueError as error:
-            raise ApiError(422, str(error), "name another schema") from None
+            raise ApiError(422, str(error), "use another schema") from None
 
 
 def _no_schema(value: Any) -> bytes:
-    raise AssertionError("only forms of a schema are encoded")
+    raise AssertionError("only the form schema is encoded")
 
 
-def _forms(asked: ApiRequest, key: Form, value: Form) -> tuple[Form, Form]:
-    return _form(asked, "key_format", key), _form(asked, "value_format", value)
+def _forms(req: ApiRequest, key: Form, value: Form) -> tuple[Form, Form]:
+    return _form(req, "key_format", key), _form(req, "value_format", value)
 
 
-def _form(asked: ApiRequest, name: str, default: Form) -> Form:
-    text = asked.text(name)
+def _form(req: ApiRequest, name: str, default: Form) -> Form:
+    text = req.text(name)
     if not text:
         return default
     try:
         return Form(text)
     except ValueError:
         raise ApiError(
-            400, f"?{name}={text} is not known", f"give one of {', '.join(form.value for form in Form)}"
+            400, f"?{name}={text} is unknown", f"give one of {', '.join(form.value for form in Form)}"
         ) from None
 
 
-def _answer(asked: ApiRequest, outcomes: Sequence[Outcome], document: dict[str, Any]) -> Response:
-    """200 if all are stored, 207 if some are; if none is, the first one's error."""
-    path = asked.request.scope["path"]
+def _answer(req: ApiRequest, outcomes: Sequence[Outcome], document: dict[str, Any]) -> Response:
+    """200 if all records are stored, 207 if some are; if none is, the error of the first."""
+    path = req.request.scope["path"]
     offsets: list[dict[str, Any]] = []
     stored = 0
     for outcome in outcomes:

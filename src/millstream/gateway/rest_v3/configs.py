@@ -1,4 +1,4 @@
-"""Confluent's REST v3: settings of topics, of brokers, and of all brokers together."""
+"""Confluent's REST v3: settings of topics, of single brokers, and of all brokers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,20 +23,20 @@ from millstream.gateway.rest_v3.resources import (
 
 @dataclass(frozen=True, slots=True)
 class _Holder:
-    """Whose settings they are, in one request."""
+    """The topic or broker whose settings a request is about."""
 
     resource: ConfigResource
     name: str
     kind: str
     path: tuple[object, ...]
     named: tuple[tuple[str, object], ...]
-    """Up to the setting itself, whose part of the name comes last."""
+    """The parts of the resource name before the setting."""
     setting_part: str
     fields: dict[str, Any]
 
 
 class ConfigRoutes:
-    """The same operations at three places."""
+    """The same operations for topics, brokers, and all brokers."""
 
     def __init__(self, admin: TopicAdmin, links: Callable[[ApiRequest], Links]) -> None:
         self._admin = admin
@@ -55,7 +55,7 @@ class ConfigRoutes:
 
     def _routes_at(self, base: str, holder: Callable[[ApiRequest], _Holder]) -> list[BaseRoute]:
         def bound(method: Callable[[ApiRequest, Links, _Holder], Any]) -> Callable[[ApiRequest], Any]:
-            return lambda asked: method(asked, self._links(asked), holder(asked))
+            return lambda req: method(req, self._links(req), holder(req))
 
         table: list[tuple[str, str, Callable[[ApiRequest, Links, _Holder], Any]]] = [
             ("GET", "", self.every),
@@ -69,25 +69,25 @@ class ConfigRoutes:
             for method, path, handler in table
         ]
 
-    def every(self, asked: ApiRequest, links: Links, holder: _Holder) -> Any:
+    def every(self, req: ApiRequest, links: Links, holder: _Holder) -> Any:
         rows = self._admin.settings(holder.resource, holder.name)
         if holder.resource is ConfigResource.BROKER and not holder.name:
             rows = [row for row in rows if row.source == "DYNAMIC_DEFAULT_BROKER_CONFIG"]
         return links.collection(f"{holder.kind}List", holder.path, [_shown(links, holder, row) for row in rows])
 
-    def get(self, asked: ApiRequest, links: Links, holder: _Holder) -> Any:
-        return _shown(links, holder, self._admin.setting(holder.resource, holder.name, asked.path("name")))
+    def get(self, req: ApiRequest, links: Links, holder: _Holder) -> Any:
+        return _shown(links, holder, self._admin.setting(holder.resource, holder.name, req.path("name")))
 
-    def put(self, asked: ApiRequest, links: Links, holder: _Holder) -> None:
-        change = ConfigChange(asked.path("name"), asked.read(ConfigUpdate).value)
+    def put(self, req: ApiRequest, links: Links, holder: _Holder) -> None:
+        change = ConfigChange(req.path("name"), req.read(ConfigUpdate).value)
         self._admin.change(holder.resource, holder.name, [change])
 
-    def reset(self, asked: ApiRequest, links: Links, holder: _Holder) -> None:
-        change = ConfigChange(asked.path("name"), None, ConfigOperation.DELETE)
+    def reset(self, req: ApiRequest, links: Links, holder: _Holder) -> None:
+        change = ConfigChange(req.path("name"), None, ConfigOperation.DELETE)
         self._admin.change(holder.resource, holder.name, [change])
 
-    def alter(self, asked: ApiRequest, links: Links, holder: _Holder) -> None:
-        wanted = asked.read(ConfigAlterations)
+    def alter(self, req: ApiRequest, links: Links, holder: _Holder) -> None:
+        wanted = req.read(ConfigAlterations)
         changes = [_change(row) for row in wanted.data]
         self._admin.change(holder.resource, holder.name, changes, validate_only=bool(wanted.validate_only))
 
@@ -118,16 +118,16 @@ def _shown(links: Links, holder: _Holder, row: ConfigEntry) -> dict[str, Any]:
     )
 
 
-def _topic(asked: ApiRequest) -> _Holder:
-    name = asked.path("topic_name")
+def _topic(req: ApiRequest) -> _Holder:
+    name = req.path("topic_name")
     path = ("topics", name, "configs")
     return _Holder(
         ConfigResource.TOPIC, name, "KafkaTopicConfig", path, (("topic", name),), "config", {"topic_name": name}
     )
 
 
-def _broker(asked: ApiRequest) -> _Holder:
-    number = number_from_path(asked, "broker_id", "Broker")
+def _broker(req: ApiRequest) -> _Holder:
+    number = number_from_path(req, "broker_id", "Broker")
     path = ("brokers", number, "configs")
     named = (("broker", number),)
     return _Holder(
@@ -135,6 +135,6 @@ def _broker(asked: ApiRequest) -> _Holder:
     )
 
 
-def _cluster(asked: ApiRequest) -> _Holder:
+def _cluster(req: ApiRequest) -> _Holder:
     fields = {"config_type": "BROKER"}
     return _Holder(ConfigResource.BROKER, "", "KafkaClusterConfig", ("broker-configs",), (), "broker-config", fields)

@@ -1,4 +1,4 @@
-"""Confluent's REST v3: consumer groups, their members, what these have, and how far behind they are."""
+"""Confluent's REST v3: consumer groups, members, assignments and lag."""
 
 import re
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class GroupRoutes:
         groups = BASE + "/{cluster_id}/consumer-groups"
         group = groups + "/{consumer_group_id}"
         consumer = group + "/consumers/{consumer_id}"
-        place = "/{topic_name}/partitions/{partition_id}"
+        partition = "/{topic_name}/partitions/{partition_id}"
         table: list[tuple[str, str, Callable[[ApiRequest], Any]]] = [
             ("GET", groups, self.groups),
             ("GET", group, self.group),
@@ -32,58 +32,58 @@ class GroupRoutes:
             ("GET", group + "/consumers", self.consumers),
             ("GET", consumer, self.consumer),
             ("GET", consumer + "/assignments", self.assignments),
-            ("GET", consumer + "/assignments" + place, self.assignment),
+            ("GET", consumer + "/assignments" + partition, self.assignment),
             ("GET", group + "/lag-summary", self.lag_summary),
             ("GET", group + "/lags", self.lags),
-            ("GET", group + "/lags" + place, self.lag),
+            ("GET", group + "/lags" + partition, self.lag),
         ]
         return [
             endpoint(method, path, handler, doc=GROUP_DOCS[method, path.removeprefix(groups)])
             for method, path, handler in table
         ]
 
-    def groups(self, asked: ApiRequest) -> Any:
-        links = self._links(asked)
+    def groups(self, req: ApiRequest) -> Any:
+        links = self._links(req)
         rows = [self._listed(links, row) for row in self._admin.groups()]
         return links.collection("KafkaConsumerGroupList", ("consumer-groups",), rows)
 
     def _listed(self, links: Links, row: GroupListing) -> dict[str, Any]:
         return _group(links, self._admin.group(row.name))
 
-    def group(self, asked: ApiRequest) -> Any:
-        return _group(self._links(asked), self._group(asked))
+    def group(self, req: ApiRequest) -> Any:
+        return _group(self._links(req), self._group(req))
 
-    def delete(self, asked: ApiRequest) -> None:
-        self._links(asked)
-        self._admin.delete(asked.path("consumer_group_id"))
+    def delete(self, req: ApiRequest) -> None:
+        self._links(req)
+        self._admin.delete(req.path("consumer_group_id"))
 
-    def _group(self, asked: ApiRequest) -> Group:
-        return self._admin.group(asked.path("consumer_group_id"))
+    def _group(self, req: ApiRequest) -> Group:
+        return self._admin.group(req.path("consumer_group_id"))
 
     # Members
 
-    def consumers(self, asked: ApiRequest) -> Any:
-        links, group = self._links(asked), self._group(asked)
+    def consumers(self, req: ApiRequest) -> Any:
+        links, group = self._links(req), self._group(req)
         rows = [_consumer(links, group.name, member) for member in group.members]
         return links.collection("KafkaConsumerList", ("consumer-groups", group.name, "consumers"), rows)
 
-    def consumer(self, asked: ApiRequest) -> Any:
-        return _consumer(self._links(asked), *self._member(asked))
+    def consumer(self, req: ApiRequest) -> Any:
+        return _consumer(self._links(req), *self._member(req))
 
-    def assignments(self, asked: ApiRequest) -> Any:
-        links, (group, member) = self._links(asked), self._member(asked)
-        rows = [_assignment(links, group, member, place) for place in member.assignment]
+    def assignments(self, req: ApiRequest) -> Any:
+        links, (group, member) = self._links(req), self._member(req)
+        rows = [_assignment(links, group, member, partition) for partition in member.assignment]
         path = ("consumer-groups", group, "consumers", member.member_id, "assignments")
         return links.collection("KafkaConsumerAssignmentList", path, rows)
 
-    def assignment(self, asked: ApiRequest) -> Any:
-        links, (group, member), place = self._links(asked), self._member(asked), _place(asked)
-        if place not in member.assignment:
-            raise not_found(f"Assignment of {place} to {member.member_id}")
-        return _assignment(links, group, member, place)
+    def assignment(self, req: ApiRequest) -> Any:
+        links, (group, member), partition = self._links(req), self._member(req), _topic_partition(req)
+        if partition not in member.assignment:
+            raise not_found(f"Assignment of {partition} to {member.member_id}")
+        return _assignment(links, group, member, partition)
 
-    def _member(self, asked: ApiRequest) -> tuple[str, GroupMember]:
-        group, wanted = self._group(asked), asked.path("consumer_id")
+    def _member(self, req: ApiRequest) -> tuple[str, GroupMember]:
+        group, wanted = self._group(req), req.path("consumer_id")
         for member in group.members:
             if member.member_id == wanted:
                 return group.name, member
@@ -91,23 +91,23 @@ class GroupRoutes:
 
     # Lag
 
-    def lags(self, asked: ApiRequest) -> Any:
-        links, group = self._links(asked), self._group(asked)
-        rows = [_lag(links, group, place, row) for place, row in self._admin.progress(group.name).items()]
+    def lags(self, req: ApiRequest) -> Any:
+        links, group = self._links(req), self._group(req)
+        rows = [_lag(links, group, partition, row) for partition, row in self._admin.progress(group.name).items()]
         return links.collection("KafkaConsumerLagList", ("consumer-groups", group.name, "lags"), rows)
 
-    def lag(self, asked: ApiRequest) -> Any:
-        links, group, place = self._links(asked), self._group(asked), _place(asked)
-        found = self._admin.progress(group.name).get(place)
+    def lag(self, req: ApiRequest) -> Any:
+        links, group, partition = self._links(req), self._group(req), _topic_partition(req)
+        found = self._admin.progress(group.name).get(partition)
         if found is None:
-            raise not_found(f"Offset of group {group.name} in {place}")
-        return _lag(links, group, place, found)
+            raise not_found(f"Offset of group {group.name} in {partition}")
+        return _lag(links, group, partition, found)
 
-    def lag_summary(self, asked: ApiRequest) -> Any:
-        links, group = self._links(asked), self._group(asked)
+    def lag_summary(self, req: ApiRequest) -> Any:
+        links, group = self._links(req), self._group(req)
         progress = self._admin.progress(group.name)
         if not progress:
-            raise not_found(f"Lag summary of group {group.name}", "it has committed nothing yet")
+            raise not_found(f"Lag summary of group {group.name}", "it has no committed offsets")
         most, row = max(progress.items(), key=lambda item: item[1].lag or 0)
         owner = _owner(group, most)
         path = ("consumer-groups", group.name)
@@ -128,12 +128,12 @@ class GroupRoutes:
         return links.resource("KafkaConsumerGroupLagSummary", (*path, "lag-summary"), named, fields)
 
 
-def _place(asked: ApiRequest) -> TopicPartition:
-    return TopicPartition(asked.path("topic_name"), number_from_path(asked, "partition_id", "Partition"))
+def _topic_partition(req: ApiRequest) -> TopicPartition:
+    return TopicPartition(req.path("topic_name"), number_from_path(req, "partition_id", "Partition"))
 
 
-def _owner(group: Group, place: TopicPartition) -> GroupMember | None:
-    return next((member for member in group.members if place in member.assignment), None)
+def _owner(group: Group, partition: TopicPartition) -> GroupMember | None:
+    return next((member for member in group.members if partition in member.assignment), None)
 
 
 def _group(links: Links, group: Group) -> dict[str, Any]:
@@ -168,32 +168,34 @@ def _consumer(links: Links, group: str, member: GroupMember) -> dict[str, Any]:
     return links.resource("KafkaConsumer", path, named, fields)
 
 
-def _assignment(links: Links, group: str, member: GroupMember, place: TopicPartition) -> dict[str, Any]:
+def _assignment(links: Links, group: str, member: GroupMember, partition: TopicPartition) -> dict[str, Any]:
     path = ("consumer-groups", group, "consumers", member.member_id, "assignments")
     fields = {
         "consumer_group_id": group,
         "consumer_id": member.member_id,
-        "topic_name": place.topic,
-        "partition_id": place.partition,
-        "partition": links.related("topics", place.topic, "partitions", place.partition),
-        "lag": links.related("consumer-groups", group, "lags", place.topic, "partitions", place.partition),
+        "topic_name": partition.topic,
+        "partition_id": partition.partition,
+        "partition": links.related("topics", partition.topic, "partitions", partition.partition),
+        "lag": links.related("consumer-groups", group, "lags", partition.topic, "partitions", partition.partition),
     }
     named = (
         ("consumer-group", group),
         ("consumer", member.member_id),
-        ("assignment", place.topic),
-        ("partition", place.partition),
+        ("assignment", partition.topic),
+        ("partition", partition.partition),
     )
-    return links.resource("KafkaConsumerAssignment", (*path, place.topic, "partitions", place.partition), named, fields)
+    return links.resource(
+        "KafkaConsumerAssignment", (*path, partition.topic, "partitions", partition.partition), named, fields
+    )
 
 
-def _lag(links: Links, group: Group, place: TopicPartition, row: GroupOffset) -> dict[str, Any]:
-    owner = _owner(group, place)
-    path = ("consumer-groups", group.name, "lags", place.topic, "partitions", place.partition)
+def _lag(links: Links, group: Group, partition: TopicPartition, row: GroupOffset) -> dict[str, Any]:
+    owner = _owner(group, partition)
+    path = ("consumer-groups", group.name, "lags", partition.topic, "partitions", partition.partition)
     fields = {
         "consumer_group_id": group.name,
-        "topic_name": place.topic,
-        "partition_id": place.partition,
+        "topic_name": partition.topic,
+        "partition_id": partition.partition,
         "current_offset": row.offset,
         "log_end_offset": row.end,
         "lag": row.lag or 0,
@@ -201,5 +203,5 @@ def _lag(links: Links, group: Group, place: TopicPartition, row: GroupOffset) ->
         "instance_id": owner.instance_id if owner else None,
         "client_id": owner.client_id if owner else "",
     }
-    named = (("consumer-group", group.name), ("lag", place.topic), ("partition", place.partition))
+    named = (("consumer-group", group.name), ("lag", partition.topic), ("partition", partition.partition))
     return links.resource("KafkaConsumerLag", path, named, fields)

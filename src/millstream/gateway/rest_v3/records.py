@@ -1,9 +1,7 @@
-"""Confluent's REST v3: records produced in a stream, one line of answer for each, in order; or as a batch.
+"""Confluent's REST v3: produce records in a stream, with one line of response for each in order, or as a batch.
 
-A stream is answered while it is still being sent: what was read is on its way to the cluster at once, and as long as
-too many records wait for their answer, no more are read.
-
-Records as Confluent's REST v3 spells them, read, and their keys and values written in the formats they name.
+The response to a stream begins while the request is still being sent: records are handed to the producer at once, and
+while too many records wait for their result, no more are read.
 """
 
 import asyncio
@@ -180,35 +178,35 @@ _BATCH = msgspec.json.Decoder(Batch)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A key or value as bytes, and what the answer says of it."""
+class EncodedPart:
+    """A key or value as bytes, and its summary in the response."""
 
     data: bytes | None
     told: dict[str, Any] | None
 
 
-def to_outgoing(record: Record, key: Written, value: Written) -> OutgoingRecord:
+def to_outgoing(record: Record, key: EncodedPart, value: EncodedPart) -> OutgoingRecord:
     headers: list[tuple[str, str | bytes | None]] | None = None
     if record.headers:
         if any("\0" in header.name for header in record.headers):
-            raise ApiError(400, "a header's name must not hold the character 0")  # librdkafka would cut it there
+            raise ApiError(400, "the name of a header must not contain the character 0")  # librdkafka would cut it off
         headers = [(header.name, header.value) for header in record.headers]
     partition = -1 if record.partition_id is None else record.partition_id
     return OutgoingRecord(value.data, key.data, headers, partition, _milliseconds(record.timestamp))
 
 
 def _milliseconds(at: datetime | None) -> int:
-    """Since 1970; 0 is now. A time without a zone is of UTC."""
+    """Milliseconds since 1970; 0 is now. A time without a zone is in UTC."""
     if at is None:
         return 0
     since = ((at if at.tzinfo is not None else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
-    if not 0 < since <= _LAST:  # librdkafka would write the time of now for 0
-        raise ApiError(400, "a record's timestamp must be after 1970-01-01T00:00:00Z and before the year 10000")
+    if not 0 < since <= _LAST:  # for 0 librdkafka would write the current time
+        raise ApiError(400, "the timestamp of a record must be after 1970-01-01T00:00:00Z and before the year 10000")
     return since
 
 
-class PartWriter:
-    """Of one request. `find` may ask the cluster and blocks; `write` does not."""
+class PartEncoder:
+    """Encodes the keys and values of one request. `find` may block on the cluster; `write` does not."""
 
     def __init__(self, registry: Registry, encoders: Encoders, topic: str) -> None:
         self._registry = registry
@@ -224,14 +222,14 @@ class PartWriter:
         """`which`: key or value."""
         type_, subject, strategy, schema_id, version, schema = part.choice
         if type_ is not None and type_ not in _SCHEMA_TYPES:
-            raise ApiError(400, f"the type {type_!r} is not known: {_HOW}")
+            raise ApiError(400, f"type {type_!r} is unknown: {_HOW}")
         if strategy not in (None, "TOPIC_NAME"):
-            raise ApiError(400, f"subject_name_strategy {strategy} is not offered: give the subject instead")
+            raise ApiError(400, f"subject_name_strategy {strategy} is not supported: give the subject instead")
         place = parse_subject(subject or f"{self._topic}-{which}")
         try:
             if schema is not None:
                 if type_ is None:
-                    raise ApiError(400, f"a schema needs its type: {_HOW}")
+                    raise ApiError(400, f"a schema needs a type: {_HOW}")
                 stored = self._registry.register(place, SchemaRequest(schema, _SCHEMA_TYPES[type_], (), None, None))
                 encoder = self._encoders.of(stored)
             elif schema_id is not None:
@@ -244,13 +242,13 @@ class PartWriter:
             raise ApiError(400, f"schema {encoder.stored.id} is {encoder.stored.type}, not {type_}")
         self._found[which, *part.choice] = encoder
 
-    def write(self, part: RecordPart | None, which: str) -> Written:
+    def write(self, part: RecordPart | None, which: str) -> EncodedPart:
         if part is None:
-            return Written(None, None)
+            return EncodedPart(None, None)
         raw = bytes(part.data)
         if part.type in _PLAIN_TYPES:
             data = None if raw == _NULL else _plain(part.type, raw)
-            return Written(data, {"type": part.type, "size": len(data or b"")})
+            return EncodedPart(data, {"type": part.type, "size": len(data or b"")})
         encoder = self._found[which, *part.choice]
         try:
             data = None if raw == _NULL else encoder.encode(msgspec.json.decode(raw))
@@ -264,26 +262,26 @@ class PartWriter:
             "schema_version": stored.version,
             "size": len(data or b""),
         }
-        return Written(data, told)
+        return EncodedPart(data, told)
 
 
 def _plain(type_: str | None, raw: bytes) -> bytes:
     if type_ == "JSON":
         return raw
     if not raw.startswith(b'"'):
-        raise ApiError(400, f"data of the type {type_} must be a string")
+        raise ApiError(400, f"data of type {type_} must be a string")
     text: str = msgspec.json.decode(raw, type=str)
     if type_ == "STRING":
         return text.encode()
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise ApiError(400, "data of the type BINARY must be base64") from None
+        raise ApiError(400, "data of type BINARY must be base64") from None
 
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _MAX_WAITING = 1_000
-"""Records of one stream that have no answer yet."""
+"""Records of one stream that have no result yet."""
 _TOPIC = BASE + "/{cluster_id}/topics/{topic_name}"
 _MISSING = "Null input provided. Data is required."
 
@@ -300,51 +298,51 @@ class RecordRoutes:
             endpoint("POST", f"{_TOPIC}/records:batch", self.batch, doc=BATCH_DOC, reads_body=False),
         ]
 
-    async def _lane(self, asked: ApiRequest) -> "_Lane":
-        threads, topic = self._producing.threads, asked.path("topic_name")
-        links = await to_thread.run_sync(self._links, asked, limiter=threads)
+    async def _sender(self, req: ApiRequest) -> "_RecordSender":
+        threads, topic = self._producing.threads, req.path("topic_name")
+        links = await to_thread.run_sync(self._links, req, limiter=threads)
         partitions = await self._producing.partitions(topic)
-        writer = PartWriter(self._registry, self._producing.encoders, topic)
-        return _Lane(self._producing, writer, links.cluster_id, topic, partitions, asked.request.scope["path"])
+        writer = PartEncoder(self._registry, self._producing.encoders, topic)
+        return _RecordSender(self._producing, writer, links.cluster_id, topic, partitions, req.request.scope["path"])
 
-    async def stream(self, asked: ApiRequest) -> Response:
-        lane = await self._lane(asked)
+    async def stream(self, req: ApiRequest) -> Response:
+        sender = await self._sender(req)
         waiting: asyncio.Queue[asyncio.Future[dict[str, Any]] | None] = asyncio.Queue(_MAX_WAITING)
-        reader = asyncio.create_task(self._read(asked, lane, waiting))
+        reader = asyncio.create_task(self._read(req, sender, waiting))
         first = await waiting.get()
         if first is None:
             await reader
             raise ApiError(400, _MISSING)
-        return _Lines(_answers(first, waiting, reader))
+        return _LineResponse(_answers(first, waiting, reader))
 
     async def _read(
-        self, asked: ApiRequest, lane: "_Lane", waiting: "asyncio.Queue[asyncio.Future[dict[str, Any]] | None]"
+        self, req: ApiRequest, sender: "_RecordSender", waiting: "asyncio.Queue[asyncio.Future[dict[str, Any]] | None]"
     ) -> None:
-        """Until the stream ends, or makes no sense any more."""
+        """Reads until the stream ends or is invalid."""
         try:
-            async for data in split(asked.request.stream(), self._producing.limits.max_body_bytes):
-                await waiting.put(await lane.send(data))
+            async for data in split(req.request.stream(), self._producing.limits.max_body_bytes):
+                await waiting.put(await sender.send(data))
         except BrokenStreamError as error:
-            await waiting.put(lane.refused(ApiError(400, f"{error}; nothing after it was read")))
+            await waiting.put(sender.refused(ApiError(400, f"{error}; the rest was not read")))
         except ClientDisconnect:
             pass
-        except Exception:  # whoever waits for lines must not wait for ever
-            logger.exception("stream_failed topic=%s", asked.path("topic_name"))
-            await waiting.put(lane.refused(ApiError(500, INTERNAL_ERROR)))
+        except Exception:  # the reader of the lines must not wait forever
+            _log.exception("stream_failed topic=%s", req.path("topic_name"))
+            await waiting.put(sender.refused(ApiError(500, INTERNAL_ERROR)))
         await waiting.put(None)
 
-    async def batch(self, asked: ApiRequest) -> Response:
-        lane, limits = await self._lane(asked), self._producing.limits
+    async def batch(self, req: ApiRequest) -> Response:
+        sender, limits = await self._sender(req), self._producing.limits
         successes: list[dict[str, Any]] = []
         failures: list[dict[str, Any]] = []
-        whole = self._producing.in_flight.body(asked.request, limits.max_body_bytes, limits.body_timeout_s)
+        whole = self._producing.in_flight.body(req.request, limits.max_body_bytes, limits.body_timeout_s)
         async with whole as body:
             entries = read_json(body, _BATCH).entries
             ids = [entry.id for entry in entries]
             if not 0 < len(entries) <= limits.max_records or not all(ids) or len(set(ids)) < len(ids):
-                message = f"a batch has from 1 to {limits.max_records} entries, each with an id of its own"
+                message = f"a batch has from 1 to {limits.max_records} entries, each with a different id"
                 raise ApiError(400, message)
-            answers = [await lane.send_record(entry, 0) for entry in entries]
+            answers = [await sender.send_record(entry, 0) for entry in entries]
             for entry, answer in zip(entries, answers, strict=True):
                 told = {"id": entry.id, **await answer}
                 (successes if told["error_code"] == 200 else failures).append(told)
@@ -353,11 +351,11 @@ class RecordRoutes:
         return json_response({"successes": successes, "failures": failures}, status=207)
 
 
-class _Lane:
-    """The way of one request's records into one topic."""
+class _RecordSender:
+    """Sends the records of one request to one topic."""
 
     def __init__(
-        self, producing: Producing, writer: PartWriter, cluster_id: str, topic: str, partitions: int, path: str
+        self, producing: Producing, writer: PartEncoder, cluster_id: str, topic: str, partitions: int, path: str
     ) -> None:
         self._producing = producing
         self._writer = writer
@@ -374,7 +372,7 @@ class _Lane:
         return await self.send_record(record, len(data))
 
     async def send_record(self, record: Record, size: int) -> "asyncio.Future[dict[str, Any]]":
-        """On its way when this returns, unless it was refused; the future is its answer."""
+        """Hands the record to the producer unless it is refused. The future has its result."""
         try:
             for part, which in ((record.key, "key"), (record.value, "value")):
                 if part is not None and self._writer.needs_schema(part, which):
@@ -390,7 +388,7 @@ class _Lane:
         return asyncio.ensure_future(self._answer(outcome, key, value, size))
 
     async def _answer(
-        self, pending: "asyncio.Future[list[Outcome]]", key: Written, value: Written, size: int
+        self, pending: "asyncio.Future[list[Outcome]]", key: EncodedPart, value: EncodedPart, size: int
     ) -> dict[str, Any]:
         try:
             (outcome,) = await self._producing.publisher.outcome(pending)
@@ -429,7 +427,7 @@ async def _answers(
     waiting: "asyncio.Queue[asyncio.Future[dict[str, Any]] | None]",
     reader: "asyncio.Task[None]",
 ) -> AsyncIterator[bytes]:
-    """Lines in the order of the records; those that are known together go out together."""
+    """Lines in the order of the records; results that are ready together are sent together."""
     pending: asyncio.Future[dict[str, Any]] | None = first
     try:
         while pending is not None:
@@ -449,9 +447,9 @@ async def _answers(
         reader.cancel()
 
 
-class _Lines(Response):
-    """Sends while the request is still being read. (Starlette's own streaming answer listens for the caller's leaving,
-    and would swallow what of the request is still to come.)"""
+class _LineResponse(Response):
+    """Sends while the request is still being read. (Starlette's StreamingResponse waits for a disconnect, and would
+    discard the rest of the request.)"""
 
     def __init__(self, lines: AsyncIterator[bytes]) -> None:
         super().__init__(None, 200, None, JSON)

@@ -17,8 +17,8 @@ BASE = "/v3/clusters"
 class Links:
     """URLs below one cluster, with the host that the caller used."""
 
-    def __init__(self, asked: ApiRequest, cluster_id: str) -> None:
-        url = asked.request.url
+    def __init__(self, req: ApiRequest, cluster_id: str) -> None:
+        url = req.request.url
         self.cluster_id = cluster_id
         self._clusters = f"{url.scheme}://{url.netloc}{BASE}"
 
@@ -56,9 +56,9 @@ def not_found(what: str, hint: str = "") -> ApiError:
     return ApiError(404, f"{what} cannot be found", hint)
 
 
-def number_from_path(asked: ApiRequest, name: str, what: str) -> int:
+def number_from_path(req: ApiRequest, name: str, what: str) -> int:
     """A number in the path; 404 for text that is not a number."""
-    text = asked.path(name)
+    text = req.path(name)
     if not text.isascii() or not text.isdecimal() or len(text) > 10:
         raise not_found(f"{what} {text}")
     return int(text)

@@ -1,7 +1,4 @@
-"""Confluent's REST v3: clusters, brokers, topics, partitions and replicas.
-
-Confluent's REST v3: replicas as brokers hold them, and replicas that are being moved.
-"""
+"""Confluent's REST v3: clusters, brokers, topics, partitions, replicas and reassignments."""
 
 from collections.abc import Callable
 from typing import Any
@@ -61,14 +58,14 @@ class TopicRoutes:
 
     # Clusters and brokers
 
-    def clusters(self, asked: ApiRequest) -> Any:
-        links = Links(asked, self._admin.cluster().cluster_id)
+    def clusters(self, req: ApiRequest) -> Any:
+        links = Links(req, self._admin.cluster().cluster_id)
         document = links.collection("KafkaClusterList", (), [self._cluster(links)])
         document["metadata"]["self"] = links.clusters
         return document
 
-    def cluster(self, asked: ApiRequest) -> Any:
-        return self._cluster(self._links(asked))
+    def cluster(self, req: ApiRequest) -> Any:
+        return self._cluster(self._links(req))
 
     def _cluster(self, links: Links) -> dict[str, Any]:
         controller = self._admin.cluster().controller_id
@@ -83,13 +80,13 @@ class TopicRoutes:
         }
         return links.resource("KafkaCluster", (), (), fields)
 
-    def brokers(self, asked: ApiRequest) -> Any:
-        links = self._links(asked)
+    def brokers(self, req: ApiRequest) -> Any:
+        links = self._links(req)
         rows = [_broker(links, row) for row in self._admin.cluster().brokers]
         return links.collection("KafkaBrokerList", ("brokers",), rows)
 
-    def broker(self, asked: ApiRequest) -> Any:
-        links, number = self._links(asked), number_from_path(asked, "broker_id", "Broker")
+    def broker(self, req: ApiRequest) -> Any:
+        links, number = self._links(req), number_from_path(req, "broker_id", "Broker")
         for row in self._admin.cluster().brokers:
             if row.id == number:
                 return _broker(links, row)
@@ -97,16 +94,16 @@ class TopicRoutes:
 
     # Topics
 
-    def topics(self, asked: ApiRequest) -> Any:
-        links = self._links(asked)
+    def topics(self, req: ApiRequest) -> Any:
+        links = self._links(req)
         return links.collection("KafkaTopicList", ("topics",), [_topic(links, row) for row in self._admin.topics()])
 
-    def topic(self, asked: ApiRequest) -> Any:
-        return _topic(self._links(asked), self._admin.topic(asked.path("topic_name")))
+    def topic(self, req: ApiRequest) -> Any:
+        return _topic(self._links(req), self._admin.topic(req.path("topic_name")))
 
-    def create(self, asked: ApiRequest) -> Any:
-        links = self._links(asked)
-        wanted = asked.read(NewTopic)
+    def create(self, req: ApiRequest) -> Any:
+        links = self._links(req)
+        wanted = req.read(NewTopic)
         name, validate_only = wanted.topic_name, bool(wanted.validate_only)
         partitions = -1 if wanted.partitions_count is None else wanted.partitions_count
         replication = -1 if wanted.replication_factor is None else wanted.replication_factor
@@ -122,41 +119,41 @@ class TopicRoutes:
             return _topic(links, TopicInfo(name, _NO_ID, [], is_internal=False))
         return _topic(links, self._admin.topic(name))
 
-    def delete(self, asked: ApiRequest) -> None:
-        self._links(asked)
-        self._admin.delete(asked.path("topic_name"))
+    def delete(self, req: ApiRequest) -> None:
+        self._links(req)
+        self._admin.delete(req.path("topic_name"))
 
-    def grow(self, asked: ApiRequest) -> Any:
-        links, name = self._links(asked), asked.path("topic_name")
-        self._admin.add_partitions(name, asked.read(PartitionsCount).partitions_count)
+    def grow(self, req: ApiRequest) -> Any:
+        links, name = self._links(req), req.path("topic_name")
+        self._admin.add_partitions(name, req.read(PartitionsCount).partitions_count)
         return _topic(links, self._admin.topic(name))
 
     # Partitions and replicas
 
-    def partitions(self, asked: ApiRequest) -> Any:
-        links, topic = self._links(asked), self._admin.topic(asked.path("topic_name"))
+    def partitions(self, req: ApiRequest) -> Any:
+        links, topic = self._links(req), self._admin.topic(req.path("topic_name"))
         rows = [_partition(links, topic.name, row) for row in topic.partitions]
         return links.collection("KafkaPartitionList", ("topics", topic.name, "partitions"), rows)
 
-    def partition(self, asked: ApiRequest) -> Any:
-        return _partition(self._links(asked), *self._one_partition(asked))
+    def partition(self, req: ApiRequest) -> Any:
+        return _partition(self._links(req), *self._one_partition(req))
 
-    def replicas(self, asked: ApiRequest) -> Any:
-        links, (name, row) = self._links(asked), self._one_partition(asked)
+    def replicas(self, req: ApiRequest) -> Any:
+        links, (name, row) = self._links(req), self._one_partition(req)
         data = [shown_replica(links, name, row, broker) for broker in row.replicas]
         return links.collection("KafkaReplicaList", ("topics", name, "partitions", row.index, "replicas"), data)
 
-    def replica(self, asked: ApiRequest) -> Any:
-        links, (name, row) = self._links(asked), self._one_partition(asked)
-        broker = number_from_path(asked, "broker_id", "Replica")
+    def replica(self, req: ApiRequest) -> Any:
+        links, (name, row) = self._links(req), self._one_partition(req)
+        broker = number_from_path(req, "broker_id", "Replica")
         if broker not in row.replicas:
             raise not_found(f"Replica {broker} of partition {row.index} of topic {name}")
         return shown_replica(links, name, row, broker)
 
-    def _one_partition(self, asked: ApiRequest) -> tuple[str, PartitionInfo]:
+    def _one_partition(self, req: ApiRequest) -> tuple[str, PartitionInfo]:
         topic, number = (
-            self._admin.topic(asked.path("topic_name")),
-            number_from_path(asked, "partition_id", "Partition"),
+            self._admin.topic(req.path("topic_name")),
+            number_from_path(req, "partition_id", "Partition"),
         )
         if number >= len(topic.partitions):
             raise not_found(f"Partition {number} of topic {topic.name}")
@@ -220,7 +217,7 @@ class ReplicaRoutes:
         self._links = links
 
     def routes(self) -> list[BaseRoute]:
-        """Those with a dash, which means all, come before those with a name in its place."""
+        """Paths with a dash, which means all, are matched before those with a name."""
         table: list[tuple[str, Callable[[ApiRequest], Any]]] = [
             ("/brokers/{broker_id}/partition-replicas", self.of_broker),
             ("/topics/-/partitions/-/reassignment", self.all_moves),
@@ -230,8 +227,8 @@ class ReplicaRoutes:
         cluster = BASE + "/{cluster_id}"
         return [endpoint("GET", cluster + path, handler, doc=REPLICA_DOCS[path]) for path, handler in table]
 
-    def of_broker(self, asked: ApiRequest) -> Any:
-        links, broker = self._links(asked), number_from_path(asked, "broker_id", "Broker")
+    def of_broker(self, req: ApiRequest) -> Any:
+        links, broker = self._links(req), number_from_path(req, "broker_id", "Broker")
         if broker not in {row.id for row in self._admin.cluster().brokers}:
             raise not_found(f"Broker {broker}")
         rows = [
@@ -242,18 +239,18 @@ class ReplicaRoutes:
         ]
         return links.collection("KafkaReplicaList", ("brokers", broker, "partition-replicas"), rows)
 
-    def all_moves(self, asked: ApiRequest) -> Any:
-        return self._shown_moves(self._links(asked), "-", self._cluster.reassignments())
+    def all_moves(self, req: ApiRequest) -> Any:
+        return self._shown_moves(self._links(req), "-", self._cluster.reassignments())
 
-    def moves_of_topic(self, asked: ApiRequest) -> Any:
-        links, topic = self._links(asked), self._admin.topic(asked.path("topic_name")).name
+    def moves_of_topic(self, req: ApiRequest) -> Any:
+        links, topic = self._links(req), self._admin.topic(req.path("topic_name")).name
         return self._shown_moves(
             links, topic, [row for row in self._cluster.reassignments() if row.partition.topic == topic]
         )
 
-    def move(self, asked: ApiRequest) -> Any:
-        links, topic = self._links(asked), self._admin.topic(asked.path("topic_name")).name
-        place = TopicPartition(topic, number_from_path(asked, "partition_id", "Partition"))
+    def move(self, req: ApiRequest) -> Any:
+        links, topic = self._links(req), self._admin.topic(req.path("topic_name")).name
+        place = TopicPartition(topic, number_from_path(req, "partition_id", "Partition"))
         for row in self._cluster.reassignments():
             if row.partition == place:
                 return _shown(links, row)

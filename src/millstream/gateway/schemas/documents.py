@@ -109,13 +109,13 @@ class CompatibilityResult(Struct):
 # Requests
 
 
-def read_subject(asked: ApiRequest) -> Subject:
-    return parse_subject(asked.path("subject"))
+def read_subject(req: ApiRequest) -> Subject:
+    return parse_subject(req.path("subject"))
 
 
-def read_version(asked: ApiRequest) -> int | None:
+def read_version(req: ApiRequest) -> int | None:
     """None is the latest."""
-    text = asked.path("version")
+    text = req.path("version")
     if text in ("latest", "-1"):
         return None
     if not text.isdecimal() or len(text) > 10 or not 1 <= int(text) <= _MAX_VERSION:
@@ -123,9 +123,9 @@ def read_version(asked: ApiRequest) -> int | None:
     return int(text)
 
 
-def read_request(asked: ApiRequest) -> SchemaRequest:
+def read_request(req: ApiRequest) -> SchemaRequest:
     try:
-        sent = asked.read(SentSchema, 422)
+        sent = req.read(SentSchema, 422)
     except ApiError as error:
         if error.status != 422:
             raise
@@ -148,9 +148,9 @@ def _positive(number: int | None) -> int | None:
 # Responses
 
 
-def shown_content(registry: Registry, schema: StoredSchema, asked: ApiRequest) -> dict[str, Any]:
+def shown_content(registry: Registry, schema: StoredSchema, req: ApiRequest) -> dict[str, Any]:
     """The fields of a schema without its subject."""
-    form = asked.text("format")
+    form = req.text("format")
     if form and not any(form in format_.forms for format_ in FORMATS.values()):
         known = sorted({form for format_ in FORMATS.values() for form in format_.forms})
         raise ApiError(422, f"?format={form} is unknown: give one of {', '.join(known)}, or leave it out")
@@ -160,7 +160,7 @@ def shown_content(registry: Registry, schema: StoredSchema, asked: ApiRequest) -
     fits = schema.type in FORMATS and form in FORMATS[schema.type].forms
     document["schema"] = registry.rendered(schema, form) if fits else schema.text
     if schema.references:
-        qualified = asked.text("referenceFormat", "reference_format").lower() == "qualified"
+        qualified = req.text("referenceFormat", "reference_format").lower() == "qualified"
         document["references"] = [_shown_reference(schema, row, qualified) for row in schema.references]
     if schema.metadata:
         document["metadata"] = schema.metadata
@@ -169,9 +169,9 @@ def shown_content(registry: Registry, schema: StoredSchema, asked: ApiRequest) -
     return document
 
 
-def shown_version(registry: Registry, schema: StoredSchema, asked: ApiRequest) -> dict[str, Any]:
+def shown_version(registry: Registry, schema: StoredSchema, req: ApiRequest) -> dict[str, Any]:
     document = {"subject": str(schema.subject), "version": schema.version, "id": schema.id}
-    document |= shown_content(registry, schema, asked)
+    document |= shown_content(registry, schema, req)
     return document | {"deleted": True} if schema.deleted else document
 
 

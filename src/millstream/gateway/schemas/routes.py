@@ -1,8 +1,6 @@
-"""Schemas by id, subjects and their versions: Confluent's API.
+"""Registry routes (Confluent's API): schemas, subjects, versions, compatibility, config and mode, also by context.
 
-Compatibility checks, config and mode: Confluent's API.
-
-`/contexts/{context}/subjects/…`: the same API for one context, so that a client only needs another base address.
+`/contexts/{context}/subjects/…` is the same API for one context, so a client only needs another base URL.
 """
 
 from typing import Any
@@ -37,12 +35,12 @@ class SchemaRoutes:
         version = "/subjects/{subject}/versions/{version}"
         table: list[tuple[str, str, Any]] = [
             ("GET", "/schemas", self.export),
-            ("GET", "/schemas/types", lambda asked: list(FORMATS)),
+            ("GET", "/schemas/types", lambda req: list(FORMATS)),
             ("GET", "/schemas/ids/{id:int}", self.by_id),
             ("GET", "/schemas/ids/{id:int}/schema", self.text_by_id),
             ("GET", "/schemas/ids/{id:int}/subjects", self.subjects_of_id),
             ("GET", "/schemas/ids/{id:int}/versions", self.versions_of_id),
-            ("GET", "/contexts", lambda asked: asked.page(self._registry.contexts())),
+            ("GET", "/contexts", lambda req: req.page(self._registry.contexts())),
             ("GET", "/subjects", self.subjects),
             ("POST", "/subjects/{subject}", self.lookup),
             ("DELETE", "/subjects/{subject}", self.delete_subject),
@@ -62,100 +60,102 @@ class SchemaRoutes:
 
     # By id
 
-    def by_id(self, asked: ApiRequest) -> Any:
-        schema = self._by_id(asked)
-        document = shown_content(self._registry, schema, asked)
-        if asked.flag("fetchMaxId"):
+    def by_id(self, req: ApiRequest) -> Any:
+        schema = self._by_id(req)
+        document = shown_content(self._registry, schema, req)
+        if req.flag("fetchMaxId"):
             document["maxId"] = self._registry.highest_id(schema.subject)
         return document
 
-    def text_by_id(self, asked: ApiRequest) -> Response:
-        return self._text(self._by_id(asked), asked)
+    def text_by_id(self, req: ApiRequest) -> Response:
+        return self._text(self._by_id(req), req)
 
-    def subjects_of_id(self, asked: ApiRequest) -> Any:
-        return asked.page(list(dict.fromkeys(str(row.subject) for row in self._places(asked))))
+    def subjects_of_id(self, req: ApiRequest) -> Any:
+        return req.page(list(dict.fromkeys(str(row.subject) for row in self._versions_of_id(req))))
 
-    def versions_of_id(self, asked: ApiRequest) -> Any:
-        return asked.page([{"subject": str(row.subject), "version": row.version} for row in self._places(asked)])
+    def versions_of_id(self, req: ApiRequest) -> Any:
+        return req.page([{"subject": str(row.subject), "version": row.version} for row in self._versions_of_id(req)])
 
-    def _by_id(self, asked: ApiRequest) -> StoredSchema:
-        number, subject = int(asked.path("id")), self._subject_asked_for(asked)
-        return self._registry.fresh(lambda: self._registry.by_id(number, subject))
+    def _by_id(self, req: ApiRequest) -> StoredSchema:
+        number, subject = int(req.path("id")), self._subject_asked_for(req)
+        return self._registry.retry_if_missing(lambda: self._registry.by_id(number, subject))
 
-    def _places(self, asked: ApiRequest) -> list[StoredSchema]:
-        number, subject, deleted = int(asked.path("id")), self._subject_asked_for(asked), asked.flag("deleted")
-        return self._registry.fresh(lambda: self._registry.places(number, subject, deleted=deleted))
+    def _versions_of_id(self, req: ApiRequest) -> list[StoredSchema]:
+        number, subject, deleted = int(req.path("id")), self._subject_asked_for(req), req.flag("deleted")
+        return self._registry.retry_if_missing(lambda: self._registry.versions_of_id(number, subject, deleted=deleted))
 
     @staticmethod
-    def _subject_asked_for(asked: ApiRequest) -> Subject | None:
-        text = asked.text("subject")
+    def _subject_asked_for(req: ApiRequest) -> Subject | None:
+        text = req.text("subject")
         return split_context(text) if text else None
 
-    def _text(self, schema: StoredSchema, asked: ApiRequest) -> Response:
-        text = shown_content(self._registry, schema, asked)["schema"]
+    def _text(self, schema: StoredSchema, req: ApiRequest) -> Response:
+        text = shown_content(self._registry, schema, req)["schema"]
         return PlainTextResponse(text, media_type=MEDIA_TYPE)
 
     # Subjects
 
-    def subjects(self, asked: ApiRequest) -> Any:
-        prefix = asked.text("subjectPrefix") or EVERY_CONTEXT
-        deleted, only = asked.flag("deleted"), asked.flag("deletedOnly", "deleted_only")
-        return asked.page(self._registry.subjects(prefix, deleted=deleted, deleted_only=only))
+    def subjects(self, req: ApiRequest) -> Any:
+        prefix = req.text("subjectPrefix") or EVERY_CONTEXT
+        deleted, only = req.flag("deleted"), req.flag("deletedOnly", "deleted_only")
+        return req.page(self._registry.subjects(prefix, deleted=deleted, deleted_only=only))
 
-    def export(self, asked: ApiRequest) -> Any:
-        prefix = asked.text("subjectPrefix") or EVERY_CONTEXT
-        rows = self._registry.export(prefix, deleted=asked.flag("deleted"), latest_only=asked.flag("latestOnly"))
-        return [shown_version(self._registry, row, asked) for row in asked.page(rows)]
+    def export(self, req: ApiRequest) -> Any:
+        prefix = req.text("subjectPrefix") or EVERY_CONTEXT
+        rows = self._registry.export(prefix, deleted=req.flag("deleted"), latest_only=req.flag("latestOnly"))
+        return [shown_version(self._registry, row, req) for row in req.page(rows)]
 
-    def lookup(self, asked: ApiRequest) -> Any:
-        subject, request = read_subject(asked), read_request(asked)
-        normalize, deleted = asked.flag("normalize"), asked.flag("deleted")
+    def lookup(self, req: ApiRequest) -> Any:
+        subject, request = read_subject(req), read_request(req)
+        normalize, deleted = req.flag("normalize"), req.flag("deleted")
         registry = self._registry
-        found = registry.fresh(lambda: registry.lookup(subject, request, normalize=normalize, deleted=deleted))
-        return shown_version(registry, found, asked)
+        found = registry.retry_if_missing(
+            lambda: registry.lookup(subject, request, normalize=normalize, deleted=deleted)
+        )
+        return shown_version(registry, found, req)
 
-    def latest_with_metadata(self, asked: ApiRequest) -> Any:
-        subject, deleted = read_subject(asked), asked.flag("deleted")
-        wanted = dict(zip(asked.texts("key"), asked.texts("value"), strict=False))
+    def latest_with_metadata(self, req: ApiRequest) -> Any:
+        subject, deleted = read_subject(req), req.flag("deleted")
+        wanted = dict(zip(req.texts("key"), req.texts("value"), strict=False))
         registry = self._registry
-        found = registry.fresh(lambda: registry.latest_with_metadata(subject, wanted, deleted=deleted))
-        return shown_version(registry, found, asked)
+        found = registry.retry_if_missing(lambda: registry.latest_with_metadata(subject, wanted, deleted=deleted))
+        return shown_version(registry, found, req)
 
-    def delete_subject(self, asked: ApiRequest) -> Any:
-        return self._registry.deleter.delete_subject(read_subject(asked), permanent=asked.flag("permanent"))
+    def delete_subject(self, req: ApiRequest) -> Any:
+        return self._registry.deleter.delete_subject(read_subject(req), permanent=req.flag("permanent"))
 
     # Versions
 
-    def versions(self, asked: ApiRequest) -> Any:
-        subject, deleted, only = read_subject(asked), asked.flag("deleted"), asked.flag("deletedOnly", "deleted_only")
+    def versions(self, req: ApiRequest) -> Any:
+        subject, deleted, only = read_subject(req), req.flag("deleted"), req.flag("deletedOnly", "deleted_only")
         registry = self._registry
-        found = registry.fresh(lambda: registry.versions(subject, deleted=deleted, deleted_only=only))
-        return asked.page([row.version for row in found])
+        found = registry.retry_if_missing(lambda: registry.versions(subject, deleted=deleted, deleted_only=only))
+        return req.page([row.version for row in found])
 
-    def register(self, asked: ApiRequest) -> Any:
-        subject, request = read_subject(asked), read_request(asked)
-        stored = self._registry.register(subject, request, normalize=asked.flag("normalize"))
-        # No more than the id: Confluent's clients would keep the text, and have asked for no form of it yet.
+    def register(self, req: ApiRequest) -> Any:
+        subject, request = read_subject(req), read_request(req)
+        stored = self._registry.register(subject, request, normalize=req.flag("normalize"))
+        # Only the id: Confluent's clients would cache the text, which may not be in the format they request later.
         return {"id": stored.id}
 
-    def version(self, asked: ApiRequest) -> Any:
-        return shown_version(self._registry, self._version(asked), asked)
+    def version(self, req: ApiRequest) -> Any:
+        return shown_version(self._registry, self._version(req), req)
 
-    def text_of_version(self, asked: ApiRequest) -> Response:
-        return self._text(self._version(asked), asked)
+    def text_of_version(self, req: ApiRequest) -> Response:
+        return self._text(self._version(req), req)
 
-    def delete_version(self, asked: ApiRequest) -> Any:
-        subject, version = read_subject(asked), read_version(asked)
-        return self._registry.deleter.delete_version(subject, version, permanent=asked.flag("permanent"))
+    def delete_version(self, req: ApiRequest) -> Any:
+        subject, version = read_subject(req), read_version(req)
+        return self._registry.deleter.delete_version(subject, version, permanent=req.flag("permanent"))
 
-    def referenced_by(self, asked: ApiRequest) -> Any:
-        subject, version, deleted = read_subject(asked), read_version(asked), asked.flag("deleted")
+    def referenced_by(self, req: ApiRequest) -> Any:
+        subject, version, deleted = read_subject(req), read_version(req), req.flag("deleted")
         registry = self._registry
-        return asked.page(registry.fresh(lambda: registry.referenced_by(subject, version, deleted=deleted)))
+        return req.page(registry.retry_if_missing(lambda: registry.referenced_by(subject, version, deleted=deleted)))
 
-    def _version(self, asked: ApiRequest) -> StoredSchema:
-        subject, version, deleted = read_subject(asked), read_version(asked), asked.flag("deleted")
-        return self._registry.fresh(lambda: self._registry.version(subject, version, deleted=deleted))
+    def _version(self, req: ApiRequest) -> StoredSchema:
+        subject, version, deleted = read_subject(req), read_version(req), req.flag("deleted")
+        return self._registry.retry_if_missing(lambda: self._registry.version(subject, version, deleted=deleted))
 
 
 class SchemaSettingRoutes:
@@ -177,49 +177,49 @@ class SchemaSettingRoutes:
             for method, path, handler in table
         ]
 
-    def check_all(self, asked: ApiRequest) -> Any:
-        return self._check(asked, "all")
+    def check_all(self, req: ApiRequest) -> Any:
+        return self._check(req, "all")
 
-    def check_one(self, asked: ApiRequest) -> Any:
-        return self._check(asked, read_version(asked))
+    def check_one(self, req: ApiRequest) -> Any:
+        return self._check(req, read_version(req))
 
-    def _check(self, asked: ApiRequest, version: int | str | None) -> Any:
-        subject, request, normalize = read_subject(asked), read_request(asked), asked.flag("normalize")
+    def _check(self, req: ApiRequest, version: int | str | None) -> Any:
+        subject, request, normalize = read_subject(req), read_request(req), req.flag("normalize")
         registry = self._registry
-        found = registry.fresh(lambda: registry.check(subject, request, version, normalize=normalize))
+        found = registry.retry_if_missing(lambda: registry.check(subject, request, version, normalize=normalize))
         verdict: dict[str, Any] = {"is_compatible": not found}
-        return verdict | {"messages": found} if asked.flag("verbose") else verdict
+        return verdict | {"messages": found} if req.flag("verbose") else verdict
 
-    def config(self, asked: ApiRequest) -> Any:
-        subject, default = _scope(asked), asked.flag("defaultToGlobal")
+    def config(self, req: ApiRequest) -> Any:
+        subject, default = _scope(req), req.flag("defaultToGlobal")
         settings = self._registry.settings
-        return self._registry.fresh(lambda: settings.config(subject, default_to_global=default))
+        return self._registry.retry_if_missing(lambda: settings.config(subject, default_to_global=default))
 
-    def set_config(self, asked: ApiRequest) -> Any:
-        return self._registry.settings.set_config(_scope(asked), asked.document())
+    def set_config(self, req: ApiRequest) -> Any:
+        return self._registry.settings.set_config(_scope(req), req.document())
 
-    def delete_config(self, asked: ApiRequest) -> Any:
-        return self._registry.settings.delete_config(_scope(asked))
+    def delete_config(self, req: ApiRequest) -> Any:
+        return self._registry.settings.delete_config(_scope(req))
 
-    def mode(self, asked: ApiRequest) -> Any:
-        subject, default = _scope(asked), asked.flag("defaultToGlobal")
+    def mode(self, req: ApiRequest) -> Any:
+        subject, default = _scope(req), req.flag("defaultToGlobal")
         settings = self._registry.settings
-        return {"mode": self._registry.fresh(lambda: settings.mode(subject, default_to_global=default))}
+        return {"mode": self._registry.retry_if_missing(lambda: settings.mode(subject, default_to_global=default))}
 
-    def set_mode(self, asked: ApiRequest) -> Any:
-        wanted = asked.document().get("mode")
+    def set_mode(self, req: ApiRequest) -> Any:
+        wanted = req.document().get("mode")
         if not isinstance(wanted, str):
             raise invalid_mode('send {"mode": "READWRITE"}, READONLY, READONLY_OVERRIDE or IMPORT')
-        return {"mode": self._registry.settings.set_mode(_scope(asked), wanted, force=asked.flag("force"))}
+        return {"mode": self._registry.settings.set_mode(_scope(req), wanted, force=req.flag("force"))}
 
-    def delete_mode(self, asked: ApiRequest) -> Any:
-        return {"mode": self._registry.settings.delete_mode(_scope(asked))}
+    def delete_mode(self, req: ApiRequest) -> Any:
+        return {"mode": self._registry.settings.delete_mode(_scope(req))}
 
 
-def _scope(asked: ApiRequest) -> Subject | None:
-    """None is global: no subject in the path, or the default context as a whole."""
+def _scope(req: ApiRequest) -> Subject | None:
+    """None is global: no subject in the path, or the whole default context."""
     try:
-        text = asked.path("subject")
+        text = req.path("subject")
     except KeyError:
         return None
     subject = parse_subject(text, may_be_context=True)
@@ -235,7 +235,7 @@ _BEFORE_SUBJECT = {
 
 
 class ContextPaths:
-    """Rewrites a request for a context into one whose subjects name it. Paths stay encoded for the routes behind."""
+    """Rewrites the path of a context into one with qualified subjects. Paths stay encoded."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,8 +1,7 @@
-"""Where a stream of a topic is: positions of all its partitions, as the `id:` of its events spells them, and what
-`from=` may ask for.
+"""Positions of a stream: the next offset of each partition, in the `id:` of events, and the start positions of `from=`.
 
-An id such as `0:17,1:5` has for each partition the next offset, so a stream that resumes there misses and repeats
-nothing, whatever the order in which partitions came.
+An id such as `0:17,1:5` has the next offset of each partition, so a stream that resumes there repeats and misses
+nothing, whatever the order of the partitions was.
 """
 
 import datetime
@@ -25,7 +24,7 @@ def format_positions(positions: Mapping[int, int]) -> str:
 
 
 class EventId:
-    """The id of events as positions move, one at a time: with many partitions, only one of its parts changes."""
+    """The id of events while positions move. Each event changes only one part of it."""
 
     def __init__(self, positions: Mapping[int, int]) -> None:
         numbers = sorted(positions)
@@ -40,14 +39,14 @@ class EventId:
 def parse_event_id(text: str) -> Positions:
     if not _ID.fullmatch(text):
         raise ApiError(
-            400, f"Last-Event-ID {text[:60]!r} is none of this API's", "send one as it came, such as 0:17,1:5, or none"
+            400, f"Last-Event-ID {text[:60]!r} is invalid", "send the id of an event, such as 0:17,1:5, or none"
         )
     pairs = (pair.split(":") for pair in text.split(","))
     return {int(partition): min(int(offset), _MAX_OFFSET) for partition, offset in pairs}
 
 
 class Start(NamedTuple):
-    """Where to begin: at EARLIEST, LATEST or a time (ms), and so many records from there."""
+    """A start position: EARLIEST, LATEST or a time (ms), an offset, or `back` records before the end."""
 
     moment: int
     back: int = 0
@@ -63,19 +62,19 @@ def parse_start(text: str) -> Start:
         number = int(text)
         return Start(LATEST, back=-number) if text.startswith("-") else Start(EARLIEST, offset=number)
     try:
-        # A plus sign that was not written as %2B arrives as a space.
+        # A plus sign that was not encoded as %2B arrives as a space.
         moment = datetime.datetime.fromisoformat(re.sub(r" (\d\d:\d\d)$", r"+\1", text))
         zoned = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
         return Start(max(0, int(zoned.timestamp() * 1000)))
     except (ValueError, OverflowError):
-        raise ApiError(400, f"?from={text[:60]} is not known", _EXAMPLES) from None
+        raise ApiError(400, f"?from={text[:60]} is invalid", _EXAMPLES) from None
 
 
 def find_start(cluster: Cluster, topic: str, partitions: Sequence[int], start: Start) -> Positions:
-    """Blocks. Offsets that are not in the log are moved to its nearer end."""
+    """Blocks. Offsets outside of the log are moved to its nearer end."""
     places = {TopicPartition(topic, partition): partition for partition in partitions}
     found = {place: row.offset for place, row in cluster.offsets(dict.fromkeys(places, start.moment)).items()}
-    if start.moment >= 0:  # a time: -1 is where nothing was written since
+    if start.moment >= 0:  # a time: -1 means no record since
         late = [place for place, offset in found.items() if offset < 0]
         found |= {place: row.offset for place, row in cluster.offsets(dict.fromkeys(late, LATEST)).items()}
     if start.back or start.offset is not None:

@@ -1,6 +1,6 @@
-"""`GET /topics/{topic}/stream`: a topic as server-sent events, for `curl -N` and a browser's EventSource.
+"""`GET /topics/{topic}/stream`: the records of a topic as server-sent events, for `curl -N` and browsers.
 
-One stream of server-sent events: a topic's records from some positions on, first on its own, then at the tail.
+A stream first reads on its own until it has caught up, then it follows the shared tail of the topic.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ HEARTBEAT_S = 15.0
 _RETRY_MS = 1_000
 _PAUSE_S = 1.0
 _OUTSIDE_S = 2.0
-"""How long is waited for a broker to say that there is no such offset, which it does at once."""
+"""Timeout for a broker to report that an offset does not exist, which it does at once."""
 
 
 class TopicStream:
-    """`events` are bytes to be sent as they are; nothing is fetched before the last ones were taken."""
+    """`events` yields bytes to send. Nothing is fetched before the last events were taken."""
 
     def __init__(
         self,
@@ -64,15 +64,15 @@ class TopicStream:
         self._stopping = stopping
         self._trouble = ""
         self._unreadable: set[str] = set()
-        """What was said of partitions that cannot be read further: each once."""
+        """Reasons why partitions cannot be read that were sent already; each is sent once."""
         self._ended = False
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Begins with an id, so that even a stream that never had an event resumes where it was."""
+        """Begins with an id, so that a stream without events can be resumed, too."""
         yield f"retry: {_RETRY_MS}\n".encode() + self._heartbeat()
         while not self._stopping.is_set():
             before = dict(self._positions)
-            async for event in self._on_its_own():
+            async for event in self._catch_up():
                 yield event
             if self._ended:
                 break
@@ -82,7 +82,7 @@ class TopicStream:
                     await asyncio.sleep(_PAUSE_S)
                 continue
             try:
-                async for event in self._at(tail):
+                async for event in self._follow(tail):
                     yield event
             finally:
                 self._tails.leave(self._topic, self._partitions)
@@ -91,14 +91,14 @@ class TopicStream:
         if self._ended:
             yield b"event: gone\ndata: " + json_bytes({"message": f"topic {self._topic!r} was deleted"}) + b"\n\n"
 
-    async def _on_its_own(self) -> AsyncIterator[bytes]:
-        """Until it has caught up with the ends as they are now."""
-        flights = self._tools.flights()
+    async def _catch_up(self) -> AsyncIterator[bytes]:
+        """Reads until it has caught up with the current ends."""
+        fetches = self._tools.fetches()
         ends: Positions | None = None
         outside: set[int] = set()
-        """Partitions that seem to end before our position, as when a topic was made anew since its id was noted."""
+        """Partitions that end before the position, for example because the topic was deleted and created again."""
         refused: set[int] = set()
-        """Partitions that cannot be read further: the tail tries them again."""
+        """Partitions that cannot be read: the tail tries them again."""
         try:
             while not self._stopping.is_set():
                 try:
@@ -114,11 +114,13 @@ class TopicStream:
                     if not behind:
                         return
                     within_s = _OUTSIDE_S if outside else HEARTBEAT_S
-                    landed = await flights.next(behind, within_s, self._stopping, TROUBLE_S)
-                    outside = {number for number in outside if landed} - {place.partition for place in landed}
-                    chunk = await chunk_of(landed, self._tools, self._positions)
+                    completed = await fetches.next(behind, within_s, self._stopping, TROUBLE_S)
+                    outside = {number for number in outside if completed} - {
+                        partition.partition for partition in completed
+                    }
+                    chunk = await chunk_of(completed, self._tools, self._positions)
                 except WireError as error:
-                    yield self._told_trouble(str(error)) or self._heartbeat()
+                    yield self._trouble_once(str(error)) or self._heartbeat()
                     if await self._tools.is_gone(self._topic):
                         self._ended = True
                         return
@@ -129,15 +131,15 @@ class TopicStream:
                     yield shown
                 refused |= chunk.troubles.keys()
         finally:
-            flights.close()
+            fetches.close()
 
-    async def _at(self, tail: Tail) -> AsyncIterator[bytes]:
-        """Until it is too far behind."""
+    async def _follow(self, tail: Tail) -> AsyncIterator[bytes]:
+        """Reads the shared tail until this stream is too far behind."""
         number = tail.first
         while not self._stopping.is_set():
             came = await tail.news(number, HEARTBEAT_S)
             if not came:
-                yield self._told_trouble(tail.trouble or "") or self._heartbeat()
+                yield self._trouble_once(tail.trouble or "") or self._heartbeat()
                 if tail.is_gone:
                     self._ended = True
                     return
@@ -162,15 +164,15 @@ class TopicStream:
         for reason in set(chunk.troubles.values()) - self._unreadable:
             self._unreadable.add(reason)
             parts.append(_trouble_event(reason))
-        event_id = EventId({place.partition: 0 for place, _ in chunk.records} | positions)
+        event_id = EventId({partition.partition: 0 for partition, _ in chunk.records} | positions)
         notes = [note for note in chunk.notes if _concerns(note, positions.get(note["partition"], 0))]
         for note in notes:
             parts.append(b"event: skipped\ndata: " + json_bytes(note) + b"\n\n")
-        for (place, record), data in zip(chunk.records, rows, strict=True):
-            if record.offset < positions.get(place.partition, 0):
+        for (partition, record), data in zip(chunk.records, rows, strict=True):
+            if record.offset < positions.get(partition.partition, 0):
                 continue
-            positions[place.partition] = record.offset + 1
-            moved = event_id.move(place.partition, record.offset + 1)
+            positions[partition.partition] = record.offset + 1
+            moved = event_id.move(partition.partition, record.offset + 1)
             parts.append(b"id: " + moved + b"\ndata: " + data + b"\n\n")
         for number, offset in chunk.after.items():
             positions[number] = max(positions.get(number, 0), offset)
@@ -179,11 +181,11 @@ class TopicStream:
         return b"".join(parts)
 
     def _heartbeat(self) -> bytes:
-        """Of no event: only the id is noted, which moves also by what is not shown."""
+        """A comment with the current id, which also moves past records that are not shown."""
         return b": heartbeat\nid: " + format_positions(self._positions).encode() + b"\n\n"
 
-    def _told_trouble(self, reason: str) -> bytes:
-        """Once for each reason."""
+    def _trouble_once(self, reason: str) -> bytes:
+        """An event for a new reason; empty for a reason that was sent."""
         if reason in ("", self._trouble, *self._unreadable):
             return b""
         self._trouble = reason
@@ -195,35 +197,35 @@ def _trouble_event(reason: str) -> bytes:
 
 
 def _concerns(note: dict[str, Any], position: int) -> bool:
-    """Not those who came to the tail when they had read on already behind what was skipped."""
+    """False for a stream that is already after the skipped records."""
     return bool(position == note["from"] or position < note["to"])
 
 
 EVENT_STREAM = "text/event-stream"
 _CALLS, _READS = 16, 8
 _SLOWEST_SEND_S = 60.0
-"""A reader that takes nothing for so long is gone, whatever its connection says."""
+"""A reader that takes nothing for so long is disconnected."""
 
 DOC = Doc(
     tag="Topics",
-    summary="A topic's records as server-sent events, as they come",
-    description="Each event has a record's JSON as its data, and as its id the positions of all partitions: with "
-    "`Last-Event-ID` (which browsers send by themselves) the stream resumes exactly there. A comment is sent every "
-    "15 s. Events named `skipped` tell of records that were deleted before they could be read, `trouble` of a cluster "
-    "that cannot be read just now; the stream goes on by itself. `gone` is the last one, of a topic that was deleted.",
+    summary="Stream the records of a topic as server-sent events",
+    description="The data of an event is a record as JSON; its id has the positions of all partitions. With "
+    "`Last-Event-ID` (which browsers send by themselves) the stream continues exactly there. A comment is sent every "
+    "15 s. Event `skipped`: records were deleted before they could be read. Event `trouble`: the cluster cannot be "
+    "read now; the stream continues by itself. Event `gone`: the topic was deleted, and the stream ends.",
     parameters=(
         Parameter(
             "from",
-            "Where to begin: earliest, latest (the default), an offset, -N for the last N records of each partition, "
+            "Start position: earliest, latest (the default), an offset, -N for the last N records of each partition, "
             "or a time such as 2026-01-31T12:00:00Z.",
             TEXT,
         ),
-        Parameter("partition", "Only this partition; may be given several times.", array(whole("", 0, 2**31 - 1))),
+        Parameter("partition", "Only this partition; may be repeated.", array(whole("", 0, 2**31 - 1))),
         FORMAT,
-        Parameter("Last-Event-ID", "The id of the last event that was seen.", TEXT, place="header"),
-        Parameter("last_event_id", "The same, where a header cannot be sent.", TEXT),
+        Parameter("Last-Event-ID", "The id of the last event received.", TEXT, place="header"),
+        Parameter("last_event_id", "The same as a query parameter.", TEXT),
     ),
-    answer=text("Events."),
+    answer=text("Server-sent events."),
     answer_type=EVENT_STREAM,
     errors=(403, 429, 502),
 )
@@ -262,9 +264,9 @@ class StreamRoutes:
         if self._stopping is not None:
             self._stopping.set()
 
-    async def stream(self, asked: ApiRequest) -> Any:
-        if asked.request.method != "GET":
-            raise ApiError(405, f"a stream is no {asked.request.method}", "send GET")
+    async def stream(self, req: ApiRequest) -> Any:
+        if req.request.method != "GET":
+            raise ApiError(405, f"a stream is no {req.request.method}", "send GET")
         if self._open >= self._max_open:
             raise ApiError(
                 429,
@@ -275,19 +277,19 @@ class StreamRoutes:
             )
         self._open += 1  # at once: while this one asks the cluster, others come
         try:
-            return await self._begin(asked)
+            return await self._begin(req)
         except BaseException:
             self.closed()
             raise
 
-    async def _begin(self, asked: ApiRequest) -> "_EventResponse":
+    async def _begin(self, req: ApiRequest) -> "_EventResponse":
         tools, tails, stopping = self._tools, self._tails, self._stopping
         assert tools and tails is not None and stopping, "no requests are served outside of the lifespan"
-        topic, format_ = asked.path("topic"), read_format(asked.text("format"))
-        seen = asked.request.headers.get("last-event-id", "") or asked.text("last_event_id")
+        topic, format_ = req.path("topic"), read_format(req.text("format"))
+        seen = req.request.headers.get("last-event-id", "") or req.text("last_event_id")
         wanted, start, resumed = (
-            _partitions(asked),
-            parse_start(asked.text("from")),
+            _partitions(req),
+            parse_start(req.text("from")),
             parse_event_id(seen) if seen else None,
         )
         count = await tools.call(partial(self._count, topic))
@@ -295,7 +297,7 @@ class StreamRoutes:
         if missing:
             raise ApiError(404, f"{topic!r} has no partition {missing[0]}", f"it has 0 to {count - 1}", code=40403)
         numbers = wanted or tuple(range(count))
-        # Partitions that the id does not know are newer than it: they are read from their beginning.
+        # Partitions that are not in the id are new: they are read from their start.
         begin = parse_start("earliest") if resumed is not None else start
         found: Positions = await tools.call(partial(find_start, self._cluster, topic, numbers, begin))
         positions = {number: (resumed or {}).get(number, found[number]) for number in numbers}
@@ -314,7 +316,7 @@ class StreamRoutes:
 
 
 class _EventResponse(Response):
-    """Sends events until the caller hangs up, takes none for too long, or the gateway stops."""
+    """Sends events until the caller disconnects, takes none for too long, or the gateway stops."""
 
     def __init__(self, routes: StreamRoutes, stream: TopicStream, stopping: asyncio.Event) -> None:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -327,7 +329,7 @@ class _EventResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         tasks = [
             asyncio.create_task(self._send_all(send)),
-            asyncio.create_task(_hung_up(receive)),
+            asyncio.create_task(_disconnected(receive)),
             asyncio.create_task(self._stopping.wait()),
         ]
         try:
@@ -356,17 +358,17 @@ class _EventResponse(Response):
             await events.aclose()  # type: ignore[attr-defined]
 
 
-async def _hung_up(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-def _partitions(asked: ApiRequest) -> tuple[int, ...] | None:
-    """None: all of them, also those that are added later."""
+def _partitions(req: ApiRequest) -> tuple[int, ...] | None:
+    """None: all partitions, also those that are added later."""
     found = set()
-    for given in asked.texts("partition"):
+    for given in req.texts("partition"):
         for number in given.split(","):
             if not number.isdecimal() or len(number) > 10:
-                raise ApiError(400, f"?partition={given[:60]} is no partition", "give a number from 0 on")
+                raise ApiError(400, f"?partition={given[:60]} is not a partition", "give a number from 0")
             found.add(int(number))
     return tuple(sorted(found)) or None

@@ -1,8 +1,7 @@
-"""The end of a topic, read once for all streams that are there: what comes is fetched, decoded and shown once.
+"""The tail of a topic, shared by all streams that have caught up: records are fetched, decoded and rendered once.
 
-A tail keeps the last few megabytes as chunks. Streams that have caught up read those; one that is too slow for that
-falls off, reads on its own until it has caught up, and comes back. Nobody waits for anybody. A tail that nobody reads
-ends.
+A tail keeps the last few megabytes as chunks. A stream that is too slow leaves the tail, reads on its own until it
+has caught up, and comes back. Streams never wait for each other. A tail without readers ends.
 """
 
 import asyncio
@@ -28,30 +27,30 @@ from millstream.raw_client.errors import UNREADABLE
 
 _KEPT_BYTES = 4 << 20
 TROUBLE_S = 3.0
-"""How long nothing can be read before readers are told; a leader that moves takes less."""
+"""How long nothing can be read before readers get an event; a leader change takes less."""
 _PAUSE_S = 1.0
-_LOOK_S = 60.0
-"""How often a topic is asked whether it has more partitions."""
+_PARTITION_CHECK_S = 60.0
+"""Interval of the check for new partitions."""
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
 class Chunk:
-    """Records that came together, and where their partitions are behind them."""
+    """Records of one fetch, and the positions after them."""
 
     records: list[tuple[TopicPartition, Record]]
     after: Positions
     size: int
     notes: list[dict[str, Any]] = field(default_factory=list)
-    """What a reader should know: that records were skipped since they are gone, or cannot be read."""
+    """Ranges that were skipped because the records are deleted or damaged."""
     troubles: dict[int, str] = field(default_factory=dict)
-    """Partitions that cannot be read further, and why; the others go on."""
+    """Partitions that cannot be read, and why; the others go on."""
     shown: dict[str, list[bytes]] = field(default_factory=dict)
     """By format, the JSON of each record."""
 
     def show(self, format_: str, view: RecordView) -> list[bytes]:
-        """Blocks, once for all who want this format."""
+        """Blocks, once for all readers of this format."""
         found = self.shown.get(format_)
         if found is None:
             found = self.shown[format_] = [json_bytes(view.shown(*each)) for each in self.records]
@@ -59,13 +58,13 @@ class Chunk:
 
 
 async def chunk_of(
-    landed: Mapping[TopicPartition, FetchedPartition], tools: "StreamResources", positions: Positions
+    completed: Mapping[TopicPartition, FetchedPartition], tools: "StreamResources", positions: Positions
 ) -> Chunk:
-    records = [(place, record) for place in sorted(landed) for record in landed[place].records]
-    after = {place.partition: part.next_offset for place, part in landed.items()}
+    records = [(place, record) for place in sorted(completed) for record in completed[place].records]
+    after = {place.partition: part.next_offset for place, part in completed.items()}
     size = sum(len(record.key or b"") + len(record.value or b"") + 100 for _, record in records)
     chunk = Chunk(records, after, size)
-    for place, part in landed.items():
+    for place, part in completed.items():
         if part.error is ErrorCode.OFFSET_OUT_OF_RANGE:
             wanted = positions[place.partition]
             found = await tools.call(partial(_nearest, tools.cluster, place, wanted))
@@ -74,9 +73,9 @@ async def chunk_of(
         elif part.error is ErrorCode.MESSAGE_TOO_LARGE:
             chunk.after[place.partition] = positions[place.partition]
             chunk.troubles[place.partition] = (
-                f"{place}: the batch at offset {positions[place.partition]} is more than this gateway opens; read on "
-                f"from offset {part.next_offset}, or start the gateway with a larger --limit max_batch_records or "
-                "max_batch_bytes"
+                f"{place}: the batch at offset {positions[place.partition]} exceeds the limits of this gateway; "
+                f"continue at offset {part.next_offset}, or start the gateway with a larger --limit "
+                "max_batch_records or max_batch_bytes"
             )
         elif part.error in UNREADABLE:
             wanted = positions[place.partition]
@@ -99,21 +98,21 @@ def _nearest(cluster: Cluster, place: TopicPartition, wanted: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StreamResources:
-    """What all streams of a gateway share."""
+    """Shared by all streams of a gateway."""
 
     cluster: Cluster
     calls: CapacityLimiter
     reads: CapacityLimiter
     open: Callable[[], int]
-    """How many streams there are."""
+    """The number of open streams."""
     opening: OpeningLimits
-    """Of one batch that is fetched."""
+    """Limits of one fetched batch."""
 
-    def flights(self) -> PendingFetches:
+    def fetches(self) -> PendingFetches:
         return PendingFetches(self.cluster, self.reads, lambda: fair_share(self.open()), self.opening)
 
     async def is_gone(self, topic: str) -> bool:
-        """Whether the cluster says that there is no such topic (any more)."""
+        """Whether the topic does not exist any more."""
         try:
             return topic not in await self.call(partial(self.cluster.topics, [topic]))
         except WireError:
@@ -137,7 +136,7 @@ class Tail:
         self._fixed = fixed
         self._positions = dict(positions)
         self._said: dict[int, str] = {}
-        """What was said of partitions that cannot be read further: they are tried again and again."""
+        """Reported errors of partitions, which are tried again and again."""
         self._chunks: deque[Chunk] = deque()
         self._begins = dict(positions)
         """Where the oldest chunk that is kept begins."""
@@ -153,15 +152,15 @@ class Tail:
         return self.first + len(self._chunks)
 
     def covers(self, positions: Positions) -> bool:
-        """Whether a stream that is there can go on from what is kept."""
+        """Whether a stream at these positions can continue with the chunks that are kept."""
         return all(offset >= self._begins.get(partition, 0) for partition, offset in positions.items())
 
     def get(self, number: int) -> Chunk | None:
-        """None: it is gone."""
+        """None if it is not kept any more."""
         return self._chunks[number - self.first] if number >= self.first else None
 
     async def news(self, number: int, within_s: float) -> bool:
-        """Whether the chunk of this number has come, in time."""
+        """Waits for the chunk with this number; False after the timeout."""
         if number >= self.end and not self.trouble:
             try:
                 await asyncio.wait_for(self._news.wait(), within_s)
@@ -173,33 +172,33 @@ class Tail:
         self._running.cancel()
 
     async def _run(self) -> None:
-        flights = self._tools.flights()
+        fetches = self._tools.fetches()
         try:
             while True:
-                await self._step(flights)
+                await self._step(fetches)
         finally:
-            flights.close()
+            fetches.close()
 
-    async def _step(self, flights: PendingFetches) -> None:
+    async def _step(self, fetches: PendingFetches) -> None:
         places = {TopicPartition(self._topic, number): offset for number, offset in self._positions.items()}
         try:
-            landed = await flights.next(places, _LOOK_S, self._wake, TROUBLE_S)
-            chunk = await chunk_of(landed, self._tools, self._positions)
+            completed = await fetches.next(places, _PARTITION_CHECK_S, self._wake, TROUBLE_S)
+            chunk = await chunk_of(completed, self._tools, self._positions)
             is_news = not chunk.troubles.items() <= self._said.items()
             if is_news or any(chunk.after[each] != self._positions[each] for each in chunk.after):
                 self._add(chunk)
                 self._said |= chunk.troubles
-            if not self._fixed and time.monotonic() - self._looked_at >= _LOOK_S:
+            if not self._fixed and time.monotonic() - self._looked_at >= _PARTITION_CHECK_S:
                 await self._find_partitions()
             self.trouble = None
         except WireError as error:
-            logger.info("stream_trouble topic=%s reason=%s", self._topic, error)
+            _log.info("stream_error topic=%s reason=%s", self._topic, error)
             self.trouble = str(error)
             self.is_gone = await self._tools.is_gone(self._topic)
             self._tell()
             await asyncio.sleep(_PAUSE_S)
-        except Exception:  # readers must not wait for ever for a mistake of ours
-            logger.exception("stream_broken topic=%s", self._topic)
+        except Exception:  # a bug of the gateway must not leave readers waiting
+            _log.exception("stream_broken topic=%s", self._topic)
             self.trouble = INTERNAL_ERROR
             self._tell()
             await asyncio.sleep(_PAUSE_S)
@@ -213,7 +212,7 @@ class Tail:
     def _add(self, chunk: Chunk) -> None:
         self._positions |= chunk.after
         if any(note["to"] < note["from"] for note in chunk.notes):
-            # The log was cut off, or is another one by now: what is kept of the old one leads nobody here.
+            # The log was truncated or replaced: chunks of the old one do not continue here.
             self.first = self.end
             self._chunks.clear()
             self._begins, self._bytes = dict(self._positions), 0
@@ -232,14 +231,14 @@ class Tail:
 
 
 class Tails:
-    """By topic and the partitions that are read of it."""
+    """The tails, by topic and partitions."""
 
     def __init__(self, tools: StreamResources) -> None:
         self._tools = tools
         self._tails: dict[tuple[str, tuple[int, ...] | None], Tail] = {}
 
     def join(self, topic: str, partitions: tuple[int, ...] | None, positions: Positions) -> Tail | None:
-        """For a stream that has caught up; None if it has not, compared to what is kept."""
+        """For a stream that has caught up; None if it is behind the chunks that are kept."""
         name = (topic, partitions)
         tail = self._tails.get(name)
         if tail is None:

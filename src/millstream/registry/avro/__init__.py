@@ -1,1 +1,1 @@
-"""TODO: avro."""
+"""Avro schemas."""

@@ -1,7 +1,7 @@
-"""An Avro schema as a tree of types, from its JSON and back to the one way in which Java's Avro writes it.
+"""An Avro schema as a tree of types, built from its JSON and written as Java's Avro writes it.
 
-Here a document is refused only if no tree can be made of it. The other rules are in `avro_rules`: schemas that break
-them may be stored already, by other registries, and records written with them are still read.
+A document is refused here only if no tree can be built. The other rules are in `schema`: other registries may have
+stored schemas that break them, and records written with these are still read.
 """
 
 import json
@@ -64,7 +64,7 @@ class AvroField:
 
 
 class NotAvroError(ValueError):
-    """No tree can be made of the document; the text says why."""
+    """The document is not an Avro schema; the text says why."""
 
 
 def build(document: Any, names: dict[str, AvroType]) -> AvroType:
@@ -78,7 +78,7 @@ def _build(document: Any, namespace: str, names: dict[str, AvroType]) -> AvroTyp
     if isinstance(document, list):
         return AvroType("union", branches=[_build(branch, namespace, names) for branch in document])
     if not isinstance(document, dict):
-        raise NotAvroError(f"{_shown(document)} is no type: give a name, an object or a list")
+        raise NotAvroError(f"{_shown(document)} is not a type: give a name, an object or a list")
     rest = dict(document)
     kind = _member(rest, "type", document)
     if not isinstance(kind, str):
@@ -99,7 +99,7 @@ def _named(name: str, namespace: str, names: dict[str, AvroType]) -> AvroType:
         if full in names:
             return names[full]
     raise NotAvroError(
-        f"type {name!r} is not known{f' in namespace {namespace!r}' if namespace else ''}: "
+        f"type {name!r} is unknown{f' in namespace {namespace!r}' if namespace else ''}: "
         "define it before it is used, or add a reference to it"
     )
 

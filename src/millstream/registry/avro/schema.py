@@ -1,12 +1,8 @@
-"""Avro schemas.
+"""Avro schemas: parsing, the rules of the specification, and compatibility by schema resolution.
 
-Avro's rules of schema resolution: can a reader's schema read what a writer's has written?
-
-The rules of Avro 1.12 that Java's parser enforces. A schema that breaks one is not registered: Java consumers would
-fail on its id.
-
-Stricter than Java in one thing: a default must be a value that a reader can use. Java takes enum defaults that are no
-symbols, and texts of the wrong length for fixed, and fails when the default is needed.
+The rules are those of Avro 1.12 that Java's parser enforces. A schema that breaks one is not registered, because Java
+consumers would fail on its id. One rule is stricter than Java's: a default must be a usable value. Java accepts enum
+defaults that are not symbols, and texts of the wrong length for fixed, and fails when the default is needed.
 """
 
 import json
@@ -25,7 +21,7 @@ _PROMOTIONS = {
     "string": frozenset({"bytes"}),
     "bytes": frozenset({"string"}),
 }
-"""What was written as the key may be read as any of the values."""
+"""Data written as the key can be read as any of the values."""
 
 
 def problems_reading(reader: AvroType, writer: AvroType) -> list[Problem]:
@@ -141,7 +137,7 @@ _WHOLE_NUMBERS = {"int": 2**31, "long": 2**63}
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
 
 
-def flaws(root: AvroType) -> Iterator[str]:
+def rule_violations(root: AvroType) -> Iterator[str]:
     """What is wrong with a schema: where, and what to do. Types of other schemas were checked when they came."""
     return _Walk().type(root, "/")
 
@@ -199,7 +195,7 @@ class _Walk:
         if row.type.kind in ("float", "double") and row.default in _NO_NUMBERS:
             return  # only so, not within unions and lists
         if row.default is not NO_DEFAULT and not self._fits(row.type, row.default):
-            yield f"{path}: the default {row.default!r} is no value of type {row.type.label}"
+            yield f"{path}: the default {row.default!r} is not a value of type {row.type.label}"
 
     def _fits(self, node: AvroType, value: Any) -> bool:
         match node.kind:
@@ -263,7 +259,7 @@ def _enum(node: AvroType, path: str) -> Iterator[str]:
     for twice in _twice(node.symbols):
         yield f"{path}: enum {node.name} has the symbol {twice!r} twice"
     if node.default is not NO_DEFAULT and node.default not in node.symbols:
-        yield f"{path}: the default {node.default!r} of enum {node.name} is none of its symbols"
+        yield f"{path}: the default {node.default!r} of enum {node.name} is not one of its symbols"
 
 
 def _fixed(node: AvroType, path: str) -> Iterator[str]:
@@ -301,8 +297,8 @@ class AvroSchema:
     def rendered(self, form: str) -> str:
         return AvroWriter(inline_external=form == RESOLVED).text(self.root)
 
-    def flaw(self) -> str | None:
-        return next(flaws(self.root), None)
+    def rule_violation(self) -> str | None:
+        return next(rule_violations(self.root), None)
 
     def for_fastavro(self) -> Any:
         """Alone, as a document that fastavro takes: it refuses decimals that the specification says to ignore."""

@@ -1,1 +1,1 @@
-"""TODO: json_schema."""
+"""JSON Schemas."""

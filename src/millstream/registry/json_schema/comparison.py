@@ -1,15 +1,10 @@
-"""JSON Schema: is every document that a writer's schema lets through valid for a reader's?
+"""JSON Schema compatibility: is every document that a writer's schema accepts valid for a reader's schema?
 
-That is what compatibility means here; there are no rules of resolution as in Avro. Where the question cannot be decided
-by looking at keywords, the response is no: register with another level if you know better. One thing is lenient, as in
-other registries: a property that became required counts as there if it has a default.
+There are no resolution rules as in Avro. If the keywords do not decide the question, the result is "not compatible":
+register with another level if you know better. One thing is lenient, as in other registries: a property that became
+required counts as present if it has a default.
 
-The reader's keywords are gone through one by one: each must hold for all documents of the writer, by what is known of
-them (`json_facts`).
-
-No document is valid for two JSON Schemas: proof of it, where there is one. `oneOf` and `not` ask for that.
-
-Whether two JSON Schemas say the same in the same words, references followed.
+The reader's keywords are checked one by one: each must hold for all documents of the writer, by the known `facts`.
 """
 
 from collections.abc import Callable, Iterator
@@ -146,7 +141,7 @@ class Sameness:
 
     def same(self, one: Any, two: Any) -> bool:
         """Schemas that refer to themselves are the same until they differ."""
-        one, two = self._one.followed(one), self._two.followed(two)
+        one, two = self._one.resolved(one), self._two.resolved(two)
         if isinstance(one, bool) or isinstance(two, bool):
             return one is two
         if one.keys() != two.keys() or UNDECIDABLE in one:
@@ -231,7 +226,7 @@ class _Comparison(ObjectsAndArrays):
 
     def compare(self, reader: Any, writer: Any, path: str) -> list[Problem]:
         self._budget.step()
-        rules = self._reader.followed(reader)
+        rules = self._reader.resolved(reader)
         if rules is True or rules == {} or self._sameness.same(reader, writer):
             return []
         facts = self.facts.of(writer)

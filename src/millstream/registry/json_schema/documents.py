@@ -1,7 +1,4 @@
-"""A JSON Schema with the schemas that it refers to: where a `$ref` leads, and what a schema says once followed.
-
-The drafts of JSON Schema: which keywords count in which, and one way of writing what they say in several.
-"""
+"""A JSON Schema with the schemas that it refers to, in the form of the newest draft, with `$ref`s resolved."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -44,7 +41,7 @@ def declared(document: Any) -> int | None:
     return next((draft for part, draft in _NAMES.items() if part in name), None)
 
 
-def said(schema: Mapping[str, Any], draft: int) -> NormalizedSchema:
+def normalize(schema: Mapping[str, Any], draft: int) -> NormalizedSchema:
     """Of a schema without a `$ref`."""
     out = NormalizedSchema(
         {
@@ -100,7 +97,7 @@ UNDECIDABLE = "$undecidable"
 
 
 class UnknownReferenceError(Exception):
-    """A `$ref` leads nowhere; the text says what to do."""
+    """The target of a `$ref` does not exist; the text says what to do."""
 
 
 class JsonDocuments:
@@ -145,7 +142,7 @@ class JsonDocuments:
                     if isinstance(schema.get(keyword), str):
                         yield self._find(schema[keyword], name)
 
-    def followed(self, schema: Any) -> Any:
+    def resolved(self, schema: Any) -> Any:
         """The schema with its references resolved: a `NormalizedSchema`, true or false. Always the same object."""
         if not isinstance(schema, dict) or isinstance(schema, NormalizedSchema):
             return schema
@@ -161,17 +158,17 @@ class JsonDocuments:
         draft = self._drafts[document]
         keyword = next((name for name in _REFS if isinstance(schema.get(name), str)), None)
         if keyword is None:
-            return said(schema, draft)
-        beside = said(schema, draft) if draft >= DRAFT_2019 else NormalizedSchema()
+            return normalize(schema, draft)
+        beside = normalize(schema, draft) if draft >= DRAFT_2019 else NormalizedSchema()
         # Others are dynamic: they lead elsewhere when another document refers to this one.
         target = self._find(schema["$ref"], document) if keyword == "$ref" else NormalizedSchema({UNDECIDABLE: True})
-        return NormalizedSchema({"allOf": [target, beside]}) if beside else self.followed(target)
+        return NormalizedSchema({"allOf": [target, beside]}) if beside else self.resolved(target)
 
     def _find(self, reference: str, document: str) -> Any:
         address, fragment = urldefrag(reference)
         name = self._document_named(address, document)
         if name is None:
-            raise UnknownReferenceError(f"$ref {reference!r} leads to no schema: add a reference named {address!r}")
+            raise UnknownReferenceError(f"$ref {reference!r} names no schema: add a reference named {address!r}")
         schema: Any = self._documents[name]
         pointer = unquote(fragment)
         if not pointer.startswith("/"):
@@ -183,7 +180,7 @@ class JsonDocuments:
             elif isinstance(schema, list) and key.isdecimal() and int(key) < len(schema):
                 schema = schema[int(key)]
             else:
-                raise UnknownReferenceError(f"$ref {reference!r} leads nowhere: there is no {key!r} on the way")
+                raise UnknownReferenceError(f"$ref {reference!r} is invalid: there is no {key!r} at this path")
         return schema
 
     def _document_named(self, address: str, document: str) -> str | None:
@@ -203,7 +200,7 @@ def _anchor(schema: Any, name: str, reference: str) -> Any:
     for inner in _schemas(schema):
         if inner.get("$anchor") == name or inner.get("$dynamicAnchor") == name or inner.get("$id") == f"#{name}":
             return inner
-    raise UnknownReferenceError(f"$ref {reference!r} leads nowhere: there is no anchor {name!r}")
+    raise UnknownReferenceError(f"$ref {reference!r} is invalid: there is no anchor {name!r}")
 
 
 def _schemas(node: Any, *, data: bool = False) -> Iterator[dict[str, Any]]:

@@ -1,10 +1,9 @@
-"""What is known of every document that a writer's JSON Schema lets through.
+"""Facts about all documents that a writer's JSON Schema accepts, and the validity of single values.
 
-All parts of `allOf` and what references lead to are put together into one schema without them. It may say less than the
-parts do, never more: whatever holds for it holds for the documents. `properties`, `patternProperties` and
-`additionalProperties` depend on each other, as do `prefixItems` and `items`, so they are taken together.
-
-Whether one value is valid for a JSON Schema. Where that cannot be told, it is an error and no guess.
+All parts of `allOf` and the targets of references are merged into one schema without them. It may say less than its
+parts, never more: what holds for it holds for the documents. `properties`, `patternProperties` and
+`additionalProperties` depend on each other, as do `prefixItems` and `items`, so they are merged together. If validity
+cannot be decided, that is an error and not a guess.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -70,7 +69,7 @@ class Validity:
 
     def is_valid(self, schema: Any, value: Any) -> bool:
         self._budget.step()
-        rules = self._documents.followed(schema)
+        rules = self._documents.resolved(schema)
         if isinstance(rules, bool):
             return rules
         if UNDECIDABLE in rules:
@@ -215,7 +214,7 @@ class Facts:
 
     def of(self, schema: Any, depth: int = 0) -> NormalizedSchema:
         self._budget.step()
-        rules = self._documents.followed(schema)
+        rules = self._documents.resolved(schema)
         if isinstance(rules, bool):
             return NormalizedSchema() if rules else NOTHING
         if rules is NOTHING or depth > _MAX_DEPTH:
@@ -245,7 +244,7 @@ class Facts:
         facts[EXCLUDED] = [rules["not"]] if "not" in rules else []
         facts[GROUPS] = [(name, rules[name]) for name in ("anyOf", "oneOf") if name in rules]
         for part in rules.get("allOf", ()):
-            facts = together(facts, self.of(part, depth + 1))
+            facts = intersection(facts, self.of(part, depth + 1))
         return facts
 
     def alternatives(self, facts: NormalizedSchema) -> list[tuple[str, NormalizedSchema]]:
@@ -258,7 +257,7 @@ class Facts:
             for number, branch in enumerate(branches):
                 self._budget.step(_COST + len(facts[GROUPS]))
                 others = [each for each in branches if each is not branch] if keyword == "oneOf" else []
-                one = together(rest, self.of(branch))
+                one = intersection(rest, self.of(branch))
                 if one is not NOTHING:
                     one = NormalizedSchema({**one, EXCLUDED: [*one.get(EXCLUDED, []), *others]})
                     self._known[id(one)] = one
@@ -327,7 +326,7 @@ class _Mentioned:
             or (inner_unevaluated and "unevaluatedItems" in rules)
         )
         for part in _parts(rules):
-            self._look(self._documents.followed(part))
+            self._look(self._documents.resolved(part))
 
 
 def _parts(rules: dict[str, Any]) -> Iterator[Any]:
@@ -339,7 +338,7 @@ def _parts(rules: dict[str, Any]) -> Iterator[Any]:
     yield from rules.get("dependentSchemas", {}).values()
 
 
-def together(one: NormalizedSchema, two: NormalizedSchema) -> NormalizedSchema:
+def intersection(one: NormalizedSchema, two: NormalizedSchema) -> NormalizedSchema:
     """What is known if both hold."""
     if one is NOTHING or two is NOTHING:
         return NOTHING

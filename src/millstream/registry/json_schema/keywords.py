@@ -1,7 +1,4 @@
-"""Properties of objects and elements of arrays: is all that a writer lets through valid for a reader's keywords?
-
-JSON Schema's limits on strings, numbers, arrays and objects: is the reader's at most as strict as the writer's?
-"""
+"""JSON Schema keywords of objects, arrays, strings and numbers: does a reader accept all that a writer accepts?"""
 
 import json
 import re
@@ -224,7 +221,7 @@ class _Evaluated:
         self.all_properties |= "additionalProperties" in rules or (not outermost and "unevaluatedProperties" in rules)
         self.all_items |= "items" in rules or (not outermost and "unevaluatedItems" in rules)
         for part in rules.get("allOf", ()):
-            self._look(documents, documents.followed(part))
+            self._look(documents, documents.resolved(part))
 
 
 def _wanted(rules: NormalizedSchema, name: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""JSON Schemas."""
+"""A JSON Schema: parsing, canonical text, and compatibility in every draft that may apply."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class JsonSchema:
     def rendered(self, form: str) -> str:
         return self.canonical
 
-    def flaw(self) -> str | None:
+    def rule_violation(self) -> str | None:
         return None  # parsing checks every rule
 
     def problems_reading(self, writer: "JsonSchema") -> list[Problem]:
@@ -83,4 +83,4 @@ def _check(schema: Any, main: Any) -> None:
         draft.check_schema(schema)
     except SchemaError as error:
         path = "/" + "/".join(str(part) for part in error.absolute_path)
-        raise InvalidSchemaError(f"this is no JSON Schema, at {path}: {error.message}") from None
+        raise InvalidSchemaError(f"not a valid JSON Schema, at {path}: {error.message}") from None

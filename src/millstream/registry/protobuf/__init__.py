@@ -1,1 +1,1 @@
-"""TODO: protobuf."""
+"""Protobuf schemas."""

@@ -1,9 +1,7 @@
-"""Protobuf schemas: .proto text, or a FileDescriptorProto in base64.
+"""Protobuf schemas (.proto text, or a FileDescriptorProto in base64) and the compatibility of messages.
 
-Protobuf's rules for changing messages: can a reader's file read the messages that a writer's has written?
-
-Fields go by their numbers. What a reader does not know it skips, what was not written has its default; so most changes
-are fine, and those that are not change how bytes are understood, or lose what was written without a word.
+Fields are identified by number. A reader skips unknown fields, and missing fields have defaults. So most changes are
+compatible; incompatible ones change how bytes are interpreted, or silently lose data.
 """
 
 import base64
@@ -200,7 +198,7 @@ class ProtobufSchema:
         self.file.CopyToProto(content)
         return base64.b64encode(content.SerializeToString(deterministic=True)).decode()
 
-    def flaw(self) -> str | None:
+    def rule_violation(self) -> str | None:
         return None  # parsing checks every rule
 
     def problems_reading(self, writer: "ProtobufSchema") -> list[Problem]:
