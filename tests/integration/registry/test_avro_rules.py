@@ -60,9 +60,9 @@ INVALID: list[tuple[Any, str]] = [
     ({"type": "fixed", "name": "F", "size": 3_000_000_000}, "must be an integer from 0"),
     ({"type": "enum", "name": "E", "symbols": ["A", "A"]}, "symbol 'A' twice"),
     ({"type": "enum", "name": "E", "symbols": ["A-B"]}, "symbol 'A-B' is illegal"),
-    ({**ENUM, "default": "C"}, "default 'C' of enum E is none of its symbols"),
+    ({**ENUM, "default": "C"}, "default 'C' of enum E is not one of its symbols"),
     (record(field("int", order="up")), "order is 'up'"),
-    (record(field("int", default="x")), "default 'x' is no value of type int"),
+    (record(field("int", default="x")), "default 'x' is not a value of type int"),
     (record(field("int", default=2**31)), "no value of type int"),
     (record(field(["null", "int"], default="x")), "no value of type union"),
     (record(field(["double"], default="NaN")), "no value of type union"),
@@ -73,7 +73,7 @@ INVALID: list[tuple[Any, str]] = [
     (record(field(ENUM), field(ENUM, "b")), "'E' is defined twice"),
     (record(field("S")), "type 'S' is unknown"),
     ({"type": "array"}, "'items' is missing"),
-    (5, "5 is no type"),
+    (5, "5 is not a type"),
 ]
 
 
@@ -199,8 +199,8 @@ STRICTER = (
     "is unknown",  # Java 1.12 takes names that are defined later, older ones do not
     "has no namespace",
     "must be strings",  # Java leaves out a namespace that is no string
-    "is none of its symbols",  # Java leaves out an enum's default that is no string
-    "is no value of type",  # Java fails later, when the default is needed
+    "is not one of its symbols",  # Java leaves out an enum's default that is no string
+    "is not a value of type",  # Java fails later, when the default is needed
 )
 
 
