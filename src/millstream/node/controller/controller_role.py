@@ -1,6 +1,7 @@
-"""The controller role of a node, composed: decisions, sessions of brokers, upkeep, and the APIs of its listener.
+"""The controller role of a node, composed, and the periodic work of the active controller.
 
-Periodic work of the active controller: leaders for partitions without one, preferred leaders, internal topics.
+`ControllerRole` joins decisions, sessions of brokers and the APIs of the controller's listener. `Upkeep` elects leaders
+for partitions without one, moves leadership to preferred replicas, and adds replicas to internal topics.
 """
 
 import asyncio

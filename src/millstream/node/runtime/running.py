@@ -1,9 +1,8 @@
-"""Runs a node in its own process: event loop, signals, file limits, restart after a disk failure.
+"""Runs a node in its own process: event loop, signals, file limits, restart after a failure of its disk.
 
-A node whose log directory has failed: it reports the failure, and waits until the disk works again.
-
-It serves /metrics, /livez and /readyz, ApiVersions, and DescribeLogDirs with KAFKA_STORAGE_ERROR. Any other request
-closes the connection, so that clients use another broker: this node has only stale data.
+A node whose log directory has failed is replaced by an `OfflineNode` until the disk works again. It serves /metrics,
+/livez and /readyz, ApiVersions, and DescribeLogDirs with KAFKA_STORAGE_ERROR. Any other request closes the connection,
+so that clients use another broker: this node has only stale data.
 """
 
 import asyncio
