@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.protocol.primitives import Cursor, MalformedMessage, read_varint, skip_tags
+from millstream.formats.protocol.primitives import Cursor, MalformedMessage, skip_tags
 from millstream.formats.protocol.schema import request_schema, response_schema
+from millstream.formats.records.varint import read_unsigned
 from millstream.raw_client.deadline import Deadline
 from millstream.raw_client.errors import (
     UNREADABLE,
@@ -101,24 +102,24 @@ def parse_response(frame: bytearray, position: int, version: int) -> FetchAnswer
 
 def _by_hand(frame: bytearray, position: int, version: int) -> FetchAnswer:
     _, error, _ = _HEAD.unpack_from(frame, position)
-    count, position = read_varint(frame, position + _HEAD.size)
+    count, position = read_unsigned(frame, position + _HEAD.size)
     if count < 2:
         return FetchAnswer(error, Fetched(_NOTHING, -1, -1, -1, ()))
     if version > LAST_WITH_NAMES:
         position += 16
     else:
-        length, position = read_varint(frame, position)
+        length, position = read_unsigned(frame, position)
         position += length - 1
-    rows, position = read_varint(frame, position)
+    rows, position = read_unsigned(frame, position)
     if count != 2 or rows != 2:
         raise MalformedMessage(f"{count - 1} topics and {rows - 1} partitions in the answer to a fetch of one")
     _, row_error, high_watermark, last_stable, log_start = _PARTITION.unpack_from(frame, position)
-    count, position = read_varint(frame, position + _PARTITION.size)
+    count, position = read_unsigned(frame, position + _PARTITION.size)
     aborted = []
     for _ in range(count - 1):
         aborted.append(_ABORTED.unpack_from(frame, position))
         position = skip_tags(frame, position + _ABORTED.size, len(frame))
-    length, position = read_varint(frame, position + 4)  # behind the preferred replica, which needs a rack
+    length, position = read_unsigned(frame, position + 4)  # behind the preferred replica, which needs a rack
     end = position + max(length - 1, 0)
     if end > len(frame):
         raise MalformedMessage("records run past the end of the answer")

@@ -2,6 +2,8 @@
 
 from struct import Struct
 
+from millstream.formats.records.varint import MalformedRecordError, append_varint, read_varint
+
 PREFIX = Struct(">bI")
 MAGIC = 0
 _FIRST_MESSAGE = (0,)
@@ -44,21 +46,12 @@ def indexes_prefix(indexes: tuple[int, ...]) -> bytes:
         return b"\x00"
     out = bytearray()
     for number in (len(indexes), *indexes):
-        zigzag = number << 1
-        while zigzag > 0x7F:
-            out.append(zigzag & 0x7F | 0x80)
-            zigzag >>= 7
-        out.append(zigzag)
+        append_varint(out, number)
     return bytes(out)
 
 
 def _read(data: bytes, at: int) -> tuple[int, int]:
-    zigzag = shift = 0
-    while at < len(data) and shift < 35:
-        byte = data[at]
-        at += 1
-        zigzag |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (zigzag >> 1) ^ -(zigzag & 1), at
-        shift += 7
-    raise UnframedError("the message indexes are cut off")
+    try:
+        return read_varint(data, at)
+    except MalformedRecordError:
+        raise UnframedError("the message indexes are cut off") from None

@@ -13,18 +13,9 @@ from functools import lru_cache
 from typing import Any, NoReturn
 from uuid import UUID
 
-from millstream.formats.protocol.primitives import (
-    Cursor,
-    MalformedMessage,
-    Reader,
-    Writer,
-    append_varint,
-    read_tag,
-    read_tag_count,
-    read_varint,
-    write_unsigned_varint,
-)
+from millstream.formats.protocol.primitives import Cursor, MalformedMessage, Reader, Writer, read_tag, read_tag_count
 from millstream.formats.protocol.structure import Field, Message, Structure
+from millstream.formats.records.varint import append_unsigned, read_unsigned
 
 _LONGEST_MESSAGE = 2000
 """Error messages may repeat a client's data, which may be too long for old versions."""
@@ -181,7 +172,7 @@ _READER_NAMES: dict[str, Any] = {
     "int32_at": _INT32.unpack_from,
     "null": _null,
     "read_tags": _read_tags,
-    "read_varint": read_varint,
+    "read_unsigned": read_unsigned,
     "short": _short,
     "too_many": _too_many,
     "unpack_from": struct.unpack_from,
@@ -298,7 +289,7 @@ class _ReaderSource(_Source):
             self.line("n = buffer[p] - 1")
             self.line("p += 1")
             self.line("if n > 126:")
-            self.line("    n, p = read_varint(buffer, p - 1)")
+            self.line("    n, p = read_unsigned(buffer, p - 1)")
             self.line("    n -= 1")
         else:
             self.line(f"n = {'int16_at' if short else 'int32_at'}(buffer, p)[0]")
@@ -377,17 +368,17 @@ def _write_tags(out: bytearray, values: Any, tagged: _Tagged) -> None:
         for name, write, each in tagged
         if name in values and not each.is_default(values[name])
     ]
-    write_unsigned_varint(out, len(present))
+    append_unsigned(out, len(present))
     for tag, write, value in present:
         content = bytearray()
         write(content, value)
-        write_unsigned_varint(out, tag)
-        write_unsigned_varint(out, len(content))
+        append_unsigned(out, tag)
+        append_unsigned(out, len(content))
         out += content
 
 
 _WRITER_NAMES: dict[str, Any] = {
-    "append_varint": append_varint,
+    "append_unsigned": append_unsigned,
     "int16": _INT16.pack,
     "int32": _INT32.pack,
     "pack": struct.pack,
@@ -491,7 +482,7 @@ class _WriterSource(_Source):
             self.line("if n < 128:")
             self.line("    out.append(n)")
             self.line("else:")
-            self.line("    append_varint(out, n)")
+            self.line("    append_unsigned(out, n)")
         else:
             self.line(f"out += {'int16' if kind == 'string' else 'int32'}(len({value}))")
 

@@ -16,11 +16,10 @@ from millstream.formats.protocol.primitives import (
     MalformedMessage,
     NodeEndpoint,
     append_endpoints,
-    append_varint,
     plausible_partitions,
-    read_varint,
     skip_tags,
 )
+from millstream.formats.records.varint import append_unsigned, read_unsigned
 
 FIRST_VERSION = 4
 FIRST_FLEXIBLE = 12
@@ -130,13 +129,13 @@ def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) ->
         max_wait, min_bytes, max_bytes, isolation = _HEAD.unpack_from(buffer, position)
         position += _HEAD.size
     session_id, session_epoch = _SESSION.unpack_from(buffer, position)
-    count, position = read_varint(buffer, position + 8)
+    count, position = read_unsigned(buffer, position + 8)
     topics: list[tuple[bytes, list[FetchPartition]]] = []
     budget = MOST_FETCHED
     plausible_partitions(count - 1, position, end, budget)
     for _ in range(count - 1):
         topic, position = _topic(buffer, position, by_id)
-        partition_count, position = read_varint(buffer, position)
+        partition_count, position = read_unsigned(buffer, position)
         partitions = []
         budget = plausible_partitions(partition_count - 1, position, end, budget)
         for _ in range(partition_count - 1):
@@ -154,17 +153,17 @@ def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) ->
                 )
         topics.append((topic, partitions))
         position = position + 1 if not buffer[position] else skip_tags(buffer, position, end)
-    count, position = read_varint(buffer, position)
+    count, position = read_unsigned(buffer, position)
     forgotten: list[tuple[bytes, list[int]]] = []
     plausible_partitions(count - 1, position, end, budget)
     for _ in range(count - 1):
         topic, position = _topic(buffer, position, by_id)
-        partition_count, position = read_varint(buffer, position)
+        partition_count, position = read_unsigned(buffer, position)
         number = partition_count - 1
         budget = plausible_partitions(number, position, end, budget)
         forgotten.append((topic, list(struct.unpack_from(f">{number}i", buffer, position))))
         position = skip_tags(buffer, position + 4 * number, end)
-    length, position = read_varint(buffer, position)
+    length, position = read_unsigned(buffer, position)
     rack = bytes(buffer[position : position + length - 1]) if length else b""
     position += max(length - 1, 0)
     replica_epoch, cluster_id = -1, None
@@ -195,10 +194,10 @@ def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) ->
 def _tags(buffer: bytearray, position: int, end: int) -> tuple[dict[int, bytearray], int]:
     """The tagged fields at `position` by their tags, and the position after them."""
     fields: dict[int, bytearray] = {}
-    count, position = read_varint(buffer, position)
+    count, position = read_unsigned(buffer, position)
     for _ in range(count):
-        tag, position = read_varint(buffer, position)
-        size, position = read_varint(buffer, position)
+        tag, position = read_unsigned(buffer, position)
+        size, position = read_unsigned(buffer, position)
         if position + size > end:
             raise MalformedMessage("tagged field runs past the end")
         fields[tag] = buffer[position : position + size]
@@ -219,7 +218,7 @@ def _partition_tags(buffer: bytearray, position: int, end: int, version: int) ->
 
 
 def _compact_string(field: bytearray) -> bytes | None:
-    length, position = read_varint(field, 0)
+    length, position = read_unsigned(field, 0)
     if position + length - 1 > len(field):
         raise MalformedMessage("string runs past the end of its field")
     return bytes(field[position : position + length - 1]) if length else None
@@ -228,7 +227,7 @@ def _compact_string(field: bytearray) -> bytes | None:
 def _topic(buffer: bytearray, position: int, by_id: bool) -> tuple[bytes, int]:
     if by_id:
         return bytes(buffer[position : position + 16]), position + 16
-    length, position = read_varint(buffer, position)
+    length, position = read_unsigned(buffer, position)
     return bytes(buffer[position : position + length - 1]), position + length - 1
 
 
@@ -332,15 +331,15 @@ def encode_response(
     flexible = version >= FIRST_FLEXIBLE
     names_leader = False
     if flexible:
-        append_varint(parts.out, len(topics) + 1)
+        append_unsigned(parts.out, len(topics) + 1)
     else:
         parts.out += _INT32.pack(len(topics))
     for topic, results in topics:
         if flexible:
             if version < FIRST_WITH_TOPIC_ID:
-                append_varint(parts.out, len(topic) + 1)
+                append_unsigned(parts.out, len(topic) + 1)
             parts.out += topic
-            append_varint(parts.out, len(results) + 1)
+            append_unsigned(parts.out, len(results) + 1)
             for result in results:
                 _encode_partition_flexible(parts, result)
                 names_leader = names_leader or result.current_leader is not None
@@ -371,7 +370,7 @@ def _encode_partition_flexible(parts: ResponseParts, result: PartitionResult) ->
     if result.aborted is None:
         out.append(0)
     else:
-        append_varint(out, len(result.aborted) + 1)
+        append_unsigned(out, len(result.aborted) + 1)
         for producer_id, first_offset in result.aborted:
             out += _ABORTED.pack(producer_id, first_offset)
             out.append(0)
@@ -380,7 +379,7 @@ def _encode_partition_flexible(parts: ResponseParts, result: PartitionResult) ->
     if records is None or not records.length:
         out.append(1)
     else:
-        append_varint(out, records.length + 1)
+        append_unsigned(out, records.length + 1)
         parts.add_file(records)
         out = parts.out
     if result.diverging_epoch is None and result.current_leader is None and result.snapshot_id is None:
@@ -456,14 +455,14 @@ class ShareFetchResponse:
         out += _SHARE_HEAD.pack(0, self.error)
         append_text(out, self.error_message)
         out += _INT32.pack(self.lock_timeout_ms)
-        append_varint(out, len(self.topics) + 1)
+        append_unsigned(out, len(self.topics) + 1)
         for topic_id, rows in self.topics.items():
             parts.out += topic_id.bytes
-            append_varint(parts.out, len(rows) + 1)
+            append_unsigned(parts.out, len(rows) + 1)
             for row in rows:
                 _encode_share_partition(parts, row)
             parts.out.append(_NO_TAGS)
-        append_varint(parts.out, len(self.endpoints) + 1)
+        append_unsigned(parts.out, len(self.endpoints) + 1)
         for endpoint in self.endpoints:
             parts.out += _INT32.pack(endpoint.node_id)
             append_text(parts.out, endpoint.host)
@@ -482,12 +481,12 @@ def _encode_share_partition(parts: ResponseParts, row: SharePartitionResult) -> 
     out += _LEADER.pack(row.leader_id, row.leader_epoch)
     out.append(_NO_TAGS)
     if row.records is None or not row.records.length:
-        append_varint(out, 1)
+        append_unsigned(out, 1)
     else:
-        append_varint(out, row.records.length + 1)
+        append_unsigned(out, row.records.length + 1)
         parts.add_file(row.records)
         out = parts.out
-    append_varint(out, len(row.acquired) + 1)
+    append_unsigned(out, len(row.acquired) + 1)
     for acquired in row.acquired:
         out += _ACQUIRED.pack(*acquired)
         out.append(_NO_TAGS)
@@ -499,5 +498,5 @@ def append_text(out: bytearray, text: str | None) -> None:
         out.append(_NULL)
     else:
         encoded = text.encode()
-        append_varint(out, len(encoded) + 1)
+        append_unsigned(out, len(encoded) + 1)
         out += encoded

@@ -13,11 +13,10 @@ from millstream.formats.protocol.primitives import (
     Locate,
     MalformedMessage,
     append_endpoints,
-    append_varint,
     plausible_partitions,
-    read_varint,
     skip_tags,
 )
+from millstream.formats.records.varint import append_unsigned, read_unsigned
 
 FIRST_VERSION = 3
 FIRST_FLEXIBLE = 9
@@ -80,12 +79,12 @@ def parse(buffer: bytearray, position: int, end: int, version: int) -> ProduceRe
 def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) -> tuple[ProduceRequest, int]:
     by_id = version >= FIRST_WITH_TOPIC_ID
     transactional_id = None
-    length, position = read_varint(buffer, position)
+    length, position = read_unsigned(buffer, position)
     if length:
         transactional_id = bytes(buffer[position : position + length - 1])
         position += length - 1
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, position)
-    topic_count, position = read_varint(buffer, position + 6)
+    topic_count, position = read_unsigned(buffer, position + 6)
     topics: list[tuple[bytes, list[PartitionData]]] = []
     budget = MOST_PRODUCED
     plausible_partitions(topic_count - 1, position, end, budget)
@@ -94,15 +93,15 @@ def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) ->
             topic = bytes(buffer[position : position + 16])
             position += 16
         else:
-            length, position = read_varint(buffer, position)
+            length, position = read_unsigned(buffer, position)
             topic = bytes(buffer[position : position + length - 1])
             position += length - 1
-        partition_count, position = read_varint(buffer, position)
+        partition_count, position = read_unsigned(buffer, position)
         partitions = []
         budget = plausible_partitions(partition_count - 1, position, end, budget)
         for _ in range(partition_count - 1):
             (index,) = _INT32.unpack_from(buffer, position)
-            length, position = read_varint(buffer, position + 4)
+            length, position = read_unsigned(buffer, position + 4)
             stop = position + length - 1 if length else position
             if stop > end:
                 raise MalformedMessage("record set runs past the end of the request")
@@ -178,24 +177,24 @@ def _encode_flexible(
     """Everything except the tagged fields at the end; returns the leaders in the response."""
     leaders: dict[int, None] | None = None
     by_id = version >= FIRST_WITH_TOPIC_ID
-    append_varint(out, len(topics) + 1)
+    append_unsigned(out, len(topics) + 1)
     for topic, results in topics:
         if not by_id:
-            append_varint(out, len(topic) + 1)
+            append_unsigned(out, len(topic) + 1)
         out += topic
-        append_varint(out, len(results) + 1)
+        append_unsigned(out, len(results) + 1)
         for index, error, base_offset, append_time, log_start, message, leader, record_errors in results:
             out += _RESULT_V5.pack(index, error, base_offset, append_time, log_start)
             if not record_errors:
                 out.append(1)
             else:
-                append_varint(out, len(record_errors) + 1)
+                append_unsigned(out, len(record_errors) + 1)
                 out += _record_errors(record_errors, _flexible_reason)
             if message is None:
                 out.append(0)
             else:
                 text = message.encode()
-                append_varint(out, len(text) + 1)
+                append_unsigned(out, len(text) + 1)
                 out += text
             if leader is None or version < FIRST_WITH_LEADER:
                 out.append(0)
@@ -218,7 +217,7 @@ def _record_errors(errors: tuple[tuple[int, str], ...], encode: Callable[[str], 
 def _flexible_reason(reason: str) -> bytes:
     text = reason.encode()
     out = bytearray()
-    append_varint(out, len(text) + 1)
+    append_unsigned(out, len(text) + 1)
     return bytes(out) + text + b"\x00"
 
 

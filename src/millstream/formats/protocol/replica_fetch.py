@@ -7,14 +7,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from millstream.formats.protocol.primitives import (
-    MAX_PARTITIONS,
-    MalformedMessage,
-    append_varint,
-    plausible_partitions,
-    read_varint,
-    skip_tags,
-)
+from millstream.formats.protocol.primitives import MAX_PARTITIONS, MalformedMessage, plausible_partitions, skip_tags
+from millstream.formats.records.varint import append_unsigned, read_unsigned
 
 FIRST_VERSION = 15
 
@@ -67,19 +61,19 @@ def encode_request(
     out = bytearray(
         _HEAD.pack(head.max_wait_ms, head.min_bytes, head.max_bytes, 0, head.session_id, head.session_epoch)
     )
-    append_varint(out, len(topics) + 1)
+    append_unsigned(out, len(topics) + 1)
     for topic_id, rows in topics.items():
         out += topic_id
         packed = [_PARTITION.pack(*row) for row in rows]
-        append_varint(out, len(packed) + 1)
+        append_unsigned(out, len(packed) + 1)
         for row in packed:
             out += row
             out.append(0)
         out.append(0)
-    append_varint(out, len(forgotten) + 1)
+    append_unsigned(out, len(forgotten) + 1)
     for topic_id, indexes in forgotten.items():
         out += topic_id
-        append_varint(out, len(indexes) + 1)
+        append_unsigned(out, len(indexes) + 1)
         out += struct.pack(f">{len(indexes)}i", *indexes)
         out.append(0)
     out += _tail(head.cluster_id, head.replica_id, head.replica_epoch)
@@ -94,10 +88,10 @@ def _tail(cluster_id: str | None, replica_id: int, replica_epoch: int) -> bytes:
     if cluster_id is not None:
         text = cluster_id.encode()
         content = bytearray()
-        append_varint(content, len(text) + 1)
+        append_unsigned(content, len(text) + 1)
         content += text
         out.append(0)
-        append_varint(out, len(content))
+        append_unsigned(out, len(content))
         out += content
     out += b"\x01\x0d"
     out += _REPLICA_STATE.pack(replica_id, replica_epoch)
@@ -117,21 +111,21 @@ def _parse(frame: bytearray, position: int) -> ReplicaFetchResponse:
     end = len(frame)
     whole = memoryview(frame)
     _, error, session_id = _RESPONSE_HEAD.unpack_from(frame, position)
-    count, position = read_varint(frame, position + _RESPONSE_HEAD.size)
+    count, position = read_unsigned(frame, position + _RESPONSE_HEAD.size)
     budget = MAX_PARTITIONS
     plausible_partitions(count - 1, position, end, budget)
     topics: list[tuple[bytes, list[Fetched]]] = []
     for _ in range(count - 1):
         topic_id = bytes(frame[position : position + 16])
-        row_count, position = read_varint(frame, position + 16)
+        row_count, position = read_unsigned(frame, position + 16)
         budget = plausible_partitions(row_count - 1, position, end, budget)
         rows: list[Fetched] = []
         for _ in range(row_count - 1):
             partition, row_error, high_watermark, _, log_start = _RESULT.unpack_from(frame, position)
-            aborted, position = read_varint(frame, position + _RESULT.size)
+            aborted, position = read_unsigned(frame, position + _RESULT.size)
             for _ in range(aborted - 1):
                 position = skip_tags(frame, position + _ABORTED_BYTES - 1, end)
-            length, position = read_varint(frame, position + 4)
+            length, position = read_unsigned(frame, position + 4)
             stop = position + length - 1 if length else position
             if stop > end:
                 raise MalformedMessage("records run past the end of the response")
@@ -150,10 +144,10 @@ def _parse(frame: bytearray, position: int) -> ReplicaFetchResponse:
 
 def _diverging(frame: bytearray, position: int, end: int) -> tuple[tuple[int, int] | None, int]:
     found: tuple[int, int] | None = None
-    count, position = read_varint(frame, position)
+    count, position = read_unsigned(frame, position)
     for _ in range(count):
-        tag, position = read_varint(frame, position)
-        size, position = read_varint(frame, position)
+        tag, position = read_unsigned(frame, position)
+        size, position = read_unsigned(frame, position)
         if position + size > end:
             raise MalformedMessage("tagged field runs past the end")
         if tag == 0:

@@ -12,6 +12,7 @@ from millstream.formats.protocol import primitives
 from millstream.formats.protocol.codec import field_reader, field_writer, item_reader, item_writer
 from millstream.formats.protocol.primitives import Cursor, MalformedMessage, Reader, Writer
 from millstream.formats.protocol.schema import Field, Message, Schema, Structure
+from millstream.formats.records.varint import append_unsigned
 
 ITEMS_PER_STEP = 250
 
@@ -195,15 +196,15 @@ def _structure_writer(structure: Structure, version: int, flexible: bool) -> Ste
         if not flexible:
             return
         present = [row for row in tagged if row[1].name in values and not row[1].is_default(values[row[1].name])]
-        primitives.write_unsigned_varint(out, len(present))
+        append_unsigned(out, len(present))
         for tag, each, whole, steps in present:
             content, value = bytearray(), values[each.name]
             if steps is None or value is None:
                 whole(content, value)
             else:
                 yield from steps(content, value, count)
-            primitives.write_unsigned_varint(out, tag)
-            primitives.write_unsigned_varint(out, len(content))
+            append_unsigned(out, tag)
+            append_unsigned(out, len(content))
             out += content
 
     return write

@@ -21,7 +21,8 @@ from millstream.formats.records.compression import (
     decompressed,
 )
 from millstream.formats.records.record import Record, read_record
-from millstream.formats.records.varint import MAX_LONG_BYTES, MalformedRecordError, read_varint
+from millstream.formats.records.varint import MalformedRecordError, read_varint
+from millstream.formats.records.walking import read_deltas, record_bounds
 
 MINIMUM_RECORD_BYTES = 7
 """Length, attributes and deltas of one byte each; no key, no value, no headers."""
@@ -103,15 +104,13 @@ def records_between(header: BatchHeader, batch: Bytes, first: int, last: int, li
             while number < count and len(found) < most:
                 if len(found) & _STEP == _STEP:
                     time.sleep(0)  # lets other threads run
-                size, body = read_varint(content, position)
-                if size < 1 or body + size > len(content):
-                    raise MalformedRecordError(f"record {number} of {size} bytes does not fit into its batch")
-                record, _ = read_record(bytes(content[position : body + size]), 0, header)
+                _, stop = record_bounds(content, position, len(content), number)
+                record, _ = read_record(bytes(content[position:stop]), 0, header)
                 if record.offset > last:
                     break
                 if record.offset >= first:
                     found.append(record)
-                position = body + size
+                position = stop
                 number += 1
     except MalformedRecordError as error:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"the records are not what their batch says: {error}") from None
@@ -178,13 +177,10 @@ def records_outside(
     try:
         with opened(header, batch, limits) as content:
             for number in range(header.record_count):
-                size, body = read_varint(content, position)
-                if size < 1 or body + size > len(content):
-                    raise MalformedRecordError(f"record {number} of {size} bytes does not fit into its batch")
-                timestamp = header.base_timestamp + read_varint(content, body + 1, MAX_LONG_BYTES)[0]
+                delta, _, position = read_deltas(content, position, len(content), number)
+                timestamp = header.base_timestamp + delta
                 if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
                     found.append((number, timestamp))
-                position = body + size
     except MalformedRecordError as error:
         raise _malformed(error) from None
     return found

@@ -76,7 +76,7 @@ def seek_offset(data: Bytes, position: int, end: int, count: int, wanted: int) -
     for number in range(count):
         if number & _STEP == _STEP:
             time.sleep(0)
-        _, delta, following = _deltas(data, position, end, number)
+        _, delta, following = read_deltas(data, position, end, number)
         if delta >= wanted:
             return position, number
         position = following
@@ -90,7 +90,7 @@ def find_time(
     for number in range(count):
         if number & _STEP == _STEP:
             time.sleep(0)
-        moment, offset, position = _deltas(data, position, end, number)
+        moment, offset, position = read_deltas(data, position, end, number)
         if moment >= least_time and offset >= least_offset:
             return offset, moment
     return None
@@ -102,20 +102,26 @@ def latest_time(data: Bytes, position: int, end: int, count: int) -> tuple[int, 
     for number in range(count):
         if number & _STEP == _STEP:
             time.sleep(0)
-        moment, offset, position = _deltas(data, position, end, number)
+        moment, offset, position = read_deltas(data, position, end, number)
         if latest is None or (moment, -offset) > (latest[1], -latest[0]):
             latest = offset, moment
     return latest
 
 
-def _deltas(data: Bytes, position: int, end: int, number: int) -> tuple[int, int, int]:
-    """Timestamp and offset of the record at `position`, and the position of the next one."""
+def record_bounds(data: Bytes, position: int, end: int, number: int) -> tuple[int, int]:
+    """Where the record at `position` begins, after its length, and ends; `number` is for the error message."""
     size, body = read_varint(data, position)
     if size < 1 or body + size > end:
         raise MalformedRecordError(f"record {number} of {size} bytes does not fit into its batch")
+    return body, body + size
+
+
+def read_deltas(data: Bytes, position: int, end: int, number: int) -> tuple[int, int, int]:
+    """Timestamp and offset of the record at `position`, and the position of the next one."""
+    body, stop = record_bounds(data, position, end, number)
     moment, after = read_varint(data, body + 1, MAX_LONG_BYTES)
     offset, _ = read_varint(data, after)
-    return moment, offset, body + size
+    return moment, offset, stop
 
 
 def schema_faults(

@@ -18,8 +18,9 @@ from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName
-from millstream.formats.protocol.primitives import Cursor, MalformedMessage, read_unsigned_varint, write_unsigned_varint
+from millstream.formats.protocol.primitives import Cursor, MalformedMessage, read_unsigned_varint
 from millstream.formats.protocol.schema import Schema, split_entries
+from millstream.formats.records.varint import append_unsigned
 
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
@@ -249,9 +250,9 @@ def encode_record(record: MetadataRecord) -> bytes:
     kind = type(record)
     schema, version = _schemas()[kind], _WRITTEN_VERSIONS[kind][1]
     out = bytearray()
-    write_unsigned_varint(out, FRAME_VERSION)
-    write_unsigned_varint(out, schema.api_key)
-    write_unsigned_varint(out, version)
+    append_unsigned(out, FRAME_VERSION)
+    append_unsigned(out, schema.api_key)
+    append_unsigned(out, version)
     schema.write(out, {name: _plain(name, getattr(record, name)) for name in _names(kind)}, version)
     return bytes(out)
 
@@ -301,7 +302,7 @@ def _partition_head() -> bytes:
         _schemas()[PartitionRecord].api_key,
         _WRITTEN_VERSIONS[PartitionRecord][1],
     ):
-        write_unsigned_varint(out, number)
+        append_unsigned(out, number)
     return bytes(out)
 
 
