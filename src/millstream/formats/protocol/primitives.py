@@ -158,8 +158,8 @@ def skip_tags(buffer: bytes | bytearray, position: int, end: int) -> int:
 
 MOST_PRODUCED = 10_000
 MOST_FETCHED = 20_000
-"""Limits of the partitions in one Produce or Fetch, which are handled in one turn of the event loop. A request of a Java
-producer (1 MB) has no room for more; a fetch session can grow by several requests."""
+"""Limits of the partitions in one Produce or Fetch, which are handled in one turn of the event loop. A request of a
+Java producer (1 MB) has no room for more; a fetch session can grow by several requests."""
 MAX_PARTITIONS = 100_000
 """The same for the response to a follower."""
 
