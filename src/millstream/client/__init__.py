@@ -1,11 +1,11 @@
-"""A small friendly client for any Kafka broker, on confluent-kafka.
+"""A simple client for any Kafka broker, based on confluent-kafka. Public.
 
     with millstream.connect("localhost:9092") as client:
         client.publish("orders", {"id": 1})
         for record in client.consume("orders"):
             print(record.offset, record.json())
 
-Stands beside the broker's rooms and imports none of them.
+It imports no code of the broker.
 """
 
 from collections.abc import Mapping
@@ -61,9 +61,9 @@ __all__ = [
 def connect(
     bootstrap: str = "localhost:9092", *, settings: Mapping[str, Any] | None = None, timeout: float = 30.0
 ) -> Client:
-    """Connect to a broker, at once: raises NoBrokerError if nobody listens there.
+    """Connects to a broker. Raises NoBrokerError at once if no broker listens at the address.
 
-    `settings` are librdkafka's (security, compression.type, acks, …); `timeout` bounds each call, in seconds.
+    `settings` are settings of librdkafka (security, compression.type, acks, …). `timeout` bounds each call, in seconds.
     """
     return Client(bootstrap, settings=settings, timeout=timeout)
 
@@ -71,5 +71,5 @@ def connect(
 def connect_async(
     bootstrap: str = "localhost:9092", *, settings: Mapping[str, Any] | None = None, timeout: float = 30.0
 ) -> AsyncClient:
-    """The same for asyncio: `async with millstream.connect_async(...) as client`."""
+    """A client for asyncio: `async with millstream.connect_async(...) as client`."""
     return AsyncClient(bootstrap, settings=settings, timeout=timeout)

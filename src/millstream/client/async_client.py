@@ -1,9 +1,9 @@
-"""`AsyncClient`: the same verbs as coroutines and async iterators.
+"""`AsyncClient`: the client as coroutines and async iterators.
 
-Why not `confluent_kafka.aio`: its producer refuses headers and holds records in a Python buffer for up to a second,
-and its consumer is the blocking one behind a thread pool. So here: `publish` costs no thread at all (one poller thread
-turns delivery reports into futures, thousands may be in flight), a stream has one thread which fetches whole batches,
-and the admin verbs, which are rare, run in a small pool.
+It does not use `confluent_kafka.aio`, whose producer refuses headers and buffers records for up to a second, and whose
+consumer is the blocking one in a thread pool. Here `publish` needs no thread: one poller thread turns delivery reports
+into futures, so thousands can be in flight. A stream has one thread that reads whole batches. Requests about topics run
+in a small thread pool.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _QUEUE_FULL_S = 0.005
 
 
 class AsyncClient:
-    """An asyncio connection to a broker. Make one with `async with millstream.connect_async(...) as client`."""
+    """A client for asyncio: `async with millstream.connect_async(...) as client`."""
 
     def __init__(
         self, bootstrap: str = "localhost:9092", *, settings: Mapping[str, Any] | None = None, timeout: float = 30.0
@@ -55,7 +55,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Wait for records on their way and let go of the connections."""
+        """Waits for records in flight, then closes the connections."""
         for stream in list(self._streams):
             await stream.aclose()
         client, self._client = self._client, None
@@ -113,10 +113,10 @@ class AsyncClient:
         timestamp: datetime | int | None = None,
         partitioner: Partitioner | None = None,
     ) -> Published:
-        """As `Client.publish`; many may wait at once and then share batches."""
+        """As `Client.publish`. Concurrent calls share batches."""
         publisher = self._connected.publisher
         if self._reports is None:
-            # One future for all who come meanwhile: it lets them go in the order in which they came.
+            # One future for all concurrent calls: it resumes them in their order.
             if self._starting is None:
                 self._starting = asyncio.get_running_loop().run_in_executor(self._pool, publisher.single)
             producer = await asyncio.shield(self._starting)
@@ -135,7 +135,7 @@ class AsyncClient:
             except BufferError:
                 await asyncio.sleep(_QUEUE_FULL_S)
         error, delivered = await report
-        if error is not None:  # explaining it may ask the socket whether anyone is there, which blocks
+        if error is not None:  # the check whether a broker listens blocks
             raise await self._call(self._connected.connection.error, error, topic)
         return publisher.outcome(topic, None, delivered)
 
@@ -146,7 +146,7 @@ class AsyncClient:
         *,
         partitioner: Partitioner | None = None,
     ) -> int:
-        """As `Client.publish_many`; the items may come from an async iterable too."""
+        """As `Client.publish_many`. The items may also be an async iterable."""
         send = functools.partial(self._connected.publish_many, partitioner=partitioner)
         if not isinstance(items, AsyncIterable):
             return await self._call(send, topic, items)
@@ -196,7 +196,7 @@ class AsyncClient:
 
 
 class AsyncRecordStream(Generic[V]):
-    """Records as an async iterator; `async with` or `aclose()` ends it early."""
+    """The records of one topic as an async iterator. Close it with `async with` or `aclose()`."""
 
     def __init__(
         self, open_stream: Callable[[], RecordStream[V]], on_close: Callable[["AsyncRecordStream[V]"], None]
@@ -205,7 +205,7 @@ class AsyncRecordStream(Generic[V]):
         self._on_close = on_close
         self._stream: RecordStream[V] | None = None
         self._buffer: deque[Record[V]] = deque()
-        # A thread of its own: a stream that waits for records must not keep other calls from running.
+        # A separate thread: a stream that waits for records must not block other calls.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="millstream-stream")
         self._closed = False
 
@@ -234,19 +234,19 @@ class AsyncRecordStream(Generic[V]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop reading."""
+        """Stops reading."""
         if self._closed:
             return
         self._closed = True
         self._on_close(self)
         if self._stream is not None:
-            # In the stream's own thread, hence after the fetch that may be under way there.
+            # In the thread of the stream, so it runs after a read that is in progress there.
             await asyncio.get_running_loop().run_in_executor(self._thread, self._stream.close)
         self._thread.shutdown(wait=False)
 
 
 class _DeliveryReports:
-    """Carries librdkafka's delivery reports from a poller thread to futures of the event loop."""
+    """Passes librdkafka's delivery reports from a poller thread to futures of the event loop."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -258,13 +258,13 @@ class _DeliveryReports:
         self._thread.start()
 
     def send(self, enqueue: Callable[..., None]) -> "asyncio.Future[tuple[Any, Any]]":
-        """Enqueue a record whose delivery resolves the future returned. Raises BufferError when the queue is full."""
+        """Enqueues a record. Its delivery resolves the returned future. Raises BufferError if the queue is full."""
         future: asyncio.Future[tuple[Any, Any]] = self._loop.create_future()
         enqueue(producer=self._producer, report=lambda error, message: self._report(future, error, message))
         return future
 
     def stop(self) -> None:
-        """End the poller; whatever is still on its way was flushed before."""
+        """Stops the poller thread. Records in flight must have been flushed before."""
         self._stopping.set()
         self._thread.join()
 
@@ -274,13 +274,13 @@ class _DeliveryReports:
 
     def _report(self, future: "asyncio.Future[tuple[Any, Any]]", error: Any, message: Any) -> None:
         self._arrived.append((future, error, message))
-        # One wake-up of the loop for all reports of a batch: each costs a system call.
+        # One wake-up of the loop for all reports of a batch, because each is a system call.
         if not self._announced:
             self._announced = True
             try:
                 self._loop.call_soon_threadsafe(self._deliver)
             except RuntimeError:
-                self._arrived.clear()  # the loop is gone, and with it everyone who waited
+                self._arrived.clear()  # the loop is closed
 
     def _deliver(self) -> None:
         self._announced = False

@@ -1,7 +1,6 @@
-"""`Client`: the verbs of a log (create, list, describe, delete, publish, consume) in one small object.
+"""`Client`: create, list, describe and delete topics; publish and consume records. Works with any Kafka broker.
 
-Works against any Kafka broker. What needs more than these verbs (consumer groups, transactions) is better served by
-confluent-kafka itself, on which this stands.
+For consumer groups and transactions use confluent-kafka, on which this client is based.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +19,7 @@ Partitions = int | Iterable[int] | None
 
 
 class Client:
-    """A connection to a broker or cluster. Make one with `millstream.connect`; use it with `with`."""
+    """A client of a broker or cluster. `millstream.connect` makes one; use it in a `with` statement."""
 
     def __init__(
         self, bootstrap: str = "localhost:9092", *, settings: Mapping[str, Any] | None = None, timeout: float = 30.0
@@ -41,11 +40,11 @@ class Client:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The address this client was given."""
+        """The bootstrap address."""
         return self._connection.bootstrap
 
     def close(self) -> None:
-        """Wait for records on their way and let go of the connections."""
+        """Waits for records in flight, then closes the connections."""
         self._publisher.close()
         self._topics = None
 
@@ -60,35 +59,35 @@ class Client:
         config: Mapping[str, Any] | None = None,
         exist_ok: bool = False,
     ) -> bool:
-        """Create a topic, ready for use on return. Counts not given are the broker's defaults.
+        """Creates a topic and waits until it can be used. Numbers that are not given are the defaults of the broker.
 
-        Returns True if it was created, False if it existed and `exist_ok` was set.
+        Returns True if it was created, False if it existed and `exist_ok` is set.
         """
         return self.topics.create(
             name, partitions=partitions, replication=replication, config=config or {}, exist_ok=exist_ok
         )
 
     def list_topics(self, *, internal: bool = False) -> list[str]:
-        """The names of all topics, sorted."""
+        """The names of all topics, sorted. Internal topics are included if `internal` is set."""
         return self.topics.names(internal=internal)
 
     def describe_topic(self, name: str) -> Topic:
-        """Partitions, leaders, offsets and own settings of a topic."""
+        """Partitions, leaders, offsets and settings of a topic."""
         return self.topics.describe(name)
 
     def alter_topic(self, name: str, *, partitions: int | None = None, config: Mapping[str, Any] | None = None) -> None:
-        """Grow a topic to `partitions`, and set settings (None: back to the default)."""
+        """Adds partitions, so that there are `partitions`, and changes settings. None resets one to its default."""
         if config:
             self.topics.alter_config(name, config)
         if partitions is not None:
             self.topics.add_partitions(name, partitions)
 
     def delete_topic(self, name: str, *, missing_ok: bool = False) -> bool:
-        """Delete a topic with all its records. True if it was there."""
+        """Deletes a topic and its records. Returns False if it did not exist and `missing_ok` is set."""
         return self.topics.delete(name, missing_ok=missing_ok)
 
     def delete_records(self, name: str, before: Mapping[int, int]) -> dict[int, int]:
-        """Drop the records before an offset, per partition (-1: all of them); returns the new earliest offsets."""
+        """Deletes the records before an offset of each partition (-1: all). Returns the new earliest offsets."""
         return self.topics.delete_records(name, before)
 
     # Records
@@ -104,9 +103,10 @@ class Client:
         timestamp: datetime | int | None = None,
         partitioner: Partitioner | None = None,
     ) -> Published:
-        """Send one record and return where it is stored. Without `partition` the key decides, else any will do.
+        """Sends one record and waits until it is stored. Returns its partition and offset.
 
-        `partitioner` decides instead, for keys too hot for one partition: see `millstream.client.partitioners`.
+        Without `partition` the partition depends on the key, or on `partitioner`, which can spread hot keys over
+        several partitions (see `HotKeyPartitioner`).
         """
         return self._publisher.publish(topic, value, key, headers, partition, timestamp, partitioner)
 
@@ -117,9 +117,9 @@ class Client:
         *,
         partitioner: Partitioner | None = None,
     ) -> int:
-        """Send many records fast: values, (key, value) pairs or `Message`s. Returns how many, once all are stored.
+        """Sends many records in large batches: values, (key, value) pairs or `Message`s.
 
-        Stops at the first failure it hears of and raises DeliveryError.
+        Waits until all are stored and returns their number. Raises DeliveryError at the first failure.
         """
         return self._publisher.publish_many(topic, items, partitioner)
 
@@ -186,17 +186,17 @@ class Client:
         limit: int | None = None,
         decode: Decode = None,
     ) -> RecordStream[Any]:
-        """Iterate over the records of a topic.
+        """Iterates over the records of a topic.
 
-        start      'earliest', 'latest', an offset, -N (the last N of each partition), a datetime, a timedelta (that
-                   long ago), or a mapping from partition to one of these
-        partition  one or several partitions; all of them by default
-        follow     False: stop at the end as it is now. True: wait for new records for ever.
-                   By default only start='latest' follows, as there is nothing to read otherwise
-        timeout    following: stop when no record came for this many seconds.
-                   Not following: give up with DeadlineError after that long without progress
-        limit      stop after this many records
-        decode     what `record.value` is: 'bytes' (default), 'text', 'json', or a function of bytes
+        - `start`: 'earliest', 'latest', an offset, -N (the last N of each partition), a datetime, a timedelta (an age),
+          or a mapping from partition to one of these.
+        - `partition`: one or several partitions; all by default.
+        - `follow`: False stops at the present end, True waits for new records. The default is True only for
+          start='latest', which has nothing else to read.
+        - `timeout`: with `follow`, stop after this many seconds without records. Without it, DeadlineError after this
+          many seconds without progress.
+        - `limit`: stop after this many records.
+        - `decode`: the type of `record.value`: 'bytes' (default), 'text', 'json', or a function of bytes.
         """
         spans = resolve(self.topics, topic, start, partition)
         return RecordStream(
@@ -207,26 +207,26 @@ class Client:
             timeout=timeout,
             limit=limit,
             decode=decoder(decode),
-            # Retention may delete the first segment between asking and reading; whoever asked for "the beginning"
-            # wants the new one, whoever asked for a number wants to hear that it is gone.
+            # Retention may delete the first segment before it is read. For 'earliest' the new first offset is right,
+            # for a given offset it is an error.
             reset="earliest" if start == "earliest" else "error",
         )
 
     @property
     def topics(self) -> Topics:
-        """The admin side, for what the verbs above leave out."""
+        """More requests about topics."""
         if self._topics is None:
             self._topics = Topics(self._connection)
         return self._topics
 
     @property
     def connection(self) -> Connection:
-        """Address and settings, for code that makes its own confluent-kafka clients."""
+        """Address and settings, for code that creates confluent-kafka clients itself."""
         return self._connection
 
     @property
     def publisher(self) -> Publisher:
-        """The sending side; the async client bridges its delivery reports."""
+        """The producer side. The async client uses its delivery reports."""
         return self._publisher
 
 

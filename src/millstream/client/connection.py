@@ -1,7 +1,7 @@
-"""Where the broker is and how librdkafka is set up to talk to it.
+"""The address of the broker and the settings of librdkafka.
 
-librdkafka retries an unreachable address in silence for as long as it is allowed to; `probe` asks the socket directly,
-so that "nobody listens there" is known at once and said plainly.
+librdkafka retries an unreachable address without a message until its timeout. `probe` opens a socket instead, so that
+a missing broker is reported at once.
 """
 
 import logging
@@ -14,12 +14,12 @@ from millstream.client.errors import DeadlineError, MillstreamError, from_kafka,
 DEFAULT_PORT = 9092
 PROBE_TIMEOUT_S = 3.0
 
-logger = logging.getLogger("millstream.client")
-logger.addHandler(logging.NullHandler())
+_log = logging.getLogger("millstream.client")
+_log.addHandler(logging.NullHandler())
 
 
 class Connection:
-    """Bootstrap address, librdkafka settings and the time a call may take; opens nothing by itself."""
+    """Bootstrap address, settings of librdkafka and the timeout of a call. It opens no connection."""
 
     def __init__(self, bootstrap: str, settings: Mapping[str, Any] | None = None, timeout: float = 30.0) -> None:
         self.addresses = [_parse_address(part.strip()) for part in bootstrap.split(",") if part.strip()]
@@ -33,29 +33,29 @@ class Connection:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What the user set, by librdkafka's names."""
+        """The settings of the user, by librdkafka's names."""
         return self._settings
 
     def librdkafka(self, **defaults: Any) -> dict[str, Any]:
-        """A complete configuration: ours (underscores stand for dots), overridden by the user's settings."""
+        """A complete configuration: `defaults` (with underscores for dots), overridden by the settings of the user."""
         return {
             "bootstrap.servers": self.bootstrap,
             "client.id": "millstream-client",
             "socket.timeout.ms": max(1000, int(self.timeout * 1000)),
-            # A broker that restarts should be found again quickly: tests restart brokers, people restart laptops.
+            # Reconnect quickly to a broker that restarts.
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 1000,
-            "logger": logger,
+            "logger": _log,
             **{name.replace("_", "."): value for name, value in defaults.items()},
             **self._settings,
         }
 
     def setting(self, *names: str) -> str | None:
-        """What the user set under one of these names, as text."""
+        """The user's value for one of these names, as text."""
         return next((str(self._settings[name]) for name in names if name in self._settings), None)
 
     def probe(self) -> None:
-        """Return if at least one address accepts a connection, else raise NoBrokerError with the last reason."""
+        """Raises NoBrokerError, with the last reason, if no address accepts a connection."""
         reason = ""
         for address in self.addresses:
             try:
@@ -66,14 +66,14 @@ class Connection:
         raise no_broker(self.bootstrap, reason)
 
     def reading_error(self, message: Any, topic: str) -> MillstreamError:
-        """The exception for an error that came in the place of a record."""
+        """The exception for an error that was returned instead of a record."""
         error = message.error()
         if error.name() == "INVALID_RECORD":
             return unreadable_records(topic, message.partition(), error.str())
         return self.error(error, topic)
 
     def error(self, kafka_error: Any, topic: str = "") -> MillstreamError:
-        """Our exception for librdkafka's; a timeout is looked into, since "nobody there" is the better answer."""
+        """Our exception for librdkafka's. After a timeout it checks whether a broker listens at all."""
         translated = from_kafka(kafka_error, bootstrap=self.bootstrap, topic=topic)
         if isinstance(translated, DeadlineError):
             try:

@@ -1,14 +1,14 @@
-"""What can go wrong between a program and a broker, each with the next step in its message.
+"""The errors of the client. Each message has the next step.
 
-Everything the client raises is a `MillstreamError`; the subclasses also derive from the matching built-in
-(`ConnectionError`, `TimeoutError`, `LookupError`), so that code which knows nothing of Millstream can still catch them.
+All are `MillstreamError`. Subclasses also derive from the matching built-in error (`ConnectionError`, `TimeoutError`,
+`LookupError`), so that code without Millstream's names can catch them.
 """
 
 from typing import Any
 
 
 class MillstreamError(Exception):
-    """Any failure the client reports. `code` is Kafka's error name where a broker or librdkafka gave one."""
+    """Any error of the client. `code` is Kafka's name of the error, if a broker or librdkafka gave one."""
 
     def __init__(self, message: str, code: str | None = None) -> None:
         super().__init__(message)
@@ -20,35 +20,35 @@ class MillstreamError(Exception):
 
 
 class NoBrokerError(MillstreamError, ConnectionError):
-    """Nothing answers at the address."""
+    """No broker listens at the address."""
 
 
 class DeadlineError(MillstreamError, TimeoutError):
-    """A broker is there, but the answer did not come in time."""
+    """No response within the timeout."""
 
 
 class TopicNotFoundError(MillstreamError, LookupError):
-    """The topic, or the partition asked for, does not exist."""
+    """The topic or the partition does not exist."""
 
 
 class TopicExistsError(MillstreamError):
-    """A topic of that name exists already."""
+    """A topic with this name exists already."""
 
 
 class OffsetOutOfRangeError(MillstreamError, LookupError):
-    """The offset asked for is not, or no longer, in the log."""
+    """The offset is not in the log, or not any more."""
 
 
 class DamagedRecordsError(MillstreamError):
-    """The broker found, or sent, bytes that are not the records once written."""
+    """The records are damaged in the log of the broker."""
 
 
 class RefusedError(MillstreamError):
-    """The broker understood the request and said no."""
+    """The broker refused the request."""
 
 
 class DeliveryError(MillstreamError):
-    """Records that were published did not arrive: `failed` of them; the message has the first reason."""
+    """Published records were not stored: `failed` is their number, the message has the first reason."""
 
     def __init__(self, message: str, code: str | None = None, failed: int = 1) -> None:
         super().__init__(message, code)
@@ -56,7 +56,7 @@ class DeliveryError(MillstreamError):
 
 
 class EncodingError(MillstreamError, ValueError):
-    """A value, key or header cannot be turned into bytes, or bytes into what was asked for."""
+    """A value, key or header cannot be encoded, or a value cannot be decoded."""
 
 
 _UNREACHABLE = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE"})
@@ -67,13 +67,13 @@ _TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_
 
 
 def no_broker(bootstrap: str, reason: str = "") -> NoBrokerError:
-    """The error for an address where nobody listens."""
+    """The error for an address without a broker."""
     because = f" ({reason})" if reason else ""
     return NoBrokerError(f"no broker at {bootstrap}{because}: start one with `millstream serve`")
 
 
 def topic_not_found(topic: str) -> TopicNotFoundError:
-    """The error for a topic that is not there."""
+    """The error for a topic that does not exist."""
     return TopicNotFoundError(
         f"topic {topic!r} does not exist: create it with `millstream topic create {topic}`"
         f" or client.create_topic({topic!r})",
@@ -82,16 +82,16 @@ def topic_not_found(topic: str) -> TopicNotFoundError:
 
 
 def unreadable_records(topic: str, partition: int, text: str) -> DamagedRecordsError:
-    """The error for a batch that the broker found to be unreadable."""
+    """The error for a batch that the broker cannot read."""
     return DamagedRecordsError(
-        f"records of {topic!r}, partition {partition}, cannot be read ({text}): a producer wrote them so. The broker's"
-        " log (batch_unreadable) names the offset behind them, from which reading can go on",
+        f"records of {topic!r}, partition {partition}, cannot be read ({text}): a producer wrote them so. The log of"
+        " the broker (batch_unreadable) has the offset after them, at which reading can continue",
         "INVALID_RECORD",
     )
 
 
 def from_kafka(error: Any, *, bootstrap: str, topic: str = "") -> MillstreamError:
-    """Translate a `confluent_kafka.KafkaError` (or the exception around one) into one of ours."""
+    """The error for a `confluent_kafka.KafkaError`, or for the exception that contains one."""
     error = error.args[0] if isinstance(error, Exception) and error.args else error
     if not hasattr(error, "code") or not hasattr(error, "str"):
         return MillstreamError(str(error))
@@ -101,8 +101,8 @@ def from_kafka(error: Any, *, bootstrap: str, topic: str = "") -> MillstreamErro
         return no_broker(bootstrap, text)
     if code in _LATE:
         return DeadlineError(
-            f"{bootstrap} did not answer in time ({text}): is it overloaded or unreachable?"
-            " `millstream topic list` shows whether it answers; a longer `timeout` may help",
+            f"no response from {bootstrap} in time ({text}): is it overloaded or unreachable?"
+            " `millstream topic list` shows whether it responds; a longer `timeout` may help",
             code,
         )
     if code == "_UNKNOWN_PARTITION" and topic:
@@ -119,12 +119,12 @@ def from_kafka(error: Any, *, bootstrap: str, topic: str = "") -> MillstreamErro
         )
     if code in {"OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET"}:
         return OffsetOutOfRangeError(
-            f"the offset asked for in {topic!r} is not in the log any more ({text}): start at 'earliest'", code
+            f"the offset is not in the log of {topic!r} any more ({text}): start at 'earliest'", code
         )
     if code in _DAMAGED:
         return DamagedRecordsError(
-            f"records of {topic!r} are damaged where the broker keeps them ({text}): `millstream log dump --check DIR`"
-            " shows where; reading can go on from an offset behind them",
+            f"records of {topic!r} are damaged in the log of the broker ({text}): `millstream log dump --check DIR`"
+            " finds them; reading can continue at an offset after them",
             code,
         )
     if code in _TOO_LARGE:

@@ -1,12 +1,13 @@
-"""Choosing partitions by key: as Java's producer does, and two ways out when a few keys carry most of the traffic.
+"""Partitioners: by key as Java's producer does, and two that spread hot keys over several partitions.
 
-A partitioner is a function of (key, partition count, bytes of the record) that returns a partition, or `ANY_PARTITION`
-where the producer may choose. It works with `Client.publish(..., partitioner=p)` and with any confluent-kafka producer:
+A partitioner is a function of (key, number of partitions, bytes of the record). It returns a partition, or
+`ANY_PARTITION` to let the producer choose. It works with `Client.publish(..., partitioner=p)` and with any
+confluent-kafka producer:
 
     producer.produce(topic, value, key, partition=p(key, partition_count, len(value)))
 
-Keys that are not spread go where Java's default partitioner puts them (murmur2), so topics written from both sides stay
-co-partitioned. What spreading a key costs, and how to read such a key back, is in docs/hot-keys.md.
+Keys that are not spread get the partition of Java's default partitioner (murmur2), so topics written by both stay
+co-partitioned. docs/hot-keys.md has the costs of spreading a key, and how to read such a key.
 """
 
 import threading
@@ -22,14 +23,16 @@ from millstream.client.errors import MillstreamError
 from millstream.common.space_saving import SpaceSaving
 
 ANY_PARTITION = -1
-"""Whatever the producer prefers: librdkafka fills one batch after another."""
+"""The producer chooses: librdkafka fills one batch after another."""
 _CACHED_HASHES = 8192
 
 HomeOf: TypeAlias = Callable[[bytes, int], int]
-"""Where a key belongs: a function of key and partition count."""
+"""The partition of a key: a function of the key and the number of partitions."""
 
 
 class Partitioner(Protocol):
+    """A function of key, number of partitions and bytes of the record that returns a partition or `ANY_PARTITION`."""
+
     def __call__(self, key: bytes | None, partition_count: int, size_bytes: int = 0, /) -> int: ...
 
 
@@ -56,18 +59,18 @@ def java_partition(key: bytes, partition_count: int) -> int:
 
 
 def librdkafka_partition(key: bytes, partition_count: int) -> int:
-    """The partition that librdkafka's default (`consistent_random`) gives a key, empty ones aside: CRC32. For `home=`
-    where a topic is already written that way."""
+    """The partition that librdkafka's default (`consistent_random`, CRC32) gives a key that is not empty. Use it as
+    `home=` for topics that are written with librdkafka's default."""
     return crc32(key) % partition_count
 
 
 class SaltingPartitioner:
-    """Spreads chosen keys over n partitions each, in turn; all others stay at home.
+    """Spreads given keys over n partitions each. All other keys stay in one partition.
 
         SaltingPartitioner({"big-customer": 4, "bot": 8})
         SaltingPartitioner(["big-customer", "bot"], spread=4)
 
-    The key itself is not changed, only where it goes: to its home partition and the n - 1 after it.
+    The key itself is not changed. Its records go to its usual partition and the n - 1 after it, in turn.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class SaltingPartitioner:
         if isinstance(keys, Mapping):
             wanted = {_encoded(key): partitions for key, partitions in keys.items()}
         elif spread is None:
-            raise MillstreamError("over how many partitions? give spread=N, or a mapping from key to N")
+            raise MillstreamError("the number of partitions is missing: give spread=N, or a mapping from key to N")
         else:
             wanted = {_encoded(key): spread for key in keys}
         for key, partitions in wanted.items():
@@ -104,7 +107,7 @@ class SaltingPartitioner:
         return (home + next(turns) % min(spread, partition_count)) % partition_count
 
     def partitions_of(self, key: bytes | str, partition_count: int) -> list[int]:
-        """Where the records of a key may be: read all of these to read the key back."""
+        """The partitions that may have records of a key."""
         encoded = _encoded(key)
         spread = self._turns[encoded][0] if encoded in self._turns else 1
         home = self._home(encoded, partition_count)
@@ -112,14 +115,14 @@ class SaltingPartitioner:
 
 
 class HotKeyPartitioner:
-    """Keys stay at home until one passes a rate; then its records go to all partitions in turn until it cools.
+    """Spreads a key over all partitions while its rate is above a threshold.
 
         HotKeyPartitioner(max_records_per_second=5_000)
         HotKeyPartitioner(max_bytes_per_second=10_000_000, half_life_s=30)
 
-    Rates are those of this producer, faded exponentially: a key that suddenly comes at twice the threshold is hot after
-    one half-life. It is cool again when its rate falls below `cool_at` of the threshold. Memory is bounded: `capacity`
-    keys are followed, and one that is not followed is never taken for hot.
+    Rates are those of this producer, with exponential decay: a key at twice the threshold is hot after one
+    half-life. It is not hot any more when its rate is below `cool_at` times the threshold. Memory is bounded: only
+    `capacity` keys are counted, and a key that is not counted is never hot.
     """
 
     def __init__(
@@ -138,7 +141,7 @@ class HotKeyPartitioner:
             raise MillstreamError("give max_records_per_second or max_bytes_per_second, above 0")
         if half_life_s <= 0 or not 0 < cool_at <= 1 or capacity < 1:
             raise MillstreamError("half_life_s and capacity are above 0, cool_at is between 0 and 1")
-        # In a steady stream of rate r the faded sum comes to r * half-life / ln 2.
+        # For a constant rate r the decayed sum is r * half-life / ln 2.
         per_rate = half_life_s / log(2)
         self._records = _Threshold.of(max_records_per_second, per_rate, capacity, half_life_s)
         self._bytes = _Threshold.of(max_bytes_per_second, per_rate, capacity, half_life_s)
@@ -161,27 +164,27 @@ class HotKeyPartitioner:
                 self._records.sketch.add(key, 1.0, now_s)
             if self._bytes is not None:
                 self._bytes.sketch.add(key, float(len(key) + size_bytes), now_s)
-            if self._heat(key, now_s):
+            if self._is_hot(key, now_s):
                 self._turn = (self._turn + 1) % partition_count
                 return self._turn
         return self._home(key, partition_count)
 
     def hot_keys(self) -> list[bytes]:
-        """The keys that go to all partitions at present."""
+        """The keys that are hot at present."""
         now_s = self._clock()
         with self._lock:
-            self._forget_cooled(now_s)
+            self._remove_cooled(now_s)
             return sorted(self._hot)
 
-    def _heat(self, key: bytes, now_s: float) -> bool:
+    def _is_hot(self, key: bytes, now_s: float) -> bool:
         was_hot = key in self._hot
         load = self._load(key, now_s)
         if was_hot and load < self._cool_at:
             self._hot.discard(key)
             return False
         if not was_hot and load > 1.0:
-            if len(self._hot) >= self._capacity:  # those that fell silent while hot are never looked at again
-                self._forget_cooled(now_s)
+            if len(self._hot) >= self._capacity:  # keys without records since they were hot are not checked otherwise
+                self._remove_cooled(now_s)
             self._hot.add(key)
             return True
         return was_hot
@@ -189,12 +192,12 @@ class HotKeyPartitioner:
     def _load(self, key: bytes, now_s: float) -> float:
         return max(threshold.load(key, now_s) for threshold in (self._records, self._bytes) if threshold is not None)
 
-    def _forget_cooled(self, now_s: float) -> None:
+    def _remove_cooled(self, now_s: float) -> None:
         self._hot = {key for key in self._hot if self._load(key, now_s) >= self._cool_at}
 
 
 class _Threshold:
-    """One kind of rate, and the faded sum at which it is too much."""
+    """A rate and the decayed sum at which it is exceeded."""
 
     def __init__(self, limit: float, sketch: SpaceSaving[bytes]) -> None:
         self._limit = limit
@@ -205,7 +208,7 @@ class _Threshold:
         return None if rate is None else cls(rate * per_rate, SpaceSaving(capacity, half_life_s))
 
     def load(self, key: bytes, now_s: float) -> float:
-        """1 at the threshold. What the sketch only suspects does not count, so no cold key is ever taken for hot."""
+        """1 at the threshold. Uses the lower bound of the estimate, so that no cold key counts as hot."""
         estimate = self.sketch.estimate(key, now_s)
         return (estimate.weight - estimate.error) / self._limit
 

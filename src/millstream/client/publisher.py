@@ -1,9 +1,9 @@
-"""Sending records, and knowing that they arrived.
+"""Sends records and waits for their acknowledgement.
 
-Two librdkafka producers, made on first use, because the two ways of sending want opposite settings: `publish` waits for
-one record, so nothing lingers and every delivery is reported; `publish_many` fills batches, and hears only of failures,
-which spares one Python call per record. Both are idempotent, so that a retry never duplicates, unless the user asks for
-weaker `acks`; both wait for delivery, so that their records keep the order of the calls.
+There are two librdkafka producers, created on first use, because the two ways of sending need opposite settings.
+`publish` sends one record at once and needs its delivery report. `publish_many` fills batches and gets reports of
+failures only, which saves one Python call per record. Both are idempotent unless the user sets weaker `acks`. Both
+wait for delivery, so records keep the order of the calls.
 """
 
 import threading
@@ -30,21 +30,21 @@ from millstream.client.record import (
 )
 
 SETTLE_S = 5.0
-"""librdkafka reports every record by its own deadline; this much later we stop believing that it will."""
+"""librdkafka reports every record within its own timeout. After this additional time we give up."""
 SETTLE_IN_S = 0.025
-"""librdkafka 2.16 asks for a producer id as soon as it is connected, in a few milliseconds; but a record that it gets
-before that makes it ask half a second later. Waiting this long brings a client's first record from 500 ms to 30 ms."""
+"""librdkafka 2.16 requests a producer id a few milliseconds after it connects. A record before that delays the request
+by half a second. This wait reduces the time of a client's first record from 500 ms to 30 ms."""
 POLL_EVERY = 2000
 TOPIC_APPEARS_S = 5.0
-"""How long a topic may be unknown before that is an error: a new one needs a moment, a typo should not hang."""
+"""A topic that is unknown for so long is an error. A new topic needs a moment until all brokers know it."""
 PARTITION_COUNT_AGE_S = 60.0
-"""How long a topic's partition count is believed; partitions that were added meanwhile are simply not used yet."""
+"""Age after which the number of partitions is read again. New partitions are not used until then."""
 _CHUNK_S = 0.25
-"""Waits are cut into chunks of this length so that Ctrl-C is heard."""
+"""Longest single wait, so that Ctrl-C takes effect soon."""
 
 
 class Publisher:
-    """The sending side of one connection; may be used from several threads."""
+    """Sends records. Thread safe."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -63,7 +63,7 @@ class Publisher:
         timestamp: datetime | int | None,
         partitioner: Partitioner | None = None,
     ) -> Published:
-        """Send one record and wait until it is stored."""
+        """Sends one record and waits until it is stored."""
         producer = self.single()
         outcome: list[tuple[Any, Any]] = []
         message = Message(value, key, headers, partition, timestamp)
@@ -80,12 +80,12 @@ class Publisher:
             producer.poll(_CHUNK_S)
             waited += _CHUNK_S
         if not outcome:
-            self._connection.probe()  # a broker that is gone is another error than one that is slow
-            raise DeadlineError(f"{self._connection.bootstrap} did not confirm the record in time")
+            self._connection.probe()  # distinguishes a missing broker from a slow one
+            raise DeadlineError(f"{self._connection.bootstrap} did not acknowledge the record in time")
         return self.outcome(topic, *outcome[0])
 
     def publish_many(self, topic: str, items: Iterable[Any], partitioner: Partitioner | None = None) -> int:
-        """Send every item in large batches; returns how many, once all are stored."""
+        """Sends all items in large batches and waits until they are stored. Returns their number."""
         producer = self._bulk_producer()
         if partitioner is not None:
             items = self._all_placed(topic, items, partitioner)
@@ -96,7 +96,7 @@ class Publisher:
                 failures.append(error)
 
         count = 0
-        # Bare values are by far the most common and need none of a Message's fields, hence the short way for them.
+        # Fast path for plain values, the most common case.
         produce = producer.produce
         for item in items:
             count += 1
@@ -120,7 +120,7 @@ class Publisher:
         return count
 
     def placed(self, message: Message, partitioner: Partitioner, partition_count: int) -> Message:
-        """The message with the partition that a partitioner gives it, unless it has one already."""
+        """The message with the partition that the partitioner chooses, if it has none."""
         if message.partition is not None:
             return message
         value, key = encode_value(message.value), encode_key(message.key)
@@ -131,14 +131,14 @@ class Publisher:
         return Message(value, key, message.headers, partition, message.timestamp)
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has, as of a minute ago at most. May wait for the broker."""
+        """The number of partitions, at most a minute old. May send a request."""
         known = self.known_partition_count(topic)
         if known is not None:
             return known
         deadline = time.monotonic() + min(TOPIC_APPEARS_S, self._connection.timeout)
         while True:
             try:
-                # A producer's question makes the topic, where the broker creates topics on demand: then ask again.
+                # The request creates the topic if the broker creates topics automatically; then it is repeated.
                 found = self.single().list_topics(topic, timeout=self._connection.timeout).topics[topic]
             except KafkaException as error:
                 raise self._connection.error(error, topic) from error
@@ -150,7 +150,7 @@ class Publisher:
             time.sleep(0.05)
 
     def known_partition_count(self, topic: str) -> int | None:
-        """The same without waiting; None if the broker would have to be asked."""
+        """The same without a request; None if it is not known."""
         count, until = self._counts.get(topic, (0, 0.0))
         return count if time.monotonic() < until else None
 
@@ -168,7 +168,7 @@ class Publisher:
             return self._single
 
     def enqueue(self, producer: Producer, topic: str, message: Message, report: Any) -> None:
-        """Hand one record to librdkafka, waiting while its queue is full."""
+        """Passes one record to librdkafka; waits while its queue is full."""
         while True:
             try:
                 return self.enqueue_at_once(producer, topic, message, report)
@@ -176,7 +176,7 @@ class Publisher:
                 producer.poll(_CHUNK_S)
 
     def enqueue_at_once(self, producer: Producer, topic: str, message: Message, report: Any) -> None:
-        """Hand one record to librdkafka; BufferError if its queue is full."""
+        """Passes one record to librdkafka; BufferError if its queue is full."""
         options: dict[str, Any] = {"key": encode_key(message.key), "on_delivery": report}
         if message.headers:
             options["headers"] = encode_headers(message.headers)
@@ -190,14 +190,14 @@ class Publisher:
             raise self._connection.error(error, topic) from error
 
     def outcome(self, topic: str, error: Any, message: Any) -> Published:
-        """A delivery report as a result or an exception."""
+        """The result of a delivery report; raises its error."""
         if error is not None:
             raise self._connection.error(error, topic)
         offset = message.offset()
         return Published(topic, message.partition(), -1 if offset is None else offset, message.timestamp()[1])
 
     def close(self) -> None:
-        """Wait for what is on its way, then let go of the producers."""
+        """Waits for records in flight, then closes the producers."""
         with self._lock:
             producers, self._single, self._bulk = [self._single, self._bulk], None, None
         for producer in producers:
@@ -236,18 +236,18 @@ class Publisher:
             left = len(producer)
             if producer.flush(_CHUNK_S) == 0:
                 return
-            # Time counts only while nothing moves: a slow broker with a long queue is not a dead one.
+            # Only time without progress counts: a slow broker with a long queue is not an error.
             waited = waited + _CHUNK_S if len(producer) >= left else 0.0
         self._connection.probe()
-        raise DeadlineError(f"{self._connection.bootstrap} did not confirm {len(producer)} records in time")
+        raise DeadlineError(f"{self._connection.bootstrap} did not acknowledge {len(producer)} records in time")
 
 
 def as_message(item: Any) -> Message:
-    """What `publish_many` accepts as one record: a Message, a (key, value) pair, or a bare value."""
+    """The message for an item of `publish_many`: a Message, a (key, value) pair, or a value."""
     if isinstance(item, Message):
         return item
     if isinstance(item, tuple):
         if len(item) != 2:
-            raise MillstreamError("a tuple to publish is (key, value); use millstream.client.Message for more")
+            raise MillstreamError("a tuple must be (key, value): use millstream.client.Message for more fields")
         return Message(item[1], item[0])
     return Message(item)

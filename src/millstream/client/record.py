@@ -1,9 +1,7 @@
-"""The records a program sends (`Message`), gets back when they are stored (`Published`), and reads (`Record`).
+"""Records to send (`Message`), stored records (`Published`) and records read (`Record`); encoding of their values.
 
-How Python values become record bytes, and back.
-
-Publishing: `dict` and `list` become JSON, `str` UTF-8, bytes stay as they are, `None` is a tombstone. Other types are
-refused: guessing an encoding for a number or a date would be a decision the reader of the topic cannot see.
+`dict` and `list` are encoded as JSON, `str` as UTF-8, bytes as they are, `None` is a tombstone. Other types are
+refused, because consumers could not know how a number or a date was encoded.
 """
 
 import json
@@ -21,7 +19,7 @@ Decode: TypeAlias = Literal["bytes", "text", "json"] | Callable[[bytes], Any] | 
 
 
 def encode_value(value: Value) -> bytes | None:
-    """The bytes that are stored for a value."""
+    """The bytes of a value."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, str):
@@ -40,7 +38,7 @@ def encode_value(value: Value) -> bytes | None:
 
 
 def encode_key(key: Key) -> bytes | None:
-    """The bytes that are stored for a key."""
+    """The bytes of a key."""
     if key is None or type(key) is bytes:
         return key
     if isinstance(key, str):
@@ -49,7 +47,7 @@ def encode_key(key: Key) -> bytes | None:
 
 
 def encode_headers(headers: Headers) -> list[tuple[str, bytes | None]] | None:
-    """Headers as the ordered pairs Kafka stores; a name may appear more than once."""
+    """Headers as ordered pairs; a name may occur several times."""
     if not headers:
         return None
     pairs = headers.items() if isinstance(headers, Mapping) else headers
@@ -87,7 +85,7 @@ def decode_json(raw: bytes | None) -> Any:
 
 
 def decoder(decode: Decode) -> Callable[[bytes | None], Any] | None:
-    """The function behind a `decode=` option; None when bytes stay bytes. A callable never sees a tombstone."""
+    """The function for a `decode=` option; None for bytes. Functions are not called for tombstones."""
     if decode is None or decode == "bytes":
         return None
     if decode == "text":
@@ -105,7 +103,7 @@ V = TypeVar("V")
 
 @dataclass(slots=True)
 class Message:
-    """One record to publish, for `publish_many` when a bare value or a (key, value) pair says too little."""
+    """A record to publish, with all fields."""
 
     value: Value
     key: Key = None
@@ -115,7 +113,7 @@ class Message:
 
 
 class Published(NamedTuple):
-    """Where a record was stored. `offset` is -1 when nothing was asked back (acks=0)."""
+    """The partition and offset of a stored record. `offset` is -1 with acks=0."""
 
     topic: str
     partition: int
@@ -125,7 +123,7 @@ class Published(NamedTuple):
 
 @dataclass(slots=True)
 class Record(Generic[V]):
-    """One record as read. `value` is what the `decode=` option made of `raw`: the same bytes if none was given."""
+    """A record that was read. `value` is `raw`, decoded as the option `decode=` says; without it both are the same."""
 
     topic: str
     partition: int
@@ -145,10 +143,10 @@ class Record(Generic[V]):
         return decode_text(self.raw)
 
     def header(self, name: str) -> bytes | None:
-        """The last header of that name, or None."""
+        """The last header with this name, or None."""
         return next((value for key, value in reversed(self.headers) if key == name), None)
 
     @property
     def time(self) -> datetime | None:
-        """The record's timestamp in UTC, None when it has none."""
+        """The timestamp in UTC, None if the record has none."""
         return datetime.fromtimestamp(self.timestamp_ms / 1000, UTC) if self.timestamp_ms >= 0 else None

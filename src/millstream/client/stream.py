@@ -1,9 +1,7 @@
-"""Reading records as an iterator, with partitions assigned by hand: no consumer group, nothing stored on the broker.
+"""`RecordStream`: reads records of a topic as an iterator, without a consumer group.
 
-Where reading begins and ends, resolved to offsets before the first record is asked for.
-
-A start is 'earliest', 'latest', an offset, a negative number ("the last N"), a `datetime`, or a `timedelta` ("that long
-ago"); or a mapping from partition to one of these, which also chooses the partitions.
+The start and end offsets are determined before the first record is read. A start is 'earliest', 'latest', an offset, a
+negative number (the last N), a `datetime`, or a `timedelta` (an age); or a mapping from partition to one of these.
 """
 
 import time
@@ -22,7 +20,7 @@ Start: TypeAlias = Literal["earliest", "latest"] | int | datetime | timedelta
 
 
 class Span(NamedTuple):
-    """The offsets of one partition to read: from `start`, and to `end` (exclusive) unless reading goes on forever."""
+    """The offsets to read of one partition: from `start` to `end` (exclusive; not used when following)."""
 
     start: int
     end: int
@@ -31,7 +29,7 @@ class Span(NamedTuple):
 def resolve(
     topics: Topics, topic: str, start: Start | Mapping[int, Start], partition: int | Iterable[int] | None
 ) -> dict[int, Span]:
-    """The span of each partition as it is now. Raises if a partition or an offset does not exist."""
+    """The span of each partition. Raises if a partition or an offset does not exist."""
     existing = topics.partitions(topic)
     wanted = _wanted(existing, start, partition)
     for number in wanted:
@@ -49,8 +47,8 @@ def resolve(
             if isinstance(begin, (datetime, timedelta))
         },
     )
-    # One number for all partitions of a topic rarely suits them all: it is wrong only if it suits none.
-    elsewhere = (
+    # One offset for all partitions is an error only if no partition has it.
+    is_in_another = (
         partition is None
         and isinstance(start, int)
         and any(earliest[number] <= start <= latest[number] for number in wanted)
@@ -64,7 +62,7 @@ def resolve(
             offset = high
         elif isinstance(begin, int) and not isinstance(begin, bool):
             offset = max(low, high + begin) if begin < 0 else begin
-            if not low <= offset <= high and elsewhere:
+            if not low <= offset <= high and is_in_another:
                 offset = min(max(offset, low), high)
             if not low <= offset <= high:
                 raise OffsetOutOfRangeError(
@@ -88,7 +86,7 @@ def _wanted(
 ) -> dict[int, Start]:
     if isinstance(start, Mapping):
         if partition is not None:
-            raise MillstreamError("give the partitions either in `start` or in `partition`, not in both")
+            raise MillstreamError("give the partitions in `start` or in `partition`, not in both")
         return dict(start)
     if partition is None:
         return dict.fromkeys(existing, start)
@@ -103,11 +101,11 @@ def _milliseconds(begin: datetime | timedelta) -> int:
 V = TypeVar("V")
 BATCH = 1000
 _CHUNK_S = 0.25
-"""Waits are cut into chunks of this length so that Ctrl-C, and the closing of an async stream, are heard."""
+"""Longest single wait, so that Ctrl-C and the close of an async stream take effect soon."""
 
 
 class RecordStream(Generic[V]):
-    """Records of one topic: iterate, or take lists with `next_batch`. Close it, use `with`, or read it to its end."""
+    """The records of one topic: iterate over it, or call `next_batch`. Close it, use `with`, or read it to its end."""
 
     def __init__(
         self,
@@ -158,17 +156,17 @@ class RecordStream(Generic[V]):
 
     @property
     def finished(self) -> bool:
-        """True when no further record will come from this stream."""
+        """Whether the stream has no more records."""
         return self._closed
 
     def next_batch(self, wait: float = _CHUNK_S) -> list[Record[V]]:
-        """The records that are there, or that come within `wait` seconds; empty if none did. Closes at the end."""
+        """The next records; empty if none arrived within `wait` seconds. Closes the stream at its end."""
         if self._closed:
             return []
         consumer = self._started()
         try:
             first = consumer.poll(wait)
-            # consume() alone would wait for a full batch; poll() wakes at the first record and the rest is at hand.
+            # consume() would wait for a full batch; poll() returns at the first record, and the others are loaded then.
             messages = [] if first is None else [first, *consumer.consume(BATCH - 1, 0)]
         except KafkaException as error:
             raise self._connection.error(error, self.topic) from error
@@ -179,14 +177,14 @@ class RecordStream(Generic[V]):
         elif self._timeout is not None and now - self._quiet_since >= self._timeout and self._open:
             if not self._follow:
                 self._connection.probe()
-                raise DeadlineError(f"no record of {self.topic!r} came from {self._connection.bootstrap} in time")
+                raise DeadlineError(f"no record of {self.topic!r} from {self._connection.bootstrap} within the timeout")
             self.close()
         if not self._open or self._left == 0:
             self.close()
         return records
 
     def close(self) -> None:
-        """Stop reading. Nothing is committed anywhere; a new stream starts where it is told to."""
+        """Stops reading. No offset is committed."""
         self._closed = True
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
@@ -196,7 +194,7 @@ class RecordStream(Generic[V]):
         if self._consumer is None:
             self._consumer = Consumer(
                 self._connection.librdkafka(
-                    # librdkafka insists on a name, but a consumer that only assigns never joins a group.
+                    # librdkafka requires a group id, but a consumer that only assigns partitions never joins the group.
                     group_id="millstream-client",
                     enable_auto_commit=False,
                     enable_auto_offset_store=False,
@@ -253,5 +251,5 @@ class RecordStream(Generic[V]):
         if partition in self._open and offset >= self.spans[partition].end:
             self._open.discard(partition)
             if self._open and self._consumer is not None:
-                # What was appended since is not ours to read: do not let it fill the queue.
+                # Records after the end are not read: they must not fill the queue.
                 self._consumer.pause([TopicPartition(self.topic, partition)])

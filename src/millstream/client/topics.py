@@ -1,4 +1,4 @@
-"""Topics as a program sees them: create, list, describe, alter, delete. On librdkafka's admin client."""
+"""Create, list, describe, alter and delete topics, with librdkafka's admin client."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -13,18 +13,18 @@ from millstream.client.connection import Connection
 from millstream.client.errors import DeadlineError, MillstreamError, RefusedError, TopicNotFoundError
 
 T = TypeVar("T")
-# Its stubs neither export these names nor type their class methods, so they are used untyped.
+# The stubs of confluent_kafka do not have these names, so they are untyped.
 _admin: Any = confluent_kafka.admin
 EARLIEST = _admin.OffsetSpec.earliest()
 LATEST = _admin.OffsetSpec.latest()
 ADMIN_GRACE_S = 5.0
-"""How much longer than librdkafka's own deadline we wait for its future, so that its error wins over ours."""
+"""Wait after librdkafka's own timeout, so that its error is reported."""
 VISIBLE_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition: who leads it, who holds it, and which offsets it has ([earliest, latest))."""
+    """A partition: leader, replicas, and its offsets from `earliest` to `latest` (exclusive)."""
 
     id: int
     leader: int | None
@@ -35,13 +35,13 @@ class Partition:
 
     @property
     def records(self) -> int:
-        """How many offsets the partition spans; after compaction there may be fewer records."""
+        """The number of offsets. After compaction there may be fewer records."""
         return self.latest - self.earliest
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic with its partitions, and the settings given to it that are not defaults."""
+    """A topic with its partitions and the settings that were set for it."""
 
     name: str
     id: str
@@ -51,19 +51,19 @@ class Topic:
 
     @property
     def records(self) -> int:
-        """The offsets spanned by all partitions together."""
+        """The number of offsets in all partitions."""
         return sum(partition.records for partition in self.partitions)
 
 
 class Topics:
-    """The admin side of one connection."""
+    """Requests about topics."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._admin = _admin.AdminClient(connection.librdkafka())
 
     def names(self, *, internal: bool = False) -> list[str]:
-        """All topic names, sorted; internal ones (`__consumer_offsets`, …) only when asked for."""
+        """All topic names, sorted; internal ones (`__consumer_offsets`, …) only if wanted."""
         try:
             found = self._admin.list_topics(timeout=self._connection.timeout).topics
         except KafkaException as error:
@@ -73,7 +73,7 @@ class Topics:
     def create(
         self, name: str, *, partitions: int | None, replication: int | None, config: Mapping[str, Any], exist_ok: bool
     ) -> bool:
-        """Create a topic and wait until it can be used; False if it was there and that is fine."""
+        """Creates a topic and waits until it can be used. False if it existed and `exist_ok` is set."""
         new = _admin.NewTopic(
             name,
             num_partitions=-1 if partitions is None else partitions,
@@ -90,7 +90,7 @@ class Topics:
         return True
 
     def delete(self, name: str, *, missing_ok: bool) -> bool:
-        """Delete a topic; False if it was not there and that is fine."""
+        """Deletes a topic. False if it did not exist and `missing_ok` is set."""
         try:
             self._wait(lambda timeout: self._admin.delete_topics([name], request_timeout=timeout)[name], name)
         except TopicNotFoundError:
@@ -101,13 +101,13 @@ class Topics:
         return True
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Grow a topic to `total` partitions, all ready for use on return."""
+        """Adds partitions, so that there are `total`, and waits until they can be used."""
         new = _admin.NewPartitions(name, total)
         self._wait(lambda timeout: self._admin.create_partitions([new], request_timeout=timeout)[name], name)
         self._wait_until_visible(name, total)
 
     def alter_config(self, name: str, config: Mapping[str, Any]) -> None:
-        """Set topic settings; None puts one back to its default. All or nothing."""
+        """Changes settings, all or none. None resets one to its default."""
         entries = [
             _admin.ConfigEntry(
                 key,
@@ -124,7 +124,7 @@ class Topics:
         )
 
     def config(self, name: str) -> dict[str, Any]:
-        """Every setting of a topic as librdkafka's ConfigEntry, by name."""
+        """All settings of a topic by name, as librdkafka's ConfigEntry."""
         resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, name)
         found: dict[str, Any] = self._wait(
             lambda timeout: self._admin.describe_configs([resource], request_timeout=timeout)[resource], name
@@ -132,7 +132,7 @@ class Topics:
         return found
 
     def describe(self, name: str) -> Topic:
-        """One topic in full."""
+        """A topic with partitions, offsets and settings."""
         (description,) = self._descriptions([name])
         leaders = {info.id: info.leader.id for info in description.partitions if info.leader and info.leader.id >= 0}
         earliest = self.offsets(name, dict.fromkeys(leaders, EARLIEST))
@@ -164,15 +164,15 @@ class Topics:
         ]
 
     def partitions(self, name: str) -> list[int]:
-        """The partition numbers of a topic. Never creates one, whatever the broker's settings."""
+        """The partitions of a topic. Never creates the topic, whatever the settings of the broker."""
         (description,) = self._descriptions([name])
         return [info.id for info in description.partitions]
 
     def offsets(self, name: str, wanted: Mapping[int, Any]) -> dict[int, int]:
-        """Resolve an OffsetSpec per partition in one round; -1 where there is no such offset."""
+        """The offset for an OffsetSpec of each partition, in one request; -1 if there is none."""
         request = {TopicPartition(name, partition): spec for partition, spec in wanted.items()}
         deadline = self._connection.timeout
-        # The last stable offset is the end a consumer can reach: what lies behind it belongs to open transactions.
+        # The last stable offset is the end for consumers of committed records.
         futures = (
             self._admin.list_offsets(request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=deadline)
             if request
@@ -181,7 +181,7 @@ class Topics:
         return {key.partition: self._result(future, name).offset for key, future in futures.items()}
 
     def delete_records(self, name: str, before: Mapping[int, int]) -> dict[int, int]:
-        """Drop everything before an offset, per partition; the new earliest offsets come back."""
+        """Deletes the records before an offset of each partition. Returns the new earliest offsets."""
         request = [TopicPartition(name, partition, offset) for partition, offset in before.items()]
         futures = self._admin.delete_records(request, request_timeout=self._connection.timeout)
         return {key.partition: self._result(future, name).low_watermark for key, future in futures.items()}
@@ -198,7 +198,7 @@ class Topics:
             raise RefusedError(f"{', '.join(map(repr, wanted))}: {error}", "TOPIC_EXCEPTION") from error
         return [self._result(futures[name], name) for name in wanted]
 
-    # A controller answers before every broker of a cluster has heard of the change: wait for what a client would see.
+    # The controller responds before all brokers know the change: wait until the client sees it.
 
     def _wait_until_visible(self, name: str, partitions: int) -> None:
         def visible() -> bool:
@@ -209,18 +209,19 @@ class Topics:
             led = sum(info.leader is not None for info in description.partitions)
             return led >= partitions
 
-        self._wait_for(visible, f"topic {name!r} has no leader for each partition yet: try again in a moment")
+        self._wait_for(visible, f"topic {name!r} does not have a leader for each partition yet: try again in a moment")
 
     def _wait_until_gone(self, name: str) -> None:
         self._wait_for(
-            lambda: name not in self.names(internal=True), f"topic {name!r} is still being deleted: look again later"
+            lambda: name not in self.names(internal=True),
+            f"topic {name!r} is still being deleted: try again in a moment",
         )
 
-    def _wait_for(self, condition: Callable[[], bool], complaint: str) -> None:
+    def _wait_for(self, condition: Callable[[], bool], message: str) -> None:
         deadline = time.monotonic() + min(VISIBLE_WITHIN_S, self._connection.timeout)
         while not condition():
             if time.monotonic() > deadline:
-                raise DeadlineError(complaint)
+                raise DeadlineError(message)
             time.sleep(0.02)
 
     def _wait(self, request: Callable[[float], "Future[T]"], topic: str) -> T:
@@ -238,7 +239,7 @@ class Topics:
         except KafkaException as error:
             raise self._connection.error(error, topic) from error
         except TimeoutError as error:
-            raise DeadlineError(f"{self._connection.bootstrap} did not answer in time") from error
+            raise DeadlineError(f"no response from {self._connection.bootstrap} in time") from error
 
 
 def setting_text(value: Any) -> str:
@@ -247,5 +248,5 @@ def setting_text(value: Any) -> str:
 
 
 def at_time(timestamp_ms: int) -> Any:
-    """The OffsetSpec of the first record that is not older than a timestamp."""
+    """The OffsetSpec of the first record at or after a timestamp."""
     return _admin.OffsetSpec.for_timestamp(timestamp_ms)

@@ -1,4 +1,4 @@
-"""A blocking Kafka client over the protocol room: connections, metadata, raw fetch and produce, transactions."""
+"""A blocking Kafka client on raw batches: connections, metadata, fetch, produce, transactions, any request."""
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.raw_client.cluster import Cluster

@@ -1,10 +1,10 @@
-"""A cluster as a program sees it: questions go to the right broker, and again when leaders or coordinators moved.
+"""`Cluster`: sends requests to the right broker, and repeats them when leaders or coordinators have moved.
 
     with Cluster("localhost:9092") as cluster:
         ends = cluster.offsets({TopicPartition("orders", 0): LATEST})
 
-Thread safe. Each call takes `timeout_s` at most (a fetch besides as long as it is told to wait for records), then
-raises with the last reason. Refusals that pass by themselves are asked again until then; others are raised at once.
+Thread safe. Each call takes `timeout_s` at most (a fetch in addition its wait for records), then raises an error with
+the last reason. Requests with retriable errors are repeated until then; other errors are raised at once.
 """
 
 import weakref
@@ -19,7 +19,7 @@ from millstream.formats.protocol.schema import Message
 from millstream.raw_client.connection import Connection
 from millstream.raw_client.deadline import Deadline
 from millstream.raw_client.errors import ConnectionLostError, RetriableError, error_code, refusal
-from millstream.raw_client.fetching import Fetched, Fetcher, Wanted
+from millstream.raw_client.fetching import Fetched, Fetcher, FetchTarget
 from millstream.raw_client.model import Address, BrokerInfo, TopicInfo, TopicPartition, parse_bootstrap
 from millstream.raw_client.offsets import LogOffsets, OffsetAndTime, commit_offsets, committed_offsets
 from millstream.raw_client.pool import ConnectionPool, Connector
@@ -28,7 +28,7 @@ from millstream.raw_client.settings import parse_settings
 
 
 class Cluster:
-    """One per process and settings. `settings` has the names of Kafka's Java client or of librdkafka."""
+    """A client of a cluster. `settings` have the names of Kafka's Java client or of librdkafka."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Cluster:
         self.settings = parse_settings(settings, client_id, timeout_s)
         self.timeout_s = self.settings.call_timeout_s
         self._pool = ConnectionPool(Connector(self.settings))
-        weakref.finalize(self, self._pool.close)  # one that is dropped leaves no connections behind
+        weakref.finalize(self, self._pool.close)  # closes connections when the object is garbage
         self._routing = Routing(parse_bootstrap(bootstrap), self._pool)
         self._fetcher = Fetcher(self._routing, self._pool)
         self._coordinators = Coordinators(self._routing, self._pool)
@@ -55,50 +55,50 @@ class Cluster:
         self.close()
 
     def __reduce__(self) -> Any:
-        """In another process it is a new one, with the same settings."""
+        """Pickled as its settings: another process gets a new client."""
         return _remake, self._given
 
     def __repr__(self) -> str:
         return f"<Cluster at {self.bootstrap}>"
 
     def close(self) -> None:
-        """Closes the connections that are not in use; those in use when they are done."""
+        """Closes idle connections at once, and others when their request is done."""
         self._pool.close()
 
-    # What there is
+    # Metadata
 
     def topics(self, names: Collection[str] | None = None) -> dict[str, TopicInfo]:
-        """Topics as they are now, all of them or those named; names that do not exist are absent."""
+        """Topics, all or those given. Topics that do not exist are absent."""
         deadline = Deadline(self.timeout_s)
         return deadline.retry(lambda: self._routing.refresh(names, deadline))
 
     def partitions_of(self, topic: str) -> int:
-        """How many partitions a topic has now."""
+        """The number of partitions of a topic."""
         deadline = Deadline(self.timeout_s)
 
-        def ask() -> int:
+        def attempt() -> int:
             self._routing.forget(topic)
             return len(self._routing.topic(topic, deadline).partitions)
 
-        return deadline.retry(ask)
+        return deadline.retry(attempt)
 
     def only(self, address: str) -> "Cluster":
-        """Another one with the same settings that asks this address alone: a broker that the metadata does not name."""
+        """A client with the same settings for one address only, such as a broker that is not in the metadata."""
         _, settings, client_id, timeout_s = self._given
         return Cluster(address, settings, client_id=client_id, timeout_s=timeout_s)
 
     def brokers(self) -> list[BrokerInfo]:
-        """The brokers that are up now."""
+        """The brokers that are not fenced."""
         self.topics(())
         return self._routing.brokers()
 
     def leader_of(self, partition: TopicPartition, deadline: Deadline | None = None) -> Leader:
-        """Who leads the partition, as last heard; waits while nobody does."""
+        """The leader of a partition, as last known. Waits while there is none."""
         patient = deadline or Deadline(self.timeout_s)
         return patient.retry(lambda: self._routing.leader(partition, patient))
 
     def refresh_leader(self, topic: str) -> None:
-        """Whoever was told that a leader has moved says so here; the next call asks anew."""
+        """The leader of a partition of this topic has moved: the next call reads the metadata again."""
         self._routing.forget(topic)
 
     # Reading
@@ -106,9 +106,9 @@ class Cluster:
     def offsets(
         self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = True
     ) -> dict[TopicPartition, OffsetAndTime]:
-        """The offset at EARLIEST, LATEST or a time in ms, per partition; -1 if nothing was written since that time.
+        """The offset at EARLIEST, LATEST or a time in ms of each partition; -1 if there is no record since that time.
 
-        With `read_committed`, LATEST is where the first open transaction begins, or the end if there is none.
+        With `read_committed`, LATEST is the last stable offset, otherwise the high watermark.
         """
         return LogOffsets(self._routing, self._pool).find(wanted, Deadline(self.timeout_s), read_committed)
 
@@ -123,26 +123,26 @@ class Cluster:
         read_committed: bool = True,
         topic_id: UUID | None = None,
     ) -> Fetched:
-        """Record batches from `offset` on: the first may begin before it. Empty if none came within `max_wait_ms`.
+        """Record batches from `offset` on. The first may start before it. Empty if there are none within `max_wait_ms`.
 
-        With `topic_id`, a topic that was created anew since is refused (UNKNOWN_TOPIC_ID) instead of read.
+        With `topic_id`, a topic that was created again is refused with UNKNOWN_TOPIC_ID.
         """
         return self._fetcher.fetch(
-            Wanted(partition, offset, max_bytes, max_wait_ms, min_bytes, read_committed, topic_id),
+            FetchTarget(partition, offset, max_bytes, max_wait_ms, min_bytes, read_committed, topic_id),
             Deadline(self.timeout_s + max_wait_ms / 1000),
         )
 
     # Groups
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commits for a group that has no members of its own, so that its progress shows in every tool."""
+        """Commits offsets for a group without members."""
         commit_offsets(self.call_coordinator, group, offsets)
 
     def committed_offsets(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """What the group committed; partitions without a commit are absent."""
+        """The committed offsets of a group. Partitions without one are absent."""
         return committed_offsets(self.call_coordinator, group, partitions)
 
-    # Anything else
+    # Any request
 
     def call(
         self,
@@ -155,88 +155,88 @@ class Cluster:
         once: bool = False,
         **fields: Any,
     ) -> Message:
-        """Any request, in the newest version that both sides know (`at_most` that one), to a broker or to any.
+        """Sends any request, to a broker or to any, in the newest version that both sides have (`at_most` this one).
 
-        Only connections are tried again, and not even they with `once`; the error codes in the answer are the caller's.
+        Only failed connections are retried, and none with `once`. The caller checks the error codes of the response.
         """
         deadline = Deadline((within_s or self.timeout_s) + fields.get("timeout_ms", 0) / 1000, once=once)
         if node is None:
             return deadline.retry(lambda: self._routing.call_any(api, fields, deadline, at_most))
-        return deadline.retry(lambda: self._ask_node(node, api, fields, deadline, at_most))
+        return deadline.retry(lambda: self._call_node(node, api, fields, deadline, at_most))
 
     def call_every_broker(self, api: str, /, **fields: Any) -> dict[int, Message]:
-        """The answers of all brokers that are up, by node id; one whose coordinator loads is asked again."""
-        answers: dict[int, Message] = {}
+        """The responses of all brokers that are not fenced, by node id. Repeated while a coordinator is loading."""
+        responses: dict[int, Message] = {}
         for broker in self.brokers():
             deadline = Deadline(self.timeout_s)
 
-            def ask(node: int = broker.node_id, deadline: Deadline = deadline) -> Message:
-                answer = self._ask_node(node, api, fields, deadline)
-                passing = retriable_code(answer)
-                if passing is not None:
-                    raise RetriableError(f"the coordinator on broker {node}", passing)
-                return answer
+            def attempt(node: int = broker.node_id, deadline: Deadline = deadline) -> Message:
+                response = self._call_node(node, api, fields, deadline)
+                code = retriable_code(response)
+                if code is not None:
+                    raise RetriableError(f"the coordinator on broker {node}", code)
+                return response
 
-            answers[broker.node_id] = deadline.retry(ask)
-        return answers
+            responses[broker.node_id] = deadline.retry(attempt)
+        return responses
 
     def coordinator_of(self, key: str, kind: CoordinatorKind) -> Address:
-        """Where the coordinator of a group or transactional id is."""
+        """The address of the coordinator of a group or transactional id."""
         deadline = Deadline(self.timeout_s)
         return deadline.retry(lambda: self._coordinators.find(key, kind, deadline))
 
     def call_coordinator(
         self, key: str, kind: CoordinatorKind, api: str, /, *, at_most: int | None = None, **fields: Any
     ) -> Message:
-        """A request to the coordinator of a group or transactional id, found and asked again while it loads or moves.
+        """Sends a request to the coordinator of a group or transactional id. Repeated while it is loading or moving.
 
-        Other error codes in the answer are the caller's.
+        The caller checks the other error codes of the response.
         """
         deadline = Deadline(self.timeout_s + fields.get("timeout_ms", 0) / 1000)
-        return deadline.retry(lambda: self._coordinators.ask(key, kind, api, fields, deadline, at_most))
+        return deadline.retry(lambda: self._coordinators.call(key, kind, api, fields, deadline, at_most))
 
     def create_topic(
         self, name: str, partitions: int = -1, replication: int = -1, configs: Mapping[str, str] | None = None
     ) -> None:
-        """Creates a topic and waits until it can be written to; -1 leaves a number to the broker."""
+        """Creates a topic and waits until all partitions have a leader. -1 leaves a number to the broker."""
         rows = [{"name": key, "value": value} for key, value in (configs or {}).items()]
         topic = {"name": name, "num_partitions": partitions, "replication_factor": replication, "configs": rows}
         fields = {"topics": [topic | {"assignments": []}], "timeout_ms": int(self.timeout_s * 1000)}
         deadline = Deadline(self.timeout_s)
         uncertain = False
 
-        def ask() -> None:
+        def attempt() -> None:
             nonlocal uncertain
             (row,) = self._routing.call_any("create_topics", fields, deadline).topics
             code = error_code(row.error_code)
             if code.retriable:
-                uncertain = True  # it may exist by now, and the next try says so
+                uncertain = True  # it may have been created, then the next attempt gets TOPIC_ALREADY_EXISTS
                 raise RetriableError(f"topic {name!r}", code)
             if row.error_code and not (uncertain and code is ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise refusal(f"topic {name!r}", code, row.error_message)
 
-        deadline.retry(ask)
+        deadline.retry(attempt)
         for index in range(self.partitions_of(name)):
             self.leader_of(TopicPartition(name, index))
 
     @contextmanager
     def connection(self, node: int, deadline: Deadline | None = None) -> Iterator[Connection]:
-        """A connection to a broker for the caller alone, for requests in flight; it raises ConnectionLostError."""
+        """A connection to a broker for the caller alone, for several requests in flight. Raises ConnectionLostError."""
         patient = deadline or Deadline(self.timeout_s)
         address = patient.retry(lambda: self._routing.address_of(node, patient))
         with self._pool.borrow(address, self._pool.wait_s(patient)) as connection:
             yield connection
 
-    def _ask_node(
+    def _call_node(
         self, node: int, api: str, fields: dict[str, Any], deadline: Deadline, at_most: int | None = None
     ) -> Message:
         address = self._routing.address_of(node, deadline)
         try:
-            return self._pool.ask(address, api, fields, deadline, at_most)
+            return self._pool.call(address, api, fields, deadline, at_most)
         except ConnectionLostError as error:
             self._routing.note_failure(address)
             deadline.note(error)
-            self._routing.refresh((), deadline)  # it may be back at another address
+            self._routing.refresh((), deadline)  # it may have another address now
             raise
 
 

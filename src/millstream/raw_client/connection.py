@@ -1,7 +1,7 @@
-"""One connection to one broker: frames, versions, requests and their answers, which come in the order of the requests.
+"""A connection to a broker: frames, API versions, requests and their responses in the order of the requests.
 
-Not thread safe: whoever borrowed it from the pool has it alone. Every wait is bounded; a connection that failed once is
-closed and of no more use.
+Not thread safe: one thread at a time borrows it from the pool. Every wait is bounded. A connection is closed by its
+first failure.
 """
 
 import socket
@@ -20,7 +20,7 @@ from millstream.raw_client.model import Address
 from millstream.version import VERSION
 
 MAX_RESPONSE_BYTES = 300 << 20
-"""Less than what the first bytes of a TLS alert would be, taken for a length."""
+"""Less than the first bytes of a TLS alert, read as a length."""
 _API_VERSIONS = "api_versions"
 _SOFTWARE = {"client_software_name": "millstream", "client_software_version": VERSION.replace("+", "-")}
 _INT32 = struct.Struct(">i")
@@ -28,7 +28,7 @@ _REQUEST_HEAD = struct.Struct(">hhih")
 
 
 class Sent(NamedTuple):
-    """A request whose answer is still to come."""
+    """A request in flight."""
 
     correlation_id: int
     api: str
@@ -36,30 +36,30 @@ class Sent(NamedTuple):
 
 
 class Connection:
-    """`open` makes one that is ready for requests."""
+    """An open connection. `Connector` makes one that is ready for requests."""
 
     def __init__(self, opened: socket.socket, address: Address, client_id: str) -> None:
         self.address = address
         self.expires_at: float | None = None
-        """When the broker wants proof anew of who we are (time.monotonic), if ever."""
+        """When the SASL session ends (time.monotonic); None if it does not."""
         self._socket = opened
         self._client_id = client_id.encode()
         self._last_id = 0
         self._waiting: deque[int] = deque()
-        self._was_answered = False
+        self._has_response = False
         self._versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
-        """Levels of the cluster's features, such as transaction.version."""
+        """The levels of the features of the cluster, such as transaction.version."""
         self.closed = False
 
     # Requests
 
     def ask(self, api: str, fields: Mapping[str, Any], timeout_s: float, *, at_most: int | None = None) -> Message:
-        """One request and its answer, in the newest version that both sides know, `at_most` that one."""
+        """Sends a request in the newest version that both sides have (`at_most` this one), and waits for the response."""
         return self.receive(self.send(api, fields, timeout_s, at_most=at_most), timeout_s)
 
     def send(self, api: str, fields: Mapping[str, Any], timeout_s: float, *, at_most: int | None = None) -> Sent:
-        """Sends without waiting for the answer; several may be on their way."""
+        """Sends a request without waiting for the response. Several may be in flight."""
         schema = request_schema(api)
         version = self.version_of(api, at_most)
         return self.send_body(schema, version, schema.encode(fields, version), timeout_s)
@@ -78,16 +78,16 @@ class Connection:
         return Sent(self._last_id, schema.name, version)
 
     def receive(self, sent: Sent, timeout_s: float) -> Message:
-        """The answer to the oldest request on its way, which must be `sent`."""
+        """The response to `sent`, which must be the oldest request in flight."""
         frame, position = self.receive_frame(sent, timeout_s)
         try:
             return response_schema(sent.api).read(Cursor(frame, position), sent.version)
         except MalformedMessage as error:
-            raise self._lost(OSError(f"its answer to {sent.api} v{sent.version} makes no sense: {error}")) from error
+            raise self._lost(OSError(f"its response to {sent.api} v{sent.version} is malformed: {error}")) from error
 
     def receive_frame(self, sent: Sent, timeout_s: float) -> tuple[bytearray, int]:
-        """The raw answer, and where its body starts; read once, into the buffer it stays in."""
-        assert self._waiting and self._waiting[0] == sent.correlation_id, "answers come in the order of the requests"
+        """The frame of the response, and the position of its body. The frame is not copied."""
+        assert self._waiting and self._waiting[0] == sent.correlation_id, "responses come in the order of the requests"
         try:
             size = _INT32.unpack(self._receive_exactly(4, timeout_s))[0]
             if not 4 <= size <= MAX_RESPONSE_BYTES:
@@ -95,11 +95,11 @@ class Connection:
             frame = self._receive_exactly(size, timeout_s)
             (correlation_id,) = _INT32.unpack_from(frame)
             if correlation_id != sent.correlation_id:
-                raise OSError(f"an answer to request {correlation_id} came instead of {sent.correlation_id}")
+                raise OSError(f"a response to request {correlation_id} came instead of {sent.correlation_id}")
         except OSError as error:
             raise self._lost(error) from error
         self._waiting.popleft()
-        self._was_answered = self._was_answered or sent.api != _API_VERSIONS
+        self._has_response = self._has_response or sent.api != _API_VERSIONS
         flexible = sent.api != _API_VERSIONS and response_schema(sent.api).is_flexible(sent.version)
         return frame, 5 if flexible else 4
 
@@ -111,7 +111,7 @@ class Connection:
         while filled < count:
             received = self._socket.recv_into(view[filled:])
             if not received:
-                hint = "" if self._was_answered else " at once: does this listener want TLS or SASL?"
+                hint = "" if self._has_response else " at once: does this listener require TLS or SASL?"
                 raise OSError(f"the broker closed the connection{hint}")
             filled += received
         return buffer
@@ -119,7 +119,7 @@ class Connection:
     # Versions
 
     def read_versions(self, timeout_s: float) -> None:
-        """Asks which requests the broker knows; one that does not know our way of asking is asked in the oldest way."""
+        """Reads the API versions of the broker. Falls back to version 0 of the request for old brokers."""
         schema = request_schema(_API_VERSIONS)
         version = 3
         frame, position = self.receive_frame(
@@ -129,26 +129,26 @@ class Connection:
             version = 0
             frame, position = self.receive_frame(self.send_body(schema, version, b"", timeout_s), timeout_s)
         try:
-            answer = response_schema(_API_VERSIONS).read(Cursor(frame, position), version)
+            response = response_schema(_API_VERSIONS).read(Cursor(frame, position), version)
         except MalformedMessage as error:
-            raise self._lost(OSError(f"it does not speak Kafka's protocol: {error}")) from error
-        self._versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
-        self.features = {row.name: row.max_version_level for row in answer.finalized_features}
+            raise self._lost(OSError(f"it does not use Kafka's protocol: {error}")) from error
+        self._versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
+        self.features = {row.name: row.max_version_level for row in response.finalized_features}
 
     def knows(self, api: str) -> bool:
         return request_schema(api).api_key in self._versions
 
     def version_of(self, api: str, at_most: int | None = None) -> int:
-        """The newest version of a request that both sides know."""
+        """The newest version of a request that both sides have."""
         ours = request_schema(api)
         low, high = self._versions.get(ours.api_key, (0, -1))
         version = min(high, ours.versions.high if at_most is None else min(at_most, ours.versions.high))
         if version < max(low, ours.versions.low):
-            has = f"knows its versions {low} to {high}" if high >= 0 else "does not know it"
+            has = f"has versions {low} to {high}" if high >= 0 else "does not have it"
             raise SetupError(f"{self.address}: no common version of {api.replace('_', ' ')}: the broker {has}")
         return version
 
-    # Life
+    # State
 
     @property
     def idle(self) -> bool:
@@ -169,19 +169,19 @@ class Connection:
         self.close()
         if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
             return SetupError(
-                f"{self.address} does not accept this client's certificate, or wants one ({error.reason}):"
+                f"{self.address} does not accept this client's certificate, or requires one ({error.reason}):"
                 " give ssl.keystore.location, or ssl.certificate.location and ssl.key.location"
             )
         late = isinstance(error, TimeoutError)
-        reason = "did not answer in time" if late else error.strerror or str(error) or type(error).__name__
-        mismatch = not self._was_answered and not late and not isinstance(error, ConnectionResetError)
+        reason = "no response in time" if late else error.strerror or str(error) or type(error).__name__
+        mismatch = not self._has_response and not late and not isinstance(error, ConnectionResetError)
         return ConnectionLostError(str(self.address), reason, late=late, mismatch=mismatch)
 
 
 def _unexpected_size(size: int) -> str:
     head = _INT32.pack(size)
     if head[:2] == b"\x15\x03":
-        return "it speaks TLS: set security.protocol to SSL or SASL_SSL"
+        return "it uses TLS: set security.protocol to SSL or SASL_SSL"
     if head == b"HTTP":
-        return "it speaks HTTP, not Kafka's protocol: is this the right port?"
-    return f"it sent an answer of {size} bytes: is this a Kafka port?"
+        return "it uses HTTP, not Kafka's protocol: is this the right port?"
+    return f"it sent a response of {size} bytes: is this a Kafka port?"

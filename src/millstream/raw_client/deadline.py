@@ -1,4 +1,4 @@
-"""How long a call may take, how long to wait between tries, and what to say when the time is up."""
+"""The deadline of a call: retries with increasing pauses, and the error when the time is over."""
 
 import random
 import time
@@ -14,10 +14,10 @@ _MISMATCH_GRACE_S = 3.0
 
 
 class Deadline:
-    """The time one call has, and the reasons it was not done yet."""
+    """The time left for a call, and the reasons of its failed attempts."""
 
     def __init__(self, timeout_s: float, *, once: bool = False) -> None:
-        """`once`: not to be tried again."""
+        """`once`: no retries."""
         self.timeout_s = timeout_s
         self._once = once
         self.began = time.monotonic()
@@ -31,11 +31,11 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """Never quite nothing, so that it can be a socket's timeout."""
+        """Never 0, so that it can be the timeout of a socket."""
         return max(0.001, self.timeout_s - self.elapsed_s)
 
     def retry(self, attempt: Callable[[], T]) -> T:
-        """Calls `attempt` until it succeeds, fails for good, or the time is up."""
+        """Calls `attempt` until it succeeds, raises an error that is not retriable, or the time is over."""
         while True:
             try:
                 return attempt()
@@ -43,7 +43,7 @@ class Deadline:
                 self.wait_after(error)
 
     def wait_after(self, error: ConnectionLostError | RetriableError) -> None:
-        """Sleeps a little, twice as long each time; raises what went wrong once the time is up."""
+        """Sleeps, twice as long each time. Raises the final error when the time is over."""
         self.note(error)
         if self._once or self.elapsed_s + self._pause_s >= self.timeout_s or self._is_hopeless():
             raise self._final() from error
@@ -51,7 +51,7 @@ class Deadline:
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
 
     def note(self, error: ConnectionLostError | RetriableError) -> None:
-        """Remembers a reason, for the error that may have to be raised in the end."""
+        """Notes a reason for the final error."""
         if isinstance(error, ConnectionLostError):
             self._failures[error.address] = error
             self._not_yet = None
@@ -59,11 +59,14 @@ class Deadline:
             self._not_yet = error
 
     def progressed(self) -> None:
-        """Something worked: the next pause is short again."""
+        """There was progress: the next pause is short again."""
         self._pause_s = _FIRST_PAUSE_S
 
     def _is_hopeless(self) -> bool:
-        """Settings that do not fit the listener are not healed by time; a broker on its way down may look the same."""
+        """Whether the settings do not fit the listener, so that retries do not help.
+
+        A broker that is stopping looks the same for a moment.
+        """
         failures = self._failures.values()
         return (
             self._not_yet is None
@@ -79,6 +82,6 @@ class Deadline:
         each = "; ".join(str(error) for error in self._failures.values())
         waited = "" if self._once else f" within {self.elapsed_s:.1f} s"
         return UnreachableError(
-            f"no broker answered{waited} ({each}): are the address and the listener right?",
+            f"no response from any broker{waited} ({each}): check the address and the listener",
             late=any(error.late for error in self._failures.values()),
         )

@@ -1,17 +1,17 @@
-"""What can go wrong between a program and a cluster; each text says what, where, and the next step.
+"""Errors of the raw client. Each text has the resource, the reason and the next step.
 
-`ConnectionLostError` and `RetriableError` are retried inside this package. A caller sees one of the other four.
+`ConnectionLostError` and `RetriableError` are retried inside this package. Callers get one of the other four.
 """
 
 from millstream.formats.model.errors import ErrorCode
 
 
 class WireError(Exception):
-    """Any failure this room reports."""
+    """Any error of the raw client."""
 
 
 class UnreachableError(WireError):
-    """No broker answered within the time allowed. `late` says that one was there, but did not answer in time."""
+    """No response from any broker. `late`: a connection was made, but no response came within the timeout."""
 
     def __init__(self, text: str, *, late: bool = False) -> None:
         super().__init__(text)
@@ -19,7 +19,7 @@ class UnreachableError(WireError):
 
 
 class RefusedError(WireError):
-    """A broker understood the question and said no."""
+    """A broker refused the request. `code` is Kafka's error code."""
 
     def __init__(self, text: str, code: ErrorCode) -> None:
         super().__init__(f"{text} ({code.name})")
@@ -36,30 +36,29 @@ class OffsetOutOfRangeError(RefusedError):
 
 
 UNREADABLE = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD})
-"""What a fetch is refused with where a batch is damaged: its checksum is wrong, or its records cannot be read. Kafka
-calls the first one retriable, but it does not pass."""
+"""Errors of a fetch at a damaged batch: its checksum is wrong, or its records cannot be read. Kafka calls the first one
+retriable, but a retry does not help."""
 
 
 class UnreadableError(RefusedError):
-    """The broker found that the batch at this offset cannot be read."""
+    """The batch at this offset is damaged."""
 
     def __init__(self, place: object, offset: int, code: ErrorCode) -> None:
         super().__init__(
-            f"{place} cannot be read at offset {offset}: the records of the batch there are damaged. Go on behind them:"
-            " the broker's log (batch_unreadable) and its metric millstream_partition_unreadable_batch name their last"
-            " offset",
+            f"{place} cannot be read at offset {offset}: the batch is damaged. Continue after it: the log of the"
+            " broker (batch_unreadable) and its metric millstream_partition_unreadable_batch have its last offset",
             code,
         )
 
 
 class SetupError(WireError):
-    """The settings cannot work: a wrong name or value, a certificate that is not trusted, a mechanism not offered."""
+    """The settings are wrong: a name or value, a certificate that is not trusted, an unsupported mechanism."""
 
 
 class ConnectionLostError(WireError):
-    """One connection could not be made or broke; another try may help.
+    """A connection could not be opened, or was lost. It can be retried.
 
-    `late`: a broker was there, but no answer came. `mismatch`: whoever is there seems to speak something else.
+    `late`: there was a connection, but no response. `mismatch`: the other side seems to use another protocol.
     """
 
     def __init__(self, address: str, reason: str, *, late: bool = False, mismatch: bool = False) -> None:
@@ -71,7 +70,7 @@ class ConnectionLostError(WireError):
 
 
 class RetriableError(WireError):
-    """A refusal that passes by itself: a leader is being elected, a coordinator loads."""
+    """A retriable error: a leader is being elected, a coordinator is loading."""
 
     def __init__(self, text: str, code: ErrorCode) -> None:
         super().__init__(text)
@@ -80,7 +79,7 @@ class RetriableError(WireError):
 
 
 def error_code(number: int) -> ErrorCode:
-    """Kafka's name for a code; a code from the future counts as an unknown server error."""
+    """The error code for a number; UNKNOWN_SERVER_ERROR for an unknown one."""
     try:
         return ErrorCode(number)
     except ValueError:
@@ -88,26 +87,26 @@ def error_code(number: int) -> ErrorCode:
 
 
 _ADVICE: dict[ErrorCode, str] = {
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "is closed to this user: grant Describe, and Read or Write, on the topic",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "is closed to this user: grant Read on the group",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "is closed to this user: grant the operation on the cluster",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "is closed to this user: grant Write on the transactional id",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "is not allowed for this user: grant Describe, and Read or Write, on the topic",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "is not allowed for this user: grant Read on the group",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "is not allowed for this user: grant the operation on the cluster",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "is not allowed for this user: grant Write on the transactional id",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "does not exist: create it, or check the name",
-    ErrorCode.UNKNOWN_TOPIC_ID: "was deleted, and perhaps created anew: start over from its beginning",
+    ErrorCode.UNKNOWN_TOPIC_ID: "was deleted, and perhaps created again: start again from its first offset",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "is not a topic name: letters, digits, '.', '_' and '-', at most 249 of them",
     ErrorCode.TOPIC_ALREADY_EXISTS: "exists already",
-    ErrorCode.UNKNOWN_MEMBER_ID: "has members that commit for themselves: use a group id of its own here",
-    ErrorCode.ILLEGAL_GENERATION: "has members that commit for themselves: use a group id of its own here",
-    ErrorCode.REBALANCE_IN_PROGRESS: "has members that commit for themselves: use a group id of its own here",
+    ErrorCode.UNKNOWN_MEMBER_ID: "has members, which commit themselves: use another group id",
+    ErrorCode.ILLEGAL_GENERATION: "has members, which commit themselves: use another group id",
+    ErrorCode.REBALANCE_IN_PROGRESS: "has members, which commit themselves: use another group id",
     ErrorCode.KAFKA_STORAGE_ERROR: "cannot be read: the broker's disk failed",
     ErrorCode.LEADER_NOT_AVAILABLE: "has no leader: are all brokers that hold it running?",
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: "moves from leader to leader",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "has no stable leader",
 }
 
 
 def refusal(resource: str, code: ErrorCode, message: str | None = None) -> RefusedError:
-    """The error for a refusal that concerns `resource`; a broker's own words go before ours."""
-    if message and not code.name.endswith("AUTHORIZATION_FAILED"):  # those only say so again
+    """The error for a refused request about `resource`, with the message of the broker if there is one."""
+    if message and not code.name.endswith("AUTHORIZATION_FAILED"):  # its message has no more than the code
         return RefusedError(f"{resource}: {message.rstrip('.')}", code)
     return RefusedError(f"{resource} {advice(code)}", code)
 

@@ -1,9 +1,7 @@
-"""Fetching from whoever leads a partition, through leader changes and broker restarts.
+"""Fetches from the leader of a partition, through leader changes and broker restarts.
 
-Fetch of one partition as a consumer sends it and reads the answer; the records stay in the buffer they came in.
-
-Versions from 12 on are read by hand, since the records must not be copied; older ones, which only old brokers want, go
-through the message's schema.
+The records stay in the buffer of the response. So responses from version 12 on are parsed by hand; older ones, from old
+brokers, by the schema of the message.
 """
 
 import struct
@@ -40,10 +38,10 @@ _NOTHING = memoryview(b"")
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a leader gave of one partition."""
+    """The response of a leader for one partition."""
 
     data: memoryview
-    """Record batches as they are stored; the last may be cut off."""
+    """Record batches as stored. The last one may be incomplete."""
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
@@ -51,9 +49,9 @@ class Fetched:
     """Aborted transactions in `data`: producer id and first offset."""
 
 
-class FetchAnswer(NamedTuple):
+class ParsedFetch(NamedTuple):
     error: int
-    """Of the whole answer, or else of the partition."""
+    """Of the whole response, or else of the partition."""
     fetched: Fetched
 
 
@@ -92,19 +90,19 @@ def fetch_fields(
     }
 
 
-def parse_response(frame: bytearray, position: int, version: int) -> FetchAnswer:
-    """Reads the answer to a fetch of one partition."""
+def parse_response(frame: bytearray, position: int, version: int) -> ParsedFetch:
+    """Parses the response to a fetch of one partition."""
     try:
         return (_by_hand if version >= FIRST_BY_HAND else _by_schema)(frame, position, version)
     except (struct.error, IndexError):
-        raise MalformedMessage("the answer ends in the middle") from None
+        raise MalformedMessage("the response is incomplete") from None
 
 
-def _by_hand(frame: bytearray, position: int, version: int) -> FetchAnswer:
+def _by_hand(frame: bytearray, position: int, version: int) -> ParsedFetch:
     _, error, _ = _HEAD.unpack_from(frame, position)
     count, position = read_unsigned(frame, position + _HEAD.size)
     if count < 2:
-        return FetchAnswer(error, Fetched(_NOTHING, -1, -1, -1, ()))
+        return ParsedFetch(error, Fetched(_NOTHING, -1, -1, -1, ()))
     if version > LAST_WITH_NAMES:
         position += 16
     else:
@@ -112,35 +110,35 @@ def _by_hand(frame: bytearray, position: int, version: int) -> FetchAnswer:
         position += length - 1
     rows, position = read_unsigned(frame, position)
     if count != 2 or rows != 2:
-        raise MalformedMessage(f"{count - 1} topics and {rows - 1} partitions in the answer to a fetch of one")
+        raise MalformedMessage(f"{count - 1} topics and {rows - 1} partitions in the response to a fetch of one")
     _, row_error, high_watermark, last_stable, log_start = _PARTITION.unpack_from(frame, position)
     count, position = read_unsigned(frame, position + _PARTITION.size)
     aborted = []
     for _ in range(count - 1):
         aborted.append(_ABORTED.unpack_from(frame, position))
         position = skip_tags(frame, position + _ABORTED.size, len(frame))
-    length, position = read_unsigned(frame, position + 4)  # behind the preferred replica, which needs a rack
+    length, position = read_unsigned(frame, position + 4)  # after the preferred replica
     end = position + max(length - 1, 0)
     if end > len(frame):
-        raise MalformedMessage("records run past the end of the answer")
+        raise MalformedMessage("the records exceed the response")
     data = memoryview(frame)[position:end]
-    return FetchAnswer(error or row_error, Fetched(data, high_watermark, last_stable, log_start, tuple(aborted)))
+    return ParsedFetch(error or row_error, Fetched(data, high_watermark, last_stable, log_start, tuple(aborted)))
 
 
-def _by_schema(frame: bytearray, position: int, version: int) -> FetchAnswer:
+def _by_schema(frame: bytearray, position: int, version: int) -> ParsedFetch:
     answer = response_schema("fetch").read(Cursor(frame, position), version)
     rows = [row for topic in answer.responses for row in topic.partitions]
     if len(rows) != 1:
-        return FetchAnswer(answer.error_code or -1, Fetched(_NOTHING, -1, -1, -1, ()))
+        return ParsedFetch(answer.error_code or -1, Fetched(_NOTHING, -1, -1, -1, ()))
     (row,) = rows
     aborted = tuple((each.producer_id, each.first_offset) for each in row.aborted_transactions or ())
     data = memoryview(row.records or b"")
     fetched = Fetched(data, row.high_watermark, row.last_stable_offset, row.log_start_offset, aborted)
-    return FetchAnswer(answer.error_code or row.error_code, fetched)
+    return ParsedFetch(answer.error_code or row.error_code, fetched)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FetchTarget:
     partition: TopicPartition
     offset: int
     max_bytes: int
@@ -148,7 +146,7 @@ class Wanted:
     min_bytes: int
     read_committed: bool
     topic_id: UUID | None
-    """The topic this must be, if not just any of the name."""
+    """The id that the topic must have, if given."""
 
 
 class Fetcher:
@@ -156,23 +154,23 @@ class Fetcher:
         self._routing = routing
         self._pool = pool
 
-    def fetch(self, wanted: Wanted, deadline: Deadline) -> Fetched:
+    def fetch(self, wanted: FetchTarget, deadline: Deadline) -> Fetched:
         return deadline.retry(lambda: self._once(wanted, deadline))
 
-    def _once(self, wanted: Wanted, deadline: Deadline) -> Fetched:
+    def _once(self, wanted: FetchTarget, deadline: Deadline) -> Fetched:
         place = wanted.partition
         leader = self._routing.leader(place, deadline)
         if wanted.topic_id is not None and wanted.topic_id != leader.topic_id:
             raise refusal(f"topic {place.topic!r} with id {wanted.topic_id}", ErrorCode.UNKNOWN_TOPIC_ID)
         try:
-            error, fetched = self._ask(wanted, leader, deadline)
+            error, fetched = self._call(wanted, leader, deadline)
         except ConnectionLostError:
             self._routing.lost(leader, place.topic)
             raise
         code = error_code(error)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._check_range(place, wanted.offset, deadline)
-            raise RetriableError(str(place), code)  # it is there after all: the log grew, or another leader knows it
+            raise RetriableError(str(place), code)  # it is in range after all: the log grew, or there is another leader
         if code in UNREADABLE:
             raise UnreadableError(place, wanted.offset, code)
         if code == ErrorCode.UNKNOWN_TOPIC_ID:
@@ -182,7 +180,7 @@ class Fetcher:
             raise self._routing.classify(str(place), place.topic, code, deadline)
         return fetched
 
-    def _ask(self, wanted: Wanted, leader: Leader, deadline: Deadline) -> FetchAnswer:
+    def _call(self, wanted: FetchTarget, leader: Leader, deadline: Deadline) -> ParsedFetch:
         fields = fetch_fields(
             wanted.partition.topic,
             leader.topic_id,
@@ -203,14 +201,14 @@ class Fetcher:
         try:
             return parse_response(frame, position, version)
         except MalformedMessage as error:
-            raise ConnectionLostError(str(leader.address), f"its answer to a fetch makes no sense: {error}") from error
+            raise ConnectionLostError(str(leader.address), f"its response to a fetch is malformed: {error}") from error
 
     def _check_range(self, place: TopicPartition, offset: int, deadline: Deadline) -> None:
         log = LogOffsets(self._routing, self._pool)
         start = log.find({place: EARLIEST}, deadline, read_committed=False)[place].offset
         end = log.find({place: LATEST}, deadline, read_committed=False)[place].offset
         if not start <= offset <= end:
-            why = "it was deleted, by retention most likely" if offset < start else "nothing was written there yet"
+            why = "it was deleted, probably by retention" if offset < start else "it is not written yet"
             raise OffsetOutOfRangeError(
-                f"{place} has the offsets from {start} to {end}, not {offset}: {why}; start within them", start, end
+                f"{place} has offsets {start} to {end}, not {offset}: {why}; start at one of them", start, end
             )

@@ -1,7 +1,4 @@
-"""Topics and their partitions as the cluster's metadata has them.
-
-Addresses of brokers as people write them.
-"""
+"""Topics, partitions, brokers and addresses."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,7 +21,7 @@ class TopicPartition(NamedTuple):
 class PartitionInfo:
     index: int
     leader: int
-    """Node id, NO_LEADER while there is none."""
+    """Node id, NO_LEADER if there is none."""
     leader_epoch: int
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
@@ -34,9 +31,9 @@ class PartitionInfo:
 class TopicInfo:
     name: str
     topic_id: UUID
-    """A topic that was deleted and created anew has another one; all zeros from brokers older than Kafka 2.8."""
+    """A topic that was deleted and created again has another id. All zeros from brokers before Kafka 2.8."""
     partitions: list[PartitionInfo]
-    """In the order of their indexes, from 0 on."""
+    """By index, from 0 on."""
     is_internal: bool
 
 
@@ -60,7 +57,7 @@ class Address(NamedTuple):
 
 
 def parse_bootstrap(text: str) -> tuple[Address, ...]:
-    """Addresses from `host:port,host:port`; a protocol in front (PLAINTEXT://) is passed over, as Kafka does."""
+    """Addresses from `host:port,host:port`. A protocol (PLAINTEXT://) is ignored, as in Kafka."""
     found = tuple(dict.fromkeys(_parse(part.strip()) for part in text.split(",") if part.strip()))
     if not found:
         raise SetupError("bootstrap.servers is empty: give HOST:PORT, for example localhost:9092")

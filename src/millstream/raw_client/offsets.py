@@ -1,7 +1,4 @@
-"""Where logs begin and end, and which offset belongs to a time: ListOffsets, asked of each partition's leader.
-
-Offsets of a consumer group that has no members: committed and read for it from outside.
-"""
+"""Offsets of logs (ListOffsets, from the leaders) and committed offsets of groups without members."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
@@ -20,9 +17,9 @@ LATEST = -1
 
 class OffsetAndTime(NamedTuple):
     offset: int
-    """-1 if no record has the time asked for, or a later one."""
+    """-1 if no record has this time or a later one."""
     timestamp: int
-    """Of the record at the offset, in ms; -1 if a time was not asked for."""
+    """Of the record at the offset, in ms; -1 for EARLIEST and LATEST."""
     leader_epoch: int = -1
 
 
@@ -34,7 +31,7 @@ class LogOffsets:
     def find(
         self, wanted: Mapping[TopicPartition, int], deadline: Deadline, read_committed: bool
     ) -> dict[TopicPartition, OffsetAndTime]:
-        """Every partition's, asked again where the leader had moved."""
+        """The offsets of all partitions. Repeated where the leader has moved."""
         found: dict[TopicPartition, OffsetAndTime] = {}
         deadline.retry(lambda: self._find_rest(wanted, found, deadline, read_committed))
         return {place: found[place] for place in wanted}
@@ -50,26 +47,26 @@ class LogOffsets:
         if unknown:
             self._routing.refresh(unknown, deadline)
         by_leader: dict[int, dict[TopicPartition, Leader]] = {}
-        trouble: WireError | None = None
+        failure: WireError | None = None
         for place in wanted:
             if place not in found:
                 try:
                     leader = self._routing.leader(place, deadline)
                 except RetriableError as error:
-                    trouble = error
+                    failure = error
                 else:
                     by_leader.setdefault(leader.node_id, {})[place] = leader
         for led in by_leader.values():
             try:
-                trouble = self._ask(wanted, led, found, deadline, read_committed) or trouble
+                failure = self._call(wanted, led, found, deadline, read_committed) or failure
             except ConnectionLostError as error:
                 for place, leader in led.items():
                     self._routing.lost(leader, place.topic)
-                trouble = error
-        if trouble is not None:
-            raise trouble
+                failure = error
+        if failure is not None:
+            raise failure
 
-    def _ask(
+    def _call(
         self,
         wanted: Mapping[TopicPartition, int],
         led: Mapping[TopicPartition, Leader],
@@ -88,8 +85,8 @@ class LogOffsets:
             "timeout_ms": 0,
         }
         (address,) = {leader.address for leader in led.values()}
-        answer = self._pool.ask(address, "list_offsets", fields, deadline)
-        trouble: RetriableError | None = None
+        answer = self._pool.call(address, "list_offsets", fields, deadline)
+        failure: RetriableError | None = None
         for topic in answer.topics:
             for row in topic.partitions:
                 place = TopicPartition(topic.name, row.partition_index)
@@ -97,16 +94,16 @@ class LogOffsets:
                 if code == ErrorCode.NONE:
                     found[place] = OffsetAndTime(row.offset, row.timestamp, row.leader_epoch)
                     continue
-                judged = self._routing.classify(str(place), place.topic, code, deadline)
-                if not isinstance(judged, RetriableError):
-                    raise judged
-                trouble = judged
-        return trouble
+                classified = self._routing.classify(str(place), place.topic, code, deadline)
+                if not isinstance(classified, RetriableError):
+                    raise classified
+                failure = classified
+        return failure
 
 
 CallCoordinator = Callable[..., Message]
 _LAST_WITH_NAMES = 9
-"""Later versions go by topic ids; with names, a commit needs no look at the metadata."""
+"""Later versions use topic ids. With names no metadata is needed."""
 _NO_OFFSET = -1
 
 

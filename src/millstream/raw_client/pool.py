@@ -1,7 +1,6 @@
-"""Connections that wait to be used again, by broker. A thread that needs one while all are taken gets a new one, so a
-fetch that waits for records stands in nobody's way.
+"""Opens connections (TCP, TLS, API versions, SASL) and keeps idle ones for reuse.
 
-Making a connection: TCP, then TLS, then which versions the broker knows, then who we are.
+A thread gets a new connection if none is idle, so a fetch that waits for records blocks no other request.
 """
 
 import os
@@ -28,7 +27,7 @@ class Connector:
         self._tls = None if settings.tls is None else make_context(settings.tls)
 
     def open(self, address: Address, timeout_s: float) -> Connection:
-        """A connection that is ready for requests."""
+        """Opens a connection that is ready for requests."""
         settings = self.settings
         opened = self._connect(address, min(timeout_s, settings.connect_timeout_s))
         try:
@@ -52,7 +51,7 @@ class Connector:
             opened = socket.create_connection(address, timeout_s)
         except OSError as error:
             late = isinstance(error, TimeoutError)
-            reason = "no answer to the attempt to connect" if late else (error.strerror or str(error)).lower()
+            reason = "no response to the connection attempt" if late else (error.strerror or str(error)).lower()
             raise ConnectionLostError(str(address), reason) from error
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if settings.keep_alive:
@@ -69,19 +68,19 @@ class Connector:
         except ssl.SSLCertVerificationError as error:
             raise SetupError(
                 f"{address}: its certificate is not trusted: {error.verify_message.rstrip('.')}:"
-                " give the right ssl.truststore.location (ssl.ca.location), or an address that the certificate names"
+                " set ssl.truststore.location (ssl.ca.location), or use an address that is in the certificate"
             ) from error
         except ssl.SSLError as error:
             if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
                 raise SetupError(
-                    f"{address} does not speak TLS: use another port, or security.protocol PLAINTEXT or SASL_PLAINTEXT"
+                    f"{address} does not use TLS: use another port, or security.protocol PLAINTEXT or SASL_PLAINTEXT"
                 ) from error
             closed = isinstance(error, ssl.SSLEOFError)
-            why = "closed in the handshake: does this port speak TLS?" if closed else f"no TLS: {error.reason}"
+            why = "closed in the handshake: does this port use TLS?" if closed else f"no TLS: {error.reason}"
             raise ConnectionLostError(str(address), why, mismatch=closed) from error
         except OSError as error:
             late = isinstance(error, TimeoutError)
-            reason = "no answer to the TLS handshake" if late else f"no TLS: {error.strerror or error}"
+            reason = "no response to the TLS handshake" if late else f"no TLS: {error.strerror or error}"
             raise ConnectionLostError(str(address), reason, late=late) from error
 
 
@@ -98,31 +97,31 @@ class ConnectionPool:
 
     @contextmanager
     def borrow(self, address: Address, timeout_s: float) -> Iterator[Connection]:
-        """A connection for the caller alone; it goes back if all its requests were answered, or else is closed."""
+        """A connection for the caller alone. Returned to the pool if it has no requests in flight, otherwise closed."""
         connection = self._take(address) or self._opener.open(address, timeout_s)
         try:
             yield connection
         except ConnectionLostError:
-            # What else waits here is most likely gone too: a broker that restarts loses all of its connections.
+            # Other idle connections are most likely lost too: a broker that restarts loses all of them.
             self.forget(address)
             raise
         finally:
             self._give_back(connection)
 
-    def ask(
+    def call(
         self, address: Address, api: str, fields: Mapping[str, Any], deadline: Deadline, at_most: int | None = None
     ) -> Message:
-        """One request and its answer, over a connection of its own."""
+        """Sends a request on a free connection and waits for the response."""
         wait_s = self.wait_s(deadline, fields.get("timeout_ms", 0))
         with self.borrow(address, wait_s) as connection:
             return connection.ask(api, fields, wait_s, at_most=at_most)
 
     def wait_s(self, deadline: Deadline, own_wait_ms: int = 0) -> float:
-        """How long to wait for an answer that the broker itself may hold back for `own_wait_ms`."""
+        """The timeout for a response that the broker may delay by `own_wait_ms`."""
         return min(deadline.left_s, self._opener.settings.request_timeout_s + own_wait_ms / 1000)
 
     def forget(self, address: Address) -> None:
-        """Closes what waits for use to a broker."""
+        """Closes the idle connections to a broker."""
         with self._lock:
             waiting = self._idle.pop(address, [])
         for each in waiting:
@@ -138,8 +137,8 @@ class ConnectionPool:
     def _take(self, address: Address) -> Connection | None:
         with self._lock:
             if self._closed:
-                raise WireError("this Cluster was closed: make a new one")
-            if self._process != os.getpid():  # a forked child must not speak into its parent's connections
+                raise WireError("this Cluster is closed: create a new one")
+            if self._process != os.getpid():  # a forked child must not use the connections of its parent
                 self._idle, self._process = {}, os.getpid()
             waiting = self._idle.get(address, [])
             while waiting:
@@ -159,7 +158,7 @@ class ConnectionPool:
 
 
 def _has_ended(connection: Connection) -> bool:
-    """Nothing is to come on an idle connection, so bytes to read can only be its end."""
+    """Whether an idle connection was closed by the broker: it has nothing else to read."""
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     return bool(poll.poll(0))

@@ -1,7 +1,4 @@
-"""Who leads what, and where the brokers are: the metadata as last heard, asked anew when it proved wrong.
-
-Who coordinates a group or a transactional id, and asking them while they load or move.
-"""
+"""Leaders, coordinators and addresses of brokers: cached, and read again when they have changed."""
 
 import threading
 from collections.abc import Collection, Iterator, Sequence
@@ -17,7 +14,7 @@ from millstream.raw_client.model import NO_LEADER, Address, BrokerInfo, Partitio
 from millstream.raw_client.pool import ConnectionPool
 
 UNKNOWN_TOPIC_GRACE_S = 5.0
-"""How long a topic may be unknown before that is believed: news of a new one takes a while to reach all brokers."""
+"""A topic that is unknown for so long does not exist. A new topic takes a while to reach all brokers."""
 
 MOVED = frozenset(
     {
@@ -30,7 +27,7 @@ MOVED = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Refusals after which the leader must be looked up again."""
+"""Errors after which the leader must be read again."""
 
 
 class Leader(NamedTuple):
@@ -56,11 +53,11 @@ class Routing:
     # Brokers
 
     def call_any(self, api: str, fields: dict[str, Any], deadline: Deadline, at_most: int | None = None) -> Message:
-        """The answer of the first broker that gives one: those that failed least recently are asked first."""
+        """Sends a request to any broker, first to those whose last failure is longest ago."""
         failures: list[ConnectionLostError] = []
         for address in self._candidates():
             try:
-                return self._pool.ask(address, api, fields, deadline, at_most)
+                return self._pool.call(address, api, fields, deadline, at_most)
             except ConnectionLostError as error:
                 self.note_failure(address)
                 failures.append(error)
@@ -80,7 +77,7 @@ class Routing:
             self._failed[address] = self._failures
 
     def address_of(self, node_id: int, deadline: Deadline) -> Address:
-        """Where a broker is; asked anew if it is not known."""
+        """The address of a broker. Reads the metadata if it is not known."""
         found = self._brokers.get(node_id)
         if found is None:
             self.refresh((), deadline)
@@ -96,7 +93,7 @@ class Routing:
     # Topics
 
     def refresh(self, names: Collection[str] | None, deadline: Deadline) -> dict[str, TopicInfo]:
-        """Asks for these topics (None: all) and the brokers; those that do not exist are absent."""
+        """Reads the metadata of these topics (None: all) and of the brokers. Topics that do not exist are absent."""
         rows = None if names is None else [{"name": name} for name in names]
         answer = self.call_any("metadata", {"topics": rows, "allow_auto_topic_creation": False}, deadline)
         if answer.error_code:
@@ -124,7 +121,7 @@ class Routing:
         return found
 
     def forget(self, topic: str) -> None:
-        """What is known of the topic proved wrong: it is asked for anew before it is used again."""
+        """Marks the metadata of a topic as outdated: it is read again before its next use."""
         with self._lock:
             self._doubted.add(topic)
 
@@ -132,7 +129,7 @@ class Routing:
         return topic in self._topics and topic not in self._doubted
 
     def topic(self, name: str, deadline: Deadline) -> TopicInfo:
-        """As last heard; asked for if it was not yet, for a while if it is not there."""
+        """The topic as last known, or from the brokers. RetriableError at first if it does not exist."""
         found = None if name in self._doubted else self._topics.get(name)
         if found is None:
             found = self.refresh([name], deadline).get(name)
@@ -141,7 +138,7 @@ class Routing:
         return found
 
     def leader(self, place: TopicPartition, deadline: Deadline) -> Leader:
-        """Who leads the partition; RetriableError while nobody does."""
+        """The leader of a partition; RetriableError while there is none."""
         topic = self.topic(place.topic, deadline)
         if place.partition < 0 or place.partition >= len(topic.partitions):
             self.forget(place.topic)
@@ -155,12 +152,12 @@ class Routing:
         return Leader(Address(broker.host, broker.port), partition.leader, partition.leader_epoch, topic.topic_id)
 
     def lost(self, leader: Leader, topic: str) -> None:
-        """The connection to a leader broke: most likely somebody else leads soon."""
+        """The connection to a leader was lost: another broker may lead soon."""
         self.note_failure(leader.address)
         self.forget(topic)
 
     def classify(self, what: str, topic: str, code: ErrorCode, deadline: Deadline) -> WireError:
-        """What a refusal by a leader means: to be tried again, or not."""
+        """The error for an error code of a leader: retriable or not."""
         if code in MOVED:
             self.forget(topic)
             return RetriableError(what, code)
@@ -170,7 +167,7 @@ class Routing:
         return RetriableError(what, code) if code.retriable else refusal(what, code)
 
     def unknown(self, what: str, code: ErrorCode, deadline: Deadline) -> WireError:
-        """The error for what is not there: not yet believed at first, later on final."""
+        """The error for an unknown topic: retriable at first, then final."""
         if deadline.elapsed_s < min(UNKNOWN_TOPIC_GRACE_S, deadline.timeout_s / 2):
             return RetriableError(what, code)
         return refusal(what, code)
@@ -187,7 +184,7 @@ def _topic(row: Message) -> TopicInfo:
 
 
 def _newest(known: TopicInfo | None, heard: TopicInfo) -> TopicInfo:
-    """A broker that lags behind may tell of leaders that were there before the one we know."""
+    """The newer of two states: a broker that is behind may report an older leader than the one known."""
     if known is None or known.topic_id != heard.topic_id:
         return heard
     older = {each.index: each for each in known.partitions if each.leader_epoch >= 0}
@@ -205,7 +202,7 @@ class CoordinatorKind(IntEnum):
 
 
 _MOVED = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
-_PASSING = _MOVED | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.CONCURRENT_TRANSACTIONS}
+_RETRIABLE = _MOVED | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.CONCURRENT_TRANSACTIONS}
 
 
 class Coordinators:
@@ -215,7 +212,7 @@ class Coordinators:
         self._lock = threading.Lock()
         self._known: dict[tuple[str, CoordinatorKind], Address] = {}
 
-    def ask(
+    def call(
         self,
         key: str,
         kind: CoordinatorKind,
@@ -224,10 +221,10 @@ class Coordinators:
         deadline: Deadline,
         at_most: int | None = None,
     ) -> Message:
-        """One try; RetriableError while the coordinator loads, moves, or is still busy with the last transaction."""
+        """One attempt; RetriableError while the coordinator is loading, moving, or ending the last transaction."""
         address = self.find(key, kind, deadline)
         try:
-            answer = self._pool.ask(address, api, fields, deadline, at_most)
+            answer = self._pool.call(address, api, fields, deadline, at_most)
         except ConnectionLostError:
             self._routing.note_failure(address)
             self._forget(key, kind)
@@ -240,16 +237,16 @@ class Coordinators:
         return answer
 
     def find(self, key: str, kind: CoordinatorKind, deadline: Deadline) -> Address:
-        """Where the coordinator is, as last heard."""
+        """The address of the coordinator, as last known."""
         known = self._known.get((key, kind))
         if known is not None:
             return known
-        # Old versions have room for one key, newer ones for several.
+        # Old versions have a field for one key, newer ones for several.
         fields = {"key": key, "key_type": int(kind), "coordinator_keys": [key]}
         answer = self._routing.call_any("find_coordinator", fields, deadline)
         row = answer.coordinators[0] if answer.coordinators else answer
         code = error_code(row.error_code)
-        if code in _PASSING:
+        if code in _RETRIABLE:
             raise RetriableError(f"the coordinator of {_name(key, kind)}", code)
         if row.error_code:
             raise refusal(_name(key, kind), code)
@@ -264,12 +261,12 @@ class Coordinators:
 
 
 def retriable_code(answer: Message) -> ErrorCode | None:
-    """The code in an answer that says: ask again in a moment."""
-    return next((code for code in codes_in(answer) if code in _PASSING), None)
+    """The first retriable error code of a coordinator in a response."""
+    return next((code for code in codes_in(answer) if code in _RETRIABLE), None)
 
 
 def codes_in(answer: Message) -> Iterator[ErrorCode]:
-    """Every error code in an answer, however deep."""
+    """All error codes in a response, at any depth."""
     for name in answer.__slots__:
         value = getattr(answer, name)
         if name == "error_code":

@@ -1,7 +1,4 @@
-"""TLS as the settings say: whom to trust, and with which certificate to be trusted.
-
-Telling a broker who we are: SASL's PLAIN, and SCRAM (RFC 5802) with SHA-256 or SHA-512.
-"""
+"""TLS contexts from settings, and SASL authentication: PLAIN, and SCRAM (RFC 5802) with SHA-256 or SHA-512."""
 
 import base64
 import hashlib
@@ -25,7 +22,7 @@ _JKS, _DER = b"\xfe\xed\xfe\xed", b"\x30"
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Certificates by file or as text; without any to trust, the system's."""
+    """Certificates as files or text. The CA certificates of the system are the default."""
 
     ca_location: str | None = None
     ca_pem: str | None = None
@@ -42,7 +39,7 @@ class TlsSettings:
 
 
 def make_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Reads all files now, so that a wrong one is known before anybody connects."""
+    """The TLS context. Reads all files at once, so that errors are found before the first connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.checks_host and settings.checks_certificate
     if not settings.checks_certificate:
@@ -56,8 +53,8 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
 def _restrict(context: ssl.SSLContext, settings: TlsSettings) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if settings.protocols:
-        spoken = [_version("ssl.enabled.protocols", each) for each in settings.protocols]
-        context.minimum_version, context.maximum_version = min(spoken), max(spoken)
+        enabled = [_version("ssl.enabled.protocols", each) for each in settings.protocols]
+        context.minimum_version, context.maximum_version = min(enabled), max(enabled)
     if settings.newest_protocol and settings.newest_protocol.upper() not in ("TLS", "SSL"):
         newest = _version("ssl.protocol", settings.newest_protocol)
         context.maximum_version = min(newest, max(_VERSIONS.values()))
@@ -66,7 +63,7 @@ def _restrict(context: ssl.SSLContext, settings: TlsSettings) -> None:
             context.set_ciphers(settings.ciphers.replace(",", ":"))
         except ssl.SSLError as error:
             raise SetupError(
-                f"ssl.cipher.suites={settings.ciphers}: OpenSSL knows none of them; `openssl ciphers` lists its names"
+                f"ssl.cipher.suites={settings.ciphers}: OpenSSL has none of them; `openssl ciphers` lists its names"
             ) from error
 
 
@@ -92,7 +89,7 @@ def _trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
         if settings.ca_pem is not None:
             context.load_verify_locations(cadata=settings.ca_pem)
     except (ssl.SSLError, ValueError) as error:
-        raise SetupError(f"{where}: no certificates in PEM format in it ({error})") from error
+        raise SetupError(f"{where}: it has no certificates in PEM format ({error})") from error
 
 
 def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
@@ -108,13 +105,13 @@ def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
     password = settings.key_password or ""
     with _file(certificate, settings.certificate_pem) as chain, _file(key, settings.key_pem) as key_file:
         try:
-            # A callable, even where no password was given: OpenSSL would ask at the terminal otherwise.
+            # Always a callable: without one OpenSSL asks for a password at the terminal.
             context.load_cert_chain(chain or "", key_file, password=lambda: password)
         except (ssl.SSLError, ValueError) as error:
             shown = certificate or "the given certificate"
             raise SetupError(
                 f"{shown}: certificate and key cannot be used ({getattr(error, 'reason', None) or error}):"
-                " is the key in it or in ssl.key.location, does it belong to it, is ssl.key.password right?"
+                " check that the key is in it or in ssl.key.location and belongs to it, and ssl.key.password"
             ) from error
 
 
@@ -130,13 +127,13 @@ def _check_pem(path: str, setting: str, *, may_be_directory: bool = False) -> No
         kind = "a Java key store" if head == _JKS else "PKCS12 or DER"
         raise SetupError(
             f"{setting}={path} is {kind}, not PEM: `keytool -importkeystore -srckeystore FILE -destkeystore FILE.p12"
-            " -deststoretype PKCS12` and `openssl pkcs12 -in FILE.p12 -out FILE.pem -nodes` make it one"
+            " -deststoretype PKCS12` and `openssl pkcs12 -in FILE.p12 -out FILE.pem -nodes` convert it"
         )
 
 
 @contextmanager
 def _file(path: str | None, text: str | None) -> Iterator[str | None]:
-    """Python reads keys from files only; what was given as text is in one that only we can read, for a moment."""
+    """A file with the text, as Python reads keys only from files. Only this user can read it, and it is removed."""
     if path is not None or text is None:
         yield path
         return
@@ -150,12 +147,12 @@ _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MECHANISMS = ("PLAIN", *_HASHES)
 _FEWEST_ITERATIONS = 4096
 _MOST_ITERATIONS = 10_000_000
-"""More would keep us busy for minutes at a stranger's word."""
+"""A limit, because more iterations would take minutes of CPU time."""
 _RENEW_AT = 0.85
-"""Of a session's lifetime: as early a connection is given up for a fresh one."""
+"""The part of the session lifetime after which a connection is replaced."""
 
 Conversation = Generator[bytes, bytes, None]
-"""Yields what to send, is sent what came back; ends when the server has proved itself too."""
+"""Yields messages to send, receives responses; ends when the server is authenticated too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +163,7 @@ class SaslSettings:
 
 
 def authenticate(connection: Connection, settings: SaslSettings, timeout_s: float) -> None:
-    """Proves who we are on a fresh connection; raises if the broker does not believe it."""
+    """Authenticates on a new connection; raises if the broker refuses."""
     where = f"{connection.address}: SASL {settings.mechanism} as {settings.username!r}"
     if not connection.knows("sasl_handshake"):
         raise _no_sasl(where)
@@ -184,7 +181,7 @@ def authenticate(connection: Connection, settings: SaslSettings, timeout_s: floa
     while True:
         answer = connection.ask("sasl_authenticate", {"auth_bytes": message}, timeout_s)
         if answer.error_code:
-            reason = answer.error_message or "the broker does not say why"
+            reason = answer.error_message or "the broker gives no reason"
             raise RefusedError(f"{where}: {reason}: check user and password", error_code(answer.error_code))
         lifetime_ms = answer.session_lifetime_ms
         try:
@@ -196,7 +193,9 @@ def authenticate(connection: Connection, settings: SaslSettings, timeout_s: floa
 
 
 def _no_sasl(where: str) -> SetupError:
-    return SetupError(f"{where}: this listener has no SASL: use another port, or security.protocol PLAINTEXT or SSL")
+    return SetupError(
+        f"{where}: this listener does not use SASL: use another port, or security.protocol PLAINTEXT or SSL"
+    )
 
 
 def _conversation(settings: SaslSettings, where: str) -> Conversation:
@@ -210,7 +209,7 @@ def _plain(username: str, password: str) -> Conversation:
 
 
 def scram(algorithm: str, username: str, password: str, where: str, nonce: str | None = None) -> Conversation:
-    """As RFC 5802 has it, without channel binding; names of its parts are the RFC's."""
+    """SCRAM as in RFC 5802, with its names, without channel binding."""
     own_nonce = nonce or secrets.token_urlsafe(24)
     escaped = username.replace("=", "=3D").replace(",", "=2C")
     client_first_bare = f"n={escaped},r={own_nonce}"
@@ -219,12 +218,12 @@ def scram(algorithm: str, username: str, password: str, where: str, nonce: str |
     try:
         full_nonce, salt, iterations = fields["r"], base64.b64decode(fields["s"], validate=True), int(fields["i"])
     except (KeyError, ValueError) as error:
-        raise SetupError(f"{where}: the broker's SCRAM message makes no sense") from error
+        raise SetupError(f"{where}: the broker's SCRAM message is malformed") from error
     if not full_nonce.startswith(own_nonce) or len(full_nonce) == len(own_nonce):
-        raise SetupError(f"{where}: the broker answers to somebody else's nonce: is something in between?")
+        raise SetupError(f"{where}: the broker's nonce does not match: is there a proxy in between?")
     if not _FEWEST_ITERATIONS <= iterations <= _MOST_ITERATIONS:
         raise SetupError(
-            f"{where}: {iterations} iterations, not {_FEWEST_ITERATIONS} to {_MOST_ITERATIONS}: set the password anew"
+            f"{where}: {iterations} iterations, not {_FEWEST_ITERATIONS} to {_MOST_ITERATIONS}: set the password again"
         )
     salted_password = hashlib.pbkdf2_hmac(algorithm, password.encode(), salt, iterations)
     client_key = hmac.digest(salted_password, b"Client Key", algorithm)
@@ -239,7 +238,7 @@ def scram(algorithm: str, username: str, password: str, where: str, nonce: str |
     if not hmac.compare_digest(
         _attributes(server_final.decode("utf-8", "replace")).get("v", "").encode(), expected.encode()
     ):
-        raise SetupError(f"{where}: the broker does not know the password itself: is it the right one?")
+        raise SetupError(f"{where}: the broker could not prove that it knows the password: is it the right broker?")
 
 
 def _attributes(message: str) -> dict[str, str]:

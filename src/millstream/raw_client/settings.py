@@ -1,30 +1,26 @@
-"""The settings of a connection, by the names that Kafka's Java client and librdkafka have for them.
+"""The settings of a connection, by the names of Kafka's Java client and of librdkafka.
 
-Every name is either used (`USED`), known and without meaning here (`IGNORED`, such as the sizes of Java's pools), or
-refused with the nearest name. A setting that weakens or replaces security is never ignored.
+Every name is used (`USED`), ignored (`IGNORED`, such as sizes of Java's buffers), or refused with the closest name. A
+setting that weakens or replaces security is never ignored.
 
-Names of Kafka's clients that are known and mean nothing to this one.
-
-They say how Java's or librdkafka's own consumers, producers and threads behave; whoever passes a client's settings on
-need not pick them out. `Cluster.settings.ignored` lists those that were given.
-
-User and password from a line of Java's login configuration, as `sasl.jaas.config` has it.
+Ignored names concern consumers, producers and threads of Java's client or librdkafka, so the settings of such a client
+can be passed on as they are. `Cluster.settings.ignored` lists those that were given.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
 
+from millstream.common.close_match import did_you_mean
 from millstream.raw_client.errors import SetupError
 from millstream.raw_client.security import MECHANISMS, SaslSettings, TlsSettings
 
 _NAMES = """
-# The address is given otherwise; a PEM store has no password of its own.
+# The address is given separately; a PEM store has no password.
 bootstrap.servers metadata.broker.list ssl.truststore.password ssl.keystore.password
-# When to look up, reconnect and try again: this client decides by itself.
+# Metadata refreshes, reconnects and retries: fixed in this client.
 auto.include.jmx.reporter bootstrap.controllers client.dns.lookup client.rack connections.max.idle.ms
 metadata.max.age.ms metadata.max.idle.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy
 reconnect.backoff.max.ms reconnect.backoff.ms retries retry.backoff.max.ms retry.backoff.ms
@@ -71,13 +67,13 @@ _EXAMPLE = 'org.apache.kafka.common.security.plain.PlainLoginModule required use
 
 
 def credentials_of(line: str) -> tuple[str, str]:
-    """User and password; the module must be one of those that have them. The line itself is secret: never repeated."""
+    """User and password from a line of `sasl.jaas.config`. The line is secret, so errors do not contain it."""
     found = _LINE.match(line)
     if found is None:
         raise SetupError(f"sasl.jaas.config is not a login configuration: write {_EXAMPLE}")
     module = found["module"].rsplit(".", 1)[-1]
     if module not in ("PlainLoginModule", "ScramLoginModule"):
-        raise SetupError(f"sasl.jaas.config: {module} does not work here; PlainLoginModule and ScramLoginModule do")
+        raise SetupError(f"sasl.jaas.config: {module} is not supported; PlainLoginModule and ScramLoginModule are")
     options = {
         name: re.sub(r"\\(.)", r"\1", double or single) or bare
         for name, double, single, bare in _OPTION.findall(found["options"])
@@ -90,19 +86,20 @@ def credentials_of(line: str) -> tuple[str, str]:
 
 T = TypeVar("T")
 _LONGEST_REQUEST_TIMEOUT_S = 10.0
+_SEE = "see the connection settings of Kafka's clients"
 
 USED: Mapping[str, str] = {
-    "client.id": "what brokers call this client in logs and quotas",
+    "client.id": "name of this client in logs and quotas of brokers",
     "security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
     "sasl.mechanism": "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512",
-    "sasl.mechanisms": "the same, as librdkafka calls it",
-    "sasl.jaas.config": "user and password as Java has them",
-    "sasl.username": "user, as librdkafka has it",
-    "sasl.password": "password, as librdkafka has it",
-    "ssl.truststore.location": "PEM file with the certificates to trust; the system's if none is given",
+    "sasl.mechanisms": "the same, librdkafka's name",
+    "sasl.jaas.config": "user and password, Java's format",
+    "sasl.username": "user",
+    "sasl.password": "password",
+    "ssl.truststore.location": "PEM file with CA certificates; the system's by default",
     "ssl.truststore.certificates": "the same as text",
     "ssl.truststore.type": "PEM",
-    "ssl.ca.location": "PEM file with the certificates to trust, or a directory of them",
+    "ssl.ca.location": "PEM file with CA certificates, or a directory of such files",
     "ssl.ca.pem": "the same as text",
     "ssl.keystore.location": "PEM file with this client's key and certificates",
     "ssl.keystore.type": "PEM",
@@ -112,20 +109,20 @@ USED: Mapping[str, str] = {
     "ssl.certificate.pem": "the same as text",
     "ssl.key.location": "PEM file with this client's key",
     "ssl.key.pem": "the same as text",
-    "ssl.key.password": "of the key, if it is encrypted",
-    "ssl.endpoint.identification.algorithm": "https (the certificate must name the host), or empty or none",
-    "enable.ssl.certificate.verification": "false trusts whoever answers",
-    "ssl.protocol": "the newest TLS version to speak",
-    "ssl.enabled.protocols": "TLS versions to speak, with commas",
+    "ssl.key.password": "password of the key",
+    "ssl.endpoint.identification.algorithm": "https (the certificate must have the host name), or none",
+    "enable.ssl.certificate.verification": "false accepts any certificate",
+    "ssl.protocol": "newest TLS version",
+    "ssl.enabled.protocols": "TLS versions, separated by commas",
     "ssl.cipher.suites": "OpenSSL's cipher list, for TLS 1.2",
-    "request.timeout.ms": "how long to wait for one answer",
-    "socket.timeout.ms": "the same, as librdkafka calls it",
-    "default.api.timeout.ms": "how long a call may take with all its tries",
-    "socket.connection.setup.timeout.ms": "how long to wait for a connection",
-    "send.buffer.bytes": "the socket's buffer; -1 leaves it to the system",
-    "socket.send.buffer.bytes": "the same, as librdkafka calls it",
-    "receive.buffer.bytes": "the socket's buffer; -1 leaves it to the system",
-    "socket.receive.buffer.bytes": "the same, as librdkafka calls it",
+    "request.timeout.ms": "timeout of a response",
+    "socket.timeout.ms": "the same, librdkafka's name",
+    "default.api.timeout.ms": "timeout of a call with all its retries",
+    "socket.connection.setup.timeout.ms": "timeout of a connection attempt",
+    "send.buffer.bytes": "size of the socket buffer; -1 for the default of the system",
+    "socket.send.buffer.bytes": "the same, librdkafka's name",
+    "receive.buffer.bytes": "size of the socket buffer; -1 for the default of the system",
+    "socket.receive.buffer.bytes": "the same, librdkafka's name",
     "socket.keepalive.enable": "TCP keep-alive",
 }
 
@@ -160,14 +157,14 @@ class WireSettings:
     receive_buffer_bytes: int = -1
     keep_alive: bool = False
     ignored: tuple[str, ...] = field(default=())
-    """Settings that were given and mean nothing here."""
+    """Settings that were given and are ignored."""
 
 
 def parse_settings(settings: Mapping[str, object], client_id: str, timeout_s: float) -> WireSettings:
-    """Checks all names and values; what cannot work is a SetupError that says what to write instead."""
+    """Parses the settings. SetupError for a wrong name or value, with the next step."""
     for name in settings:
         if name not in USED and name not in IGNORED:
-            raise SetupError(f"there is no setting {name!r}{_nearest(name)}")
+            raise SetupError(f"there is no setting {name!r}: {did_you_mean(name, [*USED, *IGNORED], otherwise=_SEE)}")
     values = _Values({name: str(value) for name, value in settings.items() if value is not None})
     protocol = values.choice("security.protocol", SecurityProtocol.__members__, SecurityProtocol.PLAINTEXT)
     call_timeout_s = values.milliseconds("default.api.timeout.ms", default_s=timeout_s)
@@ -177,7 +174,7 @@ def parse_settings(settings: Mapping[str, object], client_id: str, timeout_s: fl
         tls=_tls(values) if protocol.has_tls else None,
         sasl=_sasl(values) if protocol.has_sasl else None,
         connect_timeout_s=values.milliseconds("socket.connection.setup.timeout.ms", default_s=10.0),
-        # A third of the whole: a broker that hangs must leave time to ask another one.
+        # A third of the whole: after a broker that hangs there must be time to try another one.
         request_timeout_s=values.milliseconds(
             "request.timeout.ms", "socket.timeout.ms", default_s=min(_LONGEST_REQUEST_TIMEOUT_S, call_timeout_s / 3)
         ),
@@ -194,8 +191,8 @@ def _tls(values: "_Values") -> TlsSettings:
         kind = values.text(name)
         if kind and kind.upper() != "PEM":
             raise SetupError(
-                f"{name}={kind}: only PEM works here; `keytool -importkeystore -deststoretype PKCS12 …` and"
-                " `openssl pkcs12 -in FILE -out FILE.pem -nodes` turn a store into a PEM file"
+                f"{name}={kind}: only PEM is supported; `keytool -importkeystore -deststoretype PKCS12 …` and"
+                " `openssl pkcs12 -in FILE -out FILE.pem -nodes` convert a store to PEM"
             )
     given = values.text("ssl.endpoint.identification.algorithm", empty_counts=True)
     algorithm = "https" if given is None else given.strip().lower()
@@ -228,20 +225,15 @@ def _sasl(values: "_Values") -> SaslSettings:
     jaas = values.text("sasl.jaas.config")
     if jaas is not None:
         if username is not None or password is not None:
-            raise SetupError("sasl.jaas.config and sasl.username/sasl.password are both given: give one of them")
+            raise SetupError("sasl.jaas.config and sasl.username/sasl.password exclude each other")
         username, password = credentials_of(jaas)
     if username is None or password is None:
         raise SetupError("SASL needs a user and a password: give sasl.username and sasl.password, or sasl.jaas.config")
     return SaslSettings(mechanism, username, password)
 
 
-def _nearest(name: str) -> str:
-    close = difflib.get_close_matches(name, [*USED, *IGNORED], n=1, cutoff=0.6)
-    return f": did you mean {close[0]!r}?" if close else ": see the connection settings of Kafka's clients"
-
-
 class _Values:
-    """Settings as text, read by any of the names they have."""
+    """Settings as text, by any of their names."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
@@ -249,7 +241,7 @@ class _Values:
     def text(self, *names: str, empty_counts: bool = False) -> str | None:
         given = [name for name in names if self._values.get(name) or (empty_counts and name in self._values)]
         if len(given) > 1 and len({self._values[name] for name in given}) > 1:
-            raise SetupError(f"{' and '.join(given)} mean the same and differ: give one of them")
+            raise SetupError(f"{' and '.join(given)} are the same setting with different values: give one of them")
         return self._values[given[0]] if given else None
 
     def choice(self, name: str, known: Mapping[str, T], default: T) -> T:

@@ -1,8 +1,8 @@
-"""Transactions as single requests: who may write, and how what was written ends.
+"""Transactions as single requests: start, add partitions, commit or abort.
 
-A transaction here is not bound to the process that began it: whoever knows its identity (transactional id, producer id,
-epoch) can write in it or end it. Both versions of Kafka's transactions are spoken: from 2 on (KIP-890) brokers add the
-partitions themselves, and each end gives the identity of the next transaction; before that, both are ours to do.
+A transaction is not bound to the process that started it: every process with its identity (transactional id, producer
+id, epoch) can write in it or end it. Both versions of Kafka's transactions are supported. From version 2 on (KIP-890)
+brokers add the partitions, and each end returns the identity of the next transaction.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,9 +19,9 @@ from millstream.raw_client.model import TopicPartition
 from millstream.raw_client.routing import CoordinatorKind
 
 EPOCH_PER_TRANSACTION = 2
-"""The `transaction.version` from which on each transaction has an epoch of its own."""
+"""The `transaction.version` from which each transaction has its own epoch."""
 DEFAULT_MAX_TIMEOUT_MS = 900_000
-"""What brokers permit unless told otherwise (`transaction.max.timeout.ms`)."""
+"""The default of the broker setting `transaction.max.timeout.ms`."""
 FENCED_CODES = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -32,7 +32,7 @@ FENCED_CODES = frozenset(
         ErrorCode.UNKNOWN_PRODUCER_ID,
     }
 )
-"""Answers that say: this identity does not hold an open transaction any more."""
+"""Error codes for an identity that has no open transaction any more."""
 _TWO_PHASE_VERSION = 6
 _THREADS = 8
 _BROKER_RESOURCE = 4
@@ -40,7 +40,7 @@ _BROKER_RESOURCE = 4
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """In whose name batches are written and a transaction is ended."""
+    """The producer of a transaction."""
 
     transactional_id: str
     producer_id: int
@@ -49,14 +49,14 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class EndResult:
-    """What became of one wish to end a transaction: None, or why it was refused."""
+    """The result of one end of a transaction: `refused` is None, or the error."""
 
     identity: Identity
     refused: WireError | None
 
 
 def idempotent_producer(cluster: Cluster) -> tuple[int, int]:
-    """A producer id and epoch for writing without transactions; brokers that just started need a moment to give one."""
+    """A producer id and epoch for writing without transactions. Repeated while a new broker has none yet."""
 
     def ask() -> tuple[int, int]:
         answer = cluster.call(
@@ -78,10 +78,10 @@ def idempotent_producer(cluster: Cluster) -> tuple[int, int]:
 
 
 class Transactions:
-    """The transaction coordinators of one cluster; thread safe."""
+    """Transactions of one cluster. Thread safe."""
 
     def __init__(self, cluster: Cluster, *, timeout_ms: int | None = None) -> None:
-        """`timeout_ms` is for transactions that are not two-phase; None: as long as the brokers permit."""
+        """`timeout_ms` is for transactions that are not two-phase. None: the maximum of the brokers."""
         self._cluster = cluster
         self._timeout_ms = timeout_ms
         self._version: int | None = None
@@ -90,7 +90,7 @@ class Transactions:
 
     @property
     def version(self) -> int:
-        """The cluster's `transaction.version`, as clients tell them apart: 1 or 2."""
+        """The `transaction.version` of the cluster: 1 (also for 0) or 2."""
         if self._version is None:
             with self._cluster.connection(self._cluster.brokers()[0].node_id) as connection:
                 level = connection.features.get("transaction.version", 0)
@@ -101,23 +101,23 @@ class Transactions:
 
     @staticmethod
     def _two_phase_possible(level: int, init_version: int) -> bool | None:
-        """None: the broker knows how, and whether it may is seen when it is asked."""
+        """None: the broker supports it, and the first request shows whether it is allowed."""
         return None if level >= EPOCH_PER_TRANSACTION and init_version >= _TWO_PHASE_VERSION else False
 
     @property
     def two_phase(self) -> bool | None:
-        """Whether transactions are without a time-out (KIP-939); None until the first was begun."""
+        """Whether transactions have no timeout (KIP-939). None until the first one has started."""
         return self._two_phase
 
     @property
     def max_produce_version(self) -> int | None:
-        """The newest version of Produce that goes with the way partitions are added."""
+        """The newest version of Produce for this transaction version."""
         return None if self.version >= EPOCH_PER_TRANSACTION else 11
 
     def take(self, transactional_id: str, *, two_phase: bool = True) -> Identity:
-        """Makes the caller the only one who may write under this id; what was open under it is aborted.
+        """Fences other producers of this id and aborts its open transaction. Returns the identity of the new producer.
 
-        Without a time-out if the brokers allow that and `two_phase` is wanted.
+        Transactions have no timeout if the brokers allow that and `two_phase` is set.
         """
         if self.version and two_phase and self._two_phase is not False:
             try:
@@ -125,7 +125,7 @@ class Transactions:
             except RefusedError as error:
                 if error.code is not ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
                     raise
-                self._two_phase = False  # or this id is not ours at all, which the next question tells
+                self._two_phase = False  # or the id itself is not allowed, which the next request shows
             else:
                 self._two_phase = True
                 return identity
@@ -133,12 +133,12 @@ class Transactions:
 
     @property
     def timeout_ms(self) -> int:
-        """For transactions that are not two-phase."""
+        """The timeout of transactions that are not two-phase."""
         if self._timeout_ms is None:
-            self._timeout_ms = self._longest_ms()
+            self._timeout_ms = self._max_timeout_ms()
         return self._timeout_ms
 
-    def _longest_ms(self) -> int:
+    def _max_timeout_ms(self) -> int:
         node = self._cluster.brokers()[0].node_id
         resource = {
             "resource_type": _BROKER_RESOURCE,
@@ -147,7 +147,7 @@ class Transactions:
         }
         answer = self._cluster.call("describe_configs", node=node, resources=[resource])
         values = [int(each.value) for row in answer.results for each in row.configs or () if each.value]
-        return values[0] if values else DEFAULT_MAX_TIMEOUT_MS  # those who may not look get what is usual
+        return values[0] if values else DEFAULT_MAX_TIMEOUT_MS  # without permission to read it: the default
 
     def _init(self, transactional_id: str, timeout_ms: int, *, two_phase: bool) -> Identity:
         answer = self._cluster.call_coordinator(
@@ -171,7 +171,7 @@ class Transactions:
         return Identity(transactional_id, answer.producer_id, answer.producer_epoch)
 
     def add_partitions(self, identity: Identity, partitions: Collection[TopicPartition]) -> None:
-        """Names partitions that are about to be written; from version 2 on there is nothing to do."""
+        """Adds partitions before they are written to. From version 2 on the brokers do it."""
         if self.version >= EPOCH_PER_TRANSACTION or not partitions:
             return
         topics: dict[str, list[int]] = {}
@@ -194,13 +194,13 @@ class Transactions:
         for topic in answer.results_by_topic_v3_and_below:
             for row in topic.results_by_partition:
                 code, what = error_code(row.partition_error_code), f"{topic.name}-{row.partition_index} in {identity}"
-                if code.retriable:  # the transaction before is still being ended, or the coordinator moves
+                if code.retriable:  # the previous transaction is still ending, or the coordinator is moving
                     raise RetriableError(what, code)
                 if code is not ErrorCode.NONE:
                     raise refusal(what, code)
 
     def end(self, identity: Identity, *, commit: bool) -> Identity | None:
-        """Ends the transaction; again is as good as once. The identity of the next one, None before version 2."""
+        """Ends the transaction. Idempotent. Returns the identity of the next one, None before version 2."""
         answer = self._cluster.call_coordinator(
             identity.transactional_id,
             CoordinatorKind.TRANSACTION,
@@ -219,7 +219,7 @@ class Transactions:
         return Identity(identity.transactional_id, answer.producer_id, answer.producer_epoch)
 
     def end_all(self, identities: Collection[Identity], *, commit: bool) -> list[EndResult]:
-        """Ends many at once, each whatever becomes of the others."""
+        """Ends many transactions in parallel. Errors are in the results."""
 
         def one(identity: Identity) -> EndResult:
             try:
@@ -234,14 +234,14 @@ class Transactions:
             return list(threads.map(one, identities))
 
     def init_all(self, ids: Iterable[str]) -> None:
-        """`take` for many at once: nobody has them any more, and nothing is open under them."""
+        """`take` for many ids in parallel: fences their producers and aborts their transactions."""
         wanted = list(ids)
         if wanted:
             with ThreadPoolExecutor(min(_THREADS, len(wanted)), "millstream-take") as threads:
                 list(threads.map(self.take, wanted))
 
     def ids_in_use(self, prefix: str, states: Collection[str] = ("Ongoing",)) -> set[str]:
-        """Transactional ids that begin so and are in one of these states, on any coordinator; Ongoing is open."""
+        """Transactional ids with this prefix in one of these states, on all coordinators."""
         found: set[str] = set()
         for broker in self._cluster.brokers():
             listed = Deadline(self._cluster.timeout_s).retry(partial(self._list, broker.node_id, states))
@@ -249,7 +249,7 @@ class Transactions:
         return found
 
     def is_known(self, transactional_id: str) -> bool:
-        """Whether anybody ever took this id; brokers older than Kafka 3.0 cannot tell, and are taken to say no."""
+        """Whether a coordinator knows this id. False for brokers before Kafka 3.0, which cannot tell."""
         return (
             bool(self.version)
             and self._describes
@@ -280,7 +280,7 @@ class Transactions:
             transactional_id_pattern=None,
         )
         code, what = error_code(answer.error_code), f"the list of transactions of broker {node}"
-        if code.retriable:  # it has only just become a coordinator
+        if code.retriable:  # the coordinator is loading
             raise RetriableError(what, code)
         if code is not ErrorCode.NONE:
             raise refusal(what, code)

@@ -1,4 +1,4 @@
-"""What tests need, shipped and maintained like product code: the embedded broker, a cluster of them, the pytest plugin.
+"""For tests: a real broker or cluster as child processes, and a pytest plugin. Public.
 
 with EmbeddedBroker() as broker:
     client = millstream.connect(broker.bootstrap_servers)
@@ -14,7 +14,7 @@ __all__ = ["EmbeddedBroker", "EmbeddedBrokerError", "EmbeddedCluster"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use: pytest imports this package in every run of every project that has Millstream installed.
+    # Loaded on first use: pytest imports this package in every run of every project with Millstream installed.
     if name in __all__:
         from millstream.testing import embedded, embedded_cluster
 

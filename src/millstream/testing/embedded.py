@@ -1,7 +1,7 @@
-"""The real broker for tests: a child process on a free port, with a temporary directory.
+"""`EmbeddedBroker`: a real broker for tests, as a child process on a free port with a temporary directory.
 
-Promises: ready when `start` returns; gone when `stop` returns; never outlives its parent, however that ends. A process
-of its own, not a thread, so that a test may kill it as hard as a power cut would.
+It accepts connections when `start` returns, has ended when `stop` returns, and never outlives its parent process. It is
+a process and not a thread, so that a test can kill it.
 """
 
 import os
@@ -18,12 +18,12 @@ EmbeddedBrokerError = NodeProcessError
 
 
 class EmbeddedBroker:
-    """A broker on 127.0.0.1. Use it with `with`, or call `start` and `stop`.
+    """A broker on 127.0.0.1. Use it in a `with` statement, or call `start` and `stop`.
 
-    settings       Kafka settings by name, as `millstream serve --set` takes them: {"num.partitions": 3}
-    data_dir       keep the data there, and after the end; by default a temporary directory, removed at the end
-    port           0 picks a free one, which `restart` then keeps
-    start_timeout  seconds until `ready` must have been said
+    - `settings`: settings of the broker by name, as for `millstream serve --set`: {"num.partitions": 3}.
+    - `data_dir`: data directory, which is kept; by default a temporary one, which is removed at the end.
+    - `port`: 0 takes a free port, which `restart` keeps.
+    - `start_timeout`: seconds until the broker must be ready.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class EmbeddedBroker:
 
     @property
     def data_dir(self) -> Path:
-        """Where the partitions are; valid until `close`."""
+        """The data directory; valid until `close`."""
         if self._given_data_dir is not None:
             return self._given_data_dir
         return self._scratch_directory() / "data"
 
     @property
     def log_file(self) -> Path:
-        """What the broker wrote to stderr, over all its lives."""
+        """The log of the broker, over all its restarts."""
         return self._scratch_directory() / "broker.log"
 
     @property
@@ -87,14 +87,14 @@ class EmbeddedBroker:
 
     @property
     def running(self) -> bool:
-        """Whether the process is alive."""
+        """Whether the process runs."""
         return self._process is not None and self._process.running
 
     def start(self) -> None:
-        """Start the broker and wait until it accepts connections."""
+        """Starts the broker and waits until it accepts connections."""
         if self._process is not None:
             raise EmbeddedBrokerError(f"the broker runs already (pid {self._process.pid})")
-        # Not one that the system chooses: it may give that port to an outgoing connection while the broker is down.
+        # Not chosen by the system, which could give the port to an outgoing connection while the broker is down.
         port = self._port or free_ports(1)[0]
         arguments = ["--listen", f"127.0.0.1:{port}", "--data-dir", str(self.data_dir)]
         for name, value in self._settings.items():
@@ -105,20 +105,20 @@ class EmbeddedBroker:
         self._process = process
 
     def stop(self) -> None:
-        """Stop cleanly (SIGTERM) and wait; data stays for `restart`."""
+        """Stops the broker cleanly (SIGTERM) and waits until it has ended. The data stays."""
         self._reap(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill -9, as a crash would; data stays as it is for `start` or `restart`."""
+        """Kills the broker (SIGKILL), as a crash would. The data stays as it is."""
         self._reap(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Stop cleanly if it runs, and start again on the same port and data."""
+        """Stops the broker cleanly if it runs, and starts it on the same port with the same data."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Stop and remove the temporary directory."""
+        """Stops the broker and removes the temporary directory."""
         try:
             self.stop()
         finally:
@@ -138,5 +138,5 @@ class EmbeddedBroker:
 
 
 def setting_text(value: Any) -> str:
-    """A value as a properties file has it."""
+    """A value as in a properties file."""
     return str(value).lower() if isinstance(value, bool) else str(value)

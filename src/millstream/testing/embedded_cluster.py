@@ -1,7 +1,6 @@
-"""A real cluster for tests and for trying things out: several `millstream serve` processes on this machine.
+"""`EmbeddedCluster`: a real cluster of `millstream serve` processes, for tests and trials.
 
-Each node has a `server.properties` as Kafka's documentation writes it, on ports that are chosen once, so that a node
-comes back where it was.
+Each node has a `server.properties` as in Kafka's documentation, and keeps its ports over restarts.
 """
 
 import os
@@ -17,14 +16,14 @@ from millstream.testing.node_process import HOST, NodeProcess, free_ports
 
 
 class EmbeddedCluster:
-    """Nodes 1, 2, 3… that are brokers and controllers at once. Use it with `with`, or call `start` and `close`.
+    """Nodes 1, 2, 3…, each broker and controller. Use it in a `with` statement, or call `start` and `close`.
 
-    nodes          how many
-    settings       Kafka settings for every node
-    node_settings  and for single ones, by number: {2: {"broker.rack": "b"}}
-    controllers    so many more nodes that are controllers only; the others then are brokers only
-    data_dir       keep everything there, and after the end; by default a temporary directory, removed at the end
-    first_port     brokers listen on this and the following ports, controllers on those behind; by default on free ones
+    - `nodes`: number of nodes.
+    - `settings`: settings of all nodes.
+    - `node_settings`: settings of single nodes, by number: {2: {"broker.rack": "b"}}.
+    - `controllers`: number of additional nodes that are only controllers; the others are then only brokers.
+    - `data_dir`: directory of all nodes, which is kept; by default a temporary one, which is removed at the end.
+    - `first_port`: brokers have this and the following ports, controllers those after them; by default free ports.
     """
 
     def __init__(
@@ -65,6 +64,7 @@ class EmbeddedCluster:
 
     @property
     def root(self) -> Path:
+        """The directory of all nodes."""
         if self._given_data_dir is not None:
             self._given_data_dir.mkdir(parents=True, exist_ok=True)
             return self._given_data_dir
@@ -74,81 +74,92 @@ class EmbeddedCluster:
 
     @property
     def bootstrap_servers(self) -> str:
+        """The addresses of all brokers."""
         return ",".join(self.address(number) for number in self.brokers)
 
     def address(self, number: int) -> str:
-        """HOST:PORT at which clients reach a node."""
+        """HOST:PORT of a node for clients."""
         return f"{HOST}:{self._port('client', number)}"
 
     def controller_address(self, number: int) -> str:
+        """HOST:PORT of a node for other controllers and brokers."""
         return f"{HOST}:{self._port('controller', number)}"
 
     def data_dir(self, number: int) -> Path:
+        """The data directory of a node."""
         return self.root / f"node-{number}" / "data"
 
     def log_file(self, number: int) -> Path:
+        """The log of a node, over all its restarts."""
         return self.root / f"node-{number}" / "node.log"
 
     def pid(self, number: int) -> int:
+        """The process id of a running node."""
         return self._process(number).pid
 
     def started(self, number: int) -> bool:
-        """Whether it was started and not stopped by us since; it may have ended by itself."""
+        """Whether a node was started and not stopped since; its process may have ended."""
         return self._process(number).started
 
     def running(self, number: int) -> bool:
+        """Whether the process of a node runs."""
         return self._process(number).running
 
     def log_tail(self, number: int) -> str:
+        """The last lines of the log of a node."""
         return self._process(number).log_tail()
 
     def exit_code(self, number: int) -> int | None:
+        """The exit code of a node that ended; None if it runs."""
         return self._process(number).exit_code
 
     def start(self, *numbers: int) -> None:
-        """Starts the nodes, all that do not run if none is named, and waits until each is ready."""
+        """Starts nodes, by default all that are not started, and waits until each is ready."""
         chosen: Sequence[int] = numbers or [number for number in self.nodes if not self._process(number).started]
         self.spawn(*chosen)
         for number in chosen:
             self.wait_until_ready(number)
 
     def spawn(self, *numbers: int) -> None:
-        """Starts nodes without waiting: a single one of a cluster that has no majority is not ready yet."""
+        """Starts nodes without waiting: a node of a quorum without majority does not become ready."""
         for number in numbers:
             self.write_properties(number)
             self._process(number).spawn()
 
     def wait_until_ready(self, number: int) -> None:
+        """Waits until a node accepts connections."""
         self._process(number).wait_until_ready(self._start_timeout)
 
     def stop(self, *numbers: int) -> None:
-        """Stops nodes cleanly (SIGTERM), one after another; all, in no time for a hand-over, if none is named."""
+        """Stops nodes cleanly (SIGTERM), in turn; by default all of them."""
         for number in numbers or self.nodes:
             self._process(number).reap(signal.SIGTERM)
 
     def terminate(self, number: int) -> None:
-        """Tells a node to stop, without waiting for it; `stop` does."""
+        """Sends SIGTERM to a node without waiting; `stop` waits."""
         os.kill(self.pid(number), signal.SIGTERM)
 
     def kill(self, *numbers: int) -> None:
-        """Kill -9."""
+        """Kills nodes (SIGKILL), by default all of them."""
         for number in numbers or self.nodes:
             self._process(number).reap(signal.SIGKILL)
 
     def restart(self, *numbers: int) -> None:
-        """Stops and starts nodes one after another: a rolling restart."""
+        """Stops and starts nodes in turn (a rolling restart), by default all of them."""
         for number in numbers or self.nodes:
             self.stop(number)
             self.start(number)
 
     def pause(self, number: int) -> None:
+        """Stops the process of a node with SIGSTOP."""
         os.kill(self.pid(number), signal.SIGSTOP)
 
     def resume(self, number: int) -> None:
+        """Continues a paused node."""
         os.kill(self.pid(number), signal.SIGCONT)
 
     def close(self) -> None:
-        """Ends everything and removes the temporary directory."""
+        """Kills all nodes and removes the temporary directory."""
         for process in self._processes.values():
             process.reap(signal.SIGKILL)
         if self._scratch is not None:
@@ -178,6 +189,7 @@ class EmbeddedCluster:
         return {name: setting_text(value) for name, value in lines.items()}
 
     def write_properties(self, number: int) -> Path:
+        """Writes the server.properties of a node."""
         path = self.root / f"node-{number}" / "server.properties"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{name}={value}\n" for name, value in self.properties(number).items()))

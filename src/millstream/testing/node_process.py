@@ -1,14 +1,12 @@
-"""One `millstream serve` as a child process: started, awaited, stopped or killed, and never left behind.
+"""Runs `millstream serve` as a child process, and finds free ports for it.
 
-The child's standard input is a pipe whose other end only we hold: the kernel closes it when we die, and
-`serve --exit-with-stdin` stops on that. (PR_SET_PDEATHSIG would be tied to the thread that forked, and kill the node
-when that thread ends.)
+The stdin of the child is a pipe whose other end only this process has. The kernel closes it when this process ends, and
+`serve --exit-with-stdin` stops then. (PR_SET_PDEATHSIG depends on the thread that forked, and would kill the node when
+that thread ends.)
 
-Ports for nodes that come back where they were: free now, and given to nobody else who asks here.
-
-Chosen from below the range that systems give to outgoing connections, so that no client of a node that is down for a
-moment is given its port. A process takes one block of ports for itself, by a lock on a file that ends with it: two
-programs of tests that start clusters at the same time never choose the same ones.
+Free ports are below the range for outgoing connections, so that no client gets the port of a node that is down for a
+moment. Each process reserves a block of ports by a lock on a file, so that parallel test runs never choose the same
+ports.
 """
 
 import fcntl
@@ -29,11 +27,11 @@ LOG_TAIL_LINES = 30
 
 
 class NodeProcessError(RuntimeError):
-    """The node did not start or did not stop; the message ends with what it logged last."""
+    """The node did not start or did not stop. The message ends with the last lines of its log."""
 
 
 class NodeProcess:
-    """`what` names it in messages; `arguments` are those of `millstream serve`; it logs to `log_file`."""
+    """A node. `what` is its name in messages, `arguments` are those of `millstream serve`."""
 
     def __init__(self, what: str, arguments: Sequence[str], log_file: Path, *, stop_timeout: float) -> None:
         self._what = what
@@ -50,7 +48,7 @@ class NodeProcess:
 
     @property
     def started(self) -> bool:
-        """Whether it was started and not stopped by us since; it may have ended by itself."""
+        """Whether it was started and not stopped since; the process may have ended."""
         return self._process is not None
 
     @property
@@ -59,7 +57,7 @@ class NodeProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """How a child that ended by itself did so."""
+        """The exit code of a process that ended; None if it runs."""
         return None if self._process is None else self._process.poll()
 
     def spawn(self) -> None:
@@ -67,7 +65,7 @@ class NodeProcess:
         if self._process is not None:
             raise NodeProcessError(f"{self._what} runs already (pid {self._process.pid})")
         command = [sys.executable, "-m", "millstream", "serve", "--exit-with-stdin", *self._arguments]
-        # The same code as the parent's, also when it was found by way of sys.path rather than installed.
+        # The same source as the parent, also if it is not installed but on sys.path.
         source = str(Path(__file__).parents[2])
         path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH")) if part)
         with open(self._log_file, "ab") as log:
@@ -77,12 +75,12 @@ class NodeProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": path},
-                # Ctrl-C at the test runner is the runner's business: it will stop us in its own order.
+                # Ctrl-C is handled by the test runner, which stops the nodes itself.
                 start_new_session=True,
             )
 
     def wait_until_ready(self, timeout: float) -> int:
-        """Waits for the ready line; the port that it names (0 without clients). Without it, kills the node."""
+        """Waits for the ready line and returns its port (0 for a node without clients). Kills the node after the timeout."""
         try:
             return self._await_ready_line(timeout)
         except BaseException:
@@ -94,7 +92,7 @@ class NodeProcess:
         assert process is not None and process.stdout is not None
         descriptor = process.stdout.fileno()
         deadline = time.monotonic() + timeout
-        said = b""
+        output = b""
         while True:
             readable, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
             if not readable:
@@ -103,14 +101,14 @@ class NodeProcess:
             if not chunk:
                 code = process.wait(self._stop_timeout)
                 raise NodeProcessError(f"{self._what} ended with exit code {code} at its start{self.log_tail()}")
-            said += chunk
-            for line in said.splitlines(keepends=True):
+            output += chunk
+            for line in output.splitlines(keepends=True):
                 if line.startswith(READY_PREFIX) and line.endswith(b"\n"):
                     port = line.split()[1].rsplit(b":", 1)[-1]
                     return int(port) if port.isdigit() else 0
 
     def reap(self, how: signal.Signals) -> None:
-        """Sends the signal and waits for the end; nothing to do when it is gone."""
+        """Sends a signal and waits until the process has ended."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -131,7 +129,7 @@ class NodeProcess:
     def log_tail(self) -> str:
         lines = self._log_file.read_text(errors="replace").splitlines() if self._log_file.exists() else []
         if not lines:
-            return ", and logged nothing"
+            return "; its log is empty"
         return "; its log ends:\n  " + "\n  ".join(lines[-LOG_TAIL_LINES:])
 
 
@@ -142,7 +140,7 @@ _BLOCKS = 120
 
 
 class _Block:
-    """A process's own ports, handed out in turn: one that was given is long in use, or over, when its turn comes."""
+    """The ports of this process, given out in turn."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -158,11 +156,13 @@ class _Block:
             except OSError:
                 continue  # taken
             return port
-        raise OSError(f"no port from {self.first} to {self.first + _BLOCK_PORTS - 1} is free: stop what listens there")
+        raise OSError(
+            f"no port from {self.first} to {self.first + _BLOCK_PORTS - 1} is free: stop the processes that use them"
+        )
 
 
 def _lock_a_block() -> int:
-    """Its first port. The locked file stays open until the process ends, and the lock with it."""
+    """Reserves a block and returns its first port. The lock is held until the process ends."""
     directory = Path(tempfile.gettempdir()) / f"millstream-ports-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
     chance = random.SystemRandom()
@@ -174,24 +174,25 @@ def _lock_a_block() -> int:
             os.close(file)
             continue
         return _FIRST + block * _BLOCK_PORTS
-    raise OSError(f"all blocks of ports are taken: {_BLOCKS} processes have clusters, by the locks in {directory}")
+    raise OSError(f"all {_BLOCKS} blocks of ports are reserved by other processes (locks in {directory})")
 
 
 _block: _Block | None = None
 
 
 def free_ports(count: int) -> list[int]:
+    """Ports that are free now and are not given out again soon."""
     global _block
-    if _block is None or _block.pid != os.getpid():  # a forked process has its parent's
+    if _block is None or _block.pid != os.getpid():  # a forked process has the block of its parent
         _block = _Block()
     block = _block
     return [block.next_free() for _ in range(count)]
 
 
 def free_port_range(count: int) -> int:
-    """The first of so many free ports in a row."""
+    """The first of `count` consecutive free ports."""
     for _ in range(_BLOCK_PORTS):
         ports = free_ports(count)
         if ports[-1] - ports[0] == count - 1:
             return ports[0]
-    raise OSError(f"no {count} ports in a row are free: stop what listens there")
+    raise OSError(f"there are no {count} consecutive free ports: stop the processes that use them")

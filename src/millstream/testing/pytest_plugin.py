@@ -1,10 +1,10 @@
-"""Fixtures for projects that test against a broker; pytest finds them as soon as Millstream is installed.
+"""pytest fixtures for tests with a broker. pytest finds them when Millstream is installed.
 
     def test_orders(millstream_broker, millstream_topic):
         with millstream.connect(millstream_broker.bootstrap_servers) as client:
             client.publish(millstream_topic, {"id": 1})
 
-pytest imports this module in every run, so everything else is imported by the fixtures.
+pytest imports this module in every run, so the fixtures import everything else.
 """
 
 import re
@@ -21,7 +21,7 @@ TOPIC_NAME_LIMIT = 249
 
 @pytest.fixture(scope="session")
 def millstream_broker() -> "Iterator[EmbeddedBroker]":
-    """One real broker for the whole session, started by the first test that asks for it."""
+    """A real broker for the whole session, started by the first test that uses it."""
     from millstream.testing.embedded import EmbeddedBroker
 
     with EmbeddedBroker() as broker:
@@ -30,7 +30,7 @@ def millstream_broker() -> "Iterator[EmbeddedBroker]":
 
 @pytest.fixture
 def millstream_topic(millstream_broker: "EmbeddedBroker", request: pytest.FixtureRequest) -> str:
-    """The name of a fresh topic with one partition, called after the test."""
+    """The name of a new topic with one partition, named after the test."""
     from uuid import uuid4
 
     from millstream.client import connect

@@ -84,7 +84,7 @@ def test_what_is_not_there(run: Run) -> None:
     assert run("share", "reset-offsets", "missing", "--all-topics", "--to-latest").code == 4
     assert run("share", "delete", "missing", "--if-exists").code == 0
     secured = run("share", "list", "-X", "security.protocol=ssl", "--timeout", 1)
-    assert secured.code == 3 and "does this port speak TLS" in secured.err
+    assert secured.code == 3 and "does this port use TLS" in secured.err
     assert run("share", "list", "-X", "security.protocoll=ssl").code == 2
 
 

@@ -11,7 +11,7 @@ from millstream.columnar import ArrowEncoder, stamp
 from millstream.formats.records.compression import Codec
 from millstream.raw_client import Cluster, ErrorCode, RefusedError, TopicPartition, UnreachableError, WireError
 from millstream.raw_client.deadline import Deadline
-from millstream.raw_client.producing import Producer, _Batch, _Lane
+from millstream.raw_client.producing import Producer, _Batch, _PartitionQueue
 from millstream.raw_client.routing import Leader
 from millstream.raw_client.transactions import idempotent_producer
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
@@ -148,11 +148,11 @@ def test_a_leader_that_left_the_cluster_is_looked_up_again(cluster: Cluster, mon
 
 
 def test_a_transaction_must_know_where_its_batches_are(cluster: Cluster) -> None:
-    lane = _Lane(TopicPartition("somewhere", 0))
+    queue = _PartitionQueue(TopicPartition("somewhere", 0))
     for transactional_id in (None, "an id"):
         producer = Producer(cluster, transactional_id=transactional_id)
-        lane.waiting.append(_Batch(bytearray(b"x"), 1))
-        producer._note_written(lane, -1)
+        queue.waiting.append(_Batch(bytearray(b"x"), 1))
+        producer._note_written(queue, -1)
         if transactional_id is None:
             producer.flush()
         else:

@@ -57,13 +57,13 @@ def framed(correlation_id: int, body: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "closed the connection at once: does this listener want TLS or SASL"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP"),
-        (b"\x15\x03\x03\x00\x02\x02\x50", "speaks TLS: set security.protocol"),
-        (struct.pack(">i", -5), "an answer of -5 bytes"),
+        (b"", "closed the connection at once: does this listener require TLS or SASL"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "uses HTTP"),
+        (b"\x15\x03\x03\x00\x02\x02\x50", "uses TLS: set security.protocol"),
+        (struct.pack(">i", -5), "a response of -5 bytes"),
         (b"SSH-2.0-OpenSSH", "is this a Kafka port"),
-        (framed(7, b""), "an answer to request 7 came instead of 1"),
-        (framed(1, b"\0\0\xff\xff\xff\x7f"), "does not speak Kafka's protocol"),
+        (framed(7, b""), "a response to request 7 came instead of 1"),
+        (framed(1, b"\0\0\xff\xff\xff\x7f"), "does not use Kafka's protocol"),
         (struct.pack(">ii", 1000, 1) + b"cut off", "closed the connection"),
     ],
 )
@@ -78,7 +78,7 @@ def test_strange_answers(data: bytes, said: str) -> None:
 def test_silence() -> None:
     with listening(lambda connection: None) as address, Cluster(address, timeout_s=0.5) as cluster:
         began = time.monotonic()
-        with pytest.raises(UnreachableError, match="did not answer in time") as caught:
+        with pytest.raises(UnreachableError, match="no response in time") as caught:
             cluster.topics()
         assert caught.value.late
         assert time.monotonic() - began < 30, "bounded, however slow the machine"
@@ -89,7 +89,7 @@ def test_every_address_is_named_with_its_reason() -> None:
         with pytest.raises(UnreachableError) as caught:
             cluster.topics()
         assert "127.0.0.1:1: connection refused" in str(caught.value)
-        assert f"{silent}: did not answer in time" in str(caught.value)
+        assert f"{silent}: no response in time" in str(caught.value)
 
 
 def test_a_name_that_is_none() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import request_schema, response_schema
-from millstream.raw_client.fetching import fetch_fields, parse_answer
+from millstream.raw_client.fetching import fetch_fields, parse_response
 
 TOPIC_ID = UUID(int=0x1234 << 64)
 VERSIONS = range(4, 19)
@@ -35,7 +35,7 @@ def answer(
 @pytest.mark.parametrize("version", VERSIONS)
 def test_all_fields(version: int) -> None:
     frame = bytearray(b"head!" + answer(version, current_leader={"leader_id": 3, "leader_epoch": 4}))
-    error, fetched = parse_answer(frame, 5, version)
+    error, fetched = parse_response(frame, 5, version)
     assert error == 0
     assert bytes(fetched.data) == b"x" * 300
     assert (fetched.high_watermark, fetched.last_stable_offset) == (100, 90)
@@ -46,22 +46,22 @@ def test_all_fields(version: int) -> None:
 @pytest.mark.parametrize("version", range(12, 19))
 def test_records_are_not_copied(version: int) -> None:
     frame = bytearray(answer(version))
-    assert parse_answer(frame, 0, version).fetched.data.obj is frame
+    assert parse_response(frame, 0, version).fetched.data.obj is frame
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_no_records_and_no_transactions(version: int) -> None:
-    error, fetched = parse_answer(bytearray(answer(version, records=None, aborted_transactions=None)), 0, version)
+    error, fetched = parse_response(bytearray(answer(version, records=None, aborted_transactions=None)), 0, version)
     assert (error, bytes(fetched.data), fetched.aborted) == (0, b"", ())
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_errors(version: int) -> None:
-    assert parse_answer(bytearray(answer(version, row_error=6)), 0, version).error == 6
+    assert parse_response(bytearray(answer(version, row_error=6)), 0, version).error == 6
     if version >= 7:
-        assert parse_answer(bytearray(answer(version, error=71)), 0, version).error == 71
+        assert parse_response(bytearray(answer(version, error=71)), 0, version).error == 71
         alone = response_schema("fetch").encode({"error_code": 100, "session_id": 0, "responses": []}, version)
-        assert parse_answer(bytearray(alone), 0, version).error == 100
+        assert parse_response(bytearray(alone), 0, version).error == 100
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 13, 18])
@@ -70,14 +70,14 @@ def test_cut_off(version: int) -> None:
     tail = 30  # what stands behind the records may be missing without harm
     for length in range(len(whole) - tail):
         with pytest.raises(MalformedMessage):
-            parse_answer(bytearray(whole[:length]), 0, version)
+            parse_response(bytearray(whole[:length]), 0, version)
 
 
 def test_more_than_asked_for() -> None:
     topic = {"topic_id": TOPIC_ID, "partitions": [{"partition_index": 0, "records": b""}] * 2}
     whole = response_schema("fetch").encode({"responses": [topic]}, 17)
     with pytest.raises(MalformedMessage, match="of one"):
-        parse_answer(bytearray(whole), 0, 17)
+        parse_response(bytearray(whole), 0, 17)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -91,11 +91,11 @@ def test_librdkafkas_names() -> None:
                 "sasl.username": "u",
                 "sasl.jaas.config": "x",
             },
-            "give one of them",
+            "exclude each other",
         ),
         ({"request.timeout.ms": "soon"}, "request.timeout.ms=soon: give a number of milliseconds"),
         ({"request.timeout.ms": "0"}, "above 0"),
-        ({"request.timeout.ms": "1000", "socket.timeout.ms": "2000"}, "mean the same and differ"),
+        ({"request.timeout.ms": "1000", "socket.timeout.ms": "2000"}, "same setting with different values"),
         ({"receive.buffer.bytes": "-7"}, "a number of bytes"),
         ({"socket.keepalive.enable": "maybe"}, "TRUE, FALSE"),
         ({"security.protocol": "SSL", "ssl.truststore.type": "JKS"}, "openssl pkcs12"),
@@ -159,7 +159,7 @@ def test_login_lines() -> None:
     ("line", "said"),
     [
         ("nonsense", "not a login configuration"),
-        ("x.Krb5LoginModule required useKeyTab=true;", "Krb5LoginModule does not work here"),
+        ("x.Krb5LoginModule required useKeyTab=true;", "Krb5LoginModule is not supported"),
         ('x.PlainLoginModule required username="u";', "has no password"),
     ],
 )
