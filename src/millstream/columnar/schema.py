@@ -1,9 +1,10 @@
 """The columns of a record: the row of spark-sql-kafka, with the same types."""
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 import pyarrow as pa
+
+from millstream.common.close_match import did_you_mean
 
 HEADERS_TYPE = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 """A record without headers has null here, not an empty list; so does spark-sql-kafka."""
@@ -34,8 +35,7 @@ def record_schema(columns: Sequence[str]) -> pa.Schema:
         raise ValueError(f"No column is given; columns are {', '.join(COLUMNS)}.")
     for name in columns:
         if name not in COLUMNS:
-            near = get_close_matches(name, COLUMNS, 1, 0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"columns are {', '.join(COLUMNS)}."
+            hint = did_you_mean(name, COLUMNS, cutoff=0.5, otherwise=f"columns are {', '.join(COLUMNS)}.")
             raise ValueError(f"A record has no column {name!r}; {hint}")
     if len(set(columns)) != len(columns):
         raise ValueError(f"A column is twice in {', '.join(columns)}.")

@@ -1,8 +1,8 @@
 """All settings by name, and hints for unknown names."""
 
-from difflib import get_close_matches
 from typing import Any
 
+from millstream.common.close_match import did_you_mean
 from millstream.config.setting import Setting
 from millstream.config.table import (
     cluster,
@@ -75,5 +75,4 @@ def hint(name: str, known: dict[str, Setting[Any]]) -> str:
         for setting in TOPIC_SETTINGS.values():
             if any(synonym.setting.name == name for synonym in setting.synonyms):
                 return f"this is a broker setting; for a topic it is {setting.name}"
-    close = get_close_matches(name[:200], known, n=1, cutoff=0.8)
-    return f"did you mean {close[0]}?" if close else ""
+    return did_you_mean(name, known, cutoff=0.8, quoted=False)

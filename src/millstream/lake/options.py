@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Final
 
 from millstream.common import quantities
+from millstream.common.close_match import close_match, did_you_mean
 from millstream.lake.errors import LakeOptionError
 
 FORMATS: Final = ("delta", "iceberg")
@@ -149,8 +149,8 @@ def _check_together(options: TableOptions) -> None:
 
 
 def _nearest(name: str, known: Mapping[str, str]) -> str:
-    close = get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean {known[close[0]]}?" if close else f". Known are: {', '.join(sorted(HELP))}"
+    close = close_match(name, known)
+    return f"; did you mean {known[close]}?" if close else f". Known are: {', '.join(sorted(HELP))}"
 
 
 def _choice(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str | None:
@@ -158,8 +158,7 @@ def _choice(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> s
     if not value:
         return None
     if value.lower() not in choices:
-        close = get_close_matches(value.lower(), choices, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(choices)}"
+        hint = did_you_mean(value, choices, otherwise=f"choose one of {', '.join(choices)}", quoted=False)
         raise LakeOptionError(f"{name}={value}: {hint}")
     return value.lower()
 

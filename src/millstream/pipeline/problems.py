@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import StrEnum
+
+from millstream.common.close_match import did_you_mean
 
 
 class Severity(StrEnum):
@@ -68,9 +69,4 @@ class InvalidPipelineError(Exception):
 
 def nearest(name: str, known: Collection[str], *, noun: str = "one of") -> str:
     """The end of a message about an unknown name: the most similar known name, or all of them."""
-    close = get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    if not known:
-        return "none exists"
-    return f"{noun} {', '.join(sorted(known))}"
+    return did_you_mean(name, known, otherwise=f"{noun} {', '.join(sorted(known))}" if known else "none exists")

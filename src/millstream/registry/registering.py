@@ -4,7 +4,6 @@ Other registries write their own canonical texts. So a schema that differs only 
 its content. To avoid parsing all stored schemas, only those with the same words are parsed.
 """
 
-import difflib
 import re
 import threading
 from collections import OrderedDict
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from millstream.common.close_match import did_you_mean
 from millstream.registry.avro.schema import AvroFormat
 from millstream.registry.errors import (
     RegistryError,
@@ -60,8 +60,7 @@ def format_named(name: str) -> SchemaFormat:
     """By its name in any case; a refusal that names the nearest otherwise."""
     found = FORMATS.get(name.upper())
     if found is None:
-        near = difflib.get_close_matches(name.upper(), FORMATS, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(FORMATS)}"
+        hint = did_you_mean(name, FORMATS, cutoff=0.4, otherwise=f"give one of {', '.join(FORMATS)}", quoted=False)
         raise invalid_schema(f"there is no schema type {name!r}: {hint}")
     return found
 

@@ -3,11 +3,11 @@
 Deletion has two steps: soft deletion, after which data can still be read by id, then permanent deletion.
 """
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from millstream.common.close_match import did_you_mean
 from millstream.registry import errors
 from millstream.registry.errors import NotFoundError
 from millstream.registry.log import SchemaLog, noop
@@ -213,8 +213,7 @@ def _named(kind: Any, text: Any, refusal: Any) -> Any:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {near[0]}?" if near else f"give one of {', '.join(sorted(known))}"
+    return did_you_mean(name, known, otherwise=f"give one of {', '.join(sorted(known))}", quoted=False)
 
 
 def _check_not_overridden(state: RegistryState, subject: Subject | None, lifting: Mode | None = None) -> None:

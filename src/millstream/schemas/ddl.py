@@ -6,7 +6,8 @@ columns of a file with it. It imports neither pyarrow nor pyspark.
 
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
+
+from millstream.common.close_match import did_you_mean
 
 # fmt: off
 _SIMPLE = frozenset((
@@ -171,5 +172,4 @@ def _check_decimal(numbers: tuple[int, ...], offset: int) -> None:
 
 def _hint(name: str) -> str:
     known = sorted(_SIMPLE | set(_NESTED_FORMS))
-    close = get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else f"types are {', '.join(known)}"
+    return did_you_mean(name, known, otherwise=f"types are {', '.join(known)}")

@@ -15,11 +15,11 @@ registered meanwhile.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Protocol
 
 import pyarrow as pa
 
+from millstream.common.close_match import did_you_mean
 from millstream.schemas.errors import RegistryError, SchemaError, SchemaNotFoundError
 from millstream.schemas.registry_client import RegistryAuth, RegistryClient, Schema
 
@@ -179,13 +179,10 @@ def make_format(
     given = dict(options or {})
     for name in given:
         if name not in OPTIONS:
-            near = get_close_matches(name, OPTIONS, 1, 0.5)
-            raise SchemaError(
-                f"A format has no option {name!r}; " + (f"did you mean {near[0]!r}?" if near else ", ".join(OPTIONS))
-            )
+            hint = did_you_mean(name, OPTIONS, cutoff=0.5, otherwise=", ".join(OPTIONS))
+            raise SchemaError(f"A format has no option {name!r}; {hint}")
     if kind not in FORMATS:
-        near = get_close_matches(kind.lower(), FORMATS, 1, 0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(FORMATS)}."
+        hint = did_you_mean(kind, FORMATS, cutoff=0.4, otherwise=f"there are {', '.join(FORMATS)}.")
         raise SchemaError(f"There is no format {kind!r}; {hint}")
     if role not in ("key", "value"):
         raise SchemaError(f"A format is of the key or the value, not of {role!r}.")

@@ -1,8 +1,5 @@
 """The errors of the Spark source and sink: each text says what is wrong, where, and what to do next."""
 
-from collections.abc import Iterable
-from difflib import get_close_matches
-
 
 class SourceError(Exception):
     """A failure that the source finds. Errors of the connection (`WireError`) are raised unchanged."""
@@ -34,10 +31,3 @@ class BadRecordError(SourceError):
 
 class SinkError(Exception):
     """A failure that the sink finds. Errors of the connection (`WireError`) are raised unchanged."""
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The most similar known name, compared without case; None if none is similar."""
-    by_lower = {each.lower(): each for each in known}
-    close = get_close_matches(name[:200].lower(), by_lower, n=1, cutoff=0.6)
-    return by_lower[close[0]] if close else None

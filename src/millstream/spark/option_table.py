@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from millstream.common.close_match import close_match
 from millstream.common.quantities import parse_duration, parse_size
-from millstream.spark.errors import OptionError, nearest
+from millstream.spark.errors import OptionError
 
 Parse = Callable[[str, str], Any]
 """From an option's name and text to its value. Raises OptionError."""
@@ -37,7 +38,7 @@ class OptionTable:
         """The option of this name; OptionError names the nearest one."""
         if (found := self._by_lower.get(name.lower())) is not None:
             return found
-        near = nearest(name, [each.name for each in self.options])
+        near = close_match(name, [each.name for each in self.options])
         hint = f"did you mean {near!r}?" if near else "docs/spark.md lists all options"
         raise OptionError(f"there is no option {name!r}; {hint}")
 
@@ -88,7 +89,7 @@ def choice(*allowed: str) -> Parse:
         for each in allowed:
             if each.lower() == value:
                 return each
-        near = nearest(value, allowed)
+        near = close_match(value, allowed)
         hint = f" (did you mean {near}?)" if near else ""
         raise OptionError(f"{option}: {given.strip()!r} is not known{hint}; use one of {', '.join(allowed)}")
 

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from millstream.common.close_match import close_match
 from millstream.raw_client import EARLIEST, LATEST
 from millstream.spark.connections import Connection
-from millstream.spark.errors import OptionError, nearest
+from millstream.spark.errors import OptionError
 from millstream.spark.option_table import (
     Option,
     OptionTable,
@@ -551,7 +552,7 @@ def _columns(values: Mapping[str, Any]) -> tuple[str, ...]:
     chosen = []
     for name in values["columns"]:
         if name.lower() not in exact:
-            near = nearest(name, possible)
+            near = close_match(name, possible)
             hint = f"did you mean {near!r}?" if near else f"columns are {', '.join(possible)}"
             raise OptionError(f"columns: there is no column {name!r}; {hint}")
         chosen.append(exact[name.lower()])

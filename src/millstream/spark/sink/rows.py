@@ -27,9 +27,10 @@ from pyspark.sql.types import (
 )
 
 from millstream.columnar import ArrowEncoder, EncodedBatch, partition_by_key
+from millstream.common.close_match import close_match
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.schemas import Format, SchemaError
-from millstream.spark.errors import SinkError, nearest
+from millstream.spark.errors import SinkError
 from millstream.spark.sink.options import WriteOptions
 
 RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
@@ -277,7 +278,7 @@ def shape_of(schema: StructType, options: WriteOptions) -> RowShape:
 
 def _check_raw_value(fields: dict[str, DataType]) -> None:
     if "value" not in fields:
-        near = nearest("value", fields)
+        near = close_match("value", fields)
         hint = f"rename {near!r}" if near else "select one column as value, or set valueFormat to encode all columns"
         raise SinkError(f"there is no column `value` in {', '.join(fields) or 'the rows'}: {hint}")
     _check(fields, "value", _BYTES, "string or binary; or set valueFormat")

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from millstream.common.close_match import close_match
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicInfo, TopicPartition
-from millstream.spark.errors import MissingTopicError, OptionError, SourceError, nearest
+from millstream.spark.errors import MissingTopicError, OptionError, SourceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +317,7 @@ def parse_subscription(given: Mapping[str, str]) -> Subscription:
 
 def _hint(name: str, cluster: Cluster) -> str:
     others = sorted(other for other, info in cluster.topics().items() if not info.is_internal)
-    if near := nearest(name, others):
+    if near := close_match(name, others):
         return f"; did you mean {near!r}?"
     if not others:
         return "; there is no topic at all here: create it first"
@@ -325,5 +326,5 @@ def _hint(name: str, cluster: Cluster) -> str:
 
 
 def _near(pattern: str, cluster: Cluster) -> str:
-    near = nearest(re.sub(r"[^a-zA-Z0-9._-]|\.[*+]", "", pattern), [*cluster.topics()])
+    near = close_match(re.sub(r"[^a-zA-Z0-9._-]|\.[*+]", "", pattern), [*cluster.topics()])
     return f"the nearest name is {near!r}; " if near else ""
