@@ -55,7 +55,7 @@ class Connection:
     # Requests
 
     def ask(self, api: str, fields: Mapping[str, Any], timeout_s: float, *, at_most: int | None = None) -> Message:
-        """Sends a request in the newest version that both sides have (`at_most` this one), and waits for the response."""
+        """Sends a request in the newest common version (`at_most` this one), and waits for the response."""
         return self.receive(self.send(api, fields, timeout_s, at_most=at_most), timeout_s)
 
     def send(self, api: str, fields: Mapping[str, Any], timeout_s: float, *, at_most: int | None = None) -> Sent:

@@ -87,7 +87,7 @@ def error_code(number: int) -> ErrorCode:
 
 
 _ADVICE: dict[ErrorCode, str] = {
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "is not allowed for this user: grant Describe, and Read or Write, on the topic",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "is not allowed for this user: grant Describe and Read or Write on it",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "is not allowed for this user: grant Read on the group",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "is not allowed for this user: grant the operation on the cluster",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "is not allowed for this user: grant Write on the transactional id",
