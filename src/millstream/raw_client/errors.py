@@ -90,7 +90,7 @@ _ADVICE: dict[ErrorCode, str] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "is not allowed for this user: grant Describe and Read or Write on it",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "is not allowed for this user: grant Read on the group",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "is not allowed for this user: grant the operation on the cluster",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "is not allowed for this user: grant Write on the transactional id",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "is not allowed for this user: grant Write on it",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "does not exist: create it, or check the name",
     ErrorCode.UNKNOWN_TOPIC_ID: "was deleted, and perhaps created again: start again from its first offset",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "is not a topic name: letters, digits, '.', '_' and '-', at most 249 of them",

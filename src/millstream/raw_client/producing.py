@@ -1,8 +1,8 @@
 """Produces complete batches: many partitions, several requests in flight per broker, in order per partition.
 
-The caller sets producer id, epoch and sequence of each batch, so the broker recognises a batch that is sent again: it is
-written once, in order, through lost connections and leader changes. One thread per broker sends. `send` blocks while the
-buffer is full. `send` and `flush` raise the first error that is not retriable.
+The caller sets producer id, epoch and sequence of each batch, so the broker recognises a batch that is sent again: it
+is written once, in order, through lost connections and leader changes. One thread per broker sends. `send` blocks
+while the buffer is full. `send` and `flush` raise the first error that is not retriable.
 """
 
 import threading
