@@ -80,7 +80,7 @@ class NodeProcess:
             )
 
     def wait_until_ready(self, timeout: float) -> int:
-        """Waits for the ready line and returns its port (0 for a node without clients). Kills the node after the timeout."""
+        """Waits for the ready line and returns its port, 0 for a node without clients. Kills it after the timeout."""
         try:
             return self._await_ready_line(timeout)
         except BaseException:

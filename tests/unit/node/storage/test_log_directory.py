@@ -451,3 +451,26 @@ def test_unopened_logs_come_round_again() -> None:
     assert second == partitions[12:]
     assert unopened.take(partitions, set(), NOW + 1) == []
     assert unopened.take(partitions, set(partitions[1:]), NOW + ROUND_INTERVAL_MS) == [partitions[0]]
+
+
+@pytest.mark.parametrize(("clean", "committed"), [(True, 3), (False, 2)])
+def test_after_an_unclean_stop_only_flushed_batches_are_committed(node: Node, clean: bool, committed: int) -> None:
+    """A power cut may bring back a batch of an old leader that a truncation had removed."""
+    config = LogConfig(segment_bytes=2 * SIZE)
+    log = node.log(config)
+    append(log, b"value")
+    append(log, b"value")
+    flush = log.flush_job()
+    assert flush is not None
+    flush.done(flush.run())
+    append(log, b"value")
+    log.high_watermark = 3
+    node.directory.want_checkpoint()
+    job = node.directory.checkpoint_job(NOW)
+    assert job is not None
+    job.done(job.run())
+    assert (log.recovery_point, node.directory.checkpointed_high_watermark(PARTITION)) == (2, 3)
+    node.restart(clean=clean)
+    log = node.log(config)
+    node.directory.restore_high_watermark(log)
+    assert (log.high_watermark, log.log_end_offset) == (committed, 3)

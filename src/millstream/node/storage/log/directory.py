@@ -306,8 +306,14 @@ class LogDirectory:
         return self._checkpoints.high_watermarks.get(partition)
 
     def restore_high_watermark(self, log: PartitionLog) -> None:
-        """Give a log with several replicas the high watermark of the last checkpoint."""
+        """Give a log with several replicas the high watermark of the last checkpoint.
+
+        After an unclean stop, only batches that were flushed count as committed. A power cut may bring back what a
+        truncation removed: a batch of an old leader at an offset below the high watermark.
+        """
         committed = self._checkpoints.high_watermarks.get(log.topic_partition, 0)
+        if not self.started_clean:
+            committed = min(committed, log.recovery_point)
         log.high_watermark = min(max(committed, log.log_start_offset), log.log_end_offset)
 
     def adopt(self, partition: TopicPartition, topic_id: UUID) -> None:
