@@ -166,17 +166,12 @@ MAX_PARTITIONS = 100_000
 
 def plausible_partitions(count: int, position: int, end: int, budget: int) -> int:
     """The remaining budget after an array of partitions; refuses an invalid or too large count."""
-    left = budget - plausible_count(count, position, end)
+    if count < 0 or count > end - position:
+        raise MalformedMessage(f"array of {count} items in {end - position} bytes")
+    left = budget - count
     if left < 0:
         raise MalformedMessage(f"{-left} partitions above the limit of one request; send several")
     return left
-
-
-def plausible_count(count: int, position: int, end: int) -> int:
-    """An array's length; refused if the remaining bytes cannot hold it."""
-    if count < 0 or count > end - position:
-        raise MalformedMessage(f"array of {count} items in {end - position} bytes")
-    return count
 
 
 class NodeEndpoint(NamedTuple):
