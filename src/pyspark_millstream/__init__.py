@@ -1,4 +1,4 @@
-"""Found by Spark on its own: `format("millstream")`."""
+"""The package that Spark finds for `format("millstream")`."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(MillstreamSource):
-    """Reads and writes topics. Rooms that not every query needs are imported when they are."""
+    """Reads and writes topics. Packages that not every query needs are imported on use."""
 
     @staticmethod
     def open_history(

@@ -1,10 +1,10 @@
-"""Found by Spark on its own: `format("millstream-table")`."""
+"""The package that Spark finds for `format("millstream-table")`."""
 
 from millstream.lake.spark_source import MillstreamTableSource
 
 
 class DefaultSource(MillstreamTableSource):
-    """What Spark looks for in a package of this name."""
+    """The class that Spark looks for."""
 
 
 __all__ = ["DefaultSource"]

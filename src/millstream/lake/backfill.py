@@ -1,8 +1,8 @@
-"""Tables back into topics: rows become records again, in order per key, and none twice when it is repeated.
+"""Backfill: rows of a table as records of a topic, in order per key, and each only once if it is repeated.
 
-Rows go out in transactions, and how far it has come is committed in the same transaction, as the metadata of an offset
-of the group `millstream-backfill-<id>`. The id is made of what is to be done; so the same command after a crash aborts
-what was open, finds where it was, and goes on there; and after the end it finds that all is done.
+Rows are sent in transactions. The progress is committed in the same transaction, as the metadata of an offset of the
+group `millstream-backfill-<id>`. The id is derived from the work, so the same command after a crash aborts the open
+transaction, reads the progress and continues; after the end it does nothing.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ ORDERS: Final = ("offset", "timestamp")
 
 @dataclass(frozen=True, kw_only=True)
 class Backfill:
-    """What is to be done."""
+    """The work of a backfill."""
 
     table: TableOptions
     bootstrap: str
@@ -51,7 +51,7 @@ class Backfill:
 
     @property
     def id(self) -> str:
-        """The same for the same work, whoever does it and wherever it is started."""
+        """Equal for equal work, in any process."""
         work = [
             self.table.name,
             self.topic,
@@ -65,7 +65,7 @@ class Backfill:
 
 @dataclass
 class BackfillResult:
-    """What became of it."""
+    """The result of a backfill."""
 
     rows: int = 0
     """Written by this run."""
@@ -98,7 +98,7 @@ class _Progress:
 def run(
     work: Backfill, *, restart: bool = False, progress: Callable[[int, int], None] = lambda _now, _total: None
 ) -> BackfillResult:
-    """Do it, from where it was left; from the beginning with `restart`."""
+    """Runs a backfill: continues an earlier run, or starts from the beginning with `restart`."""
     table = open_table(work.table)
     by_time = _by_time(work, table)
     maker = record_maker(table.schema, work.key, work.value_format, table.name)
@@ -131,7 +131,7 @@ def run(
 
 
 def _transactions(windows: Iterator[Window]) -> Iterator[list[Window]]:
-    """Windows in groups that are worth a transaction."""
+    """Groups of windows, each for one transaction."""
     gathered: list[Window] = []
     for window in windows:
         gathered.append(window)
@@ -143,7 +143,7 @@ def _transactions(windows: Iterator[Window]) -> Iterator[list[Window]]:
 
 
 def _by_time(work: Backfill, table: LakeTable) -> bool:
-    """By offset where rows have one, which keeps the order of the original keys; another key is ordered by time."""
+    """By offset if rows have one, which keeps the order of the original keys; with another key, by time."""
     if work.order is not None:
         if work.order not in ORDERS:
             raise LakeOptionError(f"order {work.order}: choose one of {', '.join(ORDERS)}")
@@ -155,15 +155,15 @@ def _conditions(work: Backfill, table: LakeTable) -> list[Condition]:
     if work.begin is None and work.end is None:
         return []
     if TIMESTAMP not in table.schema.names:
-        raise LakeOptionError(f"{table.name} has no column timestamp to choose a range of")
+        raise LakeOptionError(f"{table.name} has no column timestamp; --from and --until need it")
     if work.begin is not None and work.end is not None and work.begin >= work.end:
-        raise LakeOptionError(f"the range from {work.begin} until {work.end} is empty")
+        raise LakeOptionError(f"--from {work.begin} is not before --until {work.end}; change one")
     found = [] if work.begin is None else [Condition(TIMESTAMP, ">=", work.begin)]
     return found if work.end is None else [*found, Condition(TIMESTAMP, "<", work.end)]
 
 
 def _retention_warning(files: Sequence[TableFile], retention: timedelta | None) -> str | None:
-    """Records keep their timestamps, and brokers delete by these: old ones may be gone minutes after they came."""
+    """Records keep their timestamps, and brokers delete by timestamp: old records may be deleted at once."""
     oldest = [file.known_ranges[TIMESTAMP][0] for file in files if TIMESTAMP in file.known_ranges]
     if retention is None or not oldest:
         return None
@@ -171,8 +171,8 @@ def _retention_warning(files: Sequence[TableFile], retention: timedelta | None) 
     if datetime.now(UTC) - earliest <= retention:
         return None
     return (
-        f"the topic keeps records for {retention}, and the oldest of these are of {earliest:%Y-%m-%d %H:%M}:"
-        " the broker will delete what is older. Set retention.ms=-1 on the topic to keep them"
+        f"the topic keeps records for {retention}, and the oldest row is of {earliest:%Y-%m-%d %H:%M}:"
+        " the broker will delete older records. Set retention.ms=-1 on the topic to keep them"
     )
 
 
@@ -181,8 +181,8 @@ def _at(table: LakeTable, version: str) -> LakeTable:
         return table.at_version(version)
     except NoTableError as error:
         raise LakeError(
-            f"an earlier run stopped half-way at version {version} of {table.name}, which is gone."
-            " --restart begins anew (what that run wrote stays in the topic)"
+            f"an earlier run stopped at version {version} of {table.name}, which does not exist any more."
+            " --restart starts from the beginning (records of the earlier run stay in the topic)"
         ) from error
 
 
@@ -196,7 +196,7 @@ class _Sender:
 
     def __enter__(self) -> "_Sender":
         connection, work = self._connection, self._work
-        # As Java's producer chooses partitions: the same key goes where other producers would put it.
+        # Partitions are chosen as by Java's producer.
         self._producer = Producer(
             connection.librdkafka(
                 transactional_id=work.id, partitioner="murmur2_random", compression_type="lz4", linger_ms=20
@@ -221,7 +221,7 @@ class _Sender:
             raise self._connection.error(found.error, self._work.topic)
 
     def retention(self) -> timedelta | None:
-        """How long the topic keeps records; None if it keeps them whatever their age."""
+        """The retention time of the topic; None if it is not limited."""
         settings = Topics(self._connection).config(self._work.topic)
         milliseconds = int(settings["retention.ms"].value)
         deletes = "delete" in settings["cleanup.policy"].value
@@ -234,10 +234,12 @@ class _Sender:
         try:
             return _Progress.parse(found.metadata)
         except (ValueError, KeyError, TypeError) as error:
-            raise LakeError(f"group {self._work.id} holds something else than progress: {found.metadata}") from error
+            raise LakeError(
+                f"group {self._work.id} has metadata of another program: {found.metadata}; use --restart"
+            ) from error
 
     def send(self, windows: Sequence[Window], maker: RecordMaker, state: _Progress) -> None:
-        """Rows and how far that is, or neither."""
+        """Sends rows and progress in one transaction."""
         self._call(self._producer.begin_transaction)
         try:
             for window in windows:
@@ -258,14 +260,14 @@ class _Sender:
                     self._work.topic, value, key, timestamp=timestamp_ms, headers=headers, on_delivery=_ignore
                 )
                 return
-            except BufferError:  # the queue is full: let some go out
+            except BufferError:  # the queue is full
                 self._producer.poll(0.1)
 
     def _give_up(self) -> None:
         try:
             self._producer.abort_transaction(self._timeout)
         except KafkaException:
-            pass  # fenced or gone: the coordinator aborts it
+            pass  # the coordinator aborts it
 
     def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -275,4 +277,4 @@ class _Sender:
 
 
 def _ignore(_error: Any, _message: Any) -> None:
-    """Failures of single records fail the commit of the transaction, which is where they are looked at."""
+    """A failed record fails the commit of the transaction, which is checked."""

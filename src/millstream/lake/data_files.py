@@ -1,8 +1,7 @@
-"""Tasks write data files: Parquet, one open file per partition of the table, closed at a target size.
+"""Data files of tables: written by tasks as Parquet, one open file per partition; and small files rewritten to larger
+ones.
 
-Rows are gathered until they make a row group worth reading, so that small Arrow batches do not become small row groups.
-
-Which small files to rewrite into one, and the rewriting: for the formats whose library has none of its own.
+Rows are collected to row groups of a useful size, so that small Arrow batches do not become small row groups.
 """
 
 import uuid
@@ -23,14 +22,14 @@ ROW_GROUP_BYTES: Final = 64 << 20
 """Of Arrow memory; some 10 to 30 MB in the file."""
 ROW_GROUP_ROWS: Final = 1 << 20
 BUFFERED_BYTES: Final = 256 << 20
-"""Gathered rows of all partitions together; the fullest is written when this is reached."""
+"""Limit of collected rows of all partitions; the largest partition is then written."""
 OPEN_FILES: Final = 100
-"""Open files cost memory (their footers); with more partitions at once, the longest unused one is closed."""
+"""Open files need memory (for footers); with more partitions, the least recently used file is closed."""
 
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A data file that a task has written and nobody sees yet."""
+    """A data file that a task has written and that is not committed yet."""
 
     path: str
     size: int
@@ -44,7 +43,7 @@ class WrittenFile:
 
 @dataclass(frozen=True)
 class FileLayout:
-    """What files of a table look like: columns in them, partitions, where they go. Picklable, made on the driver."""
+    """Columns, partitions and location of the files of a table. Picklable, made on the driver."""
 
     storage: Storage
     schema: pa.Schema
@@ -97,7 +96,9 @@ class _OpenFile:
         table = pa.Table.from_batches([conform(batch, self._layout.file_schema) for batch in self._gathered])
         for each in self._layout.file_schema:
             if not each.nullable and table.column(each.name).null_count:
-                raise SchemaChangeError(f"the table requires a value in column {each.name}, and there are rows without")
+                raise SchemaChangeError(
+                    f"column {each.name} of the table requires a value, and some rows have null; filter or fill them"
+                )
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         self._gathered, self.gathered_bytes, self._gathered_rows = [], 0, 0
 
@@ -111,7 +112,7 @@ class _OpenFile:
         return WrittenFile(self.path, size, self.partition, self._writer.writer.metadata)
 
     def abandon(self) -> None:
-        """Give up; what is on the store already is deleted."""
+        """Deletes the unfinished file."""
         if self._stream is None:
             return
         try:
@@ -122,7 +123,7 @@ class _OpenFile:
 
 
 def write_files(batches: Iterable[pa.RecordBatch], layout: FileLayout, label: str) -> list[WrittenFile]:
-    """Write rows into new files; `label` (whose rows these are) is part of the names, for people who look for them."""
+    """Writes rows to new files; `label` is a part of their names."""
     open_files: dict[tuple[PartitionValue, ...], _OpenFile] = {}
     done: list[WrittenFile] = []
 
@@ -156,7 +157,7 @@ def write_files(batches: Iterable[pa.RecordBatch], layout: FileLayout, label: st
 
 
 SMALL: Final = 0.75
-"""A file below this share of the target size is worth rewriting together with others."""
+"""A file below this part of the target size is rewritten together with others."""
 
 
 @dataclass(frozen=True)
@@ -171,9 +172,9 @@ class RewriteGroup:
 
 
 def plan_rewrites(files: Sequence[TableFile], target_size: int, *, all_files: bool) -> list[RewriteGroup]:
-    """Groups of files, each of one partition and of about the target size, in the order in which the files are.
+    """Groups of files to rewrite, each of one partition and about the target size, in the order of the files.
 
-    Files that are large enough stay, unless all are wanted (because they are to be sorted).
+    Large files stay, unless `all_files` is set (for sorting).
     """
     by_partition: dict[tuple[tuple[str, object], ...], list[TableFile]] = {}
     for file in files:
@@ -192,7 +193,7 @@ def plan_rewrites(files: Sequence[TableFile], target_size: int, *, all_files: bo
 
 
 def rewrite(scan: Scan, group: RewriteGroup, layout: FileLayout, sort: Sequence[str]) -> list[WrittenFile]:
-    """New files with the rows of the group, sorted if wanted; a group is held in memory only to be sorted."""
+    """Writes the rows of a group to new files, sorted if wanted; only for sorting it is held in memory."""
     batches: Iterator[pa.RecordBatch] = scan.read(group.files)
     if sort:
         rows = pa.Table.from_batches(list(batches), schema=scan.schema)

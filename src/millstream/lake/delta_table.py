@@ -1,7 +1,7 @@
-"""Delta tables, by `deltalake`: data files are ours, the log is the library's.
+"""Delta tables with `deltalake`: data files are written here, the log by the library.
 
-A write carries (query id, batch id) as the application's transaction, which Delta keeps in its log for this very
-purpose: a batch that is there already is recognised, and of two drivers with the same batch one fails.
+A write has (query id, batch id) as Delta's application transaction: a repeated batch is detected, and of two drivers
+with the same batch one fails.
 """
 
 import json
@@ -29,8 +29,8 @@ from millstream.lake.table import AppTransaction, LakeTable, Progress, RewriteRe
 from millstream.spark.sink.batch_input import MARK_DIGITS, BatchInput, WrittenBatch
 
 INPUT_PREFIX: Final = "millstream.input."
-"""With this before the app's id, Delta keeps the mark of the newest write's input: in the same commit, and as long as
-the number of the write itself, also when the log has been cleaned up."""
+"""Prefix of the application id under which Delta keeps the mark of the newest write's input: in the same commit, and
+as long as the number of the write itself."""
 INPUT_METADATA: Final = "millstream.input"
 HISTORY_SEARCHED: Final = 1000
 _MARK_BITS: Final = MARK_DIGITS * 4
@@ -38,7 +38,7 @@ _NUMBER_BITS: Final = 0x7FFF
 PARTITION_PROPERTY: Final = "millstream.partitionBy"
 ATTEMPTS: Final = 20
 UNREADABLE_FEATURES: Final = frozenset({"deletionVectors", "columnMapping", "v2Checkpoint", "variantType"})
-"""What other engines may put into a table and this reader of data files does not see to."""
+"""Features of Delta that this reader does not support."""
 
 
 class DeltaLakeTable(LakeTable):
@@ -69,7 +69,7 @@ class DeltaLakeTable(LakeTable):
         DeltaTable.create(
             storage.uri,
             schema=Schema.from_arrow(pa.schema([*rows, *derived])),
-            mode="ignore",  # somebody else may make it at the same time; `accept` sees whether it fits
+            mode="ignore",  # another process may create it at the same time; `accept` checks the schema
             partition_by=list(partitioning.names),
             configuration={PARTITION_PROPERTY: partitioning.text},
             raise_if_key_not_exists=False,
@@ -121,7 +121,9 @@ class DeltaLakeTable(LakeTable):
                 self.refresh()
                 if all(name in self.row_schema.names for name in top_level) and self.row_schema.equals(schema):
                     return
-        raise CommitConflictError(f"{self.name}: columns could not be added, others write all the time: {last}")
+        raise CommitConflictError(
+            f"{self.name}: columns could not be added because of other writers; try again: {last}"
+        )
 
     def newest_write(self, app: str) -> WrittenBatch | None:
         number = self._delta.transaction_version(app)
@@ -132,7 +134,7 @@ class DeltaLakeTable(LakeTable):
         return WrittenBatch(number, None if mark is None else BatchInput("input", mark))
 
     def full_input(self, kept: BatchInput) -> BatchInput:
-        # Commits are deleted in time, marks are not; and to read so many is for errors only.
+        # Only for error messages: old commits may be deleted, marks are not.
         for entry in self._delta.history(HISTORY_SEARCHED):
             if kept.mark in (document := str(entry.get(INPUT_METADATA, ""))):
                 found = BatchInput.from_json(json.loads(document))
@@ -160,7 +162,7 @@ class DeltaLakeTable(LakeTable):
             except CommitFailedError as error:
                 last = error
                 time.sleep(min(2.0, 0.05 * 2**attempt))
-        raise CommitConflictError(f"{self.name}: {ATTEMPTS} attempts to commit lost against other writers: {last}")
+        raise CommitConflictError(f"{self.name}: other writers won {ATTEMPTS} attempts to commit; try again: {last}")
 
     def _add_action(self, file: WrittenFile) -> AddAction:
         values = {
@@ -180,8 +182,8 @@ class DeltaLakeTable(LakeTable):
         if protocol.min_reader_version == 2 or foreign:
             what = ", ".join(sorted(foreign)) or "columnMapping"
             raise LakeError(
-                f"{self.name} uses {what} of Delta, which millstream-table cannot read:"
-                " rewrite the table without it, or read it with another engine"
+                f"{self.name} uses {what} of Delta, which millstream-table does not support:"
+                " rewrite the table without it, or use another engine"
             )
 
     def _files(self) -> list[TableFile]:
@@ -210,9 +212,7 @@ class DeltaLakeTable(LakeTable):
                 self.storage.uri, version=int(version), storage_options=delta_storage_options(self.storage)
             )
         except (ValueError, DeltaError) as error:
-            raise NoTableError(
-                f"{self.name} has no version {version} (any more); the newest is {self.version}"
-            ) from error
+            raise NoTableError(f"{self.name} has no version {version}; the newest is {self.version}") from error
         return DeltaLakeTable(self.storage, self.options, delta)
 
     def history(self, limit: int | None = None) -> list[TableVersion]:
@@ -233,7 +233,7 @@ class DeltaLakeTable(LakeTable):
         partitions = self._delta.partitions() if self.partitioning.terms else [{}]
         for number, partition in enumerate(partitions):
             progress(number, len(partitions))
-            # One partition at a time; nulls have no filter, so these are left to a last round over everything.
+            # One partition at a time; there is no filter for null, so a last pass covers all partitions.
             filters = [(name, "=", value_text(value)) for name, value in partition.items() if value is not None]
             if len(filters) == len(partition):
                 self._rewrite(filters, target_size, sort)
@@ -260,11 +260,11 @@ class DeltaLakeTable(LakeTable):
                 self.refresh()
             except DeltaError as error:
                 raise LakeError(f"{self.name} cannot be optimized: {error}") from error
-        raise CommitConflictError(f"{self.name}: optimize lost against other writers {ATTEMPTS} times: {last}")
+        raise CommitConflictError(f"{self.name}: other writers won {ATTEMPTS} attempts of optimize; try again: {last}")
 
     def vacuum(self, older_than: timedelta) -> int:
-        # `full`: also files that no version ever had, which is what a killed task leaves behind.
-        hours = max(0, math.ceil(older_than.total_seconds() / 3600))  # the library counts in these: rather too many
+        # `full`: also files that were never committed, left by killed tasks.
+        hours = max(0, math.ceil(older_than.total_seconds() / 3600))  # the library takes whole hours: round up
         return len(self._delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))
 
 
@@ -280,19 +280,19 @@ def _commit_properties(transaction: AppTransaction | None) -> CommitProperties:
 
 
 def _kept_mark(mark: str, number: int) -> int:
-    """The mark as Delta can keep it, a number of 63 bits; with the last bits of the write that it belongs to."""
+    """The mark as a number of 63 bits, as Delta keeps it, with the last bits of the number of its write."""
     return (number & _NUMBER_BITS) << _MARK_BITS | int(mark, 16)
 
 
 def _mark_in(kept: int, number: int) -> str | None:
-    """None if it belongs to another write: an earlier version of Millstream has written since, and keeps no marks."""
+    """None if it belongs to another write: an earlier version of Millstream, without marks, wrote since."""
     if kept >> _MARK_BITS != number & _NUMBER_BITS:
         return None
     return f"{kept & ((1 << _MARK_BITS) - 1):0{MARK_DIGITS}x}"
 
 
 def _upper(bound: Any) -> Any:
-    """Other writers, and the library's `optimize`, cut times off at milliseconds: rows may be that much later."""
+    """Other writers, and the library's `optimize`, truncate times to milliseconds: rows may be later than the bound."""
     if isinstance(bound, datetime) and bound.microsecond % 1000 == 0:
         return bound + timedelta(microseconds=999)
     return bound

@@ -1,26 +1,25 @@
-"""What can go wrong with a lake table, each with the next step in its message."""
+"""Errors of lake tables; each message has the next step."""
 
 
 class LakeError(Exception):
-    """A table cannot be read or written; the text says which, why, and what to do."""
+    """A table cannot be read or written; the text has the table, the reason and the next step."""
 
 
 class LakeOptionError(LakeError):
-    """An option is unknown, missing, or makes no sense."""
+    """An option is unknown, missing or wrong."""
 
 
 class NoTableError(LakeError):
-    """There is no table where one was expected."""
+    """The table does not exist."""
 
 
 class SchemaChangeError(LakeError):
-    """Rows do not fit the table, and the table may not or cannot change so that they would."""
+    """Rows do not fit the table, and its schema cannot or may not be changed."""
 
 
 class StaleWriteError(LakeError):
-    """A write whose number was used for other rows, or is older than the newest: it is not in the table, and may not be
-    counted as if it were."""
+    """The number of a write was used for other rows, or is older than the newest. The write is not in the table."""
 
 
 class CommitConflictError(LakeError):
-    """Other writers were faster again and again; nothing of this commit is in the table."""
+    """Other writers won all attempts; this commit is not in the table."""

@@ -1,4 +1,4 @@
-"""Data files of Iceberg tables: the field ids in them, their partition values, and what manifests say of them."""
+"""Data files of Iceberg tables: field ids, partition values, and entries of manifests."""
 
 from datetime import UTC, date, datetime
 from typing import Any, Final
@@ -43,7 +43,7 @@ _EPOCH: Final = date(1970, 1, 1)
 
 
 def add_terms(change: Any, partitioning: Partitioning) -> None:
-    """Give a table that is being made our partitioning; hidden fields are named as Spark and Java name them."""
+    """Sets the partitioning of a new table; hidden fields are named as by Spark and Java."""
     if partitioning.terms:
         with change.update_spec() as spec:
             for term in partitioning.terms:
@@ -52,25 +52,26 @@ def add_terms(change: Any, partitioning: Partitioning) -> None:
 
 
 def from_spec(spec: PartitionSpec, schema: Schema, name: str) -> Partitioning:
-    """Iceberg's partitioning as ours; refuses transforms that we cannot write."""
+    """Iceberg's partitioning as ours; refuses transforms that are not supported."""
     units = {repr(transform): unit for unit, transform in _TRANSFORMS.items()}
     terms = []
     for each in spec.fields:
         if repr(each.transform) not in units:
             raise LakeError(
-                f"{name} is partitioned by {each.transform}({each.name}), which millstream-table cannot write"
+                f"{name} is partitioned by {each.transform}({each.name}), which millstream-table does not support; "
+                f"write to a new table"
             )
         terms.append(Term(schema.find_column_name(each.source_id) or each.name, units[repr(each.transform)]))
     return Partitioning(tuple(terms))
 
 
 def file_schema(schema: Schema) -> pa.Schema:
-    """Columns as they are in files: with Iceberg's field ids, by which all engines find them after renames too."""
+    """The columns of files, with Iceberg's field ids, by which engines find them after renames."""
     return pa.schema([_small(each) for each in schema_to_pyarrow(schema, include_field_ids=True)])
 
 
 def to_data_file(file: WrittenFile, uri: str, metadata: Any) -> DataFile:
-    """A written file as a manifest knows it; all from its footer, so nothing is read again."""
+    """The manifest entry of a written file, from its footer, without reading it again."""
     schema, spec = metadata.schema(), metadata.spec()
     partitioning = from_spec(spec, schema, uri)
     found = data_file_statistics_from_parquet_metadata(
@@ -94,7 +95,7 @@ def to_data_file(file: WrittenFile, uri: str, metadata: Any) -> DataFile:
 
 
 def ranges(file: DataFile, schema: Schema) -> dict[str, tuple[Any, Any]]:
-    """Bounds of columns from a manifest; texts only where they are not cut off."""
+    """Bounds of columns from a manifest; texts only if they are not truncated."""
     found: dict[str, tuple[Any, Any]] = {}
     lower, upper = file.lower_bounds or {}, file.upper_bounds or {}
     for each in schema.fields:
@@ -139,7 +140,7 @@ def _internal(term: Term, value: PartitionValue) -> Any:
 
 
 def _small(each: pa.Field) -> pa.Field:
-    """pyiceberg speaks of large strings and lists; in a file they are the same, and smaller in memory this way."""
+    """Replaces the large strings and lists of pyiceberg with normal ones, which need less memory."""
     kind = each.type
     if pa.types.is_large_string(kind):
         kind = pa.string()

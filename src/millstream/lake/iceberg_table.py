@@ -1,13 +1,12 @@
-"""Iceberg tables, by `pyiceberg`: data files and their manifest entries are ours, snapshots and the catalog its own.
+"""Iceberg tables with `pyiceberg`: data files and manifest entries are written here, snapshots and catalog by the
+library.
 
-A write sets the table property `millstream.batch.<query id>` in the same commit that adds its files, so a batch that is
-there is recognised whatever became of its snapshot. The library's own retries are switched off: they would not look at
-that property again, and of two drivers with the same batch both would win.
+A write sets the table property `millstream.batch.<query id>` in the commit that adds its files, so a repeated batch is
+detected, also after its snapshot has expired. The library's own retries are switched off: they do not check that
+property again, and of two drivers with the same batch both would succeed.
 
-The catalog an Iceberg table is found in: by default a SQLite file beside the table, or any that pyiceberg knows.
-
-`path=/lake/orders` alone means the table `default.orders` in `/lake/millstream-catalog.db`, so all tables of one
-directory share a catalog. `catalog.*` options name another one (REST, SQL, Glue, …).
+The default catalog is a SQLite file beside the table: `path=/lake/orders` is the table `default.orders` in
+`/lake/millstream-catalog.db`. `catalog.*` options name another catalog (REST, SQL, Glue, …).
 """
 
 import json
@@ -49,7 +48,7 @@ DEFAULT_NAMESPACE: Final = "default"
 
 @dataclass(frozen=True)
 class CatalogLocation:
-    """Which catalog, and what the table is called in it."""
+    """The catalog, and the name of the table in it."""
 
     properties: dict[str, str]
     identifier: tuple[str, ...]
@@ -60,13 +59,15 @@ class CatalogLocation:
     def connect(self) -> Any:
         try:
             return load_catalog(CATALOG_NAME, **self.properties)
-        except Exception as error:  # each kind of catalog has its own exceptions
+        except Exception as error:  # each kind of catalog has other exceptions
             where = self.properties.get("uri", "?")
-            raise LakeError(f"the Iceberg catalog at {where} cannot be opened: {error}") from error
+            raise LakeError(
+                f"the Iceberg catalog at {where} cannot be opened: {error}; check the options catalog.*"
+            ) from error
 
 
 def catalog_location(options: TableOptions) -> CatalogLocation:
-    """Where the options point."""
+    """The catalog and table that options name."""
     storage = None if options.path is None else Storage.at(options.path, options.s3)
     region = (storage or Storage("s3://any", options.s3)).region
     if options.table is not None:
@@ -93,7 +94,7 @@ def catalog_location(options: TableOptions) -> CatalogLocation:
 
 
 def find_table(place: CatalogLocation) -> Any:
-    """The table, or None if the catalog has none of that name."""
+    """The table, or None if the catalog does not have it."""
     if place.database is not None and not os.path.exists(place.database):
         return None
     try:
@@ -113,13 +114,13 @@ def prepare(place: CatalogLocation) -> Any:
 
 BATCH_PROPERTY: Final = "millstream.batch."
 INPUT_PROPERTY: Final = "millstream.input."
-"""What the batch under BATCH_PROPERTY was made of."""
+"""The input of the batch under BATCH_PROPERTY."""
 ATTEMPTS: Final = 50
 NO_SNAPSHOT: Final = "0"
-"""The version of a table that nothing was ever written to."""
+"""The version of a table without snapshots."""
 _CONFLICTS: Final = (CommitFailedException, ValidationException, OperationalError)
 _NEW_TABLE: Final = {
-    # Each batch of a stream is a snapshot and a metadata file: the oldest of the latter go, and small manifests merge.
+    # Each batch adds a snapshot and a metadata file: old metadata files are deleted, small manifests are merged.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
     "commit.manifest-merge.enabled": "true",
@@ -127,13 +128,13 @@ _NEW_TABLE: Final = {
 
 
 def _widening(narrow: pa.DataType, wide: pa.DataType) -> bool:
-    # Iceberg knows no whole numbers below 32 bits, so there is nothing to widen from them.
+    # Iceberg has no integers below 32 bits.
     return can_hold(narrow, wide) and narrow not in (pa.int8(), pa.int16())
 
 
 @dataclass
 class IcebergScan(Scan):
-    """Reads files through pyiceberg, which knows about field ids, renamed columns and deleted rows."""
+    """Reads files with pyiceberg, which handles field ids, renamed columns and deleted rows."""
 
     schema: pa.Schema
     files: list[TableFile]
@@ -181,7 +182,7 @@ class IcebergLakeTable(LakeTable):
             ) as change:
                 add_terms(change, partitioning)
         except (TableAlreadyExistsError, CommitFailedException):
-            pass  # made by somebody else in this moment; `accept` sees whether it fits
+            pass  # created by another process at the same time; `accept` checks the schema
         return IcebergLakeTable(options, find_table(place))
 
     @property
@@ -242,14 +243,16 @@ class IcebergLakeTable(LakeTable):
             except _CONFLICTS as error:
                 last = error
                 self.refresh()
-        raise CommitConflictError(f"{self.name}: the schema could not be changed, others write all the time: {last}")
+        raise CommitConflictError(
+            f"{self.name}: the schema could not be changed because of other writers; try again: {last}"
+        )
 
     def newest_write(self, app: str) -> WrittenBatch | None:
         newest = self._iceberg.properties.get(BATCH_PROPERTY + app)
         if newest is None:
             return None
         kept = json.loads(self._iceberg.properties.get(INPUT_PROPERTY + app, "{}"))
-        # It belongs to another batch if an earlier version of Millstream has written since, which keeps no input.
+        # It belongs to another batch if an earlier version of Millstream, without inputs, wrote since.
         document = kept["input"] if kept.get("batch") == int(newest) else None
         return WrittenBatch(int(newest), BatchInput.from_json(document))
 
@@ -275,11 +278,11 @@ class IcebergLakeTable(LakeTable):
         return self._commit(changes)
 
     def _commit(self, changes: Any) -> bool:
-        """Make changes on the newest version and commit them, anew as long as others are faster."""
+        """Makes changes to the newest version and commits them; retries after conflicts."""
         for attempt in range(ATTEMPTS):
             try:
                 self.refresh()
-                self._iceberg.metadata.properties["commit.retry.num-retries"] = "0"  # here alone, never committed
+                self._iceberg.metadata.properties["commit.retry.num-retries"] = "0"  # in memory only, never committed
                 change = self._iceberg.transaction()
                 if not changes(change):
                     return False
@@ -288,7 +291,7 @@ class IcebergLakeTable(LakeTable):
             except _CONFLICTS as error:
                 last = error
                 time.sleep(min(2.0, 0.02 * 2 ** min(attempt, 7)))
-        raise CommitConflictError(f"{self.name}: {ATTEMPTS} attempts to commit lost against other writers: {last}")
+        raise CommitConflictError(f"{self.name}: other writers won {ATTEMPTS} attempts to commit; try again: {last}")
 
     def _data_file(self, file: WrittenFile) -> Any:
         return to_data_file(file, self.storage.full(file.path), self._iceberg.metadata)
@@ -311,9 +314,9 @@ class IcebergLakeTable(LakeTable):
             )
             for task in tasks
         ]
-        files.sort(key=lambda file: file.path)  # plans come in no order, and readers rely on one
+        files.sort(key=lambda file: file.path)  # plans have no fixed order, and readers need one
         properties = dict(self._iceberg.io.properties)
-        # Tasks need neither the snapshots nor their history, which grow without end.
+        # Tasks do not need snapshots and history, which grow.
         metadata = self._iceberg.metadata.model_copy(update={"snapshots": [], "snapshot_log": [], "metadata_log": []})
         return IcebergScan(schema, files, metadata, projected, tuple(conditions), properties)
 
@@ -322,7 +325,7 @@ class IcebergLakeTable(LakeTable):
         if version == NO_SNAPSHOT and self._snapshot_id is None:
             return self
         if snapshot is None:
-            raise NoTableError(f"{self.name} has no snapshot {version} (any more); the newest is {self.version}")
+            raise NoTableError(f"{self.name} has no snapshot {version}; the newest is {self.version}")
         return IcebergLakeTable(self.options, self._iceberg, snapshot.snapshot_id)
 
     def history(self, limit: int | None = None) -> list[TableVersion]:
@@ -341,7 +344,7 @@ class IcebergLakeTable(LakeTable):
         self.refresh()
         scan = self.scan()
         spec = self._iceberg.metadata.default_spec_id
-        # Rows that another engine marked as deleted, and older partitionings, are left to that engine.
+        # Files with rows deleted by another engine, and with older partitionings, are left to that engine.
         ours = [file for file in scan.files if not file.handle.delete_files and file.handle.file.spec_id == spec]
         groups = plan_rewrites(ours, target_size, all_files=bool(sort))
         total, done = sum(group.size for group in groups), 0
@@ -360,7 +363,7 @@ class IcebergLakeTable(LakeTable):
         return result
 
     def _replace(self, old: Sequence[TableFile], new: Sequence[WrittenFile]) -> bool:
-        """Files in place of others in one snapshot; False if somebody took the old ones, or marked rows in them."""
+        """Replaces files in one snapshot; False if the old ones were removed, or rows in them deleted."""
         wanted = {file.path for file in old}
 
         def changes(change: Any) -> bool:
@@ -392,7 +395,7 @@ class IcebergLakeTable(LakeTable):
         return deleted
 
     def _needed_files(self) -> set[str | None]:
-        """Manifest lists, manifests and data files of every snapshot that is left."""
+        """Manifest lists, manifests and data files of all remaining snapshots."""
         io = self._iceberg.io
         needed: set[str | None] = set()
         for snapshot in self._iceberg.snapshots():

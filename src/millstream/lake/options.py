@@ -1,4 +1,4 @@
-"""The options of `format("millstream-table")` and of `millstream table`, declared once: name, meaning, default."""
+"""The options of `format("millstream-table")` and of `millstream table`, declared once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,39 +13,39 @@ COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 CATALOG_PREFIX: Final = "catalog."
 
 HELP: Final[dict[str, str]] = {
-    "path": "Where the table is: a directory or s3://bucket/prefix. Not needed if `table` names one in a catalog.",
+    "path": "Location of the table: a directory or s3://bucket/prefix. Not needed if `table` names one in a catalog.",
     "tableFormat": "delta or iceberg. Default: the format of the table at `path`; delta for a new table.",
     "table": "Iceberg: the table's name in the catalog, namespace.name. Default: default.<last part of path>.",
     "catalog.*": "Iceberg: properties of the catalog (catalog.type=rest, catalog.uri=…, catalog.token=…, …).",
     "partitionBy": "Columns, or days(column), hours(column), months(column); _day is days(timestamp). Default: none.",
-    "mergeSchema": "Whether new columns are added and types widened where the format can. Default: true.",
+    "mergeSchema": "Whether new columns are added and types are widened, if the format can. Default: true.",
     "targetFileSize": "Files are closed at this size. Default: 128MB.",
     "compression": "Of Parquet pages: zstd, snappy, gzip, lz4 or none. Default: zstd.",
     "columns": "Reading: only these columns, separated by commas.",
     "version": "Reading: the table as it was at this version (Iceberg: snapshot id). Default: the newest.",
     "splitSize": "Reading: about how many bytes of files one task reads. Default: 128MB.",
-    "txnAppId": "With txnVersion: a write that is recognised when it is repeated. Streams: in place of the query's id.",
-    "checkReplays": "Whether a batch that comes again must have the input it was written with. Default: true.",
+    "txnAppId": "With txnVersion: identifies a write, so that it can be repeated. Streams: replaces the query id.",
+    "checkReplays": "Whether a repeated batch must have the same input as before. Default: true.",
     "txnVersion": "Batch writes: the number of this write under txnAppId; it must grow.",
     "s3.endpoint": "The store's URL, for stores other than AWS.",
     "s3.region": "Default: AWS_REGION, else us-east-1.",
-    "s3.access-key": "Default: AWS_ACCESS_KEY_ID and what else AWS's libraries look at.",
+    "s3.access-key": "Default: AWS_ACCESS_KEY_ID, or another source of AWS's libraries.",
     "s3.secret-key": "Default: AWS_SECRET_ACCESS_KEY.",
     "s3.session-token": "Default: AWS_SESSION_TOKEN.",
     "s3.virtual-host-style": "true: the bucket is part of the host name. Default: false with s3.endpoint.",
 }
-"""Every option and what it means; docs and the command line show this table."""
+"""Every option and its meaning, for docs and the command line."""
 
 _CHECKPOINT: Final = "checkpointlocation"
 _OF_SPARK: Final = frozenset({_CHECKPOINT, "queryname"})
-"""Spark hands these to the sink among the others."""
+"""Spark passes these to the sink too."""
 
 DEFAULT_FILE_SIZE: Final = 128 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class S3Options:
-    """How to reach an S3-compatible store; whatever is None is found as AWS's own tools find it."""
+    """Connection to an S3-compatible store; a value of None is found as AWS's own tools find it."""
 
     endpoint: str | None = None
     region: str | None = None
@@ -57,7 +57,7 @@ class S3Options:
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
-    """A table and how to treat it, as the user said it."""
+    """The parsed options of a table."""
 
     path: str | None = None
     table_format: str | None = None
@@ -74,17 +74,17 @@ class TableOptions:
     txn_version: int | None = None
     check_replays: bool = True
     checkpoint: str | None = None
-    """Spark's, which says what a batch reads."""
+    """Spark's checkpoint, which has the input of a batch."""
     s3: S3Options = field(default_factory=S3Options)
 
     @property
     def name(self) -> str:
-        """What messages call this table."""
+        """The name of the table in messages."""
         return self.path or self.table or "?"
 
 
 def parse_options(given: Mapping[str, str]) -> TableOptions:
-    """Options by name, whatever the case of their letters; a name that is unknown is answered with the nearest one."""
+    """Parses options by name, without case. LakeOptionError for an unknown name has the most similar one."""
     known = {name.lower(): name for name in HELP if not name.endswith("*")}
     values: dict[str, str] = {}
     catalog: dict[str, str] = {}
@@ -137,20 +137,22 @@ def parse_size(text: str, name: str) -> int:
 
 def _check_together(options: TableOptions) -> None:
     if options.path is None and options.table is None:
-        raise LakeOptionError("say where the table is: path=DIRECTORY or s3://BUCKET/PREFIX, or table=NAMESPACE.NAME")
+        raise LakeOptionError(
+            "the location of the table is missing; set path=DIRECTORY or s3://BUCKET/PREFIX, or table=NAMESPACE.NAME"
+        )
     if options.path is None and not options.catalog:
         raise LakeOptionError(f"table={options.table} needs a catalog: catalog.uri=… (and catalog.type=rest or sql)")
     if (options.table or options.catalog) and options.table_format not in (None, "iceberg"):
-        raise LakeOptionError(f"table and catalog.* are for tableFormat=iceberg, not {options.table_format}")
+        raise LakeOptionError(f"table and catalog.* work only with tableFormat=iceberg, not {options.table_format}")
     if options.txn_version is not None and options.txn_app_id is None:
-        raise LakeOptionError("txnVersion needs txnAppId")
+        raise LakeOptionError("txnVersion needs txnAppId; set both")
     if (options.s3.access_key is None) != (options.s3.secret_key is None):
-        raise LakeOptionError("s3.access-key and s3.secret-key go together")
+        raise LakeOptionError("set both s3.access-key and s3.secret-key, or neither")
 
 
 def _nearest(name: str, known: Mapping[str, str]) -> str:
     close = close_match(name, known)
-    return f"; did you mean {known[close]}?" if close else f". Known are: {', '.join(sorted(HELP))}"
+    return f"; did you mean {known[close]}?" if close else f". Options are: {', '.join(sorted(HELP))}"
 
 
 def _choice(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str | None:

@@ -1,10 +1,7 @@
-"""The rows of a table in order, a window at a time: by offset within each partition of the topic they came from, or by
-time.
+"""Rows of a table in order, in windows, and as records: by offset within each partition of the topic, or by time.
 
-Each window is a range of the ordering column, so a reader needs the memory of one window, and can stop after any of
-them and go on there later, whatever `optimize` made of the files in between.
-
-A row of a table as a record: which columns become key, value, headers and time.
+Each window is a range of the ordering column, so a reader needs memory for one window only. It can stop after any
+window and continue there later, even if `optimize` changed the files.
 """
 
 import base64
@@ -29,7 +26,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class ReadPosition:
-    """Where reading is to go on: the lane by its name, and the first value of the ordering column that is not read."""
+    """Where reading continues: the name of the lane, and the first unread value of the ordering column."""
 
     lane: str
     next: int
@@ -37,7 +34,7 @@ class ReadPosition:
 
 @dataclass(frozen=True)
 class Window:
-    """Some rows in order, and where the next ones are."""
+    """Rows in order, and the position of the next window."""
 
     rows: pa.Table
     then: ReadPosition
@@ -61,7 +58,7 @@ class _Lane:
 
 
 def has_positions(table: LakeTable) -> bool:
-    """Whether rows say where in a topic they were."""
+    """Whether rows have topic, partition and offset."""
     return all(name in table.schema.names for name in (TOPIC, PARTITION, OFFSET))
 
 
@@ -78,7 +75,9 @@ def read_in_order(
     column = TIMESTAMP if by_time else OFFSET
     lacking = table.scan([column], [*conditions, Condition(column, "null")])
     if missing := sum(batch.num_rows for batch in lacking.read(lacking.files)):
-        raise LakeError(f"{missing} rows of {table.name} have no {column}, so they have no place in the order")
+        raise LakeError(
+            f"{missing} rows of {table.name} have no {column}, so they cannot be ordered; filter them out of the table"
+        )
     needed = list(dict.fromkeys([*columns, column]))
     for lane in lanes:
         if start is not None and lane.name < start.lane:
@@ -89,7 +88,7 @@ def read_in_order(
 
 def _time_lane(table: LakeTable) -> list[_Lane]:
     if TIMESTAMP not in table.schema.names:
-        raise LakeError(f"{table.name} has neither topic, partition and offset nor a timestamp to order rows by")
+        raise LakeError(f"{table.name} has no columns topic, partition and offset, and no timestamp, to order rows by")
     if not pa.types.is_timestamp(table.schema.field(TIMESTAMP).type):
         raise LakeError(f"column timestamp of {table.name} is {table.schema.field(TIMESTAMP).type}, not a time")
     return [_Lane("time", TIMESTAMP, (), True)]
@@ -105,14 +104,14 @@ def _partition_lanes(table: LakeTable) -> list[_Lane]:
         )
         for topic, partition in positions_of(table)
     ]
-    # By name, since a later run tells by it what was read: `orders-eu/…` is before `orders/…`.
+    # By name, because a later run continues by name: `orders-eu/…` is before `orders/…`.
     return sorted(lanes, key=lambda lane: lane.name)
 
 
 def _windows(scan: Scan, lane: _Lane, begin: int | None) -> Iterator[Window]:
     extents = [file.known_ranges.get(lane.column) for file in scan.files]
     known = [(lane.number(low), lane.number(high)) for low, high in (each for each in extents if each is not None)]
-    if len(known) < len(extents):  # files of others may have no statistics: look
+    if len(known) < len(extents):  # files of other writers may have no statistics: read them
         known = [_measured(scan, lane)]
     if not known or known[0][0] > known[0][1]:
         return
@@ -121,7 +120,7 @@ def _windows(scan: Scan, lane: _Lane, begin: int | None) -> Iterator[Window]:
     width = max(1, (high - low + 1) * WINDOW_ROWS // total)
     at = low if begin is None else max(low, begin)
     while at <= high:
-        # Nothing may be in between: go to where the next file begins.
+        # Skip gaps: continue at the start of the next file.
         at = max(at, min((start for start, end in known if end >= at), default=at))
         end = at + width
         bounds = (Condition(lane.column, ">=", lane.bound(at)), Condition(lane.column, "<", lane.bound(end)))
@@ -150,7 +149,7 @@ VALUE_FORMATS: Final = ("json", "raw")
 _OF_RECORDS: Final = frozenset(
     {"key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers", "_day", "_hour", "_month"}
 )
-"""Columns about the record itself: they are not repeated in a JSON value, unless there is nothing else."""
+"""Columns of the record itself: not in a JSON value, unless there are no others."""
 
 Record = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]] | None]
 """Key, value, timestamp in ms (-1: now), headers."""
@@ -161,10 +160,10 @@ class RecordMaker:
     """How rows become records."""
 
     columns: tuple[str, ...]
-    """What must be read for that."""
+    """The columns to read."""
     key: str | None
     value: str | None
-    """The column that is the value as it is; None: a JSON object of `fields`."""
+    """The column with the value; None: the value is a JSON object of `fields`."""
     fields: tuple[str, ...]
     has_time: bool
     has_headers: bool
@@ -188,16 +187,16 @@ class RecordMaker:
 
 
 def record_maker(schema: pa.Schema, key: str | None, value_format: str | None, name: str) -> RecordMaker:
-    """Choose columns; without words from the user, as the table was written: `key` and `value` if it has them."""
+    """Chooses the columns of key and value; by default `key` and `value` if the table has them."""
     names = schema.names
     if value_format not in (None, *VALUE_FORMATS):
         raise LakeOptionError(f"value format {value_format}: choose json or raw")
     if key is not None and key not in names:
-        raise LakeOptionError(f"{name} has no column {key} for the key; there are {', '.join(names)}")
+        raise LakeOptionError(f"{name} has no column {key} for the key; columns are {', '.join(names)}")
     key = key or ("key" if "key" in names else None)
     raw = "value" in names and _is_bytes(schema.field("value").type)
     if value_format == "raw" and not raw:
-        raise LakeOptionError(f"{name} has no column value of bytes or text; say json for an object of all columns")
+        raise LakeOptionError(f"{name} has no column value of bytes or text; use json for an object of all columns")
     has_time = "timestamp" in names and pa.types.is_timestamp(schema.field("timestamp").type)
     has_headers = "headers" in names and _is_headers(schema.field("headers").type)
     value = "value" if raw and value_format != "json" else None
@@ -233,7 +232,7 @@ def _json(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no form for: times as ISO 8601, decimals as text, bytes as text if they are, else base64."""
+    """Values without a JSON type: times as ISO 8601, decimals as text, bytes as UTF-8 text or base64."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Decimal):

@@ -1,7 +1,7 @@
-"""How rows are spread over the partitions of a table: by columns, or by the day, hour or month of a time.
+"""Partitioning of tables: by columns, or by the day, hour or month of a time.
 
 Delta keeps the day as a column (`_day`); Iceberg derives it from the time (a hidden partition).
-A late record goes to the partition of *its* day, however old that is.
+A late record goes to the partition of its own day.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ PartitionValue = str | int | bool | date | None
 
 @dataclass(frozen=True)
 class Term:
-    """One level of partitioning: a column as it is, or a unit of time of it."""
+    """One level of partitioning: a column, or a unit of time of a column."""
 
     source: str
     unit: str | None = None
 
     @property
     def name(self) -> str:
-        """The column that holds the value, in formats that have one."""
+        """The column with the value, in formats that have one."""
         return self.source if self.unit is None else f"_{self.unit}"
 
     @property
@@ -43,7 +43,7 @@ class Term:
         return self.source if self.unit is None else f"{self.unit}s({self.source})"
 
     def field(self, schema: pa.Schema) -> pa.Field:
-        """The partition column; refuses columns that cannot be one."""
+        """The partition column; raises for columns that cannot be one."""
         if self.source not in schema.names:
             raise LakeOptionError(f"partitionBy={self.text}: there is no column {self.source}{_have(schema)}")
         kind = schema.field(self.source).type
@@ -54,7 +54,7 @@ class Term:
         if not (
             pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_boolean(kind)
         ):
-            hint = f"; days({self.source}) would do" if pa.types.is_timestamp(kind) else ""
+            hint = f"; use days({self.source})" if pa.types.is_timestamp(kind) else ""
             raise LakeOptionError(
                 f"partitionBy={self.source}: its type is {kind}; strings, whole numbers, dates and booleans can"
                 f" partition a table{hint}"
@@ -74,7 +74,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Partitioning:
-    """The terms by which a table is partitioned, in order; none at all for a table that is not."""
+    """The terms of a table's partitioning, in order; empty for a table without partitions."""
 
     terms: tuple[Term, ...] = ()
 
@@ -83,7 +83,7 @@ class Partitioning:
         terms = tuple(_parse_term(word) for word in words)
         names = [term.name for term in terms]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise LakeOptionError(f"partitionBy={','.join(words)}: {twice} is there twice")
+            raise LakeOptionError(f"partitionBy={','.join(words)}: {twice} is there twice; name it once")
         return Partitioning(terms)
 
     @property
@@ -103,13 +103,13 @@ class Partitioning:
         for term in self.derived:
             if term.name in schema.names:
                 raise LakeOptionError(
-                    f"partitionBy={term.text} makes a column {term.name}, and the rows have one already:"
+                    f"partitionBy={term.text} adds a column {term.name}, and the rows already have one:"
                     f" partition by {term.name} as it is (rename it), or drop it before the write"
                 )
         return fields
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[PartitionValue, ...], pa.RecordBatch]]:
-        """The batch in pieces, each of one partition; order is kept within each."""
+        """The batch split by partition; the order within each is kept."""
         if not self.terms or not batch.num_rows:
             yield (), batch
             return
@@ -162,4 +162,4 @@ def _parse_term(word: str) -> Term:
 
 
 def _have(schema: pa.Schema) -> str:
-    return f"; there are {', '.join(schema.names)}"
+    return f"; columns are {', '.join(schema.names)}"

@@ -1,8 +1,7 @@
-"""Reading a table: which files, which columns, which rows. Planned on the driver, read by tasks as Arrow batches.
+"""Reading a table: files, columns, conditions, and the statistics by which files and row groups are skipped.
 
-Conditions on rows, all of which must hold: they skip files and row groups, and are then applied row by row.
-
-The least and greatest value of each column of a data file, from its footer: what files can be skipped by.
+A scan is planned on the driver and read by tasks as Arrow batches. All conditions must hold: they skip files and row
+groups by the minimum and maximum of columns, and are then applied row by row.
 """
 
 import json
@@ -25,13 +24,13 @@ from millstream.lake.storage import Storage
 
 Ranges = Mapping[str, tuple[Any, Any]]
 EXACT_TEXT: Final = 16
-"""Texts in table metadata may be cut off at this length (Iceberg does), so longer ones are bounds and not values."""
+"""Longer texts in metadata may be truncated (Iceberg does that), so they are bounds, not values."""
 _LONGEST_TEXT: Final = 64
 
 
 @dataclass(frozen=True)
 class FileStatistics:
-    """Of the columns that are not nested: ranges, and how many nulls."""
+    """Ranges and null counts of columns that are not nested."""
 
     rows: int
     ranges: dict[str, tuple[Any, Any]] = field(default_factory=dict)
@@ -39,7 +38,7 @@ class FileStatistics:
 
 
 def statistics(footer: pq.FileMetaData, groups: Sequence[int] | None = None) -> FileStatistics:
-    """What a footer says of all row groups or some; a column without full statistics is left out."""
+    """Statistics of all or some row groups, from a footer; columns without full statistics are left out."""
     numbers = range(footer.num_row_groups) if groups is None else groups
     ranges: dict[str, tuple[Any, Any]] = {}
     nulls: dict[str, int] = {}
@@ -64,7 +63,7 @@ def statistics(footer: pq.FileMetaData, groups: Sequence[int] | None = None) -> 
 
 
 def to_json_value(value: Any, *, is_upper: bool) -> Any:
-    """A bound as Delta's log has it; None for what has no such form."""
+    """A bound as Delta's log has it; None for other types."""
     if isinstance(value, datetime):
         utc = value.astimezone(UTC) if value.tzinfo else value
         return utc.isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -101,14 +100,14 @@ Operator = Literal["=", "<", "<=", ">", ">=", "in", "null", "not null"]
 
 @dataclass(frozen=True)
 class Condition:
-    """One comparison of a column with a value; as in SQL, a null passes none but `null`."""
+    """One comparison of a column with a value; as in SQL, null passes only `null`."""
 
     column: str
     operator: Operator
     value: Any = None
 
     def may_hold(self, ranges: Ranges) -> bool:
-        """Whether rows with these ranges can pass; a column that is unknown can."""
+        """Whether rows with these ranges can pass; unknown columns can."""
         if self.column not in ranges or self.operator in ("null", "not null"):
             return True
         low, high = (_plain(bound) for bound in ranges[self.column])
@@ -126,7 +125,7 @@ class Condition:
                     return bool(high >= _plain(self.value))
                 case _:
                     return any(low <= _plain(value) <= high for value in self.value)
-        except TypeError:  # a bound of another type than the value: say nothing
+        except TypeError:  # a bound of another type than the value: not known
             return True
 
     def expression(self, schema: pa.Schema) -> pc.Expression:
@@ -197,7 +196,7 @@ def iceberg_expression(conditions: Sequence[Condition]) -> Any:
 
 
 def from_spark(filters: Iterable[Any], schema: pa.Schema) -> tuple[Condition, ...]:
-    """Those of Spark's filters that can skip files; the others are left to Spark, which applies all of them anyway."""
+    """The filters of Spark that can skip files; Spark applies all filters itself too."""
     from pyspark.sql import datasource as spark
 
     operators: Mapping[type, Operator] = {
@@ -217,7 +216,7 @@ def from_spark(filters: Iterable[Any], schema: pa.Schema) -> tuple[Condition, ..
             continue
         kind = schema.field(each.attribute[0]).type
         if not (pa.types.is_primitive(kind) or pa.types.is_string(kind)) or pa.types.is_floating(kind):
-            continue  # of floating point numbers, NaN is the greatest and equal to itself in Spark, and nowhere else
+            continue  # NaN is ordered differently in Spark
         value: Any = getattr(each, "value", None)
         if operator == "in":
             value = tuple(item for item in value if item is not None)
@@ -252,20 +251,20 @@ class TableFile:
     partition: dict[str, PartitionValue] = field(default_factory=dict)
     ranges: Ranges = field(default_factory=dict)
     handle: Any = None
-    """What the format needs besides the path to read the file."""
+    """Further data of the format for reading the file."""
 
     @property
     def known_ranges(self) -> Ranges:
-        """Ranges of all columns that are known, with those of the partition, whose value is the same in each row."""
+        """Ranges of columns, with those of partition columns, which are the same in each row."""
         fixed = {name: (value, value) for name, value in self.partition.items() if value is not None}
         return {**self.ranges, **fixed}
 
 
 class Scan(ABC):
-    """A table at one version, and what of it is wanted. Picklable, so that tasks can read their share."""
+    """The reading of one version of a table. Picklable, for tasks."""
 
     schema: pa.Schema
-    """Columns that `read` gives, in order."""
+    """The columns of `read`, in order."""
     files: list[TableFile]
 
     @abstractmethod
@@ -274,7 +273,7 @@ class Scan(ABC):
 
     @abstractmethod
     def narrowed(self, conditions: Sequence[Condition]) -> "Scan":
-        """The same with more conditions, and without the files that cannot meet them."""
+        """The same scan with more conditions, without the files that cannot match."""
 
     def splits(self, size: int) -> list[list[TableFile]]:
         """The files in shares of about this many bytes, for tasks."""
@@ -291,7 +290,7 @@ class Scan(ABC):
 
 @dataclass
 class FileScan(Scan):
-    """Of formats whose files hold columns by name, and whose partition columns are in the metadata alone."""
+    """A scan of a format with columns by name, and partition columns only in the metadata."""
 
     storage: Storage
     table_schema: pa.Schema
@@ -324,7 +323,7 @@ class FileScan(Scan):
                 if name in needed.names:
                     constant = pa.repeat(pa.scalar(value, needed.field(name).type), batch.num_rows)
                     batch = batch.append_column(name, constant)
-            if not batch.num_columns:  # none of the wanted columns was there when this file was written
+            if not batch.num_columns:  # the file has none of the wanted columns
                 batch = pa.RecordBatch.from_arrays([pa.nulls(batch.num_rows)], names=["rows"])
             yield conform(batch, needed)
 

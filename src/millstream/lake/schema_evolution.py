@@ -1,6 +1,6 @@
-"""How a table's columns change with the rows that come: new ones are added, types grow where the format can do that.
+"""Evolution of a table's schema: new columns are added, and types are widened if the format can do that.
 
-Whatever else would change is refused with the column and both types. Rows written before a column existed read as null.
+Other changes are refused with the column and both types. Older rows have null in a new column.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _WHOLE_NUMBERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 
 def can_hold(narrow: pa.DataType, wide: pa.DataType) -> bool:
-    """Whether every value of the narrow type is one of the wide type, of the same kind."""
+    """Whether the wide type has all values of the narrow type, and is of the same kind."""
     if narrow in _WHOLE_NUMBERS and wide in _WHOLE_NUMBERS:
         return bool(narrow.bit_width < wide.bit_width)
     if narrow == pa.float32() and wide == pa.float64():
@@ -29,13 +29,13 @@ def can_hold(narrow: pa.DataType, wide: pa.DataType) -> bool:
 
 
 def never(_narrow: pa.DataType, _wide: pa.DataType) -> bool:
-    """For formats whose column types stay as they are."""
+    """For formats that cannot change column types."""
     return False
 
 
 @dataclass
 class Evolution:
-    """What a table's schema becomes, and by which steps."""
+    """The new schema of a table, and its changes."""
 
     schema: pa.Schema
     added: list[str] = field(default_factory=list)
@@ -47,19 +47,19 @@ class Evolution:
 
 
 def storable(schema: pa.Schema) -> pa.Schema:
-    """The types a table keeps for what Spark gives: microseconds in UTC, everything nullable; refuses the rest."""
+    """The types of a table for the rows of Spark: microseconds in UTC, all nullable; raises for other types."""
     return pa.schema([pa.field(each.name, _storable_type(each.type, each.name)) for each in schema])
 
 
 def evolve(table: pa.Schema, incoming: pa.Schema, widening: Widening, *, name: str) -> Evolution:
-    """What the table must become so that it holds both its rows and the incoming ones (both `storable`)."""
+    """The schema for both the rows of the table and the incoming ones (both `storable`)."""
     evolution = Evolution(table)
     evolution.schema = pa.schema(_merge_fields(list(table), list(incoming), widening, evolution, "", name))
     return evolution
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows with exactly the schema's columns: cast where they differ, null where they lack one."""
+    """Rows with exactly the columns of the schema: cast if types differ, null if a column is missing."""
     columns = [
         _conform_array(batch.column(each.name), each.type)
         if each.name in batch.schema.names
@@ -86,7 +86,7 @@ def _storable_type(kind: pa.DataType, path: str) -> pa.DataType:
             pa.field("value", _storable_type(kind.item_type, f"{path}.value")),
         )
     if pa.types.is_null(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind):
-        raise SchemaChangeError(f"column {path} has type {kind}, which no table can hold: cast it before the write")
+        raise SchemaChangeError(f"column {path} has type {kind}, which tables do not support: cast it before the write")
     return kind
 
 
@@ -104,7 +104,7 @@ def _merge_fields(
         elif each.name.lower() in by_lower:
             raise SchemaChangeError(
                 f"{name} has a column {prefix}{by_lower[each.name.lower()]}, and the rows have {path}: only the case"
-                " differs, and engines do not agree on that. Rename one"
+                " differs, which engines treat differently. Rename one"
             )
         else:
             evolution.added.append(path)
@@ -112,7 +112,9 @@ def _merge_fields(
     present = {each.name for each in theirs}
     for each in ours:
         if not each.nullable and each.name not in present:
-            raise SchemaChangeError(f"{name} requires a value in column {prefix}{each.name}, and the rows have no such")
+            raise SchemaChangeError(
+                f"{name} requires a value in column {prefix}{each.name}, which the rows do not have; add it"
+            )
     return list(merged.values())
 
 
@@ -160,14 +162,14 @@ def _conform_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
         ]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
     if _is_list(kind) and _is_list(array.type):
-        # flatten() and value_lengths() forget about slices and nulls, so offsets are made anew.
+        # flatten() and value_lengths() ignore slices and nulls, so offsets are computed.
         values = _conform_array(array.flatten(), kind.value_type)
         lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int32())
         ends = pc.cumulative_sum(lengths)
         offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
         return pa.ListArray.from_arrays(offsets, values, type=kind, mask=array.is_null())
     if pa.types.is_map(kind) and pa.types.is_map(array.type):
-        whole = array.take(pa.array(range(len(array)))) if array.offset else array  # offsets that begin at nought
+        whole = array.take(pa.array(range(len(array)))) if array.offset else array  # offsets that start at 0
         keys = _conform_array(whole.keys, kind.key_type)
         items = _conform_array(whole.items, kind.item_type)
         return pa.MapArray.from_arrays(whole.offsets, keys, items, type=kind, mask=whole.is_null())

@@ -1,9 +1,9 @@
-"""History from a table, the tail from the broker: where one ends and the other begins, for each partition of a topic.
+"""The history of a topic in a table, and the offset of each partition at which the topic continues (the seam).
 
-The rows themselves say it: a table that a topic was copied to has the columns `topic`, `partition` and `offset`. A
-batch is in the table as a whole, and batches are written in order, so all offsets of a partition up to the greatest one
-are there, and the tail begins right after it. Ranges in the metadata tell that for files of one partition; only files
-with rows of several are looked into, and only at these three columns.
+A table that a topic was copied to has the columns `topic`, `partition` and `offset`. Batches are in the table as a
+whole and in order, so it has all offsets of a partition up to the greatest one, and the topic continues after that.
+Statistics have it for files of one partition; only files with rows of several partitions are read, and only these three
+columns.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,12 +23,12 @@ TOPIC, PARTITION, OFFSET, TIMESTAMP = "topic", "partition", "offset", "timestamp
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Seam = dict[tuple[str, int], int]
-"""(topic, partition) → the offset at which the broker takes over."""
+"""(topic, partition) → the offset at which the topic continues."""
 
 
 @dataclass(frozen=True)
 class HistoryUnit:
-    """A data file of the table; what one task reads."""
+    """A data file of the table, which one task reads."""
 
     file: TableFile
 
@@ -47,33 +47,34 @@ class History:
 
     location: str
     version: str
-    """Give this to `open_history` after a restart: the units are the same then."""
+    """With this version, `open_history` gives the same units after a restart."""
     columns: pa.Schema
     units: list[HistoryUnit]
     scan: Scan
     positions: Scan
-    """The same rows, but only the columns that say where they are in the topic."""
+    """The same rows with only topic, partition and offset."""
     _seam: Seam | None = field(default=None, repr=False)
 
     @property
     def seam(self) -> Seam:
-        """Where the tail begins. Partitions that are not in the table are not here: all of them is tail."""
+        """The offsets at which the topic continues, for the partitions in the table."""
         if self._seam is None:
             self._seam = _seam_of(self.positions, [unit.file for unit in self.units])
         return self._seam
 
     def check(self, schema: pa.Schema) -> None:
-        """Whether the table has the columns that a stream wants; says which are missing or of another type."""
+        """Raises LakeError if columns of the stream are missing, or have another type."""
         for each in storable(schema):
             if each.name not in self.columns.names:
                 raise LakeError(
-                    f"the table at {self.location} has no column {each.name}, which the stream reads from the broker:"
-                    f" it has {', '.join(self.columns.names)}. Choose columns that both have with the option `columns`"
+                    f"the table at {self.location} has no column {each.name}, which the stream has:"
+                    f" its columns are {', '.join(self.columns.names)}. Select common columns with the option `columns`"
                 )
             kind = self.columns.field(each.name).type
             if kind != each.type and not can_hold(kind, each.type) and not pa.types.is_nested(kind):
                 raise LakeError(
-                    f"column {each.name} is {kind} in the table at {self.location}, {each.type} in the stream"
+                    f"column {each.name} is {kind} in the table at {self.location}, {each.type} in the stream; select "
+                    f"other columns with the option `columns`"
                 )
 
     def read(self, unit: HistoryUnit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -92,7 +93,7 @@ def open_history(
 ) -> History:
     """The table at a location as history; `options` as for millstream-table (stores, catalogs), `topics` those wanted.
 
-    Units come in the order of time, by the earliest record in each, so that watermarks move as they did.
+    Units are ordered by their earliest record, so that watermarks advance as in the topic.
     """
     given = dict(options or {}) | {"path": location} | ({} if version is None else {"version": version})
     table = open_table(parse_options(given))
@@ -100,17 +101,17 @@ def open_history(
     conditions = [] if topics is None else [Condition(TOPIC, "in", tuple(sorted(topics)))]
     scan, positions = table.scan(None, conditions), table.scan([TOPIC, PARTITION, OFFSET], conditions)
     units = [HistoryUnit(file) for file in sorted(scan.files, key=_order)]
-    scan.files, positions.files = [], []  # units have them
+    scan.files, positions.files = [], []  # the units have the files
     return History(location, table.version, table.schema, units, scan, positions)
 
 
 def seam_offsets(location: str, options: Mapping[str, str] | None = None) -> Seam:
-    """Where the tail of each partition begins that is in the table."""
+    """For each partition in the table, the offset at which the topic continues."""
     return open_history(location, options).seam
 
 
 def positions_of(table: LakeTable) -> Seam:
-    """The partitions of topics that are in a table, and the offset after the last one of each."""
+    """The partitions in a table, and the offset after the last row of each."""
     scan = table.scan([TOPIC, PARTITION, OFFSET])
     return _seam_of(scan, scan.files)
 
@@ -119,7 +120,7 @@ def _check_columns(table: LakeTable) -> None:
     missing = [name for name in (TOPIC, PARTITION, OFFSET) if name not in table.schema.names]
     if missing:
         raise LakeError(
-            f"{table.name} cannot be the history of a topic: it has no column {', '.join(missing)}."
+            f"{table.name} cannot be used as the history of a topic: it has no column {', '.join(missing)}."
             " Keep topic, partition and offset when you write the table"
         )
 
@@ -154,5 +155,5 @@ def _seam_of(scan: Scan, files: list[TableFile]) -> Seam:
 
 
 def _is_one(topics: tuple[Any, Any], partitions: tuple[Any, Any]) -> bool:
-    """Whether bounds say that all rows are of one partition; a text that may be cut off says nothing."""
+    """Whether all rows are of one partition, by the bounds; a text that may be truncated is not enough."""
     return topics[0] == topics[1] and len(topics[0]) < EXACT_TEXT and bool(partitions[0] == partitions[1])

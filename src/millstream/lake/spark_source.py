@@ -1,14 +1,11 @@
-"""`format("millstream-table")`: lake tables for Spark, from pip alone.
+"""`format("millstream-table")`: lake tables in Spark, reading and writing.
 
-Reading a table from Spark: files are shared out to tasks, each hands Arrow batches over.
+Reading: files are distributed to tasks, which yield Arrow batches. Spark passes filters to a Python source only with
+`spark.sql.python.filterPushdown.enabled`; then files and row groups that cannot match are skipped.
 
-Spark tells a Python source which filters there are only if `spark.sql.python.filterPushdown.enabled` is set, and then
-files and row groups that cannot match are skipped. Spark applies the filters itself in any case.
-
-Writing a table from Spark: tasks write data files, the driver's commit adds all of them in one step, or none.
-
-A batch of a stream is (query id, batch id); Spark repeats a batch under the same ids after a failure, and the table
-knows the newest one it has. So a batch is in the table once, whatever was killed when.
+Writing: tasks write data files, and the driver's commit adds all of them in one step. A batch of a stream is (query id,
+batch id). Spark repeats a failed batch under the same ids, and the table has the newest ids, so each batch is in the
+table once.
 """
 
 import dataclasses
@@ -44,7 +41,7 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class FileShare(InputPartition):
-    """The files that one task reads, and how; so all tasks read the same version."""
+    """The files that a task reads; all tasks read the same version."""
 
     def __init__(self, scan: Scan, files: list[TableFile]) -> None:
         super().__init__(len(files))
@@ -63,39 +60,40 @@ class TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         scan = open_table(self._options).scan(self._schema.names, self._conditions)
         shares = scan.splits(self._options.split_size)
-        scan.files = []  # each task gets its own, and none needs the others'
+        scan.files = []  # each task gets only its own files
         return [FileShare(scan, share) for share in shares]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, FileShare):  # what Spark makes of no partitions at all
+        if not isinstance(partition, FileShare):  # Spark makes an empty partition if there is none
             return
         for batch in partition.scan.read(partition.files):
             yield conform(batch, self._schema)
 
 
 class PruningTableReader(TableReader):
-    """The same where Spark tells filters."""
+    """A reader that gets filters from Spark."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         table = open_table(self._options)
         self._conditions = from_spark(filters, table.schema)
-        return filters  # all of them: Spark applies them again, so skipping may be as coarse as it likes
+        return filters  # Spark applies all filters again
 
 
 def make_reader(options: TableOptions, schema: StructType) -> TableReader:
-    """A reader with `pushFilters` is an error where the setting is off, and only Spark's worker knows whether it is."""
+    """A reader with `pushFilters` is an error if the setting is off; the running worker module shows whether it is
+    on."""
     kind = PruningTableReader if _PUSHDOWN_WORKER in sys.modules else TableReader
     return kind(options, schema)
 
 
 @dataclass(frozen=True)
 class FilesWritten(WriterCommitMessage):
-    """What a task tells the driver: its files, and which query they are of."""
+    """The message of a task to the driver: its files, and their query."""
 
     app: str | None
     files: tuple[WrittenFile, ...]
     digest: RowDigest | None = None
-    """Of the rows, where nothing else says which input they are."""
+    """Digest of the rows, if the checkpoint does not identify the input."""
     query: str | None = None
     """Spark's id of the streaming query."""
 
@@ -103,7 +101,7 @@ class FilesWritten(WriterCommitMessage):
 class _TableWriter:
     def __init__(self, options: TableOptions, rows: StructType, *, replace: bool) -> None:
         if options.version is not None or options.columns is not None:
-            raise LakeError("version and columns are options for reading a table, not for writing it")
+            raise LakeError("version and columns are options for reading; remove them from the write")
         self._options = options
         self._replace = replace
         self._layout: FileLayout = open_or_create(options, to_arrow_schema(rows, timezone="UTC")).layout()
@@ -118,7 +116,7 @@ class _TableWriter:
         files = [file for message in messages if message is not None for file in message.files]
         if not files and not self._replace:
             if transaction is not None:
-                open_table(self._options).is_committed(transaction)  # no rows now, but some under this number before?
+                open_table(self._options).is_committed(transaction)  # raises if this number was used with other rows
             return
         table = open_table(self._options)
         try:
@@ -130,9 +128,9 @@ class _TableWriter:
             table.discard(file.path for file in files)
 
     def _abort(self, messages: Sequence[FilesWritten | None]) -> None:
-        """Delete what tasks wrote; unless all of them did, for then a commit was tried, and nobody knows how it ended.
+        """Deletes the files of tasks, unless all tasks succeeded: then a commit was tried, with an unknown result.
 
-        `millstream table optimize --vacuum` finds what is left."""
+        `millstream table optimize --vacuum` deletes the remaining files."""
         if any(message is None for message in messages):
             for message in messages:
                 for file in message.files if message is not None else ():
@@ -140,7 +138,7 @@ class _TableWriter:
 
 
 class StreamTableWriter(_TableWriter, DataSourceStreamArrowWriter):
-    """Of a streaming query: exactly once."""
+    """Writes a streaming query, exactly once."""
 
     def __init__(self, options: TableOptions, rows: StructType, *, replace: bool) -> None:
         super().__init__(options, rows, replace=replace)
@@ -151,7 +149,7 @@ class StreamTableWriter(_TableWriter, DataSourceStreamArrowWriter):
         query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
         app = self._options.txn_app_id or query
         if app is None:
-            raise LakeError("Spark did not say which streaming query this is; set the option txnAppId")
+            raise LakeError("Spark did not pass the id of the streaming query; set the option txnAppId")
         batch = "" if context is None else context.getLocalProperty("streaming.sql.batchId") or ""
         digested = self._options.check_replays and not self._knows_offsets_of(query)
         written = self._write(iterator, f"{app[:8]}-{batch}", digested=digested)
@@ -161,7 +159,7 @@ class StreamTableWriter(_TableWriter, DataSourceStreamArrowWriter):
         known = [message for message in messages if isinstance(message, FilesWritten)]
         apps = {message.app for message in known if message.app is not None}
         if len(apps) > 1:
-            raise LakeError(f"one batch with files of several queries: {', '.join(sorted(apps))}")
+            raise LakeError(f"a batch has files of several queries: {', '.join(sorted(apps))}; start the query again")
         self._commit(known, AppTransaction(apps.pop(), batchId, self._input(known, batchId)) if apps else None)
 
     def _input(self, messages: Sequence[FilesWritten], batch: int) -> BatchInput | None:
@@ -179,7 +177,7 @@ class StreamTableWriter(_TableWriter, DataSourceStreamArrowWriter):
 
 
 class BatchTableWriter(_TableWriter, DataSourceArrowWriter):
-    """Of `df.write`: one commit; with txnAppId and txnVersion it may be repeated."""
+    """Writes `df.write` in one commit; with txnAppId and txnVersion it can be repeated."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> FilesWritten:
         digested = self._options.check_replays and self._options.txn_app_id is not None
@@ -188,7 +186,7 @@ class BatchTableWriter(_TableWriter, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         app, number = self._options.txn_app_id, self._options.txn_version
         if app is not None and number is None:
-            raise LakeError("txnAppId needs txnVersion in a batch write")
+            raise LakeError("txnAppId needs txnVersion in a batch write; set both")
         known = [message for message in messages if isinstance(message, FilesWritten)]
         transaction = None
         if app is not None and number is not None:

@@ -1,4 +1,4 @@
-"""Where the files of a table are: a local directory or a prefix in an S3-compatible store, one set of options for both.
+"""Storage of a table's files: a local directory, or a prefix in an S3-compatible store, with one set of options.
 
 pyarrow reads and writes data files, because it is fast. obstore lists and deletes files, locally and in object stores.
 """
@@ -42,7 +42,7 @@ class Storage:
 
     @staticmethod
     def at(location: str, s3: S3Options) -> "Storage":
-        """The place that a user's path names; local paths become absolute, so that every process means the same."""
+        """The storage of a path; local paths become absolute, because processes have other directories."""
         scheme = urlsplit(location).scheme
         if scheme in ("s3", "s3a", "s3n"):
             bucket_and_prefix = location.split("://", 1)[1].strip("/")
@@ -53,7 +53,7 @@ class Storage:
             return Storage(os.path.abspath(urlsplit(location).path), s3)
         if "://" in location:
             raise LakeOptionError(
-                f"{location}: tables live in local directories and S3-compatible stores (s3://BUCKET/PREFIX)"
+                f"{location}: tables can be in local directories and S3-compatible stores; write a path or s3://BUCKET/PREFIX"
             )
         return Storage(os.path.abspath(location), s3)
 
@@ -63,7 +63,7 @@ class Storage:
 
     @property
     def uri(self) -> str:
-        """The root as other libraries want it."""
+        """The root as a URI."""
         return f"file://{self.url}" if self.is_local else self.url
 
     def full(self, path: str) -> str:
@@ -71,7 +71,7 @@ class Storage:
         return f"{self.uri}/{path}"
 
     def relative(self, uri: str) -> str | None:
-        """The path below the root that a URI names, or None if it is elsewhere."""
+        """The path below the root that a URI names, or None if it is not below the root."""
         if self.is_local:  # Java writes file:/path
             plain = "/" + uri.removeprefix("file:").lstrip("/") if uri.startswith("file:") else uri
         else:
@@ -129,7 +129,7 @@ class Storage:
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
-        """Errors of the store, in words that say which store it was."""
+        """Raises errors of the store as LakeError with the name of the store."""
         try:
             yield
         except NotFoundError:
@@ -140,7 +140,7 @@ class Storage:
             raise LakeError(f"{self.url} on {where}: {reason}") from error
 
     def delete(self, path: str) -> None:
-        """Delete a file; nothing happens if it is gone already."""
+        """Deletes a file, if it exists."""
         try:
             with self._reaching():
                 obstore.delete(self._objects, path)
@@ -162,8 +162,8 @@ class Storage:
         if self.is_local and not os.path.isdir(self.url):
             return []
         with self._reaching():
-            answer = obstore.list_with_delimiter(self._objects)
-        return sorted(str(prefix).rstrip("/").rsplit("/", 1)[-1] for prefix in answer["common_prefixes"])
+            response = obstore.list_with_delimiter(self._objects)
+        return sorted(str(prefix).rstrip("/").rsplit("/", 1)[-1] for prefix in response["common_prefixes"])
 
     def has_any(self, prefix: str) -> bool:
         """Whether there is any file below a prefix."""
@@ -200,7 +200,7 @@ def _obstore_config(storage: Storage) -> Any:
 
 
 def delta_storage_options(storage: Storage) -> dict[str, str]:
-    """The same settings under the names that deltalake knows."""
+    """The settings under the names of deltalake."""
     if storage.is_local:
         return {}
     s3 = storage.s3
@@ -218,7 +218,7 @@ def delta_storage_options(storage: Storage) -> dict[str, str]:
 
 
 def iceberg_properties(storage_s3: S3Options, region: str) -> dict[str, str]:
-    """The same settings under the names that pyiceberg knows."""
+    """The settings under the names of pyiceberg."""
     named = (
         ("s3.endpoint", storage_s3.endpoint),
         ("s3.access-key-id", storage_s3.access_key),

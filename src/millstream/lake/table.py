@@ -1,4 +1,4 @@
-"""What all lake tables can do, whatever their format; and finding the table that a user's options name."""
+"""The interface of lake tables in all formats; opening and creating the table that options name."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -25,12 +25,12 @@ _log = logging.getLogger("millstream.lake")
 
 @dataclass(frozen=True)
 class AppTransaction:
-    """Whose write this is, and which of its writes: (query id, batch id). A number is committed at most once."""
+    """Identifies a write: (query id, batch id). A number is committed at most once."""
 
     app: str
     number: int
     input: BatchInput | None = None
-    """What the rows were made of; None: not compared with what is there under this number."""
+    """The input of the rows; None: it is not compared with that of an earlier write."""
     is_stream: bool = True
 
 
@@ -46,7 +46,7 @@ class TableVersion:
 
 @dataclass
 class RewriteResult:
-    """What `optimize` and `vacuum` did."""
+    """The result of `optimize` and `vacuum`."""
 
     files_before: int = 0
     files_after: int = 0
@@ -56,15 +56,15 @@ class RewriteResult:
 
 
 Progress = Callable[[int, int], None]
-"""Told how much of how much is done."""
+"""Called with the finished and the total amount."""
 
 
 class LakeTable(ABC):
-    """One table. The object shows the newest version at the time of the last call that looked or changed something."""
+    """A table. The object has the newest version at the time of the last refresh or change."""
 
     format: str
     widening: Widening
-    """Which changes of a column's type the format can do."""
+    """Which changes of a column's type the format supports."""
 
     def __init__(self, storage: Storage, options: TableOptions) -> None:
         self.storage = storage
@@ -86,60 +86,62 @@ class LakeTable(ABC):
     @property
     @abstractmethod
     def version(self) -> str:
-        """The version this object shows."""
+        """The version of this object."""
 
     @property
     def row_schema(self) -> pa.Schema:
-        """The columns that writers give: without those which are derived from others."""
+        """The columns of writers: without derived columns."""
         derived = {term.name for term in self.partitioning.derived}
         return pa.schema([each for each in self.schema if each.name not in derived])
 
     @abstractmethod
     def refresh(self) -> None:
-        """Look at the newest version."""
+        """Loads the newest version."""
 
     @abstractmethod
     def layout(self) -> FileLayout:
-        """How tasks are to write files of this table."""
+        """How tasks write files of this table."""
 
     @abstractmethod
     def change_schema(self, schema: pa.Schema, added: Sequence[str], widened: Sequence[str]) -> None:
-        """Commit a new schema (as `row_schema`), which `evolve` has found possible."""
+        """Commits a new schema (as `row_schema`), which `evolve` has accepted."""
 
     @abstractmethod
     def newest_write(self, app: str) -> WrittenBatch | None:
-        """The newest write of an app that is in the version which this object shows."""
+        """The newest write of an app in the version of this object."""
 
     def is_committed(self, transaction: AppTransaction) -> bool:
-        """Whether this very write is in the table. StaleWriteError if a later one is, or one with other input."""
+        """Whether this write is in the table. StaleWriteError if a later write is, or one with other input."""
         newest = self.newest_write(transaction.app)
         if newest is None or newest.number < transaction.number:
             return False
         explain = refusal if transaction.is_stream else refusal_of_write
         if explain(transaction.app, transaction.number, transaction.input, newest) is not None:
-            told = WrittenBatch(newest.number, None if newest.input is None else self.full_input(newest.input))
-            why = explain(transaction.app, transaction.number, transaction.input, told)
+            described = WrittenBatch(newest.number, None if newest.input is None else self.full_input(newest.input))
+            why = explain(transaction.app, transaction.number, transaction.input, described)
             raise StaleWriteError(f"{self.name}: {why}")
         if transaction.input is not None and newest.input is None:
-            _log.warning("%s: an earlier version wrote batch %d, its input is not compared", self.name, newest.number)
+            _log.warning(
+                "%s: batch %d was written by an earlier version; its input is not compared", self.name, newest.number
+            )
         return True
 
     def full_input(self, kept: BatchInput) -> BatchInput:
-        """An input with all that people may want to know of it; what is found with `newest_write` has its mark."""
+        """The input with all details, for messages; that of `newest_write` may have only its mark."""
         return kept
 
     @abstractmethod
     def commit(self, files: Sequence[WrittenFile], transaction: AppTransaction | None, *, replace: bool) -> bool:
-        """Add files in one step, in place of all others with `replace`. False if the transaction was committed before;
-        then nothing changes. StaleWriteError: nothing changes either. Concurrent writers are no obstacle."""
+        """Adds files in one commit; with `replace`, instead of all others. False if it was committed before: then
+        nothing changes. With StaleWriteError nothing changes either. Works beside concurrent writers."""
 
     @abstractmethod
     def scan(self, columns: Sequence[str] | None = None, conditions: Sequence[Condition] = ()) -> Scan:
-        """Plan reading of the version this object shows."""
+        """Plans the reading of the version of this object."""
 
     @abstractmethod
     def at_version(self, version: str) -> "LakeTable":
-        """The table as it was."""
+        """The table at an older version."""
 
     @abstractmethod
     def history(self, limit: int | None = None) -> list[TableVersion]:
@@ -147,27 +149,29 @@ class LakeTable(ABC):
 
     @abstractmethod
     def optimize(self, target_size: int, sort: Sequence[str], progress: Progress) -> RewriteResult:
-        """Rewrite small files into larger ones, beside running writers."""
+        """Rewrites small files into larger ones, beside running writers."""
 
     @abstractmethod
     def vacuum(self, older_than: timedelta) -> int:
-        """Delete files that no version needs which is younger, and leftovers of failed writes. How many."""
+        """Deletes files that only older versions need, and files of failed writes. Returns their number."""
 
     def accept(self, incoming: pa.Schema) -> None:
-        """Make the table fit for these rows, or say why it cannot be."""
+        """Changes the schema for these rows if necessary; raises if that is not possible."""
         wanted = self.options.partition_by
         if wanted is not None and Partitioning.parse(wanted) != self.partitioning:
             raise LakeOptionError(
                 f"{self.name} is partitioned by {self.partitioning.text or 'nothing'}, not by {','.join(wanted)}:"
                 " leave partitionBy out, or write to a new table"
             )
-        self.partitioning.fields(storable(incoming))  # the columns they come from must be there
+        self.partitioning.fields(storable(incoming))  # the source columns must exist
         evolution = evolve(self.row_schema, storable(incoming), self.widening, name=self.name)
         if not evolution.changes:
             return
         if not self.options.merge_schema:
             what = ", ".join([*(f"{name} is new" for name in evolution.added), *evolution.widened])
-            raise SchemaChangeError(f"{self.name}: {what}, and mergeSchema=false forbids that")
+            raise SchemaChangeError(
+                f"{self.name}: {what}, and mergeSchema=false refuses it; set it to true, or change the rows"
+            )
         self.change_schema(evolution.schema, evolution.added, evolution.widened)
 
     def project(self, columns: Sequence[str] | None) -> pa.Schema:
@@ -176,11 +180,11 @@ class LakeTable(ABC):
             return self.schema
         for column in columns:
             if column not in self.schema.names:
-                raise LakeOptionError(f"{self.name} has no column {column}; there are {', '.join(self.schema.names)}")
+                raise LakeOptionError(f"{self.name} has no column {column}; columns are {', '.join(self.schema.names)}")
         return pa.schema([self.schema.field(column) for column in columns])
 
     def check_sort(self, columns: Sequence[str]) -> None:
-        """Refuse to sort by what is not there, or is the same in all rows of a file."""
+        """Refuses missing columns, and partition columns, which are the same in all rows of a file."""
         self.project(columns)
         if useless := [column for column in columns if column in self.partitioning.names]:
             raise LakeOptionError(
@@ -188,8 +192,8 @@ class LakeTable(ABC):
             )
 
     def discard(self, paths: Iterable[str]) -> None:
-        """Delete data files that were not committed. A commit that seemed to be lost may have been done all the same,
-        if a store's answer did not come through: what is in the table stays."""
+        """Deletes data files that were not committed. A failed commit may have succeeded if only the response of the
+        store was lost, so files in the table stay."""
         self.refresh()
         kept = self.file_paths()
         for path in paths:
@@ -197,12 +201,12 @@ class LakeTable(ABC):
                 self.storage.delete(path)
 
     def file_paths(self) -> set[str]:
-        """The data files of the version that this object shows."""
+        """The data files of the version of this object."""
         return {file.path for file in self.scan().files}
 
 
 def find_format(options: TableOptions) -> str | None:
-    """The format of the table that is there, or None if there is none."""
+    """The format of the existing table, or None if there is none."""
     if options.table is not None or options.catalog:
         return "iceberg"
     assert options.path is not None
@@ -228,23 +232,23 @@ def format_at(storage: Storage) -> str | None:
 
 
 def open_table(options: TableOptions) -> LakeTable:
-    """The table that is there."""
+    """Opens an existing table."""
     found = find_format(options)
     if found is not None and options.table_format not in (None, found):
         raise LakeOptionError(f"{options.name} is a table of format {found}, not {options.table_format}")
     table: LakeTable | None = None if found is None else _class_of(found).open(options)
     if table is None and found == "iceberg" and not options.catalog:
         raise NoTableError(
-            f"{options.name} is an Iceberg table that the catalog beside it does not know:"
-            " name its catalog with catalog.uri=… and table=NAMESPACE.NAME"
+            f"{options.name} is an Iceberg table that is not in the catalog beside it:"
+            " set its catalog with catalog.uri=… and table=NAMESPACE.NAME"
         )
     if table is None:
-        raise NoTableError(f"there is no table at {options.name}: the first write makes one")
+        raise NoTableError(f"there is no table at {options.name}; the first write creates it")
     return table.at_version(options.version) if options.version is not None else table
 
 
 def open_or_create(options: TableOptions, rows: pa.Schema) -> LakeTable:
-    """The table for these rows: made if it is not there, changed if it must and can be."""
+    """Opens the table for these rows; creates it if it does not exist, and changes its schema if necessary."""
     found = find_format(options)
     if found is not None and options.table_format not in (None, found):
         raise LakeOptionError(f"{options.name} is a table of format {found}, not {options.table_format}")
@@ -252,7 +256,7 @@ def open_or_create(options: TableOptions, rows: pa.Schema) -> LakeTable:
     partitioning = Partitioning.parse(options.partition_by or ())
     table: LakeTable | None = kind.open(options)
     if table is None:
-        partitioning.fields(storable(rows))  # refuse before anything is made
+        partitioning.fields(storable(rows))  # refuse before the table is created
         made: LakeTable = kind.create(options, storable(rows), partitioning)
         table = made
     table.accept(rows)
@@ -260,7 +264,7 @@ def open_or_create(options: TableOptions, rows: pa.Schema) -> LakeTable:
 
 
 def _class_of(name: str) -> Any:
-    # Each format needs a library of its own, which is imported only when it is used.
+    # Each format needs another library, which is imported on use.
     if name == "delta":
         from millstream.lake.delta_table import DeltaLakeTable
 

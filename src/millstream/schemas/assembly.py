@@ -1,4 +1,4 @@
-"""Parsed records to an Arrow struct array: all at once while all fit, and only the misfits are left out."""
+"""Decoded records as an Arrow struct array; rows that do not fit are found by halving."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def binary_values(values: pa.Array) -> list[bytes | None]:
 
 
 def rows_of(array: pa.Array) -> list[Row]:
-    """The rows of a struct array, column by column: several times as fast as row by row."""
+    """The rows of a struct array, converted by column, which is several times as fast."""
     names = [field.name for field in array.type]
     columns = [_values_of(array.field(place)) for place in range(len(names))]
     rows: list[Row] = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
@@ -33,7 +33,7 @@ def rows_of(array: pa.Array) -> list[Row]:
 
 def _values_of(array: pa.Array) -> list[Any]:
     values: list[Any]
-    # Arrow's quick way is the one without options, and only maps need one.
+    # Without options Arrow is faster; only maps need one.
     values = array.to_pylist(maps_as_pydicts="strict") if _has_map(array.type) else array.to_pylist()
     return values
 
@@ -43,8 +43,8 @@ def _has_map(kind: pa.DataType) -> bool:
 
 
 def with_times(array: pa.Array, change: Finish) -> pa.Array:
-    """The array with `change` made to all columns of timestamps in it, but for those in maps: Python's own times are
-    slow to make, so what is written is made of text or numbers."""
+    """The array with `change` applied to all timestamps except those in maps: Python's datetime objects are slow, so
+    times are converted to text or numbers in Arrow."""
     kind = array.type
     if pa.types.is_timestamp(kind):
         return change(array)
@@ -61,7 +61,8 @@ def with_times(array: pa.Array, change: Finish) -> pa.Array:
 
 
 def assemble(rows: list[Row], errors: list[str | None], kind: pa.DataType, finish: Finish) -> tuple[pa.Array, pa.Array]:
-    """Rows as an array of what `finish` makes of `kind`; a row that does not fit is null, with a text in `errors`."""
+    """Rows as an array of type `kind`, changed by `finish`; a row that does not fit is null, with a text in
+    `errors`."""
     chunks = _build(rows, errors, 0, kind, finish)
     array = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
     return array, pa.array(errors, pa.string())

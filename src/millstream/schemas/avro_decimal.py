@@ -1,11 +1,11 @@
-"""Avro's decimals: which ones are valid. The specification says that an invalid one is ignored, not refused."""
+"""Validity of Avro decimals: by the specification an invalid one is ignored, and the value is plain bytes."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def is_valid(schema: Mapping[str, Any]) -> bool:
-    """Whether the `logicalType` decimal of this schema counts; else the value is plain bytes."""
+    """Whether the `logicalType` decimal of a schema is valid."""
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or precision < 1:
         return False

@@ -1,4 +1,4 @@
-"""Avro records as typed columns: each read with the schema it was written with, resolved to one reader's schema."""
+"""Avro records as typed columns: read with the writer's schema, resolved to one reader schema."""
 
 from io import BytesIO
 from typing import Any
@@ -16,7 +16,7 @@ _MAX_ERROR = 300
 
 
 class AvroFormat:
-    """With a registry, records have its prefix; without one they are bare Avro of the given schema."""
+    """With a registry, records have its prefix; without one they are plain Avro of the given schema."""
 
     def __init__(self, choice: SchemaChoice) -> None:
         self._choice = choice
@@ -27,9 +27,9 @@ class AvroFormat:
         self._columns: pa.StructType | None = None
         self._parsed: Any = None
         self._bare = False
-        """The schema is no record but a single value: a column named `key` or `value`."""
+        """The schema is a single value, not a record: one column named `key` or `value`."""
         self._writers: dict[int, tuple[Any, Any]] = {}
-        """By id: the writer's schema, and the reader's where it is another."""
+        """By id: the writer's schema, and the reader's if it differs."""
         self._writing: tuple[pa.DataType, Any, pa.DataType, bytes, bool] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class AvroFormat:
         schema_id, payload = framing.split(data)
         writer = self._writers.get(schema_id)
         if writer is None:
-            # That the registry cannot be reached is not the record's fault, and is not caught here.
+            # If the registry cannot be reached, the record is not bad: the error is raised.
             try:
                 parsed = avro_schema.parse(self._choice.by_id(schema_id))
             except SchemaNotFoundError as error:
@@ -91,7 +91,7 @@ class AvroFormat:
         stream = BytesIO(payload)
         try:
             row = schemaless_reader(stream, writer, reader)
-        except Exception as error:  # fastavro raises whatever comes of odd bytes
+        except Exception as error:  # fastavro raises many kinds of errors for wrong bytes
             raise _BadRecordError(
                 f"no Avro of its schema: {type(error).__name__} {error}"[:_MAX_ERROR].strip()
             ) from None
@@ -123,7 +123,7 @@ class AvroFormat:
             stream.write(prefix)
             try:
                 schemaless_writer(stream, schema, value)
-            except Exception as error:  # fastavro raises whatever comes of odd values
+            except Exception as error:  # fastavro raises many kinds of errors for wrong values
                 raise EncodingError(
                     f"Row {place} does not fit the Avro schema: {type(error).__name__} {error}."
                 ) from None
@@ -131,8 +131,8 @@ class AvroFormat:
         return pa.array(out, pa.binary())
 
     def _writing_schema(self, kind: pa.DataType) -> tuple[Any, pa.DataType, bytes, bool]:
-        """For rows of this type: the schema as fastavro takes it, the columns it writes, the prefix, and whether it is
-        no record but a single value."""
+        """For rows of this type: the schema for fastavro, the columns, the prefix, and whether the schema is a single
+        value."""
         if self._writing is None or self._writing[0] != kind:
             made = None
             if self._choice.given is None:
@@ -155,7 +155,7 @@ class AvroFormat:
 
 
 class _BadRecordError(ValueError):
-    """This record cannot be read; the next one may."""
+    """This record is bad; others may be good."""
 
 
 def _check_names(names: list[str], wanted: pa.StructType) -> None:

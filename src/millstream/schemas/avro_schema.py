@@ -1,8 +1,8 @@
-"""Avro schemas to Arrow types, and types to Avro schemas.
+"""Arrow types of Avro schemas, and Avro schemas of Arrow types.
 
-Nullable is a union with null. Of int and long, long; of float and double, double. Other unions and recursion are
-refused with their path: a column has one type. Times, dates and local times are columns of time; time of day, duration
-and nanoseconds stay the numbers or bytes that they are.
+A union with null is nullable. A union of int and long is long, one of float and double is double. Other unions and
+recursion are refused with their path, because a column has one type. Timestamps, dates and local timestamps become
+times; time of day, duration and nanoseconds stay numbers or bytes.
 """
 
 import json
@@ -35,7 +35,7 @@ _RAW = {
 
 
 def parse(schema: ResolvedSchema) -> Any:
-    """As fastavro takes it, with times as plain numbers: Arrow makes times of them, a column at once."""
+    """The schema for fastavro, with times as numbers; Arrow converts them by column."""
     named: dict[str, Any] = {}
     try:
         for _, text in schema.references:
@@ -60,7 +60,7 @@ def _without_times(schema: Any) -> Any:
 
 
 def column_type(schema: ResolvedSchema) -> pa.DataType:
-    """A struct for a record, else what the schema says; with times in the unit that the schema writes them in."""
+    """A struct for a record, else the type of the value; times have the unit of the schema."""
     reader = _Reader()
     try:
         for _, text in schema.references:
@@ -73,12 +73,12 @@ def column_type(schema: ResolvedSchema) -> pa.DataType:
 
 
 def raw(kind: pa.DataType) -> pa.DataType:
-    """The numbers that times are in Avro."""
+    """The type with times as Avro's numbers."""
     return _mapped(kind, lambda each: _RAW.get(each, each))
 
 
 def in_microseconds(kind: pa.DataType) -> pa.DataType:
-    """Times as Spark has them."""
+    """The type with times in microseconds, as in Spark."""
     return _mapped(kind, lambda each: pa.timestamp("us", each.tz) if pa.types.is_timestamp(each) else each)
 
 
@@ -163,7 +163,7 @@ class _Reader:
             return pa.float64()
         raise SchemaError(
             f"The Avro schema has a union of {', '.join(sorted(map(str, kinds)))} at {path}; a column has one type. "
-            "Only unions with null, and of numbers of one sort, become columns."
+            "Only unions with null, and of int and long or float and double, become columns."
         )
 
 
@@ -179,7 +179,7 @@ def _decimal(schema: Mapping[str, Any], path: str) -> pa.DataType:
     precision, scale = int(schema.get("precision", 0)), int(schema.get("scale", 0))
     if not 1 <= precision <= 38 or not 0 <= scale <= precision:
         raise SchemaError(
-            f"The Avro schema has a decimal({precision}, {scale}) at {path}; there are 38 digits at most."
+            f"The Avro schema has a decimal({precision}, {scale}) at {path}; at most 38 digits are possible."
         )
     return pa.decimal128(precision, scale)
 
@@ -201,7 +201,7 @@ class _Writer:
         for field in kind:
             if _identifier(field.name) != field.name:
                 raise SchemaError(
-                    f"Avro has no names such as {field.name!r}; rename the column: letters, digits and _."
+                    f"Avro does not allow the name {field.name!r}; rename the column with letters, digits and _."
                 )
             fields.append(
                 {

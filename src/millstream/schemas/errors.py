@@ -1,16 +1,16 @@
-"""What can go wrong between bytes and typed columns. A bad record is not among it: that is a text in a column."""
+"""Errors between bytes and typed columns. A bad record is not an error: it is a text in a column."""
 
 
 class SchemaError(ValueError):
-    """A schema, an option or a format that cannot work; the text says what to do."""
+    """A schema, option or format is wrong; the text has the next step."""
 
 
 class EncodingError(SchemaError):
-    """A row that its schema has no room for."""
+    """A row does not fit its schema."""
 
 
 class RegistryError(SchemaError):
-    """The registry answered, and not with what was asked for; the text names subject or id, and the address."""
+    """An error response of the registry; the text has the subject or id, and the address."""
 
     def __init__(self, text: str, status: int = 0, code: int = 0) -> None:
         super().__init__(text)
@@ -22,8 +22,8 @@ class RegistryError(SchemaError):
 
 
 class SchemaNotFoundError(RegistryError):
-    """No such subject, version or id."""
+    """The subject, version or id does not exist."""
 
 
 class RegistryUnreachableError(RegistryError):
-    """No answer within the time allowed. Never a reason to call a record bad: it may be read once there is one."""
+    """No response within the timeout. The record is not bad: it may be read later."""

@@ -1,16 +1,12 @@
-"""Formats of keys and values by name: what the Spark source and sink call to turn bytes into typed columns and back.
+"""Formats of keys and values by name, and the schema that a format reads and writes with.
 
     format = make_format("avro", role="value", topic="orders", options={"registry.url": "http://localhost:8081"})
     format.arrow_type()                   # a struct type; the schema is chosen here, once
-    rows, errors = format.decode(values)  # struct array, and a text for each record that could not be read
+    rows, errors = format.decode(values)  # struct array, and a text for each record that could not be decoded
     format.encode(rows)                   # binary array
 
-Formats pickle with the schema that was chosen: make and ask for the type where the query is planned, then send them.
-
-Which schema a format reads and writes with: the one that was given, or the registry's latest of the subject.
-
-Chosen once, where the query is planned, and carried from there: all tasks of a query see the same columns, whatever is
-registered meanwhile.
+The schema is the given one, or the latest of the subject. It is chosen once, when the query is planned, and pickled
+with the format: all tasks of a query have the same columns, whatever is registered later.
 """
 
 from collections.abc import Mapping
@@ -28,7 +24,7 @@ _MAX_REFERENCES = 200
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSchema:
-    """A schema with the text of all that it refers to, those first that others need."""
+    """A schema with the texts of its references; references come after their own references."""
 
     text: str
     kind: str
@@ -60,14 +56,14 @@ class SchemaChoice:
     """AVRO, JSON or PROTOBUF."""
     subject: str | None
     given: str | None
-    """The text of a schema, where the user gave one."""
+    """The text of the schema, if the user gave one."""
     client: RegistryClient | None
     may_register: bool
     role: str = "value"
-    """Names the column of a schema that is no record."""
+    """The name of the column if the schema is not a record."""
 
     def reader(self) -> ResolvedSchema:
-        """The schema that columns are made after."""
+        """The schema that determines the columns."""
         if self.given is not None:
             return ResolvedSchema(self.given, self.kind)
         if self.client is None:
@@ -81,16 +77,16 @@ class SchemaChoice:
         return resolve(self.client, registered.schema)
 
     def by_id(self, schema_id: int) -> ResolvedSchema:
-        """The schema that a record says it was written with."""
-        assert self.client is not None, "only records of a registry have ids"
+        """The schema with which a record was written."""
+        assert self.client is not None, "only records of a registry have schema ids"
         serialized = self.kind == "PROTOBUF"
         schema = self.client.serialized_by_id(schema_id) if serialized else self.client.schema_by_id(schema_id)
         self._check_kind(schema)
         return resolve(self.client, schema, serialized=serialized)
 
     def writer(self, made: str | None) -> tuple[ResolvedSchema, int | None]:
-        """The schema to write with and its id: the given one or `made` (from the columns' types), registered if that
-        is allowed; else the latest. Without a registry there is no id, and no prefix."""
+        """The schema to write with and its id: the given one, the latest, or `made` (from the columns' types), which
+        is registered if that is allowed. Without a registry there is no id and no prefix."""
         text = self.given if self.given is not None else made
         if self.client is None:
             if text is None:
@@ -124,7 +120,7 @@ class SchemaChoice:
 
     def _subject(self) -> str:
         if self.subject is None:
-            raise SchemaError("The schema registry is asked by subject: read a single topic, or name the subject.")
+            raise SchemaError("The subject is not known: read a single topic, or set the subject.")
         return self.subject
 
     def _check_kind(self, schema: Schema) -> None:
@@ -147,7 +143,7 @@ OPTIONS = {
     "registry.password": "the user's password",
     "registry.token": "bearer token, instead of user and password",
     "registry.ca": "PEM file with the certificates to trust",
-    "registry.timeout.ms": "how long one question may take, retries included (default 20000)",
+    "registry.timeout.ms": "timeout of a request, retries included (default 20000)",
 }
 
 
@@ -157,12 +153,12 @@ class Format(Protocol):
         ...
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Typed rows, and per row null or why it could not be read (the row is null then). A null value is a null row
-        without an error. Only what is not the records' fault is raised: a registry that cannot be reached."""
+        """Typed rows, and for each row null or the reason for which it cannot be decoded (then the row is null). A null
+        value is a null row without an error. Raises only if the registry cannot be reached."""
         ...
 
     def encode(self, rows: pa.Array) -> pa.Array:
-        """Records of a struct array; null for null rows. EncodingError names the row that does not fit."""
+        """The bytes of the rows; null for null rows. EncodingError names the row that does not fit."""
         ...
 
 
@@ -185,7 +181,7 @@ def make_format(
         hint = did_you_mean(kind, FORMATS, cutoff=0.4, otherwise=f"there are {', '.join(FORMATS)}.")
         raise SchemaError(f"There is no format {kind!r}; {hint}")
     if role not in ("key", "value"):
-        raise SchemaError(f"A format is of the key or the value, not of {role!r}.")
+        raise SchemaError(f"The role must be key or value, not {role!r}.")
     subject = subject or given.get("subject") or (f"{topic}-{role}" if topic else None)
     url = registry_url or given.get("registry.url")
     choice = SchemaChoice(
@@ -198,9 +194,9 @@ def make_format(
     )
     if choice.client is None and choice.given is None:
         raise SchemaError(
-            f"The format {kind} needs to know its schema: give the schema registry's address, or the schema itself."
+            f"The format {kind} needs a schema: give the address of the schema registry, or the schema itself."
         )
-    # Each only when it is used: they bring fastavro, orjson and protobuf with them.
+    # Imported on use: they need fastavro, orjson and protobuf.
     if kind == "json":
         from millstream.schemas.json_format import JsonFormat
 

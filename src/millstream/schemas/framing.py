@@ -1,4 +1,4 @@
-"""The prefix of registered records: a zero byte and the schema's id; for Protobuf also which message of the file."""
+"""The prefix of registered records: a zero byte and the schema id; for Protobuf also the index of the message."""
 
 from struct import Struct
 
@@ -10,11 +10,11 @@ _FIRST_MESSAGE = (0,)
 
 
 class UnframedError(ValueError):
-    """The bytes do not begin with the prefix; the text says how they begin."""
+    """The bytes do not begin with the prefix."""
 
 
 def split(data: bytes) -> tuple[int, bytes]:
-    """The schema's id, and what follows the prefix."""
+    """The schema id, and the bytes after the prefix."""
     if len(data) < PREFIX.size or data[0] != MAGIC:
         raise UnframedError(
             f"no schema registry prefix: the record begins with {data[: PREFIX.size].hex(' ') or 'nothing'}, "
@@ -28,7 +28,7 @@ def prefix(schema_id: int) -> bytes:
 
 
 def split_indexes(data: bytes) -> tuple[tuple[int, ...], bytes]:
-    """Which message: its place in the file, then in the message around it; and what follows."""
+    """The index of the message in the file, then in its parent message; and the remaining bytes."""
     count, at = _read(data, 0)
     if count == 0:  # short for the first message of the file
         return _FIRST_MESSAGE, data[at:]

@@ -1,12 +1,7 @@
-"""JSON records as typed columns: with a schema of the registry (and its prefix), or with column types that were given.
+"""JSON records as typed columns: with a schema of the registry (and its prefix), or with given column types.
 
-Records are read by Arrow's own reader all at once; only a batch that it does not like is read one record at a time,
-where each misfit is found and named.
-
-Values out of JSON to values of an Arrow type, strictly: what is not of the type is refused, not bent to it.
-
-JSON has no times, decimals and bytes. Times are ISO 8601 with or without a zone (UTC then), or milliseconds since 1970;
-decimals are numbers or strings of digits; bytes are base64.
+Arrow's reader decodes all records at once. Batches that it refuses are decoded one record at a time, and each bad
+record gets a reason: values are converted to the type of their column, or the path and the value are reported.
 """
 
 import base64
@@ -38,7 +33,7 @@ class ConversionError(ValueError):
 
 
 def converter(kind: pa.DataType, path: str = "") -> Convert:
-    """A function from parsed JSON to what `pa.array` takes for this type; null stays null."""
+    """A function from parsed JSON to a value for `pa.array` of this type; null stays null."""
     types = pa.types
     if types.is_struct(kind):
         return _struct(kind, path)
@@ -62,7 +57,7 @@ def converter(kind: pa.DataType, path: str = "") -> Convert:
     ):
         if fits(kind):
             return _with_null(_plain(accepted, bool in accepted, types.is_floating(kind)), path, name)
-    raise SchemaError(f"JSON has nothing for the type {kind} of column {path.lstrip('.')!r}.")
+    raise SchemaError(f"JSON has no type for {kind} of column {path.lstrip('.')!r}.")
 
 
 def _with_null(convert: Convert, path: str, wanted: str) -> Convert:
@@ -125,7 +120,7 @@ def _list(kind: pa.ListType, path: str) -> Convert:
 
 
 def _passing_misfits(convert: Convert, path: str, wanted: str) -> Convert:
-    """A misfit inside names the inner path already."""
+    """An inner error already has its path."""
 
     def checked(value: Any) -> Any:
         if value is None:
@@ -175,7 +170,7 @@ _PREFIX_BYTE = b"\x00"
 """No JSON text begins with it."""
 _MAX_ERROR = 300
 _SINGLY = 128
-"""So few records are not worth another attempt."""
+"""Up to this number, records are decoded one at a time at once."""
 _CALLS_SINGLY = 20
 
 
@@ -184,7 +179,7 @@ class JsonFormat:
         self._choice = choice
         self._type: pa.StructType | None = None
         self._bare = False
-        """The schema is no object but a single value: a column named `key` or `value`."""
+        """The schema is a single value, not an object: one column named `key` or `value`."""
         self._convert: Any = None
         self._rule = NO_RULE
         self._nullable = True
@@ -218,20 +213,20 @@ class JsonFormat:
         return pa.concat_arrays([rows for rows, _ in parts]), pa.concat_arrays([errors for _, errors in parts])
 
     def _decode_parts(self, values: pa.Array) -> list[tuple[pa.Array, pa.Array]]:
-        """Halved around what Arrow's reader does not like: one bad record must not slow down all around it."""
+        """Halves batches that Arrow's reader refuses, so that one bad record does not slow down all others."""
         quick = self._decode_together(values)
         if quick is not None:
             return [self._with_required(quick, values)]
         if len(values) <= _SINGLY:
             rows, errors = self._decode_singly(values)
-            if errors.null_count > len(values) // 2:  # good records that only the slow way can read: no use in trying
+            if errors.null_count > len(values) // 2:  # good records that only the slow way can decode
                 self._singly_until = self._calls + _CALLS_SINGLY
             return [(rows, errors)]
         half = len(values) // 2
         return self._decode_parts(values[:half]) + self._decode_parts(values[half:])
 
     def _decode_together(self, values: pa.Array) -> pa.Array | None:
-        """None where anything is out of the ordinary."""
+        """None if Arrow's reader cannot be used."""
         kind = self.arrow_type()
         plain = _readable_type(kind)
         present = values.drop_null()
@@ -239,7 +234,7 @@ class JsonFormat:
             return None
         if self._choice.client is not None and pc.all(pc.starts_with(present, _PREFIX_BYTE)).as_py():
             present = pa.array([data[framing.PREFIX.size :] for data in present.to_pylist()], pa.binary())
-        # With these two, no record can be taken for two or for a part of one, so rows and records stay in step.
+        # With these two checks, each record is one row.
         if not pc.all(pc.and_(pc.starts_with(present, b"{"), pc.ends_with(present, b"}"))).as_py():
             return None
         text = b"\n".join(present.to_pylist())
@@ -253,7 +248,7 @@ class JsonFormat:
                 return None
             rows = table.combine_chunks().to_struct_array()
             rows = rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows
-            rows.validate(full=True)  # it lets through what is no UTF-8
+            rows.validate(full=True)  # the reader does not check UTF-8
             rows = _with_times(rows, kind)
         except CONVERSION_ERRORS:
             return None
@@ -263,7 +258,7 @@ class JsonFormat:
         return rows.take(pc.if_else(values.is_valid(), places, pa.scalar(None, pa.int64())))
 
     def _with_required(self, rows: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Rows that lack what the schema requires are null, with the reason."""
+        """Rows without required values are null, with the reason."""
         if has_all_required(rows, self._rule):
             return rows, pa.nulls(len(values), pa.string())
         texts = (None if data is None else self._without_prefix(data) for data in values.to_pylist())
@@ -345,7 +340,7 @@ def _binary(values: pa.Array) -> pa.Array:
 
 
 def _readable_type(kind: pa.DataType) -> pa.DataType | None:
-    """The type as Arrow's reader is to see it: times as text. None where JSON and Arrow differ on more than times."""
+    """The type for Arrow's reader, with times as text. None if JSON and Arrow differ in more than times."""
     types = pa.types
     if types.is_struct(kind):
         fields = [(field.name, _readable_type(field.type)) for field in kind]
@@ -361,7 +356,7 @@ def _readable_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _with_times(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Texts cast to the times they stand for."""
+    """Casts texts to times."""
     if array.type == kind:
         return array
     if pa.types.is_struct(kind):
@@ -374,7 +369,7 @@ def _with_times(array: pa.Array, kind: pa.DataType) -> pa.Array:
         try:
             found = array.cast(pa.timestamp("us", "UTC"))
         except pa.ArrowInvalid:
-            found = array.cast(pa.timestamp("us"))  # no zone: taken for UTC
+            found = array.cast(pa.timestamp("us"))  # without a zone: UTC
         return found.cast(pa.int64()).cast(kind)
     return array.cast(kind)
 
@@ -405,4 +400,4 @@ def _plain_value(value: Any) -> Any:
         return orjson.Fragment(str(value))
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} has no JSON type")

@@ -1,12 +1,7 @@
-"""JSON Schema to Arrow types, and types to JSON Schema.
+"""Arrow types of JSON Schemas, and JSON Schemas of Arrow types; and the values that a JSON Schema requires.
 
-Nullable are [T, "null"] and oneOf/anyOf of null and one T; of integer and number, number. Other unions, recursion and
-schemas without a type are refused with their path: a column has one type.
-
-What JSON Schema says must be there: `required` properties, and values where null is not allowed.
-
-A column of Arrow cannot say it: there, what is missing and what is null is the same. So rows that may lack something
-are looked at once more, as parsed JSON.
+A type has one column type: unions other than with null are refused with their path. `required` properties and values
+that may not be null are checked on the parsed JSON, because Arrow does not tell a missing value from null.
 """
 
 import json
@@ -27,13 +22,13 @@ Check = Callable[[Any], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Of one value. What is not named here is not checked."""
+    """The rule of one value. Properties that are not named are not checked."""
 
     required: Mapping[str, bool] = field(default_factory=dict)
-    """Properties that must be there, and whether they may be null."""
+    """Required properties, and whether they may be null."""
     properties: Mapping[str, "Rule"] = field(default_factory=dict)
     items: "Rule | None" = None
-    """Of the elements of an array, or of the values of a map."""
+    """The rule of elements of an array, or of values of a map."""
     items_nullable: bool = True
 
     @property
@@ -45,7 +40,7 @@ NO_RULE = Rule()
 
 
 def either(one: Rule, two: Rule) -> Rule:
-    """What two alternatives have in common."""
+    """The rule that two alternatives have in common."""
     return Rule(
         {name: one.required[name] or two.required[name] for name in one.required if name in two.required},
         _said(
@@ -60,7 +55,7 @@ def either(one: Rule, two: Rule) -> Rule:
 
 
 def both(one: Rule, two: Rule) -> Rule:
-    """What two schemas say of the same value."""
+    """The rule of a value that has two schemas."""
     required = {**one.required, **two.required}
     names = one.properties.keys() | two.properties
     return Rule(
@@ -80,7 +75,7 @@ def _said(rules: Mapping[str, Rule]) -> dict[str, Rule]:
 
 
 def checker(rule: Rule, path: str = "") -> Check:
-    """A function from parsed JSON to what is missing, or None. Values of other types are left to who converts them."""
+    """A function from parsed JSON to the missing value, or None. Types are checked by the converter."""
     inner = [(name, checker(each, f"{path}.{name}")) for name, each in rule.properties.items()]
     element = None if rule.items is None else checker(rule.items, f"{path}[]")
 
@@ -118,7 +113,7 @@ def _shown(path: str, name: str) -> str:
 
 
 def has_all_required(rows: pa.Array, rule: Rule) -> bool:
-    """Whether the columns alone show that nothing is missing."""
+    """Whether the columns show that no required value is missing."""
     if pa.types.is_struct(rows.type):
         return _struct_is_certain(rows, rule)
     if pa.types.is_list(rows.type):
@@ -150,7 +145,7 @@ _STRINGS = {"date-time": TIMESTAMP, "date": pa.date32()}
 
 
 def is_json_schema(text: str) -> bool:
-    """Whether a text is JSON Schema, and not Spark's JSON or DDL."""
+    """Whether a text is a JSON Schema, and not Spark's JSON or DDL."""
     try:
         parsed = json.loads(text)
     except ValueError:
@@ -160,9 +155,9 @@ def is_json_schema(text: str) -> bool:
 
 class Column(NamedTuple):
     type: pa.DataType
-    """A struct for an object, else what the schema says."""
+    """A struct for an object, else the type of the value."""
     rule: Rule
-    """What must be there."""
+    """The required values."""
     nullable: bool
 
 
@@ -177,7 +172,7 @@ def _parse(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise SchemaError(f"The JSON Schema is no JSON: {error}.") from None
+        raise SchemaError(f"The JSON Schema is not JSON: {error}.") from None
 
 
 class _Reader:
@@ -189,7 +184,7 @@ class _Reader:
 
     def type_of(self, schema: Any, document: str, path: str, open_refs: tuple[str, ...]) -> pa.DataType:
         if not isinstance(schema, dict):
-            raise SchemaError(f"The JSON Schema says nothing of the type at {path}.")
+            raise SchemaError(f"The JSON Schema has no type at {path}; add one.")
         if "$ref" in schema:
             return self._referred(str(schema["$ref"]), document, path, open_refs)
         for union in ("oneOf", "anyOf"):
@@ -203,7 +198,7 @@ class _Reader:
             names = "object" if "properties" in schema else self._kind_of_constants(schema)
         names = [each for each in ([names] if isinstance(names, str) else names or []) if each != "null"]
         if not names:
-            raise SchemaError(f"The JSON Schema says no type at {path}.")
+            raise SchemaError(f"The JSON Schema has no type at {path}; add one.")
         return self._one_of([self._named(str(name), schema, document, path, open_refs) for name in names], path)
 
     def _kind_of_constants(self, schema: Mapping[str, Any]) -> str | None:
@@ -259,12 +254,12 @@ class _Reader:
         for part in pointer.strip("/").split("/") if pointer.strip("/") else ():
             key = part.replace("~1", "/").replace("~0", "~")
             if not isinstance(found, dict) or key not in found:
-                raise SchemaError(f"The JSON Schema refers to {ref!r} at {path}, which is not there.")
+                raise SchemaError(f"The JSON Schema refers to {ref!r} at {path}, which does not exist.")
             found = found[key]
         return found, target
 
     def rule_of(self, schema: Any, document: str, open_refs: tuple[str, ...] = ()) -> tuple[Rule, bool]:
-        """What must be there, and whether null may be; of a schema that has a type."""
+        """The rule of a schema, and whether null is allowed."""
         if not isinstance(schema, dict) or schema.get("$ref") in open_refs:
             return NO_RULE, True
         if "$ref" in schema:
@@ -284,8 +279,8 @@ class _Reader:
         return rule, nullable
 
     def _own_rule(self, schema: Mapping[str, Any], document: str, open_refs: tuple[str, ...]) -> Rule:
-        """Of what stands in the schema itself. A required property with a default may be missing: the registry counts
-        it as there when it compares schemas."""
+        """The rule of the schema itself. A required property with a default may be missing, as in the registry's
+        comparison of schemas."""
         properties = schema.get("properties") or {}
         inner = {name: self.rule_of(each, document, open_refs) for name, each in properties.items()}
         required = {
@@ -315,7 +310,7 @@ def _has_default(schema: Any) -> bool:
 
 
 def schema_text(kind: pa.DataType, title: str) -> str:
-    """A JSON Schema for these columns, all of which may be missing, or for a single value."""
+    """A JSON Schema for these columns, all optional, or for a single value."""
     return json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", "title": title, **_schema_of(kind)})
 
 

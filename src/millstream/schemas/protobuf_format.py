@@ -1,4 +1,4 @@
-"""Protobuf records as typed columns: dynamic messages of the reader's schema, which other writers fit by tag."""
+"""Protobuf records as typed columns: dynamic messages of the reader's schema, matched by tag."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ _UNSIGNED = (FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXED64)
 
 
 class ProtobufFormat:
-    """With a registry, records have its prefix and message index; without one they are bare messages."""
+    """With a registry, records have its prefix and message index; without one they are plain messages."""
 
     def __init__(self, choice: SchemaChoice, message: str | None) -> None:
         self._choice = choice
@@ -94,7 +94,7 @@ class ProtobufFormat:
         return payload
 
     def _objection(self, schema_id: int, indexes: tuple[int, ...]) -> str | None:
-        """Why a record of this schema and message is none of ours; None if it is."""
+        """Why a record of this schema and message cannot be read; None if it can."""
         assert self._descriptor is not None
         try:
             written = proto.message_at(proto.load_file(self._choice.by_id(schema_id)), indexes)
@@ -102,7 +102,7 @@ class ProtobufFormat:
             return str(error)
         except SchemaError as error:
             if type(error) is not SchemaError:
-                raise  # the registry cannot be asked: not the record's fault
+                raise  # the registry cannot be reached: the record is not bad
             return f"schema {schema_id}: {error}"
         if written.full_name != self._descriptor.full_name:
             return f"a message {written.full_name}, where {self._descriptor.full_name} is read"
@@ -144,11 +144,11 @@ class ProtobufFormat:
 
 
 class _BadRecordError(ValueError):
-    """This record cannot be read; the next one may."""
+    """This record is bad; others may be good."""
 
 
 def _message_reader(message: Descriptor) -> Read:
-    """A function from a message to what `pa.array` takes for it."""
+    """A function from a message to a value for `pa.array`."""
     name = message.full_name
     if name == proto.TIMESTAMP_NAME:
         return _timestamp
@@ -247,7 +247,7 @@ def _fill_message(message: Any, value: Any) -> None:
 def _fill_list(target: Any, field: FieldDescriptor, values: list[Any]) -> None:
     for value in values:
         if value is None:
-            raise ValueError(f"{field.name} has a null in it, which Protobuf has not")
+            raise ValueError(f"{field.name} has a null, which Protobuf does not allow")
         if field.message_type is not None:
             _fill_message(target.add(), value)
         else:
@@ -257,7 +257,7 @@ def _fill_list(target: Any, field: FieldDescriptor, values: list[Any]) -> None:
 def _fill_map(target: Any, field: FieldDescriptor, values: dict[Any, Any]) -> None:
     for key, value in values.items():
         if value is None:
-            raise ValueError(f"{key!r} has no value, which Protobuf has not")
+            raise ValueError(f"{key!r} has no value, which Protobuf does not allow")
         if field.message_type is not None:
             _fill_message(target[key], value)
         else:

@@ -54,7 +54,7 @@ class RegisteredSchema:
 
 @dataclass(frozen=True, slots=True)
 class RegistryAuth:
-    """How to sign in: user and password, or a bearer token, or neither."""
+    """User and password, a bearer token, or neither."""
 
     user: str | None = None
     password: str = ""
@@ -70,12 +70,12 @@ class RegistryAuth:
 
 
 class RegistryClient:
-    """Thread safe; pickles to a new one with the same settings."""
+    """Thread safe; pickled as its settings."""
 
     def __init__(
         self, url: str, auth: RegistryAuth | None = None, *, timeout_s: float = 20.0, ca_file: str | None = None
     ) -> None:
-        """`url`: one address or several, separated by commas. `timeout_s`: for each question, retries included."""
+        """`url`: one address or several, separated by commas. `timeout_s`: of each request, retries included."""
         self.urls = tuple(part.strip().rstrip("/") for part in url.split(",") if part.strip())
         if not self.urls:
             raise SchemaError("The schema registry's address is empty; give a URL such as http://localhost:8081.")
@@ -83,7 +83,7 @@ class RegistryClient:
             split = urlsplit(each)
             if split.scheme not in ("http", "https") or not split.hostname:
                 raise SchemaError(
-                    f"{each!r} is no address of a schema registry; give one such as http://localhost:8081."
+                    f"{each!r} is not the address of a schema registry; give one such as http://localhost:8081."
                 )
         self._auth = auth or RegistryAuth()
         self._timeout_s = timeout_s
@@ -117,49 +117,51 @@ class RegistryClient:
         return _registered(self._immutable(f"/subjects/{quote(subject, safe='')}/versions/{version}", what))
 
     def latest(self, subject: str) -> RegisteredSchema:
-        answer = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest", f"subject {subject!r}")
-        return _registered(answer)
+        response = self._request("GET", f"/subjects/{quote(subject, safe='')}/versions/latest", f"subject {subject!r}")
+        return _registered(response)
 
     def register(self, subject: str, schema: Schema) -> int:
-        """The schema's id; what is registered already keeps its own."""
+        """Registers a schema and returns its id; a registered schema keeps its id."""
         what = f"a schema for subject {subject!r}"
-        answer = self._ask("POST", f"/subjects/{quote(subject, safe='')}/versions", what, _body(schema))
-        return int(answer["id"])
+        response = self._request("POST", f"/subjects/{quote(subject, safe='')}/versions", what, _body(schema))
+        return int(response["id"])
 
     def lookup(self, subject: str, schema: Schema) -> RegisteredSchema | None:
-        """Under what id and version the subject has this very schema."""
+        """The id and version of this schema under a subject, or None."""
         try:
-            answer = self._ask("POST", f"/subjects/{quote(subject, safe='')}", f"subject {subject!r}", _body(schema))
+            response = self._request(
+                "POST", f"/subjects/{quote(subject, safe='')}", f"subject {subject!r}", _body(schema)
+            )
         except SchemaNotFoundError:
             return None
-        return _registered({"schemaType": schema.kind, **answer})
+        return _registered({"schemaType": schema.kind, **response})
 
     def check(self, subject: str, schema: Schema, version: str | None = None) -> list[str]:
-        """Why the schema may not be registered, empty if it may: compared with one version ("latest" or a number), or
-        with all that count at the subject's level."""
+        """The reasons for which a schema is not compatible; empty if it is: compared with one version ("latest" or a
+        number), or with all versions that the subject's level requires."""
         path = f"/compatibility/subjects/{quote(subject, safe='')}/versions" + (f"/{version}" if version else "")
-        answer = self._ask("POST", f"{path}?verbose=true", f"subject {subject!r}", _body(schema))
-        if answer.get("is_compatible"):
+        response = self._request("POST", f"{path}?verbose=true", f"subject {subject!r}", _body(schema))
+        if response.get("is_compatible"):
             return []
-        return [str(message) for message in answer.get("messages") or ()] or ["the registry does not say why"]
+        return [str(message) for message in response.get("messages") or ()] or ["the registry does not say why"]
 
     def versions(self, subject: str) -> list[int]:
-        answer = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions", f"subject {subject!r}")
-        return [int(version) for version in answer]
+        response = self._request("GET", f"/subjects/{quote(subject, safe='')}/versions", f"subject {subject!r}")
+        return [int(version) for version in response]
 
     def subjects(self) -> list[str]:
-        return [str(name) for name in self._ask("GET", "/subjects", "the list of subjects")]
+        return [str(name) for name in self._request("GET", "/subjects", "the list of subjects")]
 
     def _immutable(self, path: str, what: str) -> Any:
         with self._lock:
             if path in self._kept:
                 self._kept.move_to_end(path)
                 return self._kept[path]
-            # Noise that looks like a record asks for an id that nobody has, maybe a thousand times in a batch.
+            # Bytes that look like a prefix may have an unknown id, perhaps a thousand times in a batch.
             if path in self._missing and self._missing[path][0] > time.monotonic():
                 raise self._missing[path][1]
         try:
-            answer = self._ask("GET", path, what)
+            response = self._request("GET", path, what)
         except SchemaNotFoundError as error:
             with self._lock:
                 if len(self._missing) >= _KEPT:
@@ -167,12 +169,12 @@ class RegistryClient:
                 self._missing[path] = (time.monotonic() + _NOT_FOUND_KEPT_S, error)
             raise
         with self._lock:
-            self._kept[path] = answer
+            self._kept[path] = response
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
-        return answer
+        return response
 
-    def _ask(self, method: str, path: str, what: str, body: Mapping[str, Any] | None = None) -> Any:
+    def _request(self, method: str, path: str, what: str, body: Mapping[str, Any] | None = None) -> Any:
         deadline = time.monotonic() + self._timeout_s
         pause = _PAUSE_S
         while True:
@@ -184,8 +186,8 @@ class RegistryClient:
                     reasons.append(f"{url}: {error}")
             if time.monotonic() + pause >= deadline:
                 raise RegistryUnreachableError(
-                    f"The schema registry did not answer for {what} within {self._timeout_s:g} s "
-                    f"({'; '.join(reasons)}). Check the address, and that the registry runs."
+                    f"The schema registry did not respond to the request for {what} within {self._timeout_s:g} s "
+                    f"({'; '.join(reasons)}). Check the address, and that the registry is running."
                 )
             time.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_S)
@@ -197,10 +199,10 @@ class RegistryClient:
         headers = {"Accept": CONTENT_TYPE, "Content-Type": CONTENT_TYPE, **self._auth.header()}
         request = Request(url + path, data=data, headers=headers, method=method)
         try:
-            # No address may use up the time of the others.
-            patience = min(deadline - time.monotonic(), max(1.0, self._timeout_s / (len(self.urls) + 1)))
-            with self._open(request, max(0.1, patience)) as answer:
-                content = answer.read()
+            # No address may use the time of the others.
+            timeout_left = min(deadline - time.monotonic(), max(1.0, self._timeout_s / (len(self.urls) + 1)))
+            with self._open(request, max(0.1, timeout_left)) as response:
+                content = response.read()
         except HTTPError as error:
             with error:
                 detail = error.read()
@@ -215,7 +217,7 @@ class RegistryClient:
         try:
             return json.loads(content)
         except ValueError:
-            raise RegistryError(f"{url}{path} did not answer with JSON; is it a schema registry?") from None
+            raise RegistryError(f"{url}{path} did not respond with JSON; check that it is a schema registry") from None
 
     def _open(self, request: Request, timeout_s: float) -> Any:
         if self._opener is None:
@@ -228,8 +230,8 @@ class RegistryClient:
 
     def _refuse(self, status: int, detail: bytes, url: str, what: str) -> None:
         try:
-            answer = json.loads(detail)
-            code, text = int(answer.get("error_code", status)), str(answer.get("message", ""))
+            response = json.loads(detail)
+            code, text = int(response.get("error_code", status)), str(response.get("message", ""))
         except (ValueError, AttributeError, TypeError):
             code, text = status, detail[:200].decode(errors="replace")
         if status >= 500 or status in (408, 429):
@@ -251,7 +253,7 @@ class RegistryClient:
 
 
 class _TryAgainError(Exception):
-    """Nothing is wrong with the question."""
+    """The request may succeed at another attempt."""
 
 
 def _body(schema: Schema) -> dict[str, Any]:
@@ -265,13 +267,13 @@ def _body(schema: Schema) -> dict[str, Any]:
     return body
 
 
-def _schema(answer: Mapping[str, Any]) -> Schema:
+def _schema(response: Mapping[str, Any]) -> Schema:
     references = tuple(
         Reference(str(each["name"]), str(each["subject"]), int(each["version"]))
-        for each in answer.get("references") or ()
+        for each in response.get("references") or ()
     )
-    return Schema(str(answer["schema"]), str(answer.get("schemaType") or "AVRO"), references)
+    return Schema(str(response["schema"]), str(response.get("schemaType") or "AVRO"), references)
 
 
-def _registered(answer: Mapping[str, Any]) -> RegisteredSchema:
-    return RegisteredSchema(str(answer["subject"]), int(answer["version"]), int(answer["id"]), _schema(answer))
+def _registered(response: Mapping[str, Any]) -> RegisteredSchema:
+    return RegisteredSchema(str(response["subject"]), int(response["version"]), int(response["id"]), _schema(response))

@@ -1,1 +1,1 @@
-"""Topics in Spark: the `millstream` source and sink, sessions, and progress as consumer groups show it."""
+"""Topics in Spark: the `millstream` source and sink, sessions, and progress in consumer groups."""

@@ -91,7 +91,7 @@ def test_refusals_are_not_tried_again(registry: TinyRegistry) -> None:
     with pytest.raises(RegistryError, match=r"refuses a schema for subject 's' .*409.*incompatible"):
         client.register("s", Schema(TEXT, "AVRO"))
     registry.failures = [(200, b"<html>")]
-    with pytest.raises(RegistryError, match="did not answer with JSON; is it a schema registry"):
+    with pytest.raises(RegistryError, match="did not respond with JSON; check that it is a schema registry"):
         client.latest("s")
     assert len(registry.requests) == 3
 

@@ -208,7 +208,7 @@ def test_mistakes_come_through_to_the_user(spark: SparkSession, topic: Callable[
         orders.read(startingOffset="earliest")
     with pytest.raises(Exception, match=f"topic '{orders.name}x' does not exist; did you mean '{orders.name}'"):
         orders.read(subscribe=f"{orders.name}x", **{"fetchOffset.numRetries": 0}).count()
-    with pytest.raises(Exception, match="the source has a schema of its own"):
+    with pytest.raises(Exception, match="the schema of this source is"):
         spark.read.format("millstream").options(**orders.options()).schema("value string").load().count()
     nowhere = orders.options() | {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "300"}
     with pytest.raises(Exception, match=r"127\.0\.0\.1:1.*refused"):

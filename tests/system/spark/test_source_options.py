@@ -45,17 +45,17 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("given_options", "says"),
         [
-            (without("subscribe"), "exactly one of subscribe, subscribePattern and assign.*none is there"),
-            (without(subscribePattern="o.*"), "subscribe and subscribePattern are there"),
+            (without("subscribe"), "exactly one of subscribe, subscribePattern and assign.*none is set"),
+            (without(subscribePattern="o.*"), "subscribe and subscribePattern are set"),
             (without("kafka.bootstrap.servers"), "kafka.bootstrap.servers is missing"),
             (without(startingOffset="earliest"), "no option 'startingOffset'; did you mean 'startingOffsets'"),
             (without(maxoffsetpertrigger="1"), "did you mean 'maxOffsetsPerTrigger'"),
-            (without(startingOffsets="earlyest"), "'earlyest' is no position; give earliest, latest"),
+            (without(startingOffsets="earlyest"), "'earlyest' is not known; use earliest, latest"),
             (without(startingOffsets='{"orders": {"0": -3}}'), "orders-0 has -3; it must be -2"),
             (without(startingOffsets='{"orders": [0]}'), "'orders' must have an object of partitions"),
-            (without(startingOffsets='{"orders": {"zero": 1}}'), "'zero' of topic 'orders' is no partition number"),
+            (without(startingOffsets='{"orders": {"zero": 1}}'), "'zero' of topic 'orders' is not a partition number"),
             (without(startingOffsets='{"orders": '), "startingOffsets is not JSON"),
-            (without(startingTimestamp="yesterday"), "'yesterday' is no time; give milliseconds"),
+            (without(startingTimestamp="yesterday"), "'yesterday' is not a time; give milliseconds"),
             (without(maxOffsetsPerTrigger="0"), "is not a whole number of at least 1"),
             (without(maxBytesPerTrigger="many"), "'many' is not a size; write it as"),
             (without(maxTriggerDelay="soon"), "'soon' is not a duration"),
@@ -73,7 +73,7 @@ class TestOptions:
             (without(path="orders"), r"load\(\) takes no path"),
             (without(groupId="a", **{"kafka.group.id": "b"}), "groupId and kafka.group.id differ"),
             (without(subscribe=" , "), "subscribe is empty"),
-            (without("subscribe", subscribePattern="("), "is no regular expression"),
+            (without("subscribe", subscribePattern="("), "is not a regular expression"),
             (without("subscribe", assign='{"orders": 0}'), "'orders' must have a list of partition numbers"),
             (without("subscribe", assign="orders"), "assign is not JSON"),
             (without(valueFormat="jsn"), "did you mean json"),
@@ -152,7 +152,7 @@ class TestOffsets:
 
     @pytest.mark.parametrize("document", [{"index": 3}, {"a": {"b": "c"}}, {"a": {"x": 1}}])
     def test_offsets_of_something_else_are_told_of(self, document: dict[str, Any]) -> None:
-        with pytest.raises(CheckpointError, match="checkpointLocation of its own"):
+        with pytest.raises(CheckpointError, match="Set another checkpointLocation"):
             StreamOffset.from_json(document)
 
 
@@ -223,7 +223,7 @@ class TestLoss:
     def test_retention_was_faster(self) -> None:
         made, said = self.found(self.before, self.now, {P0: 15, P1: 0}, {P0: 30, P1: 90})
         assert made.starts == {P0: 15, P1: 20} and made.begin == {P0: 15}
-        assert "orders-0 begins at 15 now, so the offsets 10 to 14 are gone" in said
+        assert "orders-0 starts at 15 now; the offsets 10 to 14 are gone" in said
         with pytest.raises(DataLossError, match="failOnDataLoss=false"):
             made.losses.settle(fail=True)
 
@@ -236,7 +236,7 @@ class TestLoss:
         made, said = self.found(self.before, now, {P0: 0, P1: 0, P2: 0}, {P0: 10, P1: 20, P2: 5})
         assert (made.begin, said) == ({P2: 0}, "")
         _, said = self.found(self.before, now, {P0: 0, P1: 0, P2: 3}, {P0: 10, P1: 20, P2: 5})
-        assert "orders-2 is new, but begins at 3" in said
+        assert "orders-2 is new, but starts at 3" in said
 
     def test_new_topic_may_begin_anywhere(self) -> None:
         other = TopicPartition("more", 0)
@@ -247,7 +247,7 @@ class TestLoss:
     def test_topic_created_anew(self) -> None:
         now = Topics(self.now.partitions, {"orders": "b"})
         made, said = self.found(self.before, now, {P0: 0, P1: 0}, {P0: 50, P1: 50})
-        assert made.starts == {P0: 0, P1: 0} and "deleted and created anew" in said
+        assert made.starts == {P0: 0, P1: 0} and "deleted and recreated" in said
 
     def test_deleted(self) -> None:
         _, said = self.found(self.before, Topics(frozenset({P0}), {"orders": "a"}), {P0: 0}, {P0: 10})

@@ -1,1 +1,1 @@
-"""Runs pipelines on Spark: a model becomes DataFrames, these become streaming queries, which are watched."""
+"""Runs pipelines on Spark: a model becomes DataFrames and streaming queries, which are supervised."""

@@ -1,8 +1,8 @@
-"""Asks Spark whether it understands a pipeline, on empty tables with the right columns; no query is started.
+"""Has Spark analyse a pipeline on empty tables with the right columns; no query is started.
 
-Every sink's graph is analysed as it would be for a run, with sources that have no rows, and then checked by the rules
-for streams (output modes, watermarks, joins), which Spark itself looks at only when a query starts. Several parts may
-be wrong; each is told once.
+The graph of each sink is analysed as for a run, with sources without rows, and checked by Spark's rules for streams
+(output modes, watermarks, joins), which Spark itself checks only at the start of a query. Each problem is reported
+once.
 """
 
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ _HEADERS = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
 def analyse(pipeline: Pipeline, session: "SparkSession | None" = None) -> list[tuple[int, str]]:
-    """What Spark has against the pipeline: the line of the file, and the reason with Spark's suggestion."""
+    """The problems that Spark finds: the line of the file, and the reason with Spark's suggestion."""
     settings = {**ENGINE_SETTINGS, **pipeline.spark}
     own = session is None
     if session is None:
@@ -51,9 +51,9 @@ def _problems_of(session: "SparkSession", pipeline: Pipeline, plan: PlannedQuery
 
 
 def _check_stream_rules(session: "SparkSession", built: BuiltQuery) -> None:
-    """What `start` would refuse: Spark's rules for streaming plans and output modes."""
+    """Spark's rules for streaming plans and output modes, which `start` checks."""
     if is_remote(session):
-        return  # the plan is on the server; the rules are looked at when a query starts there
+        return  # the plan is on the server, which checks the rules at the start of a query
     plan = built.rows._jdf.queryExecution().analyzed()
     jvm = session._jvm
     assert jvm is not None
@@ -62,7 +62,7 @@ def _check_stream_rules(session: "SparkSession", built: BuiltQuery) -> None:
 
 
 class EmptyFrames(Frames):
-    """The same graph over sources that have the right columns and no rows; only a registry is asked for its schemas."""
+    """The graph of a query with sources that have the right columns and no rows; only schemas are fetched."""
 
     def open_topic(self, source: TopicSource) -> "DataFrame":
         if decoded_by_source(source) or key_decoded_by_source(source):
@@ -91,7 +91,7 @@ def _columns(source: TopicSource) -> str:
 
 
 def _empty_stream(session: "SparkSession", source: TopicSource) -> "DataFrame":
-    """A stream that would never have a row: the rate source, with our columns in place of its own."""
+    """A stream without rows: the rate source with our columns."""
     return _with_columns(session.readStream.format("rate").load(), source)
 
 

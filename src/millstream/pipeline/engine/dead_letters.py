@@ -1,14 +1,10 @@
-"""Dead letters as records: what could not be read or routed, with headers that say of what, from where and why.
+"""Dead letters of a pipeline: records with headers for origin and reason, the queries that send them, and their count.
 
-Which query sends the dead letters of a source: exactly one, however many sinks read it.
+A source that decodes by itself sends bad records while it is read. Each sink reads its sources separately, so exactly
+one query sends the dead letters of a source, and the others leave bad records out.
 
-Sources that decode by themselves send bad records while they are read. Each sink reads its sources on its own, so all
-but one of them leave the bad records out.
-
-Counts the dead letters of a running pipeline, by reading their topic: whoever sent them, source or query.
-
-Records of the pipeline are known by their headers. A watch that cannot read (no permission, a broker away) is silent
-and tries again: it must never be the reason for which a pipeline ends.
+`DeadLetterWatch` counts dead letters of a running pipeline by reading their topic. If it cannot read (no permission, no
+broker), it tries again without an error, because it must not end a pipeline.
 """
 
 import threading
@@ -50,7 +46,7 @@ def of_route(pipeline: Pipeline, route: Route, rest: "DataFrame") -> "DataFrame"
 
 
 def of_source(pipeline: Pipeline, source: TopicSource, decoded: "DataFrame") -> "DataFrame":
-    """Records that the source's format could not read, byte for byte as they came."""
+    """Records that could not be decoded, unchanged."""
     from pyspark.sql.functions import col
 
     bad = decoded.where(f"{ERROR} IS NOT NULL")
@@ -61,7 +57,7 @@ def of_source(pipeline: Pipeline, source: TopicSource, decoded: "DataFrame") -> 
 def _headers(frame: "DataFrame", pipeline: str, step: str, reason: "Column") -> "Column":
     from pyspark.sql.functions import array, col, filter, lit, struct
 
-    told: dict[str, Column] = {
+    found: dict[str, Column] = {
         "millstream.pipeline": lit(pipeline),
         "millstream.step": lit(step),
         "millstream.reason": reason,
@@ -69,16 +65,16 @@ def _headers(frame: "DataFrame", pipeline: str, step: str, reason: "Column") -> 
     where = {"millstream.topic": TOPIC, "millstream.partition": PARTITION, "millstream.offset": OFFSET}
     for name, column in where.items():
         if column in frame.columns:
-            told[name] = col(column).cast("string")
-    entries = [struct(lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in told.items()]
+            found[name] = col(column).cast("string")
+    entries = [struct(lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in found.items()]
     return filter(array(*entries), lambda entry: entry["value"].isNotNull())
 
 
 def dead_letter_senders(pipeline: Pipeline, readers: Sequence[Sink | Route]) -> list[frozenset[str]]:
-    """For each reader the sources whose dead letters it sends.
+    """For each reader, the sources whose dead letters it sends.
 
-    Of the readers, in their order, the first that reads the source just once, since a source that is read on two ways
-    in a query (joined with itself, say) sends twice. Consoles come and go, so they are taken only if there is no other.
+    The first reader that reads the source only once: a query that reads it twice (joined with itself) would send twice.
+    A console is chosen only if there is no other reader.
     """
     steps: dict[str, Step] = {name: step for step in pipeline.steps for name in step.gives}
     found: list[set[str]] = [set() for _ in readers]
@@ -100,7 +96,7 @@ def _sends_letters(source: TopicSource) -> bool:
 
 
 def _ways_from(reader: Sink | Route, source: str, steps: Mapping[str, Step]) -> int:
-    """On how many ways a query comes to the source's stream; what `latest` reads is no stream."""
+    """How often a query reads the stream of a source; `latest` does not read it as a stream."""
     if isinstance(reader, Route):
         return _ways(reader.reads[0], source, steps)
     return _ways(reader.reads, source, steps)
@@ -116,7 +112,7 @@ def _ways(name: str, source: str, steps: Mapping[str, Step]) -> int:
 
 
 def _mentions(step: Step, name: str) -> int:
-    """How often a step reads one name: SQL may do so several times."""
+    """How often a step reads a name; SQL may read it several times."""
     if not isinstance(step, Sql):
         return 1
     return sum(table.name.lower() == name for table in table_mentions(step.query))
@@ -127,7 +123,7 @@ _FETCH_BYTES = 1 << 20
 
 
 class DeadLetterWatch:
-    """Follows the dead-letter topic from where it ends when the watch begins."""
+    """Follows the dead-letter topic from its end at the start of the run."""
 
     def __init__(self, pipeline: Pipeline, bootstrap: str | None = None) -> None:
         self._pipeline = pipeline.name
@@ -140,7 +136,7 @@ class DeadLetterWatch:
         self._thread = threading.Thread(target=self._run, name="dead-letter-watch", daemon=True)
 
     def start(self) -> None:
-        """Notes where the topic ends now, so that nothing that comes is missed; then follows in a thread."""
+        """Notes the end of the topic, then follows it in a thread."""
         try:
             self._note_ends()
         except WireError:
@@ -148,7 +144,7 @@ class DeadLetterWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Takes a last look, so that the final numbers are right."""
+        """Reads the topic a last time, for the final numbers."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=15.0)
@@ -210,10 +206,10 @@ class DeadLetterWatch:
             self._positions[partition] = following
 
     def _take(self, headers: list[dict[str, Any]] | None) -> None:
-        told = {each["key"]: each["value"] for each in headers or []}
-        if told.get("millstream.pipeline") != self._pipeline.encode():
+        found = {each["key"]: each["value"] for each in headers or []}
+        if found.get("millstream.pipeline") != self._pipeline.encode():
             return
-        self._by_step[(told.get("millstream.step") or b"").decode(errors="replace")] += 1
-        reason = told.get("millstream.reason")
+        self._by_step[(found.get("millstream.step") or b"").decode(errors="replace")] += 1
+        reason = found.get("millstream.reason")
         if reason:
             self._last_reason = reason.decode(errors="replace")

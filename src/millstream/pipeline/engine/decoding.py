@@ -1,14 +1,10 @@
-"""From records to typed rows: what a topic source's format and schema make of keys and values.
+"""Typed rows of topic sources: formats, schemas, the columns of the record, and the columns that a pipeline needs.
 
-JSON, Avro and Protobuf are decoded by the source itself, which also sends dead letters; CSV is decoded by Spark. Either
-way a record that is not what the file says has the reason in `_error` or goes elsewhere, and never ends a query.
+JSON, Avro and Protobuf are decoded by the source itself, which also sends dead letters; CSV is decoded by Spark. A bad
+record has the reason in `_error`, or becomes a dead letter; it never ends a query.
 
-The columns that every decoded topic source has beside its value's: of the record, not of what it says.
-
-Which of a record's columns a pipeline has a use for: each one that is not read makes the source faster.
-
-Spark cannot leave out columns of a Python source by itself, and `value` alone is read twice as fast as all of them.
-Where rows go to code or tables, whose use of them cannot be seen in the file, all are kept.
+Spark does not prune columns of a Python source, and `value` alone is read twice as fast as all columns. So only columns
+that the file mentions are read; all of them if rows go to code or tables.
 """
 
 import json
@@ -46,11 +42,11 @@ HEADERS = "_headers"
 ERROR = "_error"
 
 RECORD_COLUMNS = (KEY, TOPIC, PARTITION, OFFSET, TIMESTAMP, HEADERS, ERROR)
-"""Left out of what a topic sink writes as the value, and of the right side of a join."""
+"""Left out of the value of a topic sink, and of the right side of a join."""
 
 
 def quoted(*names: str) -> str:
-    """A column as SQL has it, whatever characters are in its name."""
+    """A column name quoted for SQL."""
     return ".".join(f"`{name.replace('`', '``')}`" for name in names)
 
 
@@ -61,7 +57,7 @@ RAW_KEY = "__key"
 
 
 def decoded_by_source(source: TopicSource) -> bool:
-    """Whether format("millstream") gives typed values, rather than bytes for Spark to decode."""
+    """Whether format("millstream") decodes the values."""
     return source.format in _REGISTERED
 
 
@@ -70,14 +66,14 @@ def key_decoded_by_source(source: TopicSource) -> bool:
 
 
 def decoded_by_spark(source: TopicSource) -> bool:
-    """Whether values are parsed by Spark; what it cannot read is then sent by a query of its own."""
+    """Whether Spark decodes the values; then another query sends the bad records."""
     return source.format is Format.CSV
 
 
 def source_options(pipeline: Pipeline, source: TopicSource, *, dead_letters: bool) -> dict[str, str]:
-    """The options of format("millstream") that have to do with formats.
+    """The options of format("millstream") for formats.
 
-    With `dead_letters` the source sends bad records where the file says; else it tells of them in `_error`.
+    With `dead_letters` the source sends bad records to the dead-letter topic; else they have the reason in `_error`.
     """
     options: dict[str, str] = {}
     if decoded_by_source(source):
@@ -100,7 +96,7 @@ def source_options(pipeline: Pipeline, source: TopicSource, *, dead_letters: boo
 
 
 def registry_options(pipeline: Pipeline) -> dict[str, str]:
-    """Where the schema registry is, for sources and sinks alike."""
+    """Options of the schema registry, for sources and sinks."""
     if pipeline.registry is None:
         return {}
     options = {"schema.registry.url": pipeline.registry.url}
@@ -111,7 +107,7 @@ def registry_options(pipeline: Pipeline) -> dict[str, str]:
 
 
 def decode(raw: "DataFrame", source: TopicSource, *, keep_bytes: bool = False) -> "DataFrame":
-    """Rows with the value's columns, the record's, and `_error`; with `keep_bytes` also key and value as they came."""
+    """Rows with the value's columns, the record's, and `_error`; with `keep_bytes` also the raw key and value."""
     from pyspark.sql.functions import coalesce, col, expr, lit, when
 
     if source.format is Format.RAW:
@@ -148,7 +144,7 @@ def decode(raw: "DataFrame", source: TopicSource, *, keep_bytes: bool = False) -
 
 
 def _key_expression(raw: "DataFrame", source: TopicSource) -> str:
-    """A key that is a single value in its schema comes as a struct of one field; it is that field."""
+    """A key whose schema is a single value is a struct of one field; the key is that field."""
     if source.key_format is Format.STRING:
         return "CAST(key AS STRING)"
     single = "key" in raw.columns and getattr(raw.schema["key"].dataType, "names", None) == ["key"]
@@ -162,7 +158,7 @@ def expr_or_star(text: str) -> "Column":
 
 
 def _parsed(source: TopicSource, frame: "DataFrame") -> "Column":
-    """The value by Spark's parser; what does not fit is told of in a column of its own, not thrown."""
+    """The value by Spark's parser; a value that does not fit is marked in a column, and raises no error."""
     from pyspark.sql.functions import from_csv
 
     options: Mapping[str, str] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
@@ -170,14 +166,14 @@ def _parsed(source: TopicSource, frame: "DataFrame") -> "Column":
 
 
 def good_rows(frame: "DataFrame", source: TopicSource) -> "DataFrame":
-    """What the steps get to see: bad records go elsewhere, unless the file keeps them."""
+    """The rows for the steps: without bad records, unless the file keeps them."""
     if ERROR not in frame.columns or source.bad_records is BadRecords.KEEP:
         return frame
     return frame.where(f"{ERROR} IS NULL").drop(ERROR)
 
 
 def value_columns(frame: "DataFrame") -> list[str]:
-    """The columns of a row that are its own, not its record's."""
+    """The columns of a row without those of the record."""
     return [name for name in frame.columns if name not in RECORD_COLUMNS]
 
 
@@ -192,14 +188,14 @@ _OF_RECORD = {
 
 
 def columns_to_read(pipeline: Pipeline, source: TopicSource) -> list[str]:
-    """For the source's option `columns`; those of a raw source are the user's business."""
+    """For the option `columns` of the source; not for a raw source."""
     used = _used(pipeline)
     possible = {name: column for name, column in _OF_RECORD.items() if name != HEADERS or source.headers}
     return ["value", *(column for name, column in possible.items() if used is None or name in used)]
 
 
 def _used(pipeline: Pipeline) -> set[str] | None:
-    """The record's columns that the file names; None if all may be used."""
+    """The columns of the record that the file mentions; None if all may be used."""
     if any(isinstance(step, Python | Stateful) for step in pipeline.steps):
         return None
     if any(isinstance(step, Route) and step.rest == REST_DEAD_LETTERS for step in pipeline.steps):

@@ -1,4 +1,4 @@
-"""What went wrong, said in terms of the pipeline's file: which part, which line, and what Spark makes of it."""
+"""Failures of a pipeline in terms of its file: the part, the line, and the reason from Spark or from user code."""
 
 import re
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ class Part:
 
 
 class PipelineFailedError(Exception):
-    """The pipeline cannot run, or does not any more; the text is for people, the code for the command's exit."""
+    """The pipeline cannot run, or failed; `exit_code` is for the command."""
 
     exit_code = 1
 
 
 class PartFailedError(PipelineFailedError):
-    """One part of the file is at fault: `line` is where, `reason` what Spark or the part's own code said."""
+    """A part of the file failed: its line, and the reason from Spark or user code."""
 
     def __init__(self, part: Part, reason: str, line: int | None = None) -> None:
         self.part = part
@@ -39,7 +39,7 @@ class PartFailedError(PipelineFailedError):
 
 @contextmanager
 def attributed_to(part: Part) -> Iterator[None]:
-    """Whatever Spark or the user's code says against this part becomes a PartFailedError with its line."""
+    """Raises errors of Spark and of user code as PartFailedError with the part and its line."""
     from pyspark.errors import PySparkException
 
     try:
@@ -64,14 +64,14 @@ _UNTELLING = frozenset(
 
 
 def spark_reason(error: BaseException) -> str:
-    """What a person needs of Spark's error: the cause, with Spark's suggestion, without plans and stack traces."""
+    """The cause in an error of Spark with Spark's suggestion, without plans and stack traces."""
     text = str(error).split("=== Streaming Query ===")[0]
-    told = _python_cause(text)
-    if told is not None:
-        return told
+    cause = _python_cause(text)
+    if cause is not None:
+        return cause
     causes = [(kind, what.strip()) for kind, what in _CAUSES.findall(text)]
     telling = [what for kind, what in causes if kind not in _UNTELLING and what]
-    # Spark's own errors carry their class in brackets and are sentences; what they were caused by rarely is.
+    # Spark's own errors have their class in brackets and are clear; their causes are often not.
     classed = [what for _, what in causes if what.startswith("[")]
     if not text.startswith("[") and (classed or telling):
         return _tidy(classed[-1] if classed else telling[-1])
@@ -79,7 +79,7 @@ def spark_reason(error: BaseException) -> str:
 
 
 def _python_cause(text: str) -> str | None:
-    """The last line of a Python traceback that a worker, or a source or sink of ours, sent along."""
+    """The last line of a Python traceback from a worker, source or sink."""
     if "Traceback (most recent call last)" not in text:
         return None
     last: str | None = None
@@ -90,7 +90,7 @@ def _python_cause(text: str) -> str | None:
                 last = f"{match[1]}: {match[2]}"
     if last is None:
         return None
-    # Errors of ours are sentences; the class before them says nothing more.
+    # Our errors are sentences, which do not need the class before them.
     kind, _, what = last.partition(": ")
     return what if kind.endswith("Error") and len(what.split()) > 4 else last
 
@@ -106,7 +106,7 @@ def _tidy(text: str) -> str:
 
 
 def _line_in(part: Part, error: BaseException) -> int | None:
-    """The line of the file for a mistake inside a SQL step, from where in the query Spark found it."""
+    """The line of the file for a mistake in a SQL step, from its position in the query."""
     if part.query is None:
         return None
     query = part.query.query

@@ -1,4 +1,4 @@
-"""The pipeline while it runs, for people: a table that is redrawn in a terminal, plain lines where there is none."""
+"""Progress of a running pipeline for people: a live table in a terminal, plain lines otherwise."""
 
 import sys
 import time
@@ -16,11 +16,11 @@ _NAMES = ("sink", "source")
 _LONG_COLUMNS = ("state", "watermark")
 _COLUMNS = ("sink", "source", "rows/s in", "lag", "rows/s out", "rows out", "batch", "took", *_LONG_COLUMNS)
 _WIDE = 112
-"""In fewer columns, state and watermark are told below the table."""
+"""In a narrower terminal, state and watermark are shown below the table."""
 
 
 class LiveView:
-    """Redraws a table of all queries; on something that is not a terminal, says a line now and then instead."""
+    """Redraws a table of all queries; without a terminal, prints a line from time to time."""
 
     def __init__(self, title: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console or Console(stderr=not sys.stdout.isatty(), highlight=False)
@@ -47,7 +47,7 @@ class LiveView:
             self._live.stop()
 
     def note(self, text: str) -> None:
-        """What goes on at large: starting, running, stopping."""
+        """Shows the phase: starting, running, stopping."""
         self._note = text
         if self._live is None:
             self._console.print(f"{self._title}: {text}")
@@ -67,7 +67,7 @@ class LiveView:
     def show_rows(
         self, sink: str, batch: int, columns: Sequence[str], rows: Sequence[Sequence[str]], total: int
     ) -> None:
-        """What a console sink has to say, above the table."""
+        """Prints rows of a console sink, above the table."""
         self._console.print(f"{sink}, batch {batch}", style="bold")
         table = Table(box=None, pad_edge=False)
         for column in columns:
@@ -89,7 +89,7 @@ class LiveView:
         wide = self._console.width >= _WIDE
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for name in _COLUMNS if wide else _COLUMNS[: -len(_LONG_COLUMNS)]:
-            # Where there is little room, half a number is worse than none: only names may be cut.
+            # Only names may be truncated, never numbers.
             if name in _NAMES:
                 table.add_column(name, overflow="ellipsis")
             elif name == "watermark":
@@ -106,11 +106,13 @@ class LiveView:
             if not wide:
                 parts += [Text(line) for line in map(_state_line, self._queries.values()) if line]
         if self._dead_letters:
-            told = ", ".join(f"{step} {count:,}" for step, count in self._dead_letters.items())
-            parts.append(Text(f"dead letters: {told}" + (f" (last: {self._last_reason})" if self._last_reason else "")))
+            shown = ", ".join(f"{step} {count:,}" for step, count in self._dead_letters.items())
+            parts.append(
+                Text(f"dead letters: {shown}" + (f" (last: {self._last_reason})" if self._last_reason else ""))
+            )
         late = sum(progress.dropped_late_rows for progress in self._queries.values())
         if late:
-            parts.append(Text(f"left out as too late: {late:,} rows"))
+            parts.append(Text(f"dropped as too late: {late:,} rows"))
         parts += [Text(f"{each.sink}: {each.error}", style="red") for each in self._queries.values() if each.error]
         return Group(*parts)
 
@@ -149,11 +151,11 @@ def _watermark(progress: QueryProgress) -> str:
 
 
 def _state_line(progress: QueryProgress) -> str:
-    """What a narrow table has no room for."""
+    """State and watermark, for a narrow terminal."""
     state = f"state {_state(progress)}" if progress.state_rows is not None else ""
     watermark = f"watermark {_watermark(progress)}" if progress.watermark else ""
-    told = ", ".join(filter(None, (state, watermark)))
-    return f"{progress.sink}: {told}" if told else ""
+    shown = ", ".join(filter(None, (state, watermark)))
+    return f"{progress.sink}: {shown}" if shown else ""
 
 
 def size_text(size: float) -> str:

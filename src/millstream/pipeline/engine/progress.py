@@ -1,7 +1,4 @@
-"""What Spark reports after each batch, as the numbers that people and metrics want.
-
-Progress as Prometheus reads it: a small page in the text format, served while the pipeline runs.
-"""
+"""Progress of queries from Spark's reports, for people, state files and Prometheus."""
 
 import json
 import math
@@ -24,7 +21,7 @@ Report = Mapping[str, Any]
 
 @dataclass
 class ProgressTracker:
-    """The story of one query so far; `add` takes the next report of Spark."""
+    """The progress of one query; `add` takes the next report of Spark."""
 
     plan: PlannedQuery
     sources: Sequence[TopicSource]
@@ -45,7 +42,7 @@ class ProgressTracker:
         return self.current.batch
 
     def add(self, report: Report) -> bool:
-        """Whether it was new; idle reports change rates and lags, and no totals."""
+        """Returns whether the report was new. Reports of an idle query change rates and lags, not totals."""
         identity = (int(report["batchId"]), str(report["timestamp"]))
         if identity in self._seen:
             return False
@@ -87,7 +84,8 @@ class ProgressTracker:
             name = self._name_of(index, entry)
             rows = _number(entry.get("numInputRows"))
             same = found.get(name)
-            # A source that a query reads twice (joined with itself) is one line; its lag is that of the slower reader.
+            # A source that a query reads twice (joined with itself) is shown once; its lag is that of the slower
+            # reader.
             lag = _lag(entry)
             found[name] = SourceProgress(
                 source=name,
@@ -99,7 +97,7 @@ class ProgressTracker:
         return tuple(found.values())
 
     def _name_of(self, index: int, entry: Report) -> str:
-        """By the topics in its offsets; Spark's order of sources follows the optimised plan, not the file."""
+        """By the topics in its offsets; Spark orders sources by the optimised plan, not by the file."""
         topics = set(_offsets(entry.get("endOffset")))
         for source in self.sources:
             if topics and source.topics and topics <= set(source.topics):
@@ -124,7 +122,7 @@ def _offsets(document: Any) -> dict[str, dict[str, int]]:
 
 
 def _lag(entry: Report) -> int | None:
-    """Records that are there and not read; None for sources that do not say."""
+    """The number of unread records; None if the source does not report it."""
     end, latest = _offsets(entry.get("endOffset")), _offsets(entry.get("latestOffset"))
     if not latest:
         return None
@@ -136,12 +134,12 @@ def _lag(entry: Report) -> int | None:
 
 
 def _observed(report: Report) -> int | None:
-    told = (report.get("observedMetrics") or {}).get(OBSERVED)
-    return None if not told else _number(told.get("rows"))
+    observed = (report.get("observedMetrics") or {}).get(OBSERVED)
+    return None if not observed else _number(observed.get("rows"))
 
 
 def _rate(report: Report, rows: int) -> float:
-    """Rows per second since the batch before; of the first batch, while it ran."""
+    """Rows per second since the previous batch; for the first batch, during its run."""
     if rows == 0:
         return 0.0
     for name in ("inputRowsPerSecond", "processedRowsPerSecond"):

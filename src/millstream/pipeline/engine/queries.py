@@ -1,8 +1,6 @@
-"""The streaming queries of a pipeline: one for each sink, and for each place that dead letters come from.
+"""The streaming queries of a pipeline: one for each sink and for each origin of dead letters, and their DataFrames.
 
-The graph of one query: every source, step and branch that its sink needs, as a DataFrame under its name.
-
-A query has a Spark session of its own (they share the cluster), so that its names are tables for its SQL alone.
+Each query has its own Spark session (on the same cluster), so that its names are tables for its SQL alone.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Frames:
-    """Builds frames when they are first asked for; each once."""
+    """The DataFrames of one query by name, each built once on first use."""
 
     def __init__(
         self,
@@ -66,7 +64,7 @@ class Frames:
         self._directory = Path(pipeline.file).absolute().parent
         self.group_of = group_of
         self.letters_of = letters_of
-        """The sources whose dead letters this query sends; another one does so for the rest."""
+        """The sources whose dead letters this query sends; other queries send the rest."""
         self._sources: dict[str, Source] = {source.name: source for source in pipeline.sources}
         self._steps: dict[str, Step] = {name: step for step in pipeline.steps for name in step.gives}
         self._built: dict[str, DataFrame] = {}
@@ -132,7 +130,7 @@ class Frames:
                 return steps.stateful(step, inputs[0], self._directory)
 
     def _put(self, name: str, frame: "DataFrame") -> None:
-        # Over Connect this is the first time that Spark looks at the frame: its mistakes are told here.
+        # Over Connect, Spark analyses the frame only here, and raises errors.
         frame.schema  # noqa: B018
         frame.createOrReplaceTempView(name)
         self._built[name] = frame
@@ -142,7 +140,7 @@ class Frames:
         return topic_stream(self.session, self.pipeline, source, group=self.group_of(source), send_letters=letters)
 
     def open_bad_records(self, source: TopicSource) -> "DataFrame":
-        """The source with its bad records, each as it came and with the reason."""
+        """The source with its bad records, unchanged and with the reason."""
         return topic_stream(self.session, self.pipeline, source, group=self.group_of(source), keep_bad=True)
 
     def open_table(self, source: TableSource) -> "DataFrame":
@@ -153,16 +151,16 @@ class Frames:
 
 
 OBSERVED = "millstream"
-"""The name of the observation that counts what a query gives to its sink."""
+"""The name of the observation that counts the rows of a sink."""
 
 
 @dataclass(frozen=True)
 class PlannedQuery:
-    """A query that has a name and a checkpoint, and no DataFrame yet."""
+    """A query with a name and a checkpoint, without a DataFrame."""
 
     name: str
     sink: str
-    """For people: the sink's name in the file, or whose dead letters these are."""
+    """The name of the sink, or the origin of the dead letters, for people."""
     part: Part
     of: Sink | Route | TopicSource
     trigger: Trigger
@@ -174,7 +172,7 @@ class PlannedQuery:
 
 @dataclass
 class BuiltQuery:
-    """A query that Spark has understood; not yet started."""
+    """A query that Spark has analysed; not started."""
 
     plan: PlannedQuery
     frames: Frames
@@ -190,7 +188,7 @@ class StartedQuery:
 
 
 def planned_queries(pipeline: Pipeline, *, available_now: bool = False) -> list[PlannedQuery]:
-    """In the order of the file, dead letters last."""
+    """The queries in the order of the file, dead letters last."""
     override = Trigger(kind=TriggerKind.AVAILABLE_NOW) if available_now else None
     usual = override or pipeline.trigger
     routes = list(_routes_with_dead_letters(pipeline))
@@ -232,7 +230,7 @@ def _routes_with_dead_letters(pipeline: Pipeline) -> Iterator[tuple[str, Route]]
 
 
 def _sources_with_dead_letters(pipeline: Pipeline) -> Iterator[tuple[str, TopicSource]]:
-    """Those whose records Spark decodes; where the source decodes, it also sends dead letters by itself."""
+    """The sources whose records Spark decodes; other sources send dead letters themselves."""
     read_as_tables = {name for step in pipeline.steps if isinstance(step, Latest) for name in step.reads}
     others = {name for step in pipeline.steps if not isinstance(step, Latest) for name in step.reads}
     streamed = others | {sink.reads for sink in pipeline.sinks}
@@ -251,7 +249,7 @@ def build(
     show: sinks.ShowRows | None,
     make_frames: type[Frames] = Frames,
 ) -> BuiltQuery:
-    """The DataFrames of a query and its writer; PartFailedError names the part of the file that Spark refuses."""
+    """Builds the DataFrames and the writer of a query; PartFailedError names the part that Spark refuses."""
     of = plan.of
     owner = of if not isinstance(of, TopicSource) else None
 
@@ -282,11 +280,11 @@ def build(
 
 
 def _counted(rows: "DataFrame") -> "DataFrame":
-    """Python sinks do not tell Spark how many rows they took; this does, in the query's progress."""
+    """Counts rows in the query's progress, because Python sinks do not report their number."""
     from pyspark.sql.functions import count, lit
 
     counted = rows.observe(OBSERVED, count(lit(1)).alias("rows"))
-    counted.schema  # noqa: B018  # over Connect, mistakes are told only now
+    counted.schema  # noqa: B018  # over Connect, errors are raised only here
     return counted
 
 

@@ -1,9 +1,7 @@
-"""Runs a pipeline from start to end: Spark and the brokers are made ready at once, then queries run until all is done.
+"""Runs a pipeline: prepares Spark and the topics, starts the queries, and reports until all are done.
 
-Progress goes to the live view (or as JSON lines to stdout), to the state files that `pipeline status` reads, and to the
-Prometheus page if there is one.
-
-What a pipeline needs of the brokers before it starts: they answer, and its topics are there.
+Progress goes to the live view (or as JSON lines to stdout), to the state files for `pipeline status`, and to the
+Prometheus page.
 """
 
 import json
@@ -36,28 +34,28 @@ if TYPE_CHECKING:
     from millstream.pipeline.engine.queries import BuiltQuery, PlannedQuery, StartedQuery
 
 
-_ANSWER_WITHIN_S = 15.0
+_RESPONSE_TIMEOUT_S = 15.0
 
 
 class NoBrokerError(PipelineFailedError):
-    """Nobody answers at the pipeline's bootstrap address, or those who do refuse us."""
+    """No broker responds at the bootstrap address, or it refuses the connection."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsReady:
-    """What was made on the way."""
+    """The topics that were created."""
 
     created: tuple[str, ...]
 
 
 def prepare_topics(pipeline: Pipeline, *, bootstrap: str | None = None) -> TopicsReady:
-    """Topics that are read must be there; those that are written to are made, with the brokers' defaults."""
+    """Topics of sources must exist; missing topics of sinks are created with the brokers' defaults."""
     where = bootstrap or pipeline.bootstrap
     try:
         with Cluster(
-            where, pipeline.connection, client_id=f"pipeline-{pipeline.name}", timeout_s=_ANSWER_WITHIN_S
+            where, pipeline.connection, client_id=f"pipeline-{pipeline.name}", timeout_s=_RESPONSE_TIMEOUT_S
         ) as cluster:
             there = set(cluster.topics())
             _check_sources(pipeline, there, where)
@@ -75,7 +73,7 @@ def _check_sources(pipeline: Pipeline, there: set[str], where: str) -> None:
                 raise PartFailedError(
                     Part("source", source.name, source.line),
                     f"there is no topic {topic!r} at {where}; {nearest(topic, there, noun='there are')} "
-                    f"(`millstream topic create {topic}` makes it)",
+                    f"(`millstream topic create {topic}` creates it)",
                 )
 
 
@@ -98,19 +96,19 @@ def _create_missing(cluster: Cluster, pipeline: Pipeline, there: set[str]) -> It
 
 DEFAULT_MASTER = "local[*]"
 
-# Rows are what a pipeline is fed; one that cannot be cast is null, or a dead letter, and no reason to end.
+# A value that cannot be cast is null, or a dead letter, and does not end the pipeline.
 ENGINE_SETTINGS = {**STREAM_SETTINGS, "spark.sql.ansi.enabled": "false"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What the command line says about one run."""
+    """The options of a run."""
 
     master: str | None = None
     remote: str | None = None
     checkpoint_dir: str | None = None
     once: bool = False
-    """Process what is there and end, whatever the file's trigger says."""
+    """Process the available records and end, whatever the trigger of the file."""
     json: bool = False
     metrics_port: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -119,7 +117,7 @@ class RunOptions:
     short_lived: bool = False
     """For a run of a minute or two: Spark's JVM is tuned to start fast."""
     grace_s: float = 120.0
-    """How long a batch may go on after a stop was asked for."""
+    """How long a batch may continue after a request to stop."""
 
 
 def run_pipeline(
@@ -131,11 +129,11 @@ def run_pipeline(
     view: LiveView | None = None,
     listener: Callable[[QueryProgress], None] | None = None,
 ) -> RunResult:
-    """Run until all is processed, or a stop is asked for. Raises PipelineFailedError with what to tell the user.
+    """Runs until all is processed, or a stop is requested. Raises PipelineFailedError with a text for the user.
 
     session   an open one to run in, which is left open; otherwise one is started, and ended with the run
-    stop      where others ask this run to stop; Ctrl-C, SIGTERM and `pipeline stop` do so as well
-    listener  is told of each query's progress after every batch
+    stop      requests this run to stop; so do Ctrl-C, SIGTERM and `pipeline stop`
+    listener  gets the progress of each query after every batch
     """
     return _Run(pipeline, options or RunOptions(), session, stop or StopSignal(), view, listener).run()
 
@@ -159,7 +157,7 @@ class _Run:
         self._view = view or LiveView(pipeline.name)
         self._board = PipelineMetrics(pipeline.name)
         self._letters = DeadLetterWatch(pipeline)
-        self._told_letters: Mapping[str, int] = {}
+        self._reported_letters: Mapping[str, int] = {}
 
     def run(self) -> RunResult:
         details = {"master": self._options.remote or self._options.master or DEFAULT_MASTER}
@@ -174,7 +172,7 @@ class _Run:
             return self._run_queries(running, stack)
 
     def _run_queries(self, running: Running, stack: ExitStack) -> RunResult:
-        # The JVM takes seconds to start; meanwhile the brokers are asked, and Python reads what it needs of PySpark.
+        # The JVM takes seconds to start; meanwhile topics are checked and PySpark is imported.
         starting = None if self._session is not None else self._start_spark()
         prepared = prepare_topics(self._pipeline)
         self._letters.start()
@@ -182,7 +180,7 @@ class _Run:
         for topic in prepared.created:
             self._say("created", topic=topic)
         session = self._session if starting is None else self._await(starting)
-        if session is None:  # asked to stop before Spark was there
+        if session is None:  # stopped before Spark was ready
             return RunResult.STOPPED
         if starting is not None:
             stack.callback(_end_session, session)
@@ -195,7 +193,7 @@ class _Run:
         finally:
             supervisor.abandon()
         self._letters.close()
-        self._tell_letters()
+        self._report_dead_letters()
         self._say("stopped" if ending is RunResult.STOPPED else "finished")
         return ending
 
@@ -236,7 +234,7 @@ class _Run:
         plans = planned_queries(self._pipeline, available_now=self._options.once)
         show = None if self._options.remote is not None or is_remote(session) else self._show_rows
         settings = {**ENGINE_SETTINGS, **self._pipeline.spark, **self._options.settings}
-        # All are understood before the first is started: a mistake in the last sink must not leave the first half done.
+        # All queries are built before the first one starts, so that a mistake in the last sink starts none.
 
         def built_now(plan: "PlannedQuery") -> "BuiltQuery":
             return build(own_session(session, settings), self._pipeline, plan, show=show)
@@ -275,20 +273,20 @@ class _Run:
             self._listener(progress)
 
     def _tick(self, running: Running) -> None:
-        self._tell_letters()
+        self._report_dead_letters()
         if self._stop.asked and running.state.phase is Phase.RUNNING:
             running.update(phase=Phase.STOPPING)
-            self._say("stopping after the batch; ask again to stop at once")
+            self._say("stopping after the batch; repeat to stop at once")
 
-    def _tell_letters(self) -> None:
-        told = self._letters.by_step
-        self._board.show_dead_letters(told)
-        self._view.show_dead_letters(told, self._letters.last_reason)
-        if told != self._told_letters:
-            self._told_letters = told
+    def _report_dead_letters(self) -> None:
+        counts = self._letters.by_step
+        self._board.show_dead_letters(counts)
+        self._view.show_dead_letters(counts, self._letters.last_reason)
+        if counts != self._reported_letters:
+            self._reported_letters = counts
             if self._options.json:
                 reason = self._letters.last_reason
-                self._say("dead_letters", by_step=told, total=sum(told.values()), last_reason=reason)
+                self._say("dead_letters", by_step=counts, total=sum(counts.values()), last_reason=reason)
 
     def _show_rows(self, sink: str, batch: int, columns: list[str], rows: list[list[str]], total: int) -> None:
         if self._options.json:
@@ -325,7 +323,7 @@ class _Run:
 
 
 def own_session(session: "SparkSession", settings: Mapping[str, str]) -> "SparkSession":
-    """A session for one query, with names of its own; over Connect it begins without our settings."""
+    """A session for one query with its own names; over Connect it starts without our settings."""
     own = session.newSession()
     for name, value in settings.items():
         if name.startswith("spark.sql.") and own.conf.isModifiable(name):
@@ -356,7 +354,7 @@ def _ui_of(session: "SparkSession") -> str | None:
 
 
 def _end_session(session: "SparkSession") -> None:
-    """The end of a session must not hide why a run failed."""
+    """Ends the session; errors are ignored, so that they do not hide the failure of a run."""
     try:
         session.stop()
     except Exception as error:
@@ -366,7 +364,7 @@ def _end_session(session: "SparkSession") -> None:
 
 @contextmanager
 def _signals_ask(stop: StopSignal) -> Iterator[None]:
-    """Ctrl-C and SIGTERM ask to stop; only the main thread may say so."""
+    """Ctrl-C and SIGTERM request a stop; only the main thread can set handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -381,5 +379,5 @@ def _signals_ask(stop: StopSignal) -> Iterator[None]:
 
 
 def log_file_of(pipeline: str) -> Path:
-    """Where Spark's own warnings of a run are."""
+    """The file with Spark's warnings of a run."""
     return state_directory(pipeline) / "spark.log"

@@ -1,4 +1,4 @@
-"""Sinks of a pipeline: the rows as each sink wants them, and the writer that takes them there."""
+"""Sinks of a pipeline: rows in the columns of each sink, and the writer."""
 
 import re
 from collections.abc import Callable
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 ShowRows = Callable[[str, int, list[str], list[list[str]], int], None]
-"""Of a console sink: its name, the batch, the columns, some rows as text, and how many there were."""
+"""Arguments: name of a console sink, batch, columns, some rows as text, and the total number."""
 
 _REGISTERED = (Format.AVRO, Format.PROTOBUF)
 _WRITER_COLUMNS = ("topic", "key", "value", "headers", "partition", "timestamp")
 
 
 def topic_rows(sink: TopicSink, frame: "DataFrame") -> "DataFrame":
-    """key, value, headers, timestamp: as the writer takes them."""
+    """The columns of the writer: key, value, headers, timestamp."""
     from pyspark.sql.functions import array, col, expr, lit, struct, to_json
 
     columns: dict[str, Column]
@@ -28,7 +28,7 @@ def topic_rows(sink: TopicSink, frame: "DataFrame") -> "DataFrame":
         named = [name for name in frame.columns if name in _WRITER_COLUMNS and name != "topic"]
         columns = {name: col(quoted(name)) for name in named}
         if "partition" in columns and "offset" in frame.columns:
-            # Rows of a raw source: the partition is where a record was, not where it is to go.
+            # Rows of a raw source have the partition of the source, not of the target.
             del columns["partition"]
     else:
         columns = {}
@@ -84,14 +84,14 @@ def table_writer(sink: TableSink, rows: "DataFrame") -> "DataStreamWriter":
 
 
 def console_writer(sink: ConsoleSink, rows: "DataFrame", show: ShowRows | None) -> "DataStreamWriter":
-    """Rows shown by us; over Connect the function would run on the server, so Spark's own console is used there."""
+    """Shows rows in the live view; over Connect the function would run on the server, so Spark's console is used."""
     if show is None:
         writer = rows.writeStream.format("console")
         return writer.option("numRows", sink.rows).option("truncate", str(sink.truncate).lower())
     shown = show
 
     def show_batch(batch: "DataFrame", batch_id: int) -> None:
-        # Kept while it is looked at twice: reading a source again would send its dead letters again.
+        # Persisted, because a second read of a source would send its dead letters again.
         batch.persist()
         try:
             total = batch.count()

@@ -1,7 +1,4 @@
-"""Steps of a pipeline as DataFrames: a function for each kind but joins, which are next door.
-
-Joins: of two streams within a time, and of a stream with a table.
-"""
+"""Steps of a pipeline as DataFrames: a function for each kind."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,11 +40,11 @@ def with_watermark(frame: "DataFrame", step: StepBase) -> "DataFrame":
 
 
 def python(step: Python, frames: Sequence["DataFrame"], directory: Path) -> "DataFrame":
-    """Whatever the user's function makes of the frames, as long as it is a DataFrame."""
+    """The DataFrame that the user's function returns."""
     function = load(step.function, directory)
     result = function(*frames, **step.arguments)
     if not hasattr(result, "writeStream"):
-        raise TypeError(f"{step.function} must give a DataFrame, and gave {type(result).__name__}")
+        raise TypeError(f"{step.function} must return a DataFrame, and returned {type(result).__name__}")
     return _as_frame(result)
 
 
@@ -88,7 +85,7 @@ def dedup(step: Dedup, frame: "DataFrame") -> "DataFrame":
 
 
 def branches(step: Route, frame: "DataFrame") -> dict[str | None, "DataFrame"]:
-    """Each branch's rows by its name; under None those that no branch takes. A condition that is null is not true."""
+    """The rows of each branch by name; under None the rows that no branch takes. A null condition is not true."""
     from pyspark.sql.functions import expr
 
     cases = " ".join(f"WHEN ({branch.condition}) THEN {index}" for index, branch in enumerate(step.branches))
@@ -106,7 +103,7 @@ def branches(step: Route, frame: "DataFrame") -> dict[str | None, "DataFrame"]:
 
 
 def stateful(step: Stateful, frame: "DataFrame", directory: Path) -> "DataFrame":
-    """transformWithStateInPandas; the state is RocksDB's, as the session's settings say."""
+    """transformWithStateInPandas with the state in RocksDB, by the settings of the session."""
     processor = load(step.processor, directory)
     made: Any = processor(**step.arguments)
     return (
@@ -132,9 +129,9 @@ _SPARK_TYPES = {
 
 
 def joined(step: Join, left: "DataFrame", right: "DataFrame") -> "DataFrame":
-    """Keys of one name are one column; other names that both have get the right side's name in front.
+    """Keys of the same name become one column; other common names get the name of the right side as a prefix.
 
-    Of what the record was (`_offset` and the like) the left side's is kept.
+    Columns of the record (`_offset` and others) are those of the left side.
     """
     from pyspark.sql.functions import expr
 
@@ -158,7 +155,7 @@ def _columns(step: Join, left: list[str], right: list[str]) -> list[str]:
     columns = []
     for name in left:
         if name in shared_keys and left_may_miss:
-            # The key is known all the same.
+            # The key is in the other side.
             columns.append(f"coalesce({quoted('l', name)}, {quoted('r', name)}) AS {quoted(name)}")
         else:
             columns.append(f"{quoted('l', name)} AS {quoted(name)}")

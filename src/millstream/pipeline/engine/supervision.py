@@ -1,4 +1,4 @@
-"""Watches the queries of a running pipeline: reports on them, stops them after a batch, ends all when one fails."""
+"""Supervises the queries of a running pipeline: reports progress, stops them after a batch, ends all if one fails."""
 
 import json
 import os
@@ -16,20 +16,20 @@ from millstream.pipeline.state import QueryProgress
 
 _POLL_S = 0.25
 _STARTS = 9
-# Spark gives a new Python process ten seconds to answer, which on a busy machine is not enough; nothing is wrong then.
-# A query starts such a process for each of its sources, so few are started at once.
+# Spark waits ten seconds for a new Python process, which is not enough on a busy machine; then the query is started
+# again. A query starts such a process for each source, so few queries are started at once.
 _SLOW_PYTHON = "Python worker failed to connect back"
 
 
 class RunResult(Enum):
-    """How a run came to its end."""
+    """How a run ended."""
 
-    FINISHED = "all that was there has been processed"
+    FINISHED = "all available records were processed"
     STOPPED = "stopped"
 
 
 class StopMode(Enum):
-    """How a run is asked to end."""
+    """How a run is requested to stop."""
 
     NONE = 0
     AFTER_BATCH = 1
@@ -37,7 +37,7 @@ class StopMode(Enum):
 
 
 class StopSignal:
-    """Where signals, `pipeline stop` and tests ask a run to end; asking twice means now."""
+    """A request to stop, by signals, `pipeline stop` or tests; a second request means now."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -64,7 +64,7 @@ class StopSignal:
 
 @dataclass
 class Watched:
-    """One query, and what is known of it."""
+    """A query and its progress."""
 
     query: StartedQuery
     book: ProgressTracker
@@ -81,7 +81,7 @@ class Watched:
 
 
 class Supervisor:
-    """`watch` returns when all queries have ended as they should, and raises when one failed."""
+    """`watch` returns when all queries have ended, and raises if one failed."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Supervisor:
         self._stopping_since: float | None = None
 
     def add(self, watched: Watched) -> None:
-        """Take a query that was just started into care; waits while too many are still coming up."""
+        """Adds a started query; waits while too many queries are initialising."""
         self._watched.append(watched)
         at_once = max(1, (os.cpu_count() or 2) // 2)
         while self._initialising() >= at_once and self._stop.mode is StopMode.NONE:
@@ -125,7 +125,7 @@ class Supervisor:
             self._stop.wait(_POLL_S)
 
     def abandon(self) -> None:
-        """End what still runs, because of a failure elsewhere."""
+        """Stops all running queries after a failure."""
         for each in self._watched:
             if not each.ended:
                 each.ended = True
@@ -157,7 +157,7 @@ class Supervisor:
         self._say(each, None)
 
     def _rebuild_if_outdated(self, each: Watched) -> None:
-        """A query that joins a table which has changed: built anew between two batches, it reads the table again."""
+        """Rebuilds a query between two batches if a table that it joins has changed."""
         tables = each.query.frames.tables
         if self._stop.mode is not StopMode.NONE or not tables.are_outdated():
             return
@@ -184,19 +184,19 @@ class Supervisor:
                 self._report(each.book.current, report)
 
     def _go_on_stopping(self) -> None:
-        """A query is stopped between two batches: when it waits for data, or when it has just reported one."""
+        """Stops each query between two batches: when it waits for data, or has just reported one."""
         now = self._clock()
         if self._stopping_since is None:
             self._stopping_since = now
             for each in self._watched:
                 each.stopping_since_batch = each.book.newest_batch
-        patience_is_over = self._stop.mode is StopMode.NOW or now - self._stopping_since > self._grace_s
+        timeout_is_over = self._stop.mode is StopMode.NOW or now - self._stopping_since > self._grace_s
         for each in self._watched:
             if each.ended:
                 continue
             assert each.stopping_since_batch is not None
             between = not each.query.handle.status["isTriggerActive"]
-            if between or patience_is_over or each.book.newest_batch > each.stopping_since_batch:
+            if between or timeout_is_over or each.book.newest_batch > each.stopping_since_batch:
                 _stop_quietly(each.query)
                 self._take_reports(each)
                 each.ended = True
@@ -221,7 +221,7 @@ def _as_report(progress: Any) -> Report | None:
 
 
 def _stop_quietly(query: StartedQuery) -> None:
-    """What a query says while it is interrupted is of no use; whether it had failed was looked at before."""
+    """Stops a query. Errors of the interruption are ignored; failures were checked before."""
     try:
         query.handle.stop()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Spark sessions: where Spark and Java are, and how a session starts."""
+"""Spark sessions: finding Spark and Java, and starting a session."""
 
 from millstream.spark.session.session import start_session
 

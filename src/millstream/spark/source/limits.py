@@ -1,13 +1,8 @@
-"""How much of what waits goes into the next micro-batch; arithmetic only.
+"""The size of a micro-batch and of its tasks: limits by offsets and bytes, and ranges that are split.
 
-A limit is shared out in proportion to what each partition has, as spark-sql-kafka does, and no partition starves.
-
-How many bytes an offset stands for, from a look at the batches where a query would read on.
-
-The look is one small fetch per partition that has records pending_offsets; only headers of batches are read. Bytes are
-as stored, so compressed; gaps in the offsets (compaction, transactions) count, as they do in the offsets themselves.
-
-The stretches of partitions that tasks read: one per partition, or more where options ask for smaller ones.
+A limit is shared in proportion to the pending offsets of each partition, as in spark-sql-kafka; each partition with
+pending records gets at least one offset. Bytes per offset are estimated from the batch headers of one small fetch per
+partition. Bytes are as stored (compressed); gaps in offsets (compaction, transactions) count as offsets.
 """
 
 import math
@@ -25,7 +20,7 @@ Offsets = Mapping[TopicPartition, int]
 
 
 def pending_offsets(starts: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
-    """How many offsets each partition has to read; those with none are left out."""
+    """The number of pending offsets of each partition that has some."""
     return {each: end - starts[each] for each, end in ends.items() if each in starts and end > starts[each]}
 
 
@@ -65,7 +60,7 @@ _SHORTEST = 61
 
 
 class Frame(NamedTuple):
-    """Where one record batch is, and what it holds."""
+    """The offsets and the size of a record batch."""
 
     base_offset: int
     last_offset: int
@@ -73,19 +68,19 @@ class Frame(NamedTuple):
 
 
 def frames(data: memoryview) -> Iterator[Frame]:
-    """The batches of a fetch from their headers alone, the last one too where it is cut off."""
+    """The batches of a fetch by their headers, the last one even if it is cut off."""
     position, end = 0, len(data)
     while end - position >= _SHORTEST:
         base, length = _HEADER.unpack_from(data, position)
         (delta,) = _LAST_OFFSET_DELTA.unpack_from(data, position + _LAST_OFFSET_DELTA_AT)
         if length < _SHORTEST - _HEADER.size or delta < 0:
-            return  # the decoder tells what is wrong with it
+            return  # the decoder reports the error
         yield Frame(base, base + delta, _HEADER.size + length)
         position += _HEADER.size + length
 
 
 class ByteRates:
-    """Bytes per offset of each partition where the query is now; asked for once per place."""
+    """Bytes per offset at the current position of each partition; fetched once per position."""
 
     def __init__(self, cluster: Cluster, *, read_committed: bool) -> None:
         self._cluster = cluster
@@ -109,7 +104,7 @@ class ByteRates:
                 partition, offset, max_bytes=LOOK_BYTES, max_wait_ms=0, read_committed=self._read_committed
             )
         except WireError:
-            return None  # a limit is an estimate; whether the partition can be read, the tasks will tell
+            return None  # only an estimate is missing; the tasks report whether the partition can be read
         seen = list(frames(fetched.data))
         if not seen:
             return None
@@ -128,7 +123,7 @@ class Range(InputPartition):
 
     @property
     def size(self) -> int:
-        """An upper bound of the records in it: compaction and transactions leave gaps."""
+        """An upper bound of the records in it, because of gaps."""
         return self.stop - self.start
 
     def __str__(self) -> str:
@@ -144,7 +139,7 @@ def split_ranges(
         whole = [part for each in whole for part in _cut(each, math.ceil(each.size / max_records))]
     if min_partitions is None or len(whole) >= min_partitions:
         return whole
-    # Small ranges stay as they are; the others share what is left of the wanted number by their size.
+    # Small ranges are not split; the others share the remaining number of tasks by their size.
     total = sum(each.size for each in whole)
     large = [each for each in whole if _parts(each.size, total, min_partitions) > 1]
     total_large = sum(each.size for each in large)

@@ -1,11 +1,8 @@
-"""The partitions of a query as the cluster has them now: which exist, of which topics, where they begin and end.
+"""The partitions of a query as the cluster has them: topics, offsets, and records that are gone.
 
-Records that are gone before a query read them: how that is told from a gap, and what is said of it.
-
-What counts: the log begins behind the query's offset (retention, DeleteRecords), the log ends before it (an unclean
-election), a partition or topic was deleted, a topic was deleted and created anew. What does not: offsets that
-compaction, transactions or their markers leave out; topics that the query does not ask for any more; topics that are
-new to it, wherever they begin.
+Data loss: the log starts after the query's offset (retention, DeleteRecords) or ends before it (an unclean election); a
+partition or topic was deleted; a topic was recreated. Not data loss: offsets missing because of compaction or
+transactions; topics that the query does not read any more; topics that are new to the query.
 """
 
 import logging
@@ -22,22 +19,22 @@ from millstream.spark.source.positions import Resolver, named
 _log = logging.getLogger("millstream.spark")
 
 METADATA_AGE_S = 1.0
-"""How old the list of topics may be: new partitions are noticed after that time."""
+"""Age after which the list of topics is fetched again, and new partitions are found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What exists of a subscription."""
+    """The existing topics and partitions of a subscription."""
 
     partitions: frozenset[TopicPartition]
     ids: Mapping[str, str]
-    """By topic; empty where brokers are too old to have ids."""
+    """By topic; an id is empty if brokers are too old for topic ids."""
     missing: tuple[str, ...] = ()
-    """Topics that are asked for by name and do not exist."""
+    """Topics that are subscribed by name and do not exist."""
 
 
 class LogView:
-    """Answers for one query on the driver; a list of topics is asked for anew after METADATA_AGE_S."""
+    """Topics and offsets for one query, on the driver."""
 
     def __init__(self, options: ReadOptions, cluster: Cluster) -> None:
         self._options = options
@@ -54,18 +51,18 @@ class LogView:
         return self._topics
 
     def existing(self) -> Topics:
-        """The topics; MissingTopicError if one that is asked for by name is not there."""
+        """The topics; MissingTopicError if a subscribed topic does not exist."""
         return self._ask(all_of_them=True)
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return self._offsets(partitions, EARLIEST)
 
     def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The end of what may be read: up to the first open transaction, unless options say otherwise."""
+        """The end offsets for readers: the last stable offset, or the high watermark with read_uncommitted."""
         return self._offsets(partitions, LATEST)
 
     def written(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The end of what is there, open transactions and all."""
+        """The high watermarks, open transactions included."""
         return self._offsets(partitions, LATEST, read_committed=False)
 
     def resolver(self) -> Resolver:
@@ -79,7 +76,7 @@ class LogView:
             for attempt in range(self._options.retries):
                 if not subscription.missing(found):
                     break
-                # A topic that was created a moment ago may not be known to every broker yet.
+                # A new topic may not be known to every broker yet.
                 time.sleep(self._options.retry_interval_s * (attempt + 1) / 4)
                 found = subscription.find(self._cluster)
             subscription.must_exist(self._cluster, found, self._options.subscription_option)
@@ -92,7 +89,7 @@ class LogView:
     def _offsets(
         self, partitions: Collection[TopicPartition], at: int, *, read_committed: bool | None = None
     ) -> dict[TopicPartition, int]:
-        """Partitions that were deleted while one asked are left out."""
+        """Partitions that are deleted during the request are left out."""
         committed = self._options.read_committed if read_committed is None else read_committed
         try:
             found = self._cluster.offsets(dict.fromkeys(partitions, at), read_committed=committed) if partitions else {}
@@ -103,7 +100,7 @@ class LogView:
             if len(rest) == len(partitions):
                 raise
             return self._offsets(rest, at, read_committed=committed)
-        return {partition: answer.offset for partition, answer in found.items()}
+        return {partition: each.offset for partition, each in found.items()}
 
 
 def _id(info: TopicInfo) -> str:
@@ -112,7 +109,7 @@ def _id(info: TopicInfo) -> str:
 
 @dataclass(slots=True)
 class Losses:
-    """What was found to be lost, in sentences."""
+    """Data losses, as sentences for the error or the warning."""
 
     found: list[str] = field(default_factory=list)
 
@@ -126,28 +123,29 @@ class Losses:
         what = "; ".join(self.found)
         if fail:
             raise DataLossError(
-                f"records that this query has not read are gone: {what}. The checkpoint is as it was. To go on with "
-                "what is there, restart the query with failOnDataLoss=false (and set it back afterwards); to lose "
-                "nothing next time, keep records longer (retention.ms, retention.bytes) or read them sooner"
+                f"records that this query has not read are gone: {what}. The checkpoint is unchanged. To continue "
+                f"with the "
+                "remaining records, restart the query with failOnDataLoss=false, and set it back afterwards. To avoid "
+                "data loss, raise retention.ms and retention.bytes of the topic, or read sooner"
             )
-        _log.warning("records that this query has not read are gone, and it goes on without them: %s", what)
+        _log.warning("records that this query has not read are gone; it continues without them: %s", what)
 
 
 def overtaken(partition: TopicPartition, offset: int, log_start: int, stop: int | None = None) -> str:
     last = log_start if stop is None else min(stop, log_start)
     return (
-        f"{partition.topic}-{partition.partition} begins at {log_start} now, so the offsets {offset} to {last - 1} are "
+        f"{partition.topic}-{partition.partition} starts at {log_start} now; the offsets {offset} to {last - 1} are "
         "gone (retention or deleted records)"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Where a query goes on, given where it was and what is there now."""
+    """Where a query continues, from its last offsets and the current log."""
 
     starts: Mapping[TopicPartition, int]
     begin: Mapping[TopicPartition, int]
-    """Those of the starts that are not what the offset before says."""
+    """The starts that differ from the last offsets."""
     losses: Losses
 
 
@@ -158,27 +156,27 @@ def resume(
     ends: Mapping[TopicPartition, int],
     wants: Callable[[str], bool],
 ) -> Continuation:
-    """Where to read on in each partition that exists (those without an earliest offset are going)."""
+    """The offset to continue at for each existing partition (those without an earliest offset are being deleted)."""
     losses = Losses()
     starts: dict[TopicPartition, int] = {}
     begin: dict[TopicPartition, int] = {}
     known_topics = {each.topic for each in before.positions}
-    anew = {topic for topic, topic_id in now.ids.items() if was_recreated(before.topic_ids.get(topic), topic_id)}
-    for topic in sorted(anew):
-        losses.add(f"topic {topic!r} was deleted and created anew, so what was not read of the old one is gone")
+    recreated = {topic for topic, topic_id in now.ids.items() if was_recreated(before.topic_ids.get(topic), topic_id)}
+    for topic in sorted(recreated):
+        losses.add(f"topic {topic!r} was deleted and recreated; unread records of the old topic are gone")
     for partition in sorted(now.partitions & earliest.keys() & ends.keys()):
         low, high = earliest[partition], ends[partition]
         name = f"{partition.topic}-{partition.partition}"
-        position = None if partition.topic in anew else before.positions.get(partition)
+        position = None if partition.topic in recreated else before.positions.get(partition)
         if position is None:
-            if low > 0 and partition.topic in known_topics and partition.topic not in anew:
-                losses.add(f"{name} is new, but begins at {low} already")
+            if low > 0 and partition.topic in known_topics and partition.topic not in recreated:
+                losses.add(f"{name} is new, but starts at {low}")
             starts[partition] = begin[partition] = low
         elif position < low:
             losses.add(overtaken(partition, position, low))
             starts[partition] = begin[partition] = low
         elif position > high:
-            losses.add(f"{name} ends at {high} now, before the {position} that were read (an unclean election?)")
+            losses.add(f"{name} ends at {high} now, before offset {position} of the query (an unclean election?)")
             starts[partition] = begin[partition] = high
         else:
             starts[partition] = position
@@ -189,10 +187,10 @@ def resume(
 
 
 def was_recreated(before: str | None, now: str | None) -> bool:
-    """Whether two ids of a topic tell that it is not the same; where either is unknown, they do not."""
+    """Whether the ids show that a topic was recreated; False if an id is unknown."""
     return bool(before and now and before != now)
 
 
 def unsubscribed_topics(before: StreamOffset, now: Topics, wants: Callable[[str], bool]) -> Collection[str]:
-    """Topics that the query has read but does not ask for any more."""
+    """Topics that the query has read and does not subscribe to any more."""
     return sorted({each.topic for each in before.positions if each not in now.partitions and not wants(each.topic)})

@@ -1,14 +1,13 @@
-"""The offsets of a stream as they are in Spark's checkpoint and progress: {"topic": {"0": 12}}, and a note of ours.
+"""The offsets of a stream in Spark's checkpoint: {"topic": {"0": 12}} and a note; and streams that start in a table.
 
-The note (`$millstream`, which no topic can be called) says which topics these were by their ids, so that a topic that
-was deleted and created anew is not mistaken for the same; and where partitions begin that are new in this batch, so
-that a batch is the same when it is run again. Offsets of spark-sql-kafka, which have no note, can be read as well.
+The note (`$millstream`, which cannot be a topic name) has the ids of the topics, so that a recreated topic is detected,
+and the start of partitions that are new in a batch, so that a repeated batch is the same. Offsets of spark-sql-kafka,
+without a note, can be read too.
 
-Streams that begin in a table: `startingOffsets=table:<path>` reads history there and the tail from the brokers.
-
-The table says at which offset of each partition the brokers take over (the seam), so nothing is missing or double
-there. Which version of the table it was, and which of its files a batch has read, is noted in the offsets, so that a
-batch is the same when it is run again. How tables are read is the lake's to know: it is handed in as `OpenHistory`.
+`startingOffsets=table:<path>` reads the rows of a table first, and then the topic. The table gives for each partition
+the offset at which the topic continues (the seam), so no record is missing or repeated. The note has the version of the
+table and the files that a batch has read, so that a repeated batch is the same. The lake package reads tables; it is
+passed in as `OpenHistory`.
 """
 
 import copy
@@ -24,7 +23,7 @@ from millstream.spark.errors import CheckpointError, OptionError
 
 
 class Unit(Protocol):
-    """What one task reads of a table."""
+    """The part of a table that a task reads."""
 
     @property
     def rows(self) -> int: ...
@@ -34,7 +33,7 @@ class Unit(Protocol):
 
 
 class History(Protocol):
-    """A table at one version; can be pickled."""
+    """A version of a table. Picklable."""
 
     version: str
     units: list[Any]
@@ -55,7 +54,7 @@ class OpenHistory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HistoryNote:
-    """Where in a table a query is: the batch that ends here has the units from `first` up to `following`."""
+    """The position of a query in a table: the batch that ends here has the units from `first` up to `following`."""
 
     version: str
     topics: tuple[str, ...]
@@ -93,13 +92,13 @@ class HistoryPart(InputPartition):
 
 
 class HistoryPlanner:
-    """Plans the part of a query that comes from a table. `schema`: the rows that the query wants."""
+    """Plans the batches that read from a table. `schema`: the rows of the query."""
 
     def __init__(
         self, location: str, options: Mapping[str, str], opener: OpenHistory | None, schema: pa.Schema
     ) -> None:
         if opener is None:
-            raise OptionError("startingOffsets=table:… works with format('millstream') only; it is what knows tables")
+            raise OptionError("startingOffsets=table:… works only with format('millstream'); use that format")
         self._location = location
         self._options = options
         self._open = opener
@@ -107,7 +106,7 @@ class HistoryPlanner:
         self._opened: dict[tuple[str, tuple[str, ...]], History] = {}
 
     def begin(self, topics: Collection[str]) -> tuple[HistoryNote, Mapping[tuple[str, int], int]]:
-        """The table as it is now, and where the brokers take over."""
+        """The current version of the table, and the offsets at which the topic continues."""
         wanted = tuple(sorted(topics))
         history = self._open(self._location, self._options, version=None, topics=frozenset(wanted))
         history.check(self._schema)
@@ -115,7 +114,7 @@ class HistoryPlanner:
         return HistoryNote(history.version, wanted, 0, 0, len(history.units)), history.seam
 
     def advance(self, note: HistoryNote, max_rows: int | None, max_bytes: int | None) -> HistoryNote:
-        """The next units, as many as the limits allow, and one at least."""
+        """The next units within the limits, at least one."""
         units = self._history(note).units
         rows = size = 0
         following = note.following
@@ -131,7 +130,7 @@ class HistoryPlanner:
         """The tasks of the batch that ends at this note."""
         history = self._history(note)
         alone = copy.copy(history)
-        alone.units = []  # a task gets its own
+        alone.units = []  # a task gets only its own unit
         return [HistoryPart(alone, unit) for unit in history.units[note.first : note.following]]
 
     def _history(self, note: HistoryNote) -> History:
@@ -141,7 +140,7 @@ class HistoryPlanner:
             if len(made.units) != note.count:
                 raise CheckpointError(
                     f"the table at {self._location} had {note.count} files in version {note.version} when the query "
-                    f"began, and has {len(made.units)} now: it was vacuumed or replaced. Start with a new "
+                    f"started, and has {len(made.units)} now: it was vacuumed or replaced. Set a new "
                     "checkpointLocation"
                 )
             self._opened[key] = made
@@ -153,18 +152,18 @@ NOTE = "$millstream"
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Up to where (exclusive) each partition has been read."""
+    """The offset after the last read record of each partition."""
 
     positions: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     begin: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Where the batch that ends here begins, for partitions that the offset before it does not have."""
+    """The start of this batch in partitions that the previous offset does not have."""
     group: str | None = None
     history: HistoryNote | None = None
-    """Where in a table the query is, while it reads one."""
+    """The position in a table, while the query reads one."""
 
     def to_json(self) -> dict[str, Any]:
-        """Always in the same order: Spark compares offsets as text."""
+        """In a fixed order, because Spark compares offsets as text."""
         note: dict[str, Any] = {}
         if self.topic_ids:
             note["ids"] = {topic: self.topic_ids[topic] for topic in sorted(self.topic_ids)}
@@ -178,7 +177,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "StreamOffset":
-        """CheckpointError if this is no offset of a Kafka source."""
+        """CheckpointError if this is not an offset of a Kafka source."""
         try:
             note = document.get(NOTE, {})
             positions = _flat({topic: each for topic, each in document.items() if topic != NOTE})
@@ -186,8 +185,8 @@ class StreamOffset:
             return cls(positions, dict(note.get("ids", {})), _flat(note.get("begin", {})), note.get("group"), history)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise CheckpointError(
-                f"the checkpoint has {str(document)[:200]!r}, which is no offset of a Kafka topic: it is of another "
-                "query or source. Give this query a checkpointLocation of its own"
+                f"the checkpoint has {str(document)[:200]!r}, which is not an offset of a topic: it belongs to another "
+                "query or source. Set another checkpointLocation"
             ) from None
 
 

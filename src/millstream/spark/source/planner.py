@@ -1,9 +1,8 @@
-"""Micro-batches of a stream, planned on the driver: where it begins, what is new, how much of it, and who reads what.
+"""Plans what a query reads, on the driver: the start and end of each micro-batch, and the ranges of its tasks.
 
-Lives in the one process that Spark keeps per source of a running query. Every answer is a function of the offsets in
-the checkpoint and of what the cluster has; what is kept here only saves questions.
-
-One read between two sets of offsets, planned on the driver: both are resolved once, so every task agrees on them.
+A stream planner lives in the process that Spark keeps for each source of a running query. Its results depend only on
+the offsets in the checkpoint and on the cluster; its caches only save requests. A batch query is planned once: start
+and end offsets are resolved when it is planned, so that all tasks agree.
 """
 
 import logging
@@ -40,14 +39,14 @@ from millstream.spark.source.positions import AllPartitions, FromTable
 _log = logging.getLogger("millstream.spark")
 
 IDLE_CACHE_S = 0.05
-"""How long "nothing new" is true without asking: Spark asks a hundred times a second while nothing comes."""
+"""How long "no new records" is cached: Spark calls a hundred times a second while a query is idle."""
 
 Document = dict[str, Any]
 T = TypeVar("T")
 
 
 class StreamPlanner:
-    """`now` is a clock, for tests; `history` plans what comes from a table, if anything does."""
+    """`now`: a clock, for tests. `history`: plans the rows of a table, if the query starts in one."""
 
     def __init__(
         self,
@@ -70,10 +69,10 @@ class StreamPlanner:
         self._last_batch_at: float | None = None
         self._is_checked = False
 
-    # Where it begins
+    # The start
 
     def initial(self) -> Document:
-        """The offsets of a query that has no checkpoint yet."""
+        """The offsets of a query without a checkpoint."""
         topics = self._view.existing()
         position = self._options.starting or AllPartitions(LATEST)
         note: HistoryNote | None = None
@@ -90,25 +89,25 @@ class StreamPlanner:
                 offsets[partition] = earliest[partition]
             elif offset > written[partition]:
                 losses.add(
-                    f"{partition.topic}-{partition.partition} ends at {written[partition]}, before the offset {offset} "
-                    f"that {self._options.starting_option} asks for"
+                    f"{partition.topic}-{partition.partition} ends at {written[partition]}, before offset {offset} "
+                    f"of {self._options.starting_option}"
                 )
                 offsets[partition] = written[partition]
         losses.settle(fail=self._options.fail_on_data_loss)
-        # All of them are noted as the batch's beginning, too: `latest` is another place when a batch is run again.
+        # They are also the start of the first batch: `latest` would be another offset when the batch is repeated.
         return self._offset(offsets, topics.ids, begin=offsets, history=note).to_json()
 
     def prepare_available_now(self) -> None:
-        """What is there now is all that this run reads."""
+        """This run reads only the records that exist now."""
         self._target = self._view.latest(self._view.topics(fresh=True).partitions)
 
-    # What is new
+    # The next micro-batch
 
     def latest(self, start: Document, *, limited: bool) -> Document:
-        """Where the next micro-batch ends; `start` itself if there is nothing to do.
+        """The end of the next micro-batch; `start` if there are no new records.
 
-        Spark asks only when all before `start` has been processed and recorded, so this is also when a group may be
-        told of it.
+        Spark calls this after all records before `start` are processed and recorded, so `start` is committed to the
+        group here.
         """
         now = self._now()
         if self._idle_result is not None and self._idle_result[0] == start and now < self._idle_result[1]:
@@ -128,34 +127,34 @@ class StreamPlanner:
         self._planned = (start, document)
         return document
 
-    def _with_retries(self, ask: Callable[[], T]) -> T:
-        """A query that runs outlives a cluster that does not answer for a while."""
+    def _with_retries(self, request: Callable[[], T]) -> T:
+        """Retries while the cluster does not respond, up to kafkaConsumer.pollTimeoutMs."""
         began = time.monotonic()
         while True:
             try:
-                return ask()
+                return request()
             except WireError as error:
                 if not is_retriable(error) or time.monotonic() - began > self._options.wait_s:
                     raise
-                _log.warning("the cluster does not answer, and is asked again: %s", error)
+                _log.warning("the cluster does not respond; retrying: %s", error)
 
     def finished(self, end: Document) -> None:
-        """Spark says that a batch is done, a little earlier than `latest` would."""
+        """Spark reports a finished batch, a little earlier than `latest` is called."""
         self._with_retries(lambda: self._commit(StreamOffset.from_json(end)))
 
     def _commit(self, done: StreamOffset) -> None:
-        """Tells the group, of what there still is: a group knows topics by name only."""
+        """Commits to the group, without deleted and recreated topics: a group has topics by name only."""
         if self._progress is None:
             return
         topics = self._view.topics()
-        anew = {topic for topic, known in done.topic_ids.items() if was_recreated(known, topics.ids.get(topic))}
+        recreated = {topic for topic, known in done.topic_ids.items() if was_recreated(known, topics.ids.get(topic))}
         positions = done.positions.items()
         self._progress.commit(
-            {each: at for each, at in positions if each in topics.partitions and each.topic not in anew}
+            {each: at for each, at in positions if each in topics.partitions and each.topic not in recreated}
         )
 
     def report_latest(self) -> Document | None:
-        """All there was when it was last asked, for the progress report."""
+        """The latest offsets of the last call, for the progress report."""
         return self._latest.to_json() if self._latest is not None else None
 
     def _next_end(self, before: StreamOffset, *, limited: bool) -> StreamOffset | None:
@@ -170,11 +169,14 @@ class StreamPlanner:
         continuation.losses.settle(fail=self._options.fail_on_data_loss)
         topics = self._view.topics()
         if forgotten := unsubscribed_topics(before, topics, self._options.subscription.wants):
-            _log.warning("the query does not ask for %s any more, and forgets how far it was", ", ".join(forgotten))
+            _log.warning(
+                "the query does not subscribe to %s any more; its offsets are removed from the checkpoint",
+                ", ".join(forgotten),
+            )
         starts = continuation.starts
         ends = {each: max(end, starts[each]) for each, end in ends.items() if each in starts}
         self._latest = self._offset(ends, topics.ids)
-        # A first batch of a query begins where its start says; all others only note what is new.
+        # The first batch notes the start of all partitions; later batches only those that are new.
         begin = dict(continuation.begin)
         if before.begin == before.positions:
             begin = {each: begin.get(each, offset) for each, offset in starts.items()}
@@ -182,14 +184,14 @@ class StreamPlanner:
             if not continuation.losses.found and not self._enough(starts, ends):
                 return None
             ends = self._limit(starts, ends)
-        # What exists but could not be asked about now keeps its place.
+        # Partitions whose offsets could not be fetched keep their position.
         kept = {each: at for each, at in before.positions.items() if each in topics.partitions and each not in ends}
         made = self._offset(ends | kept, topics.ids, begin)
         changed = made.positions != before.positions or made.topic_ids != before.topic_ids
         return made if changed or has_new_begin(begin, before) else None
 
     def _ends(self) -> dict[TopicPartition, int]:
-        """Where each partition ends for this query now."""
+        """The current end offsets for this query."""
         partitions = self._view.topics().partitions
         if self._target is None:
             return self._view.latest(partitions)
@@ -202,7 +204,7 @@ class StreamPlanner:
         return not any(was_recreated(known, ids.get(topic)) for topic, known in before.topic_ids.items())
 
     def _continue(self, before: StreamOffset) -> tuple[Continuation, dict[TopicPartition, int]]:
-        """Where to go on; asked again, with pauses, before a loss is believed."""
+        """Where to continue. Data loss is reported only after retries with pauses."""
         for attempt in range(self._options.retries + 1):
             topics = self._view.topics(fresh=attempt > 0 or not self._options.retries)
             ends = self._ends()
@@ -216,12 +218,12 @@ class StreamPlanner:
         return found, ends
 
     def _written(self, before: StreamOffset, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The ends by which truncation is judged: a query may be ahead of what open transactions let it read."""
+        """The end offsets to detect truncation: a query may be ahead of the last stable offset."""
         ahead = {each for each, end in ends.items() if before.positions.get(each, 0) > end}
         return dict(ends) | (self._view.written(ahead) if ahead else {})
 
     def _enough(self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether as many offsets wait as a batch should have, or have waited long enough."""
+        """Whether there are minOffsetsPerTrigger pending offsets, or maxTriggerDelay has passed."""
         least = self._options.min_offsets
         if least <= 1 or self._target is not None or sum(pending_offsets(starts, ends).values()) >= least:
             return True
@@ -238,7 +240,7 @@ class StreamPlanner:
             chosen = at_most_bytes(starts, chosen, self._options.max_bytes, self._rates.at(pending))
         return chosen
 
-    # Who reads what
+    # The tasks
 
     def parts(self, start: Document, end: Document) -> list[HistoryPart] | list[Range]:
         """The tasks of the batch between two offsets; the same for the same offsets."""
@@ -250,10 +252,10 @@ class StreamPlanner:
         return self._table().parts(after.history)
 
     def ranges(self, start: Document, end: Document) -> list[Range]:
-        """What the batch reads from the brokers."""
+        """The ranges that the batch reads from the topic."""
         before, after = StreamOffset.from_json(start), StreamOffset.from_json(end)
         begins = {**before.positions, **after.begin}
-        # Only spark-sql-kafka leaves out where a new partition begins: it means the earliest offset.
+        # Offsets of spark-sql-kafka do not have the start of a new partition: it is the earliest offset.
         begins |= self._view.earliest(after.positions.keys() - begins.keys())
         begins = {each: begins[each] for each in after.positions if each in begins}
         if self._planned != (start, end):
@@ -270,7 +272,7 @@ class StreamPlanner:
         )
 
     def _checked_again(self, begins: Mapping[TopicPartition, int], after: StreamOffset) -> dict[TopicPartition, int]:
-        """A batch that was planned before a restart: what it was to read may be gone."""
+        """Checks a batch that was planned before a restart: its records may be gone."""
         topics = self._view.topics(fresh=True)
         losses = Losses()
         left: dict[TopicPartition, int] = {}
@@ -282,7 +284,7 @@ class StreamPlanner:
             if partition not in earliest:
                 losses.add(f"{unread} was deleted")
             elif was_recreated(after.topic_ids.get(partition.topic), topics.ids.get(partition.topic)):
-                losses.add(f"{unread} is gone: topic {partition.topic!r} was deleted and created anew")
+                losses.add(f"{unread} is gone: topic {partition.topic!r} was deleted and recreated")
             elif (low := earliest[partition]) > begins[partition]:
                 losses.add(overtaken(partition, begins[partition], low, stop))
                 left[partition] = min(low, stop)
@@ -296,8 +298,8 @@ class StreamPlanner:
     def _table(self) -> HistoryPlanner:
         if self._history is None:
             raise CheckpointError(
-                "the query has not read all of the table that it began with: keep startingOffsets=table:… as it was, "
-                "or give it a new checkpointLocation"
+                "the query has not read its table to the end: set startingOffsets=table:… as before, or set a new "
+                "checkpointLocation"
             )
         return self._history
 
@@ -313,26 +315,26 @@ class StreamPlanner:
         return StreamOffset(dict(positions), known, dict(begin or {}), self._options.group, history)
 
     def _check_checkpoint(self, before: StreamOffset) -> None:
-        """Once per run: whether a checkpoint fits to what is asked for, and all that is new to it exists."""
+        """Once per run: whether the checkpoint belongs to this subscription, and new topics exist."""
         topics = sorted({each.topic for each in before.positions})
         if topics and not any(self._options.subscription.wants(topic) for topic in topics):
             raise CheckpointError(
-                f"the checkpoint is of a query that reads {', '.join(topics[:5])}; this one reads "
-                f"{self._options.subscription}. Give it a checkpointLocation of its own"
+                f"the checkpoint belongs to a query that reads {', '.join(topics[:5])}; this query reads "
+                f"{self._options.subscription}. Set another checkpointLocation"
             )
         if not set(self._view.topics().missing) <= set(topics):
             self._view.existing()
 
 
 def has_new_begin(begin: Mapping[TopicPartition, int], before: StreamOffset) -> bool:
-    """Whether where partitions begin differs from where the query was, though no offset moved."""
+    """Whether the start of a partition differs from its last offset, although no offset moved."""
     return any(before.positions.get(each) != offset for each, offset in begin.items())
 
 
 def plan_with_history(
     options: ReadOptions, history: HistoryPlanner, cluster: Cluster | None = None
 ) -> list[HistoryPart | Range]:
-    """All of a table, and what the brokers have after it."""
+    """The units of a table, and the ranges of the topic after it."""
     note, seam = history.begin(LogView(options, cluster or cluster_of(options.connection)).existing().ids)
     return [*history.parts(history.advance(note, None, None)), *plan_batch(options, cluster, seam)]
 
@@ -340,7 +342,7 @@ def plan_with_history(
 def plan_batch(
     options: ReadOptions, cluster: Cluster | None = None, seam: Mapping[tuple[str, int], int] | None = None
 ) -> list[Range]:
-    """The ranges to read; `latest` is the last stable offset, unless transactions are to be read uncommitted."""
+    """The ranges to read; `latest` is the last stable offset, or the high watermark with read_uncommitted."""
     view = LogView(options, cluster or cluster_of(options.connection))
     topics = view.existing()
     resolver = view.resolver()
@@ -356,9 +358,7 @@ def plan_batch(
         start, stop = starts[partition], stops[partition]
         name = f"{partition.topic}-{partition.partition}"
         if stop > written[partition]:
-            losses.add(
-                f"{name} ends at {written[partition]}, before the offset {stop} that {options.ending_option} asks for"
-            )
+            losses.add(f"{name} ends at {written[partition]}, before offset {stop} of {options.ending_option}")
             stop = written[partition]
         if start < earliest[partition] and start < stop:
             losses.add(overtaken(partition, start, earliest[partition], stop))

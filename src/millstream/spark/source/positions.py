@@ -1,8 +1,6 @@
-"""Where reading begins and ends, as options say it: everywhere the same, per partition, by time, or as a group left it.
+"""The topics and partitions of a query, and the offsets at which it starts and ends: parsing of options, and resolving.
 
-Parsing is here, and so is turning a position into offsets once the partitions are known.
-
-Which topics and partitions a query reads: by name, by pattern, or partition by partition.
+Positions are the same for all partitions, per partition, by time, the committed offsets of a group, or a table.
 """
 
 import json
@@ -39,12 +37,12 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Where the group of `groupId` is; the earliest offset where it has not committed any."""
+    """The committed offsets of `groupId`; the earliest offset if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class FromTable:
-    """What a table has comes first; where it ends, the brokers take over."""
+    """The rows of a table first, then the records after it in the topic."""
 
     location: str
 
@@ -63,7 +61,7 @@ def parse_offsets(option: str, text: str) -> Position:
         return Committed()
     if not word.startswith("{"):
         raise OptionError(
-            f"{option}: {text.strip()!r} is no position; give earliest, latest, or an offset for each partition "
+            f"{option}: {text.strip()!r} is not known; use earliest, latest, or an offset for each partition "
             'as JSON: {"topic": {"0": 23, "1": -2}} (-2: earliest, -1: latest)'
         )
     found = _numbers_by_partition(option, text, least=EARLIEST)
@@ -80,7 +78,7 @@ def parse_timestamp(option: str, text: str) -> AtTime:
     try:
         timestamp = int(text.strip())
     except ValueError:
-        raise OptionError(f"{option}: {text.strip()!r} is no time; give milliseconds since 1970") from None
+        raise OptionError(f"{option}: {text.strip()!r} is not a time; give milliseconds since 1970") from None
     if timestamp < 0:
         raise OptionError(f"{option}: {timestamp} is before 1970; give milliseconds since then")
     return AtTime(timestamp)
@@ -96,7 +94,7 @@ def parse_assignment(option: str, text: str) -> frozenset[TopicPartition]:
             raise OptionError(f"{option}: {topic!r} must have a list of partition numbers; {example}")
         found.update(TopicPartition(topic, each) for each in partitions)
     if not found:
-        raise OptionError(f"{option}: there is no partition in it; {example}")
+        raise OptionError(f"{option} has no partition; {example}")
     return frozenset(found)
 
 
@@ -105,7 +103,7 @@ def parse_headers(option: str, text: str) -> tuple[tuple[str, str], ...]:
     example = 'give JSON such as {"team": "orders"}'
     document = _object(option, text, example)
     if not all(isinstance(value, str) for value in document.values()):
-        raise OptionError(f"{option}: values must be texts; {example}")
+        raise OptionError(f"{option}: values must be strings; {example}")
     return tuple(document.items())
 
 
@@ -117,13 +115,13 @@ def _numbers_by_partition(option: str, text: str, *, least: int) -> dict[TopicPa
             raise OptionError(f"{option}: {topic!r} must have an object of partitions; {example}")
         for partition, number in partitions.items():
             if not (partition.isascii() and partition.isdigit()):
-                raise OptionError(f"{option}: {partition!r} of topic {topic!r} is no partition number; {example}")
+                raise OptionError(f"{option}: {partition!r} of topic {topic!r} is not a partition number; {example}")
             if not _is_number(number) or number < least:
                 meaning = "-2 (earliest), -1 (latest) or an offset" if least < 0 else "milliseconds since 1970"
                 raise OptionError(f"{option}: {topic}-{partition} has {number!r}; it must be {meaning}")
             found[TopicPartition(topic, int(partition))] = number
     if not found:
-        raise OptionError(f"{option}: there is no partition in it; {example}")
+        raise OptionError(f"{option} has no partition; {example}")
     return found
 
 
@@ -146,13 +144,13 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Resolver:
-    """Turns positions into offsets for the partitions of a subscription, as they are now."""
+    """Resolves positions to offsets of the current partitions of a subscription."""
 
     cluster: Cluster
     read_committed: bool
     group: str | None = None
     latest_when_too_late: bool = False
-    """What a starting time after the last record means: the latest offset, or an error."""
+    """A starting time after the last record is the latest offset, not an error."""
 
     def start(
         self, option: str, position: Position, partitions: Collection[TopicPartition]
@@ -161,8 +159,9 @@ class Resolver:
             if self.latest_when_too_late:
                 return LATEST
             raise SourceError(
-                f"{option}: no record of {partition.topic}-{partition.partition} is at or after {timestamp}; choose an "
-                "earlier time, or set startingOffsetsByTimestampStrategy to latest"
+                f"{option}: {partition.topic}-{partition.partition} has no record at or after {timestamp}; set an "
+                f"earlier "
+                "time, or set startingOffsetsByTimestampStrategy to latest"
             )
 
         return self._resolve(option, position, partitions, too_late)
@@ -190,26 +189,26 @@ class Resolver:
                 found = self.cluster.offsets(timestamps, read_committed=self.read_committed)
                 return self._logical(
                     {
-                        each: answer.offset if answer.offset >= 0 else too_late(each, timestamps[each])
-                        for each, answer in found.items()
+                        each: offset.offset if offset.offset >= 0 else too_late(each, timestamps[each])
+                        for each, offset in found.items()
                     }
                 )
             case Committed():
                 if self.group is None:
-                    raise OptionError(f"{option}: committed needs groupId, the group whose offsets are meant")
+                    raise OptionError(f"{option}: committed needs a group; set groupId")
                 known = self.cluster.committed_offsets(self.group, partitions)
                 return self._logical({each: known.get(each, EARLIEST) for each in partitions})
             case FromTable():
-                raise OptionError(f"{option}: a table can only be where a query starts")
+                raise OptionError(f"{option}: table: works in startingOffsets only")
 
     def after(
         self, seam: Mapping[tuple[str, int], int], partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Where the brokers take over from a table; partitions that it does not have are read from their beginning."""
+        """The offsets after a table; partitions that are not in the table are read from their beginning."""
         return self._logical({each: seam.get((each.topic, each.partition), EARLIEST) for each in partitions})
 
     def _logical(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Earliest and latest replaced by numbers."""
+        """Replaces earliest and latest with offsets."""
         open_ended = {partition: offset for partition, offset in offsets.items() if offset < 0}
         found = self.cluster.offsets(open_ended, read_committed=self.read_committed) if open_ended else {}
         return {each: found[each].offset if each in found else offset for each, offset in offsets.items()}
@@ -222,14 +221,16 @@ def _must_cover(option: str, given: Mapping[TopicPartition, int], partitions: Co
         return
     parts = []
     if missing:
-        parts.append(f"says nothing of {named(missing)}")
+        parts.append(f"lacks {named(missing)}")
     if unknown:
-        parts.append(f"speaks of {named(unknown)}, which the query does not read or which does not exist")
-    raise OptionError(f"{option} {', and '.join(parts)}; give each partition once (-2: earliest, -1: latest)")
+        parts.append(f"has {named(unknown)}, which the query does not read or which does not exist")
+    raise OptionError(
+        f"{option} {', and '.join(parts)}; name each partition of the query once (-2: earliest, -1: latest)"
+    )
 
 
 def named(partitions: Collection[TopicPartition], most: int = 10) -> str:
-    """Partitions in words, not more than a few."""
+    """Names of partitions for messages, at most `most`."""
     ordered = sorted(partitions)
     shown = ", ".join(f"{each.topic}-{each.partition}" for each in ordered[:most])
     return shown if len(ordered) <= most else f"{shown} and {len(ordered) - most} more"
@@ -237,7 +238,7 @@ def named(partitions: Collection[TopicPartition], most: int = 10) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One of `topics`, `pattern` and `assigned` says what is read."""
+    """The topics and partitions that a query reads: one of `topics`, `pattern` and `assigned`."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -255,24 +256,24 @@ class Subscription:
         return ", ".join(self.topics) or named(self.assigned)
 
     def find(self, cluster: Cluster) -> dict[str, TopicInfo]:
-        """The topics as they are now. Those that do not exist are left out."""
+        """The existing topics of the subscription."""
         if self.pattern is not None:
             return {name: info for name, info in cluster.topics().items() if not info.is_internal and self.wants(name)}
         names = self.topics or tuple({each.topic for each in self.assigned})
         return dict(cluster.topics(names))
 
     def partitions(self, found: Mapping[str, TopicInfo]) -> set[TopicPartition]:
-        """All partitions that are read, of the topics that were found."""
+        """The partitions of the subscription, in the topics that were found."""
         existing = {TopicPartition(name, each.index) for name, info in found.items() for each in info.partitions}
         return existing & self.assigned if self.assigned else existing
 
     def missing(self, found: Mapping[str, TopicInfo]) -> Collection[str]:
-        """Topics that are asked for by name and were not found."""
+        """Topics that are subscribed by name and were not found."""
         names = self.topics or {each.topic for each in self.assigned}
         return sorted(set(names) - set(found))
 
     def must_exist(self, cluster: Cluster, found: Mapping[str, TopicInfo], option: str) -> None:
-        """MissingTopicError names what is not there, and what is there under a similar name."""
+        """MissingTopicError names missing topics, and existing topics with similar names."""
         if self.pattern is not None:
             if not found:
                 raise MissingTopicError(
@@ -291,10 +292,10 @@ class Subscription:
 
 
 def parse_subscription(given: Mapping[str, str]) -> Subscription:
-    """From the option that is there, of `subscribe`, `subscribePattern` and `assign`."""
+    """The subscription, from one of `subscribe`, `subscribePattern` and `assign`."""
     if len(given) != 1:
-        which = "none is there" if not given else f"{' and '.join(given)} are there"
-        raise OptionError(f"exactly one of subscribe, subscribePattern and assign says what to read; {which}")
+        which = "none is set" if not given else f"{' and '.join(given)} are set"
+        raise OptionError(f"set exactly one of subscribe, subscribePattern and assign; {which}")
     ((option, text),) = given.items()
     if option == "assign":
         return Subscription(assigned=parse_assignment(option, text))
@@ -311,7 +312,7 @@ def parse_subscription(given: Mapping[str, str]) -> Subscription:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise OptionError(f"subscribePattern: {pattern!r} is no regular expression: {error}") from None
+        raise OptionError(f"subscribePattern: {pattern!r} is not a regular expression: {error}") from None
     return Subscription(pattern=pattern)
 
 
@@ -320,11 +321,11 @@ def _hint(name: str, cluster: Cluster) -> str:
     if near := close_match(name, others):
         return f"; did you mean {near!r}?"
     if not others:
-        return "; there is no topic at all here: create it first"
+        return "; the cluster has no topics; create it first"
     shown = ", ".join(others[:5]) + (" …" if len(others) > 5 else "")
-    return f"; create it first, or choose one of those that exist: {shown}"
+    return f"; create it first, or use an existing topic: {shown}"
 
 
 def _near(pattern: str, cluster: Cluster) -> str:
     near = close_match(re.sub(r"[^a-zA-Z0-9._-]|\.[*+]", "", pattern), [*cluster.topics()])
-    return f"the nearest name is {near!r}; " if near else ""
+    return f"the most similar name is {near!r}; " if near else ""

@@ -1,11 +1,7 @@
-"""`format("millstream")`: Spark's side of the source, batch and streaming; what it does is in planners and reader.
+"""`format("millstream")` for reading: the classes that Spark calls, the schema, and the rows of a range.
 
-Spark makes this object in one process, plans in another and reads in many more, so readers hold options, and make what
-cannot be pickled when it is first needed.
-
-From ranges to the rows that Spark asked for: records, typed columns where formats say so, and the exact schema.
-
-The columns of the source as Spark sees them: the row of spark-sql-kafka, with typed columns where formats say so.
+Spark creates the source in one process, plans in another and reads in many more. So readers hold options, and create
+objects that cannot be pickled on first use.
 """
 
 from collections.abc import Iterator, Mapping
@@ -54,30 +50,31 @@ _TYPES: dict[str, DataType] = {
 
 
 def spark_schema(options: ReadOptions, typed: dict[str, DataType]) -> StructType:
-    """`typed`: the types of `key` and `value` where they are not bytes."""
+    """`typed`: the types of `key` and `value` if they are not bytes."""
     return StructType([StructField(name, typed.get(name, _TYPES[name])) for name in options.columns])
 
 
 def check_schema_unchanged(given: StructType, options: ReadOptions) -> None:
-    """A schema of the user's own cannot be had; what Spark got from this source fits, whatever typed columns are."""
+    """A schema of the user is refused; a schema that Spark got from this source is accepted."""
     sides = {"key": options.key, "value": options.value}
     typed = {side: given[side].dataType for side, each in sides.items() if each.format != "raw" and side in given.names}
     own = spark_schema(options, typed)
     if given.simpleString() != own.simpleString():
         raise OptionError(
-            f"the source has a schema of its own, {own.simpleString()}, and cannot take {given.simpleString()}; leave "
-            ".schema(…) out, and use the option columns, or valueFormat and valueSchema"
+            f"the schema of this source is {own.simpleString()}, not {given.simpleString()}; remove .schema(…), and "
+            f"use "
+            "the option columns, or valueFormat and valueSchema"
         )
 
 
 class Rows:
-    """What a query's rows look like, and how tasks make them. Tasks get it pickled.
+    """The schema of a query's rows, and how tasks read them. Pickled and sent to tasks.
 
-    What typed columns need is imported only by queries that have some: every task's process pays for imports.
+    Modules for typed columns are imported only if a query has some, because every process of a task pays for imports.
     """
 
     def __init__(self, options: ReadOptions, given: StructType | None = None) -> None:
-        """`given`: the schema that Spark has of this query already."""
+        """`given`: the schema that Spark already has for this query."""
         self._options = options
         self._formats: dict[str, Format] = {}
         types = {}
@@ -92,11 +89,11 @@ class Rows:
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """Exactly what Spark wants of a record batch."""
+        """The exact schema that Spark expects of record batches."""
         return to_arrow_schema(self.spark_schema, timezone="UTC")
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
-        """All records of a range that there are."""
+        """All records of a range."""
         expected = self.arrow_schema
         reader = RangeReader(self._options, wanted)
         if self._options.typed:
@@ -110,7 +107,7 @@ class Rows:
 
 
 class MillstreamSource(DataSource):
-    """Reads topics; the writer is joined to it in `pyspark_millstream`, and so is what knows tables."""
+    """Reads topics. `pyspark_millstream` adds the writer and the reading of tables."""
 
     open_history: ClassVar[OpenHistory | None] = None
 
@@ -119,7 +116,7 @@ class MillstreamSource(DataSource):
         return "millstream"
 
     def schema(self) -> StructType:
-        # Kept with this object, which Spark sends on: schemas of the registry are chosen here, once.
+        # Kept, because Spark pickles this object: schemas of the registry are chosen once, here.
         self._rows = Rows(self._options())
         return self._rows.spark_schema
 
@@ -141,7 +138,7 @@ class MillstreamSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """One read between two sets of offsets, which are fixed when it is planned."""
+    """A batch query between two sets of offsets, which are fixed when it is planned."""
 
     def __init__(self, options: ReadOptions, rows: Rows, opener: OpenHistory | None = None) -> None:
         self._options = options
@@ -176,7 +173,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner.initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        # One limit can be told to Spark, several are known here: whatever comes back that is not "all" means these.
+        # Spark takes one limit, this source has several: any limit but "all available" means ours.
         options = self._options
         if options.max_offsets is None and options.max_bytes is None and options.min_offsets <= 1:
             return ReadAllAvailable()
@@ -206,7 +203,7 @@ def _read(rows: Rows, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return rows.read(partition)
     if isinstance(partition, HistoryPart):
         return partition.read(rows.arrow_schema)
-    return iter(())  # Spark makes up a partition without anything in it when there is none to read
+    return iter(())  # Spark makes an empty partition if there is none
 
 
 def _history(options: ReadOptions, rows: Rows, opener: OpenHistory | None) -> HistoryPlanner | None:

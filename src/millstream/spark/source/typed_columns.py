@@ -1,11 +1,8 @@
-"""Keys and values as typed columns, and what becomes of records that their format cannot read.
+"""Keys and values as typed columns, and handling of bad records: null, dead letter, or failure.
 
-A record is bad if its key or value is; null (a tombstone) never is.
-
-Bad records, sent to a topic as they came, with headers that say from where and why; at least once.
-
-They are written by the task that read them, before it ends. A task that is run again writes them again, with the same
-headers, so a reader that cares can tell (`millstream.topic`, `millstream.partition`, `millstream.offset`).
+A record is bad if its key or its value cannot be decoded; null (a tombstone) is never bad. The task that reads a bad
+record writes the dead letter, unchanged and with headers for its origin and the reason, before the task ends. A
+repeated task writes it again with the same headers (`millstream.topic`, `.partition`, `.offset`): at least once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +25,7 @@ REASON, TOPIC, PARTITION, OFFSET = (f"millstream.{each}" for each in ("reason", 
 
 
 class DeadLetters:
-    """Gathers bad records of one task, and writes them when there are many, or at the end."""
+    """Collects the bad records of a task, and writes them when there are many, or at the end."""
 
     def __init__(self, options: ReadOptions, topic: str) -> None:
         self._options = options
@@ -37,7 +34,7 @@ class DeadLetters:
         self._size = 0
 
     def add(self, records: pa.RecordBatch, reasons: pa.Array) -> None:
-        """`records` as they were read; a reason for each."""
+        """`records`: unchanged records, with a reason for each."""
         letters = pa.RecordBatch.from_arrays(
             [
                 records.column("key"),
@@ -53,7 +50,7 @@ class DeadLetters:
             self.flush()
 
     def flush(self) -> None:
-        """Returns when all of them are written."""
+        """Writes all collected records; returns when they are acknowledged."""
         if self._gathered:
             write_at_least_once(_write_options(self._options), lambda rows: rows, iter(self._gathered))
             self._gathered, self._size = [], 0
@@ -69,8 +66,8 @@ class DeadLetters:
             strict=True,
         )
         for before, partition, offset, reason in places:
-            told = {REASON: reason, TOPIC: self._topic, PARTITION: str(partition), OFFSET: str(offset)}
-            own = [{"key": key, "value": value.encode()} for key, value in told.items()]
+            described = {REASON: reason, TOPIC: self._topic, PARTITION: str(partition), OFFSET: str(offset)}
+            own = [{"key": key, "value": value.encode()} for key, value in described.items()]
             made.append([*(before or []), *own, *constant])
         return pa.array(made, HEADERS_TYPE)
 
@@ -83,21 +80,21 @@ def _write_options(options: ReadOptions) -> WriteOptions:
 
 
 class Format(Protocol):
-    """What the schemas room makes of a format's name and a schema. Pickled, it keeps the schema that it has chosen."""
+    """A format of `millstream.schemas`. Pickled, it keeps its chosen schema."""
 
     def arrow_type(self) -> pa.DataType: ...
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Typed values, and for each row why it could not be read, or null."""
+        """Typed values, and for each row the reason for which it cannot be decoded, or null."""
 
 
 def formats_of(options: ReadOptions) -> dict[str, Format]:
-    """The formats of the columns that are typed; they may ask the registry."""
+    """The formats of typed columns; they may request schemas from the registry."""
     return {side: _make(side, typing, options) for side, typing in _decoded(options).items()}
 
 
 def _decoded(options: ReadOptions) -> dict[str, Typing]:
-    """What must be decoded: a typed column that was asked for, or all of them where bad records matter."""
+    """The sides to decode: selected typed columns, or all of them if bad records matter."""
     bad_matter = options.bad_records != "column" or ERROR_COLUMN in options.columns
     sides = {"key": options.key, "value": options.value}
     return {
@@ -108,19 +105,19 @@ def _decoded(options: ReadOptions) -> dict[str, Typing]:
 
 
 def spark_types(formats: Mapping[str, Format]) -> dict[str, DataType]:
-    """The types of typed columns, as Spark sees them."""
+    """The Spark types of typed columns."""
     return {side: from_arrow_type(made.arrow_type()) for side, made in formats.items()}
 
 
 def raw_columns(options: ReadOptions) -> tuple[str, ...]:
-    """What must be read of records to make the columns that were asked for, and dead letters."""
+    """The raw columns that are needed for the selected columns and for dead letters."""
     wanted = tuple(name for name in options.columns if name != ERROR_COLUMN)
     more = NEEDED_COLUMNS if options.bad_records == "deadLetterTopic" else ("partition", "offset")
     return tuple(dict.fromkeys((*wanted, *_decoded(options), *more)))
 
 
 class TypedColumns:
-    """Turns raw batches into those that Spark wants; `expected` is their exact schema."""
+    """Converts raw batches to the batches for Spark; `expected` is their exact schema."""
 
     def __init__(self, options: ReadOptions, expected: pa.Schema, formats: Mapping[str, Format]) -> None:
         self._options = options
@@ -128,7 +125,7 @@ class TypedColumns:
         self._formats = formats
 
     def convert(self, batches: Iterator[pa.RecordBatch], topic: str) -> Iterator[pa.RecordBatch]:
-        """Dead letters are written before the last batch ends, so before the task can succeed."""
+        """Dead letters are written before the last batch ends, and so before the task succeeds."""
         letters = DeadLetters(self._options, topic) if self._options.bad_records == "deadLetterTopic" else None
         for batch in batches:
             yield self._convert(batch, topic, letters)
@@ -156,13 +153,13 @@ class TypedColumns:
             return made_batch.filter(pc.invert(bad))
         first = batch.filter(bad).slice(0, 1).to_pylist()[0]
         raise BadRecordError(
-            f"{topic}-{first['partition']}@{first['offset']} cannot be read: {reasons.filter(bad)[0].as_py()}. To go "
-            "on, set badRecords to column or deadLetterTopic"
+            f"{topic}-{first['partition']}@{first['offset']} cannot be decoded: {reasons.filter(bad)[0].as_py()}. To "
+            "continue, set badRecords to column or deadLetterTopic"
         )
 
 
 def _make(side: str, typing: Typing, options: ReadOptions) -> Format:
-    # Not every query has typed columns, and the formats' libraries take a while to import.
+    # Imported here, because the libraries of the formats are slow to import.
     from millstream.schemas import make_format
 
     topics = options.subscription.topics
@@ -179,7 +176,7 @@ def _make(side: str, typing: Typing, options: ReadOptions) -> Format:
 
 
 def _exactly(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Cast to the type that Spark was told of; fields are found by name, since a schema may have changed meanwhile."""
+    """Casts to the type that Spark has; fields are matched by name, because the schema may have changed."""
     if array.type == wanted:
         return array
     if not (pa.types.is_struct(wanted) and pa.types.is_struct(array.type)):
