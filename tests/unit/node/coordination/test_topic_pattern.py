@@ -3,8 +3,8 @@
 import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.coordination.core.expression import TopicPattern
 from millstream.node.coordination.core.state_machine import FixedTopics
-from millstream.node.groups.core.consumer.change import TopicPattern
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS
 
 

@@ -6,28 +6,16 @@ members or their topics changed. `assign` computes the target. `step` reconciles
 `reconcile` moves one member towards its target. Its order ensures that no two members read one partition: a member
 stays in its epoch until it has confirmed the revocation of its partitions; then it enters the target's epoch and gets
 free partitions. It gets the others later in the same epoch, when their owners have revoked them.
-
-`TopicPattern` matches topics by regular expression. The expression must match the whole name. Internal topics match
-too, as in Kafka. Every name is matched once; the broker matches a new expression in a thread (`learn`).
-
-`ConsumerSettings` has the settings of consumer groups: the broker's, and those of single groups.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
-from millstream.config.group_config import (
-    CONSUMER_ASSIGNMENT_INTERVAL_MS,
-    CONSUMER_HEARTBEAT_INTERVAL_MS,
-    CONSUMER_SESSION_TIMEOUT_MS,
-    GroupConfig,
-)
-from millstream.config.table import groups as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.coordination.core.expression import Expression
+from millstream.node.coordination.core.expression import TopicPatterns
 from millstream.node.coordination.core.state_machine import TopicCatalog, Writes
 from millstream.node.groups.core.consumer.assignors import ASSIGNORS, MemberSpec, TopicSpec
 from millstream.node.groups.core.consumer.group import (
@@ -50,7 +38,7 @@ from millstream.node.groups.core.consumer.group import (
 )
 
 if TYPE_CHECKING:
-    from millstream.node.groups.core.shard import GroupShard
+    pass
 
 
 OwnerOf = Callable[[UUID, int], str | None]
@@ -141,61 +129,6 @@ def with_epoch(member: Member, epoch: int) -> Member:
     if epoch == member.epoch:
         return member
     return replace(member, epoch=epoch, previous_epoch=member.epoch)
-
-
-_MAX_PATTERNS = 200
-
-
-class TopicPattern:
-    def __init__(self, text: str) -> None:
-        """KafkaError (INVALID_REGULAR_EXPRESSION) if RE2 does not support it, or if it is too large."""
-        self._expression = Expression(text, "SubscribedTopicRegex")
-        self._known: dict[str, bool] = {}
-        self._matching: frozenset[str] = frozenset()
-        self._version: int | None = None
-        """The version of the catalog for `_matching`."""
-
-    def unknown(self, topics: TopicCatalog) -> list[str]:
-        """Names that were not matched yet."""
-        if topics.version == self._version:
-            return []
-        return [name for name in topics.names() if name not in self._known]
-
-    def learn(self, names: Iterable[str]) -> None:
-        """Matches names before `matches` needs them; may run in a thread."""
-        self._known = self._known | {name: self._is_match(name) for name in names}
-
-    def matches(self, topics: TopicCatalog) -> frozenset[str]:
-        """The topics that match."""
-        if topics.version != self._version:
-            known = self._known
-            matches_by_name = {}
-            for name in topics.names():
-                is_match = known.get(name)
-                matches_by_name[name] = self._is_match(name) if is_match is None else is_match
-            self._known = matches_by_name  # without deleted topics
-            self._matching = frozenset(name for name, is_match in matches_by_name.items() if is_match)
-            self._version = topics.version
-        return self._matching
-
-    def _is_match(self, name: str) -> bool:
-        return self._expression.is_match(name)
-
-
-class TopicPatterns:
-    """The compiled patterns that were used most recently."""
-
-    def __init__(self) -> None:
-        self._patterns: dict[str, TopicPattern] = {}
-
-    def get(self, text: str) -> TopicPattern:
-        pattern = self._patterns.pop(text, None)
-        if pattern is None:
-            pattern = TopicPattern(text)
-            if len(self._patterns) >= _MAX_PATTERNS:
-                del self._patterns[next(iter(self._patterns))]
-        self._patterns[text] = pattern
-        return pattern
 
 
 class GroupContext(Protocol):
@@ -400,36 +333,3 @@ class GroupChange:
 def away(member: Member, epoch: int) -> Member:
     """A static member that left temporarily: it has no partitions to revoke any more."""
     return replace(member, epoch=epoch, previous_epoch=member.epoch, revoking={})
-
-
-class ConsumerSettings:
-    def __init__(self, shard: "GroupShard") -> None:
-        self._shard = shard
-
-    def session_timeout_ms(self, group_id: str) -> int:
-        return int(self._of_group(group_id)[CONSUMER_SESSION_TIMEOUT_MS])
-
-    def heartbeat_interval_ms(self, group_id: str) -> int:
-        return int(self._of_group(group_id)[CONSUMER_HEARTBEAT_INTERVAL_MS])
-
-    def assignment_interval_ms(self, group_id: str) -> int:
-        return int(self._of_group(group_id)[CONSUMER_ASSIGNMENT_INTERVAL_MS])
-
-    @property
-    def max_size(self) -> int:
-        return self._shard.config()[settings.MAX_SIZE]
-
-    @property
-    def assignors(self) -> tuple[str, ...]:
-        return self._shard.config()[settings.ASSIGNORS]
-
-    @property
-    def allows_upgrade(self) -> bool:
-        return self._shard.config()[settings.MIGRATION_POLICY] in ("bidirectional", "upgrade")
-
-    @property
-    def allows_downgrade(self) -> bool:
-        return self._shard.config()[settings.MIGRATION_POLICY] in ("bidirectional", "downgrade")
-
-    def _of_group(self, group_id: str) -> GroupConfig:
-        return GroupConfig(self._shard.group_settings(group_id), self._shard.config())

@@ -26,10 +26,11 @@ from millstream.node.coordination.core.state_machine import CoordinatorResult, T
 from millstream.node.groups.core.classic.group import ClassicGroup, Client, GroupState
 from millstream.node.groups.core.classic.group import Member as ClassicMember
 from millstream.node.groups.core.classic.group import Protocol as ClassicProtocol
-from millstream.node.groups.core.consumer.change import ConsumerSettings, GroupChange
 from millstream.node.groups.core.consumer.group import (
     ClassicMetadata,
     ConsumerGroup,
+    ConsumerSettings,
+    GroupChange,
     Member,
     MemberState,
     Protocol,

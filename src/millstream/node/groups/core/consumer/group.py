@@ -1,21 +1,32 @@
 """One consumer group: epochs, members, targets, owners of partitions; and its records.
 
 The group is what its records describe. Members are immutable: a change makes a new one. The functions at the top
-convert partitions, by topic id, between targets, members and messages, and make the records of a group.
+convert partitions, by topic id, between targets, members and messages, and make the records of a group. `ConsumerSettings` has the settings of consumer groups: the broker's, and
+those of single groups.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from millstream.config.group_config import (
+    CONSUMER_ASSIGNMENT_INTERVAL_MS,
+    CONSUMER_HEARTBEAT_INTERVAL_MS,
+    CONSUMER_SESSION_TIMEOUT_MS,
+    GroupConfig,
+)
+from millstream.config.table import groups as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
 from millstream.node.coordination.core.state_machine import CoordinatorRecord, TopicCatalog
 from millstream.node.groups.core.group import Group, GroupType
 from millstream.node.groups.core.records import RecordType, group_record
+
+if TYPE_CHECKING:
+    from millstream.node.groups.core.shard import GroupShard
 
 Target = Mapping[UUID, frozenset[int]]
 """The partitions that a member should own."""
@@ -482,3 +493,36 @@ def _described(partitions: Mapping[UUID, Iterable[int]], topics: TopicCatalog) -
         if topic is not None:  # a deleted topic has no name
             rows.append({"topic_id": topic_id, "topic_name": topic.name, "partitions": sorted(numbers)})
     return rows
+
+
+class ConsumerSettings:
+    def __init__(self, shard: "GroupShard") -> None:
+        self._shard = shard
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        return int(self._of_group(group_id)[CONSUMER_SESSION_TIMEOUT_MS])
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        return int(self._of_group(group_id)[CONSUMER_HEARTBEAT_INTERVAL_MS])
+
+    def assignment_interval_ms(self, group_id: str) -> int:
+        return int(self._of_group(group_id)[CONSUMER_ASSIGNMENT_INTERVAL_MS])
+
+    @property
+    def max_size(self) -> int:
+        return self._shard.config()[settings.MAX_SIZE]
+
+    @property
+    def assignors(self) -> tuple[str, ...]:
+        return self._shard.config()[settings.ASSIGNORS]
+
+    @property
+    def allows_upgrade(self) -> bool:
+        return self._shard.config()[settings.MIGRATION_POLICY] in ("bidirectional", "upgrade")
+
+    @property
+    def allows_downgrade(self) -> bool:
+        return self._shard.config()[settings.MIGRATION_POLICY] in ("bidirectional", "downgrade")
+
+    def _of_group(self, group_id: str) -> GroupConfig:
+        return GroupConfig(self._shard.group_settings(group_id), self._shard.config())

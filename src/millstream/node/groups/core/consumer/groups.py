@@ -14,16 +14,19 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
 from millstream.node.coordination.core.state_machine import CoordinatorResult, TopicCatalog, Writes
 from millstream.node.groups.core.classic.group import ClassicGroup, Client
-from millstream.node.groups.core.consumer.change import ConsumerSettings, GroupChange, TopicPatterns, away
 from millstream.node.groups.core.consumer.classic_members import ClassicMembers, Migration
 from millstream.node.groups.core.consumer.group import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     LEAVE_STATIC_EPOCH,
     ConsumerGroup,
+    ConsumerSettings,
+    GroupChange,
     Member,
     MemberState,
+    TopicPatterns,
     assignment_record,
+    away,
     moved_to_id,
     target_rows,
 )
