@@ -1,17 +1,13 @@
-"""Requests with very many rows, handled in parts: each part goes to the handler as a request, and the responses are
-joined.
+"""Long requests: handled in parts and in slices, so that they do not block the event loop.
 
 A handler processes its rows without a pause. With 100,000 rows that takes seconds. The APIs in `SPLITS` are handled in
-parts of some hundred rows, and the event loop serves other requests in between. That is right if the rows of a request
-do not depend on each other, as with most APIs of Kafka. The array items of other requests are limited
-(`most_items`).
+parts of some hundred rows: each part goes to the handler as a request, and the responses are joined. The event loop
+serves other requests in between. That is right if the rows of a request do not depend on each other, as with most APIs
+of Kafka. The array items of other requests are limited (`most_items`).
 
-Turns of the event loop: watches long ones, and lets long work run in slices.
-
-A turn that takes long delays all other requests. Each is counted, and logged with the API and the client
-(rate-limited).
-`Turnstile` queues slices of long work: one runs in each turn, the oldest first. So ten connections with long requests
-take no more of a turn than one.
+`Turnstile` queues slices of long work: one runs in each turn of the event loop, the oldest first. So ten connections
+with long requests take no more of a turn than one. `TurnWatch` counts turns that take long, and logs them with the API
+and the client (rate-limited).
 """
 
 import asyncio

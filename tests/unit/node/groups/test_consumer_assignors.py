@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.node.groups.core.consumer.assignors import (
+from millstream.node.groups.core.consumer.group import Target
+from millstream.node.groups.core.consumer.rebalance import (
     ASSIGNORS,
     MemberSpec,
     TopicSpec,
     assign_range,
     assign_uniform,
 )
-from millstream.node.groups.core.consumer.group import Target
 
 Partition = tuple[UUID, int]
 

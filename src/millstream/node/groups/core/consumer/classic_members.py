@@ -30,7 +30,6 @@ from millstream.node.groups.core.consumer.group import (
     ClassicMetadata,
     ConsumerGroup,
     ConsumerSettings,
-    GroupChange,
     Member,
     MemberState,
     Protocol,
@@ -41,6 +40,7 @@ from millstream.node.groups.core.consumer.group import (
     target_epoch_record,
     target_record,
 )
+from millstream.node.groups.core.consumer.rebalance import GroupChange
 from millstream.node.groups.core.group import MAX_TEXT_LENGTH
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
-"""One consumer group: epochs, members, targets, owners of partitions; and its records.
+"""One consumer group: epochs, members, targets, owners of partitions; its records and settings.
 
 The group is what its records describe. Members are immutable: a change makes a new one. The functions at the top
-convert partitions, by topic id, between targets, members and messages, and make the records of a group. `ConsumerSettings` has the settings of consumer groups: the broker's, and
-those of single groups.
+convert partitions, by topic id, between targets, members and messages, and make the records of a group.
+`ConsumerSettings` has the settings of consumer groups: the broker's, and those of single groups.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -128,6 +128,10 @@ class Member:
 
     def is_reconciled_to(self, epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == epoch
+
+    def away(self, epoch: int) -> "Member":
+        """The static member after it left temporarily: it has no partitions to revoke any more."""
+        return replace(self, epoch=epoch, previous_epoch=self.epoch, revoking={})
 
     def metadata_value(self) -> dict[str, Any]:
         """The value of the member's metadata record."""

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
+from millstream.node.coordination.core.expression import TopicPatterns
 from millstream.node.coordination.core.state_machine import CoordinatorResult, TopicCatalog, Writes
 from millstream.node.groups.core.classic.group import ClassicGroup, Client
 from millstream.node.groups.core.consumer.classic_members import ClassicMembers, Migration
@@ -21,15 +22,13 @@ from millstream.node.groups.core.consumer.group import (
     LEAVE_STATIC_EPOCH,
     ConsumerGroup,
     ConsumerSettings,
-    GroupChange,
     Member,
     MemberState,
-    TopicPatterns,
     assignment_record,
-    away,
     moved_to_id,
     target_rows,
 )
+from millstream.node.groups.core.consumer.rebalance import GroupChange
 from millstream.node.groups.core.consumer.replay import ConsumerReplay
 from millstream.node.groups.core.group import MAX_TEXT_LENGTH
 
@@ -122,7 +121,7 @@ class ConsumerGroups:
         self.migration = Migration(shard, self.settings)
         self.classic = ClassicMembers(self, shard.timers)
 
-    # `GroupContext`, for changes of groups
+    # For changes of groups
 
     @property
     def topics(self) -> TopicCatalog:
@@ -286,7 +285,7 @@ class ConsumerGroups:
         writes = Writes()
         if request.member_epoch == LEAVE_STATIC_EPOCH:
             # Its session continues: it must return before the session ends.
-            gone = away(member, LEAVE_STATIC_EPOCH)
+            gone = member.away(LEAVE_STATIC_EPOCH)
             writes.add(assignment_record(group.group_id, gone))
         else:
             self.remove_members(group, [member], writes, now_ms)
