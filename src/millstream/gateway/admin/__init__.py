@@ -1,1 +1,1 @@
-"""Topics and groups over HTTP."""
+"""REST routes for topics and groups."""

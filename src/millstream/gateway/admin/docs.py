@@ -1,4 +1,4 @@
-"""Topics and groups, described."""
+"""The OpenAPI descriptions of the routes for topics and groups."""
 
 from millstream.gateway.http.routes import (
     FLAG,
@@ -18,9 +18,9 @@ from millstream.gateway.http.routes import (
 
 _TOPICS = "Topics"
 _PAGE = (
-    Parameter("prefix", "Only those whose names begin with this.", TEXT),
-    Parameter("offset", "How many to leave out at the beginning.", whole(minimum=0)),
-    Parameter("limit", "How many at most; below 1 is no limit.", INT32),
+    Parameter("prefix", "Prefix of the names.", TEXT),
+    Parameter("offset", "Number of items to skip.", whole(minimum=0)),
+    Parameter("limit", "Largest number of items; below 1 for no limit.", INT32),
 )
 _SUMMARY: dict[str, JsonSchema] = {
     "name": TEXT,
@@ -42,8 +42,8 @@ _CONFIG = record(
     {
         "name": TEXT,
         "value": nullable(TEXT),
-        "source": text("Where the value comes from, as Kafka calls it."),
-        "default": {"type": "boolean", "description": "Whether it was not set for this topic."},
+        "source": text("Source of the value, by Kafka's name."),
+        "default": {"type": "boolean", "description": "True if it was not set for this topic."},
         "read_only": FLAG,
         "sensitive": FLAG,
         "documentation": nullable(TEXT),
@@ -64,14 +64,14 @@ CLUSTER = Doc(
 )
 LIST_TOPICS = Doc(
     tag=_TOPICS,
-    summary="The topics there are",
-    parameters=(Parameter("internal", "With those that the cluster made for itself.", FLAG), *_PAGE),
+    summary="List topics",
+    parameters=(Parameter("internal", "Include internal topics.", FLAG), *_PAGE),
     answer=record({"topics": array(record(_SUMMARY))}),
 )
 CREATE_TOPIC = Doc(
     tag=_TOPICS,
     summary="Create a topic",
-    description="What is left out is the brokers' default. Answers once the topic can be written to.",
+    description="Values that are not given are the defaults of the brokers. Responds when the topic can be written to.",
     body=record(
         {"name": text("Letters, digits, '.', '_' and '-'.", minLength=1, maxLength=249)},
         {
@@ -88,24 +88,24 @@ CREATE_TOPIC = Doc(
 )
 DESCRIBE_TOPIC = Doc(
     tag=_TOPICS,
-    summary="A topic: its partitions, their offsets, and what was set for it",
+    summary="Describe a topic: partitions, offsets, and the settings that were set for it",
     answer=record({**_SUMMARY, "partitions": array(_PARTITION), "configs": mapping(nullable(TEXT))}),
 )
-DELETE_TOPIC = Doc(tag=_TOPICS, summary="Delete a topic and all its records", status=204, errors=(403, 409))
+DELETE_TOPIC = Doc(tag=_TOPICS, summary="Delete a topic and its records", status=204, errors=(403, 409))
 ADD_PARTITIONS = Doc(
     tag=_TOPICS,
     summary="Add partitions to a topic",
-    description="Keys that are written afterwards may go to other partitions than before.",
-    body=record({"count": whole("How many there shall be.", 1, 10_000)}, closed=True),
+    description="Records that are written afterwards may have another partition for the same key.",
+    body=record({"count": whole("New number of partitions.", 1, 10_000)}, closed=True),
     answer=record({"name": TEXT, "partitions": INT32}),
     errors=(409, 422),
 )
-TOPIC_CONFIGS = Doc(tag=_TOPICS, summary="A topic's settings", answer=record({"configs": array(_CONFIG)}))
+TOPIC_CONFIGS = Doc(tag=_TOPICS, summary="List the settings of a topic", answer=record({"configs": array(_CONFIG)}))
 SET_TOPIC_CONFIGS = Doc(
     tag=_TOPICS,
-    summary="Change a topic's settings",
-    description="Those that are named; null goes back to the default. Answers what is set for the topic now.",
-    parameters=(Parameter("dry_run", "Only see whether it could be done.", FLAG),),
+    summary="Change settings of a topic",
+    description="Changes the given settings; null resets one. The response has the settings of the topic.",
+    parameters=(Parameter("dry_run", "Only check the change.", FLAG),),
     body=record({"configs": _SETTINGS}, closed=True),
     answer=record({"configs": array(_CONFIG)}),
     errors=(422,),
@@ -131,7 +131,7 @@ _MEMBER = record(
     }
 )
 _TO: JsonSchema = {
-    "description": "Where to: an offset outside of the log is moved to its nearer end.",
+    "description": "Target. An offset outside of the log is moved to the nearest offset of the log.",
     "anyOf": [
         {"enum": ["earliest", "latest"]},
         record({"offset": whole(minimum=0, maximum=2**63 - 1)}, closed=True),
@@ -141,18 +141,18 @@ _TO: JsonSchema = {
 
 
 def group_docs(kind: str) -> dict[tuple[str, str], Doc]:
-    """Of one kind of groups, by method and the path below its prefix."""
+    """The descriptions for one kind of groups, by method and path below its prefix."""
     tag = f"{kind.capitalize()}s"
     return {
         ("GET", ""): Doc(
             tag=tag,
-            summary=f"The {kind}s there are",
+            summary=f"List {kind}s",
             parameters=_PAGE,
             answer=record({"groups": array(record({"group": TEXT, "type": TEXT, "state": TEXT}))}),
         ),
         ("GET", "/{group}"): Doc(
             tag=tag,
-            summary=f"A {kind}: its members, what they read, and how far they are",
+            summary=f"Describe a {kind}: members, assignments and offsets",
             answer=record(
                 {
                     "group": TEXT,
@@ -167,11 +167,11 @@ def group_docs(kind: str) -> dict[tuple[str, str], Doc]:
         ),
         ("DELETE", "/{group}"): Doc(tag=tag, summary=f"Delete a {kind} without members", status=204, errors=(409,)),
         ("GET", "/{group}/offsets"): Doc(
-            tag=tag, summary=f"How far a {kind} is", answer=record({"offsets": array(_OFFSET)})
+            tag=tag, summary=f"Offsets and lag of a {kind}", answer=record({"offsets": array(_OFFSET)})
         ),
         ("POST", "/{group}/offsets"): Doc(
             tag=tag,
-            summary=f"Set where a {kind} without members goes on",
+            summary=f"Reset the offsets of a {kind} without members",
             body=record(
                 {"topic": TEXT, "to": _TO},
                 {"partitions": nullable(array(whole(minimum=0, maximum=2**31 - 1))), "dry_run": FLAG},

@@ -1,10 +1,11 @@
-"""Topics over HTTP: what there is, made, changed and deleted."""
+"""Topics over HTTP: list, create, describe, change, delete."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from starlette.routing import BaseRoute
 
+from millstream.admin.cluster import ClusterAdmin
 from millstream.admin.topics import ConfigChange, ConfigEntry, ConfigOperation, ConfigResource, TopicAdmin
 from millstream.gateway.admin.docs import (
     ADD_PARTITIONS,
@@ -44,8 +45,12 @@ class TopicRoutes:
         ]
 
     def cluster(self, asked: ApiRequest) -> Any:
-        found = self._admin.cluster()
-        brokers = [{"id": row.id, "host": row.host, "port": row.port, "rack": row.rack} for row in found.brokers]
+        found = ClusterAdmin(self._cluster).describe()
+        brokers = [
+            {"id": row.id, "host": row.host, "port": row.port, "rack": row.rack}
+            for row in found.brokers
+            if not row.fenced
+        ]
         return {"cluster_id": found.cluster_id, "controller": found.controller_id, "brokers": brokers}
 
     def every(self, asked: ApiRequest) -> Any:
@@ -99,7 +104,7 @@ class TopicRoutes:
         document, name = asked.document(), asked.path("topic")
         known(document, "count")
         if "count" not in document:
-            raise ApiError(422, "'count' is missing", 'send {"count": 6}: how many there shall be')
+            raise ApiError(422, "'count' is missing", 'send {"count": 6}: the new number of partitions')
         self._admin.add_partitions(name, number_in(document, "count", 1, _MAX_INT32, -1))
         return {"name": name, "partitions": document["count"]}
 
@@ -142,7 +147,7 @@ def _shown(row: ConfigEntry) -> dict[str, Any]:
 
 
 def known(document: dict[str, Any], *names: str) -> None:
-    """Refuses fields that mean nothing here: most likely they are misspelt."""
+    """Refuses unknown fields, which are most likely misspelt."""
     unknown = [name for name in document if name not in names]
     if unknown:
         raise ApiError(422, f"the field {unknown[0]!r} is not known", f"there are {', '.join(names)}")
