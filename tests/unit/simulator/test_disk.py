@@ -86,7 +86,7 @@ def test_the_lock_dies_with_its_process(machine: SimulatedDisk, disk: DiskSessio
     assert held is not None
     held.release()
     assert session(machine).lock("/data/.lock") is not None
-    with pytest.raises(OSError, match="gone"):
+    with pytest.raises(OSError, match="ended"):
         disk.read_bytes("/data/.lock")
 
 
