@@ -17,7 +17,7 @@ from millstream.node.coordination import runtime as coordinator_shell
 from millstream.node.groups.core.shard import GroupShard
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS
 from millstream.node.replicas.core.follower import PartitionFollower
-from millstream.node.replicas.local_partition import Surroundings
+from millstream.node.replicas.local_partition import PartitionContext
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.retry_order import LeaderChangeGapGuard, RetryOrderGuard
 from millstream.node.replicas.roles import ReplicaRoles
@@ -135,7 +135,7 @@ def _coordinators_acknowledge_before_the_flush(monkeypatch: pytest.MonkeyPatch) 
 
 def _show_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was once: readers got records that a power cut took, and passed over what was written in their place."""
-    monkeypatch.setattr(Surroundings, "own_end", lambda self: self._log.log_end_offset)
+    monkeypatch.setattr(PartitionContext, "own_end", lambda self: self._log.log_end_offset)
 
 
 def _acknowledge_deletions_early(monkeypatch: pytest.MonkeyPatch) -> None:
