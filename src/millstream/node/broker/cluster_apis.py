@@ -10,9 +10,16 @@ from typing import Any
 from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, TopicName
-from millstream.formats.protocol.schema import Message, response_schema
+from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, TopicId, TopicName
+from millstream.formats.protocol.schema import response_schema
 from millstream.formats.protocol.steps import write_in_steps
+from millstream.formats.protocol.wire_types import (
+    DescribeClusterRequest,
+    DescribeTopicPartitionsRequest,
+    FindCoordinatorRequest,
+    MetadataRequest,
+    MetadataRequestTopics,
+)
 from millstream.node.cluster.cluster_view import LostBrokers
 from millstream.node.groups.coordinator import java_hash
 from millstream.node.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
@@ -77,7 +84,7 @@ class ClusterHandlers:
 
     # Metadata
 
-    def metadata(self, request: Message, context: Context) -> Response | Awaitable[Response]:
+    def metadata(self, request: MetadataRequest, context: Context) -> Response | Awaitable[Response]:
         image = self._image()
         if request.topics and len(request.topics) > MOST_TOPICS:
             raise Refused(f"metadata of {len(request.topics)} topics by name; the limit is {MOST_TOPICS}: request all")
@@ -91,13 +98,15 @@ class ClusterHandlers:
             return self._metadata_soon(request, context, wanted)
         return self._encoded(request, context, wanted, {})
 
-    async def _metadata_soon(self, request: Message, context: Context, wanted: list[Message]) -> Response:
+    async def _metadata_soon(
+        self, request: MetadataRequest, context: Context, wanted: list[MetadataRequestTopics]
+    ) -> Response:
         """Waits a moment: a client may notice the failure of a leader before this broker does."""
         await asyncio.sleep(_SOON_SECONDS)
         return await self._awaited(self._encoded(request, context, wanted, {}))
 
     async def _metadata_creating(
-        self, request: Message, context: Context, wanted: list[Message], missing: list[str]
+        self, request: MetadataRequest, context: Context, wanted: list[MetadataRequestTopics], missing: list[str]
     ) -> Response:
         # Internal topics have their own settings, and are created when they are needed.
         failed = await self._create_topics([name for name in missing if name not in INTERNAL_TOPICS])
@@ -115,7 +124,11 @@ class ClusterHandlers:
         return encoded if isinstance(encoded, bytes) else await encoded
 
     def _encoded(
-        self, request: Message, context: Context, wanted: list[Message] | None, failed: dict[str, KafkaError]
+        self,
+        request: MetadataRequest,
+        context: Context,
+        wanted: list[MetadataRequestTopics] | None,
+        failed: dict[str, KafkaError],
     ) -> "bytes | Awaitable[bytes]":
         image = self._image()
         if image is not self._kept_for:
@@ -168,7 +181,7 @@ class ClusterHandlers:
     def _metadata(
         self,
         image: MetadataImage,
-        wanted: list[Message] | None,
+        wanted: list[MetadataRequestTopics] | None,
         context: Context,
         operations: tuple[bool, bool],
         failed: dict[str, KafkaError],
@@ -179,7 +192,7 @@ class ClusterHandlers:
         missing, departed = lost
         reachable = _Reachable(image, context.peer.listener, missing, departed)
         topics: list[dict[str, Any]] = []
-        rows: Iterable[TopicImage | Message] = image.topics.values() if wanted is None else wanted
+        rows: Iterable[TopicImage | MetadataRequestTopics] = image.topics.values() if wanted is None else wanted
         for number, row in enumerate(rows, 1):
             if isinstance(row, TopicImage):
                 topics.append(_topic(row, reachable, topic_operations))
@@ -206,7 +219,7 @@ class ClusterHandlers:
 
     # DescribeCluster
 
-    def describe_cluster(self, request: Message, context: Context) -> Response:
+    def describe_cluster(self, request: DescribeClusterRequest, context: Context) -> Response:
         image = self._image()
         if request.endpoint_type != _BROKER_ENDPOINTS:
             code = (
@@ -246,7 +259,7 @@ class ClusterHandlers:
 
     # DescribeTopicPartitions
 
-    def describe_topic_partitions(self, request: Message, context: Context) -> Response:
+    def describe_topic_partitions(self, request: DescribeTopicPartitionsRequest, context: Context) -> Response:
         image = self._image()
         reachable = _Reachable(image, context.peer.listener)
         names = sorted({topic.name for topic in request.topics}) if request.topics else sorted(image.topics)
@@ -260,7 +273,7 @@ class ClusterHandlers:
         left = max(1, min(request.response_partition_limit, self._described_partitions_limit))
         topics: list[dict[str, Any]] = []
         for name in names:
-            topic = image.topics.get(name)
+            topic = image.topics.get(TopicName(name))
             if topic is None:
                 topics.append({"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "name": name})
                 continue
@@ -286,7 +299,7 @@ class ClusterHandlers:
 
     # FindCoordinator
 
-    async def find_coordinator(self, request: Message, context: Context) -> Response:
+    async def find_coordinator(self, request: FindCoordinatorRequest, context: Context) -> Response:
         failure: KafkaError | None = None
         if request.key_type in self._ensure_topic:
             try:
@@ -356,7 +369,7 @@ def _is_share_key(key: str) -> bool:
     return len(parts) == 3 and all(parts) and parts[2].isascii() and parts[2].isdigit()
 
 
-def _once_each(topics: list[Message] | None) -> list[Message] | None:
+def _once_each(topics: list[MetadataRequestTopics] | None) -> list[MetadataRequestTopics] | None:
     """Each topic once, as in Kafka. Otherwise a small request could cause a response of gigabytes."""
     if topics is None:
         return None
@@ -421,7 +434,7 @@ def _topic(topic: TopicImage, reachable: _Reachable, operations: int) -> dict[st
 
 
 def _wanted_topic(
-    wanted: Message,
+    wanted: MetadataRequestTopics,
     image: MetadataImage,
     reachable: _Reachable,
     operations: int,
@@ -429,7 +442,7 @@ def _wanted_topic(
     version: int,
 ) -> dict[str, Any]:
     if wanted.name is None and wanted.topic_id != NO_TOPIC_ID:
-        topic = image.topics_by_id.get(wanted.topic_id)
+        topic = image.topics_by_id.get(TopicId(wanted.topic_id))
         if topic is None:
             return _missing(None if version >= 12 else "", ErrorCode.UNKNOWN_TOPIC_ID, wanted.topic_id)
         return _topic(topic, reachable, operations)

@@ -16,7 +16,14 @@ from millstream.config.table import groups as settings
 from millstream.config.table import transactions
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, TopicName, VerificationGuard
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.wire_types import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.topic_creation import InternalTopics
 from millstream.node.coordination.core.state_machine import (
@@ -289,7 +296,7 @@ class ClassicGroupHandlers:
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
-    async def join_group(self, request: Message, context: Context) -> Response:
+    async def join_group(self, request: JoinGroupRequest, context: Context) -> Response:
         client = Client(context.client_id, f"/{context.peer.host}")
         response = await self._respond(
             request, lambda shard, now_ms: shard.classic.join(request, client, context.version, now_ms)
@@ -298,12 +305,12 @@ class ClassicGroupHandlers:
             return {**response, "member_id": ""}
         return {"member_id": request.member_id, **response}
 
-    async def sync_group(self, request: Message, context: Context) -> Response:
+    async def sync_group(self, request: SyncGroupRequest, context: Context) -> Response:
         if context.version >= _FIRST_SYNC_WITH_PROTOCOL and None in (request.protocol_type, request.protocol_name):
             return {"error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
         return await self._respond(request, lambda shard, now_ms: shard.classic.sync(request, now_ms))
 
-    def heartbeat(self, request: Message, context: Context) -> Response | Awaitable[Response]:
+    def heartbeat(self, request: HeartbeatRequest, context: Context) -> Response | Awaitable[Response]:
         if not request.group_id:
             return {"error_code": ErrorCode.INVALID_GROUP_ID}
         return self._groups.respond(
@@ -312,13 +319,13 @@ class ClassicGroupHandlers:
             lambda error: {"error_code": error.code},
         )
 
-    async def leave_group(self, request: Message, context: Context) -> Response:
+    async def leave_group(self, request: LeaveGroupRequest, context: Context) -> Response:
         if context.version >= _FIRST_LEAVE_WITH_MEMBERS:
             leaving = [(member.member_id, member.group_instance_id) for member in request.members]
         else:
             leaving = [(request.member_id, None)]
         try:
-            check_group_id(request)
+            check_group_id(request.group_id)
             rows = await self._groups.run(
                 request.group_id, lambda shard, now_ms: shard.classic.leave(request.group_id, leaving, now_ms)
             )
@@ -328,16 +335,16 @@ class ClassicGroupHandlers:
             return {"members": rows}
         return {"error_code": rows[0]["error_code"]}
 
-    async def _respond(self, request: Message, operation: Operation) -> dict[str, Any]:
+    async def _respond(self, request: JoinGroupRequest | SyncGroupRequest, operation: Operation) -> dict[str, Any]:
         try:
-            check_group_id(request)
+            check_group_id(request.group_id)
             return await self._groups.run(request.group_id, operation)
         except KafkaError as error:
             return {"error_code": error.code}
 
 
-def check_group_id(request: Message) -> None:
-    if not request.group_id:
+def check_group_id(group_id: str) -> None:
+    if not group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
 
 
@@ -345,7 +352,7 @@ class ConsumerGroupHandlers:
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
-    async def consumer_group_heartbeat(self, request: Message, context: Context) -> Response:
+    async def consumer_group_heartbeat(self, request: ConsumerGroupHeartbeatRequest, context: Context) -> Response:
         client = Client(context.client_id, f"/{context.peer.host}")
         if request.subscribed_topic_regex:
             with suppress(KafkaError):  # an invalid expression is refused by the heartbeat itself
@@ -358,7 +365,7 @@ class ConsumerGroupHandlers:
         except KafkaError as error:
             return {"error_code": error.code, "error_message": error.message}
 
-    async def consumer_group_describe(self, request: Message, context: Context) -> Response:
+    async def consumer_group_describe(self, request: ConsumerGroupDescribeRequest, context: Context) -> Response:
         # Each group once: the response is much longer than the request.
         rows = []
         for group_id in dict.fromkeys(request.group_ids):

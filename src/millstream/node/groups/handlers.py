@@ -14,6 +14,18 @@ from typing import Any, Protocol
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicPartition, VerificationGuard
 from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.wire_types import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetCommitRequestTopics,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroups,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopics,
+)
 from millstream.formats.records.batch import NO_SEQUENCE
 from millstream.node.coordination.runtime import CoordinatorRuntime
 from millstream.node.groups.coordinator import GroupCoordinator, check_group_id
@@ -26,7 +38,7 @@ class GroupAdminHandlers:
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
-    async def describe_groups(self, request: Message, context: Context) -> Response:
+    async def describe_groups(self, request: DescribeGroupsRequest, context: Context) -> Response:
         rows = []
         # Each group once: the response is much longer than the request.
         for group_id in dict.fromkeys(request.groups):
@@ -43,7 +55,7 @@ class GroupAdminHandlers:
         except KafkaError as error:
             return {"group_id": group_id, "error_code": error.code, "error_message": error.message}
 
-    async def list_groups(self, request: Message, context: Context) -> Response:
+    async def list_groups(self, request: ListGroupsRequest, context: Context) -> Response:
         states = frozenset(state.lower() for state in request.states_filter)
         types = frozenset(kind.lower() for kind in request.types_filter)
         try:
@@ -52,7 +64,7 @@ class GroupAdminHandlers:
             return {"error_code": error.code, "groups": []}
         return {"groups": [row for rows in listed for row in rows]}
 
-    async def delete_groups(self, request: Message, context: Context) -> Response:
+    async def delete_groups(self, request: DeleteGroupsRequest, context: Context) -> Response:
         rows = []
         for group_id in dict.fromkeys(request.groups_names):
             code = ErrorCode.NONE
@@ -98,9 +110,9 @@ class TransactionalOffsets:
         self._verification = verification
         self._is_verification_enabled = is_verification_enabled
 
-    async def commit(self, request: Message, version: int) -> dict[str, Any]:
+    async def commit(self, request: TxnOffsetCommitRequest, version: int) -> dict[str, Any]:
         """TxnOffsetCommit; KafkaError if the whole request is refused."""
-        check_group_id(request)
+        check_group_id(request.group_id)
         if request.producer_id < 0 or request.producer_epoch < 0:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the producer id and the producer epoch must not be negative"
@@ -111,7 +123,9 @@ class TransactionalOffsets:
             runtime, lambda shard, now_ms: shard.offsets.commit_in_transaction(request, now_ms), guard
         )
 
-    async def _verified(self, runtime: CoordinatorRuntime, request: Message, version: int) -> VerificationGuard | None:
+    async def _verified(
+        self, runtime: CoordinatorRuntime, request: TxnOffsetCommitRequest, version: int
+    ) -> VerificationGuard | None:
         adds = version >= FIRST_THAT_ADDS
         if not adds and not self._is_verification_enabled():
             return None
@@ -159,14 +173,14 @@ class OffsetCommitHandlers:
         self._transactional = transactional
         self._turnstile = Turnstile()
 
-    def offset_commit(self, request: Message, context: Context) -> Response | Awaitable[Response]:
+    def offset_commit(self, request: OffsetCommitRequest, context: Context) -> Response | Awaitable[Response]:
         return self._groups.respond(
             request.group_id,
             lambda shard, now_ms: shard.offsets.commit(request, context.version, now_ms),
             lambda error: {"topics": [_refused(topic, error.code) for topic in request.topics]},
         )
 
-    async def txn_offset_commit(self, request: Message, context: Context) -> Response:
+    async def txn_offset_commit(self, request: TxnOffsetCommitRequest, context: Context) -> Response:
         try:
             return await self._transactional.commit(request, context.version)
         except KafkaError as error:
@@ -180,7 +194,7 @@ class OffsetCommitHandlers:
                 "topics": [{"name": topic.name, "partitions": _refused_rows(topic, code)} for topic in request.topics]
             }
 
-    async def offset_fetch(self, request: Message, context: Context) -> Response:
+    async def offset_fetch(self, request: OffsetFetchRequest, context: Context) -> Response:
         if context.version >= _FIRST_FETCH_WITH_GROUPS:
             rows = []
             for wanted in _once_each(request.groups):
@@ -194,11 +208,11 @@ class OffsetCommitHandlers:
             # These versions have no field for the group's error, so each partition has it.
             topics = [
                 {"name": topic.name, "partitions": [_unfetched(index, code) for index in topic.partition_indexes]}
-                for topic in request.topics
+                for topic in request.topics or ()
             ]
         return {"topics": topics, "error_code": code}
 
-    async def _fetched(self, group: Message, version: int, require_stable: bool) -> dict[str, Any]:
+    async def _fetched(self, group: Any, version: int, require_stable: bool) -> dict[str, Any]:
         async def fetched(part: Message) -> Response:
             return await self._groups.read(
                 group.group_id, lambda shard: shard.offsets.fetch(part, version, require_stable=require_stable)
@@ -209,30 +223,30 @@ class OffsetCommitHandlers:
         except KafkaError as error:
             return {"group_id": group.group_id, "topics": [], "error_code": error.code}
 
-    async def offset_delete(self, request: Message, context: Context) -> Response:
+    async def offset_delete(self, request: OffsetDeleteRequest, context: Context) -> Response:
         try:
-            check_group_id(request)
+            check_group_id(request.group_id)
             return await self._groups.run(request.group_id, lambda shard, now_ms: shard.offsets.delete(request, now_ms))
         except KafkaError as error:
             return {"error_code": error.code, "topics": []}
 
 
-def _once_each(groups: list[Message]) -> list[Message]:
+def _once_each(groups: list[OffsetFetchRequestGroups]) -> list[OffsetFetchRequestGroups]:
     """Each group once, so that a small request cannot cause a response of gigabytes.
 
     As in Kafka, a request may have some offsets of a group beside all of them.
     """
-    first: dict[tuple[str, bool], Message] = {}
+    first: dict[tuple[str, bool], OffsetFetchRequestGroups] = {}
     for group in groups:
         first.setdefault((group.group_id, group.topics is None), group)
     return list(first.values())
 
 
-def _refused(topic: Message, code: int) -> dict[str, Any]:
+def _refused(topic: OffsetCommitRequestTopics, code: int) -> dict[str, Any]:
     return {"topic_id": topic.topic_id, "name": topic.name, "partitions": _refused_rows(topic, code)}
 
 
-def _refused_rows(topic: Message, code: int) -> list[dict[str, Any]]:
+def _refused_rows(topic: OffsetCommitRequestTopics | TxnOffsetCommitRequestTopics, code: int) -> list[dict[str, Any]]:
     if code == ErrorCode.UNKNOWN_SERVER_ERROR:  # the batch of all offsets is too large for the log
         code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     return [{"partition_index": partition.partition_index, "error_code": code} for partition in topic.partitions]

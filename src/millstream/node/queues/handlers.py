@@ -11,7 +11,23 @@ from typing import Any
 from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.wire_types import (
+    AlterShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupStateRequest,
+    DeleteShareGroupStateRequestTopicsPartitions,
+    DescribeShareGroupOffsetsRequest,
+    InitializeShareGroupStateRequest,
+    InitializeShareGroupStateRequestTopicsPartitions,
+    ReadShareGroupStateRequest,
+    ReadShareGroupStateRequestTopicsPartitions,
+    ReadShareGroupStateSummaryRequest,
+    ReadShareGroupStateSummaryRequestTopicsPartitions,
+    ShareGroupDescribeRequest,
+    ShareGroupHeartbeatRequest,
+    WriteShareGroupStateRequest,
+    WriteShareGroupStateRequestTopicsPartitions,
+)
 from millstream.node.coordination.core.state_machine import KnownEpochs
 from millstream.node.data.internal_client import OffsetLookup
 from millstream.node.groups.coordinator import GroupCoordinator
@@ -44,7 +60,7 @@ class ShareGroupHandlers:
         self._shared = shared
         self._ends = ends
 
-    async def share_group_heartbeat(self, request: Message, context: Context) -> Response:
+    async def share_group_heartbeat(self, request: ShareGroupHeartbeatRequest, context: Context) -> Response:
         host = f"/{context.peer.host}"
         try:
             response = await self._groups.run(
@@ -57,7 +73,7 @@ class ShareGroupHandlers:
         except KafkaError as error:
             return {"error_code": error.code, "error_message": error.message}
 
-    async def share_group_describe(self, request: Message, context: Context) -> Response:
+    async def share_group_describe(self, request: ShareGroupDescribeRequest, context: Context) -> Response:
         rows: list[dict[str, Any]] = []
         for group_id in request.group_ids:
             try:
@@ -79,7 +95,9 @@ class ShareGroupHandlers:
 
     # Offsets
 
-    async def describe_share_group_offsets(self, request: Message, context: Context) -> Response:
+    async def describe_share_group_offsets(
+        self, request: DescribeShareGroupOffsetsRequest, context: Context
+    ) -> Response:
         rows = []
         for requested in request.groups:
             row: dict[str, Any] = {"group_id": requested.group_id, "topics": []}
@@ -126,7 +144,7 @@ class ShareGroupHandlers:
             row |= {"error_code": error.code, "error_message": error.message}
         return row
 
-    async def alter_share_group_offsets(self, request: Message, context: Context) -> Response:
+    async def alter_share_group_offsets(self, request: AlterShareGroupOffsetsRequest, context: Context) -> Response:
         try:
             await self._alterable(request.group_id)
         except KafkaError as error:
@@ -174,7 +192,7 @@ class ShareGroupHandlers:
         await self._persister.initialize(key, 0 if state is None else state.state_epoch + 1, start_offset)
         self._shared.reset(key.group_id, [(key.topic_id, key.partition)])
 
-    async def delete_share_group_offsets(self, request: Message, context: Context) -> Response:
+    async def delete_share_group_offsets(self, request: DeleteShareGroupOffsetsRequest, context: Context) -> Response:
         try:
             group = await self._find(request.group_id)
             group.check_deletion()
@@ -224,7 +242,14 @@ def _unknown(name: str, index: int) -> KafkaError:
     return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {index} of topic {name!r} does not exist")
 
 
-Operation = Callable[[ShareKey, Message], Awaitable[dict[str, Any]]]
+Operation = Callable[[ShareKey, Any], Awaitable[dict[str, Any]]]
+_StateRequest = (
+    InitializeShareGroupStateRequest
+    | ReadShareGroupStateRequest
+    | WriteShareGroupStateRequest
+    | DeleteShareGroupStateRequest
+    | ReadShareGroupStateSummaryRequest
+)
 _MAX_BATCHES = 10_000
 """As many as records can be in flight (`group.share.partition.max.record.locks`)."""
 _STATES = frozenset(RecordState) - {RecordState.ACQUIRED}
@@ -235,17 +260,19 @@ class ShareStateHandlers:
         self._coordinator = coordinator
         self._epochs = epochs
 
-    async def initialize_share_group_state(self, request: Message, context: Context) -> Response:
+    async def initialize_share_group_state(
+        self, request: InitializeShareGroupStateRequest, context: Context
+    ) -> Response:
         return await _each(request, self._initialize)
 
-    async def _initialize(self, key: ShareKey, row: Message) -> dict[str, Any]:
+    async def _initialize(self, key: ShareKey, row: InitializeShareGroupStateRequestTopicsPartitions) -> dict[str, Any]:
         await self._coordinator.initialize(key, row.state_epoch, row.start_offset)
         return {}
 
-    async def read_share_group_state(self, request: Message, context: Context) -> Response:
+    async def read_share_group_state(self, request: ReadShareGroupStateRequest, context: Context) -> Response:
         return await _each(request, self._read)
 
-    async def _read(self, key: ShareKey, row: Message) -> dict[str, Any]:
+    async def _read(self, key: ShareKey, row: ReadShareGroupStateRequestTopicsPartitions) -> dict[str, Any]:
         self._epochs.check_share_leader(key.topic_id, key.partition, row.leader_epoch)
         state = await self._coordinator.read(key, row.leader_epoch)
         return {
@@ -262,10 +289,10 @@ class ShareStateHandlers:
             ],
         }
 
-    async def write_share_group_state(self, request: Message, context: Context) -> Response:
+    async def write_share_group_state(self, request: WriteShareGroupStateRequest, context: Context) -> Response:
         return await _each(request, self._write)
 
-    async def _write(self, key: ShareKey, row: Message) -> dict[str, Any]:
+    async def _write(self, key: ShareKey, row: WriteShareGroupStateRequestTopicsPartitions) -> dict[str, Any]:
         self._epochs.check_share_leader(key.topic_id, key.partition, row.leader_epoch)
         if len(row.state_batches) > _MAX_BATCHES:
             raise KafkaError(
@@ -288,17 +315,19 @@ class ShareStateHandlers:
         )
         return {}
 
-    async def delete_share_group_state(self, request: Message, context: Context) -> Response:
+    async def delete_share_group_state(self, request: DeleteShareGroupStateRequest, context: Context) -> Response:
         return await _each(request, self._delete)
 
-    async def _delete(self, key: ShareKey, row: Message) -> dict[str, Any]:
+    async def _delete(self, key: ShareKey, row: DeleteShareGroupStateRequestTopicsPartitions) -> dict[str, Any]:
         await self._coordinator.delete(key)
         return {}
 
-    async def read_share_group_state_summary(self, request: Message, context: Context) -> Response:
+    async def read_share_group_state_summary(
+        self, request: ReadShareGroupStateSummaryRequest, context: Context
+    ) -> Response:
         return await _each(request, self._summary)
 
-    async def _summary(self, key: ShareKey, row: Message) -> dict[str, Any]:
+    async def _summary(self, key: ShareKey, row: ReadShareGroupStateSummaryRequestTopicsPartitions) -> dict[str, Any]:
         state = await self._coordinator.summary(key)
         if state is None:
             return {"start_offset": UNINITIALIZED}
@@ -310,7 +339,7 @@ class ShareStateHandlers:
         }
 
 
-async def _each(request: Message, operation: Operation) -> Response:
+async def _each(request: _StateRequest, operation: Operation) -> Response:
     results = []
     for topic in request.topics:
         rows = []

@@ -15,6 +15,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, ProducerIdentity
 from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.wire_types import OffsetCommitRequest, OffsetDeleteRequest, TxnOffsetCommitRequest
 from millstream.node.coordination.core.state_machine import (
     CoordinatorRecord,
     CoordinatorResult,
@@ -49,7 +50,7 @@ class OffsetCommit:
 
     __slots__ = ("_expires_at_ms", "_generation", "_limit", "_now_ms", "_records", "_refused", "_request", "_shard")
 
-    def __init__(self, shard: "GroupShard", request: Message, generation: int, now_ms: int) -> None:
+    def __init__(self, shard: "GroupShard", request: Any, generation: int, now_ms: int) -> None:
         self._shard = shard
         self._request = request
         self._generation = generation
@@ -274,11 +275,11 @@ class Offsets:
 
     # Requests
 
-    def commit(self, request: Message, version: int, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
+    def commit(self, request: OffsetCommitRequest, version: int, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
         """OffsetCommit; see `OffsetCommit.plain`."""
         return OffsetCommit(self._shard, request, request.generation_id_or_member_epoch, now_ms).plain(version)
 
-    def commit_in_transaction(self, request: Message, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
+    def commit_in_transaction(self, request: TxnOffsetCommitRequest, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
         """TxnOffsetCommit; see `OffsetCommit.in_transaction`."""
         return OffsetCommit(self._shard, request, request.generation_id, now_ms).in_transaction()
 
@@ -340,7 +341,7 @@ class Offsets:
         rows = [_row(index, if_same_topic(partitions.get(index), topic)) for index in indexes]
         return {"name": name, "topic_id": topic_id, "partitions": rows}
 
-    def delete(self, request: Message, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
+    def delete(self, request: OffsetDeleteRequest, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
         """OffsetDelete; KafkaError if the group does not allow it."""
         group = self._shard.find(request.group_id)
         group.check_offset_delete()

@@ -17,6 +17,7 @@ from millstream.config.group_config import GroupConfig
 from millstream.config.table import share as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.wire_types import ShareGroupHeartbeatRequest
 from millstream.node.coordination.core.state_machine import CoordinatorRecord, CoordinatorResult, Writes
 from millstream.node.groups.core.group import MAX_TEXT_LENGTH
 from millstream.node.groups.core.records import RecordType, read_key, read_value
@@ -59,7 +60,7 @@ class ShareGroups:
     # ShareGroupHeartbeat
 
     def heartbeat(
-        self, request: Message, client_id: str, client_host: str, now_ms: int
+        self, request: ShareGroupHeartbeatRequest, client_id: str, client_host: str, now_ms: int
     ) -> CoordinatorResult[dict[str, Any]]:
         _check_heartbeat(request)
         if request.member_epoch == LEAVE_EPOCH:
@@ -102,7 +103,7 @@ class ShareGroups:
         self._extend_session(group.group_id, request.member_id, now_ms)
         return CoordinatorResult(response, records)
 
-    def _group_for(self, request: Message) -> ShareGroup:
+    def _group_for(self, request: ShareGroupHeartbeatRequest) -> ShareGroup:
         group = self._shard.groups.get(request.group_id)
         if isinstance(group, ShareGroup):
             return group
@@ -112,7 +113,7 @@ class ShareGroups:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {request.group_id} not found.")
         return ShareGroup(request.group_id)
 
-    def _member_for(self, group: ShareGroup, request: Message) -> ShareMember:
+    def _member_for(self, group: ShareGroup, request: ShareGroupHeartbeatRequest) -> ShareMember:
         member = group.members.get(request.member_id)
         if member is None:
             if request.member_epoch != 0:
@@ -131,7 +132,7 @@ class ShareGroups:
             )
         return member
 
-    def _leave(self, request: Message) -> CoordinatorResult[dict[str, Any]]:
+    def _leave(self, request: ShareGroupHeartbeatRequest) -> CoordinatorResult[dict[str, Any]]:
         group = self.find(request.group_id)
         if request.member_id not in group.members:
             raise KafkaError(
@@ -396,7 +397,7 @@ class ShareGroups:
             self.on_state(group_id, sorted(initializing), sorted(gone))
 
 
-def _check_heartbeat(request: Message) -> None:
+def _check_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
     problem = ""
     if not request.group_id:
         problem = "GroupId can't be empty."
@@ -414,7 +415,7 @@ def _check_heartbeat(request: Message) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
 
-def _updated(member: ShareMember, request: Message, client_id: str, client_host: str) -> ShareMember:
+def _updated(member: ShareMember, request: ShareGroupHeartbeatRequest, client_id: str, client_host: str) -> ShareMember:
     names = request.subscribed_topic_names
     return replace(
         member,

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from millstream.config.table import groups as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.wire_types import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from millstream.node.coordination.core.state_machine import CoordinatorResult, DeferredResponse, Writes
 from millstream.node.groups.core.classic.group import ClassicGroup, Client, GroupState, Member, Protocol, ResponseFields
 from millstream.node.groups.core.consumer.group import ConsumerGroup
@@ -220,7 +220,9 @@ class Joins:
         self._shard = shard
         self._rebalance = rebalance
 
-    def join(self, request: Message, client: Client, version: int, now_ms: int) -> CoordinatorResult[ResponseFields]:
+    def join(
+        self, request: JoinGroupRequest, client: Client, version: int, now_ms: int
+    ) -> CoordinatorResult[ResponseFields]:
         """Responds when the joining phase ends; KafkaError if the request is refused."""
         config = self._shard.config()
         shortest, longest = config[settings.GROUP_MIN_SESSION_TIMEOUT_MS], config[settings.GROUP_MAX_SESSION_TIMEOUT_MS]
@@ -247,7 +249,7 @@ class Joins:
         response = self._join_new(group, joining) if not request.member_id else self._join_known(group, joining)
         return writes.result(response)
 
-    def _group_to_join(self, request: Message, writes: Writes, now_ms: int) -> ClassicGroup:
+    def _group_to_join(self, request: JoinGroupRequest, writes: Writes, now_ms: int) -> ClassicGroup:
         group = self._shard.groups.get(request.group_id)
         if group is None or isinstance(group, ConsumerGroup):
             empty = group
@@ -337,7 +339,9 @@ class Joins:
         """A static member returns: it keeps its assignment, and the group does not rebalance."""
         writes, now_ms = joining.writes, joining.now_ms
         leader_before = group.leader
-        member = group.replace_static(joining.request.group_instance_id, old_id, new_id)
+        instance_id = joining.request.group_instance_id
+        assert instance_id is not None, "a static member has an instance id"
+        member = group.replace_static(instance_id, old_id, new_id)
         before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
         reply = _update(member, joining)
         member.timer_at_ms = None
@@ -351,7 +355,7 @@ class Joins:
         def committed(error: KafkaError | None) -> None:
             if error is not None:
                 member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms = before
-                group.replace_static(joining.request.group_instance_id, new_id, old_id)
+                group.replace_static(instance_id, new_id, old_id)
                 reply.resolve({"error_code": error.code, "member_id": ""})
                 return
             response = group.join_response(member)
@@ -369,7 +373,7 @@ class Joins:
 class _Joining:
     """The fields of one JoinGroup."""
 
-    def __init__(self, request: Message, client: Client, version: int, now_ms: int, writes: Writes) -> None:
+    def __init__(self, request: JoinGroupRequest, client: Client, version: int, now_ms: int, writes: Writes) -> None:
         self.request = request
         self.client = client
         self.version = version
@@ -392,7 +396,7 @@ def _update(member: Member, joining: _Joining) -> DeferredResponse[ResponseField
     return reply
 
 
-def _check_lengths(request: Message) -> None:
+def _check_lengths(request: JoinGroupRequest) -> None:
     """Refuses texts that are too long for the group's record, before the leader's SyncGroup fails because of them."""
     for text in (request.group_instance_id or "", request.protocol_type, *(each.name for each in request.protocols)):
         if len(text) > MAX_TEXT_LENGTH:
@@ -463,13 +467,15 @@ class ClassicGroups:
             self._rebalance.extend_session(group, member, now_ms)
         self._rebalance.prepare(group, Writes(), now_ms)
 
-    def join(self, request: Message, client: Client, version: int, now_ms: int) -> CoordinatorResult[ResponseFields]:
+    def join(
+        self, request: JoinGroupRequest, client: Client, version: int, now_ms: int
+    ) -> CoordinatorResult[ResponseFields]:
         """JoinGroup; see `Joins`."""
         return self._joins.join(request, client, version, now_ms)
 
     # SyncGroup
 
-    def sync(self, request: Message, now_ms: int) -> CoordinatorResult[ResponseFields]:
+    def sync(self, request: SyncGroupRequest, now_ms: int) -> CoordinatorResult[ResponseFields]:
         known = self._shard.groups.get(request.group_id)
         if isinstance(known, ConsumerGroup):
             return self._shard.consumer.classic.sync(known, request, now_ms)
@@ -510,7 +516,7 @@ class ClassicGroups:
 
     # Heartbeat and LeaveGroup
 
-    def heartbeat(self, request: Message, now_ms: int) -> CoordinatorResult[ResponseFields]:
+    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> CoordinatorResult[ResponseFields]:
         known = self._shard.groups.get(request.group_id)
         if isinstance(known, ConsumerGroup):
             return self._shard.consumer.classic.heartbeat(known, request, now_ms)

@@ -22,6 +22,7 @@ from millstream.config.table import groups as classic_settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.primitives import Cursor, MalformedMessage
 from millstream.formats.protocol.schema import Message, Schema, split_entries
+from millstream.formats.protocol.wire_types import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from millstream.node.coordination.core.state_machine import CoordinatorResult, TopicCatalog, Writes
 from millstream.node.groups.core.classic.group import ClassicGroup, Client, GroupState
 from millstream.node.groups.core.classic.group import Member as ClassicMember
@@ -119,7 +120,7 @@ class ClassicMembers:
     # JoinGroup
 
     def join(
-        self, group: ConsumerGroup, request: Message, client: Client, version: int, now_ms: int
+        self, group: ConsumerGroup, request: JoinGroupRequest, client: Client, version: int, now_ms: int
     ) -> CoordinatorResult[ResponseFields]:
         instance_id = request.group_instance_id
         name = (instance_id or client.client_id)[:_MAX_NAME_LENGTH_IN_ID]
@@ -163,7 +164,7 @@ class ClassicMembers:
             }
         )
 
-    def _member_to_join(self, change: GroupChange, member_id: str, request: Message) -> Member:
+    def _member_to_join(self, change: GroupChange, member_id: str, request: JoinGroupRequest) -> Member:
         group, instance_id = change.group, request.group_instance_id
         if instance_id is None:
             return group.members.get(member_id) or Member(member_id)
@@ -201,7 +202,7 @@ class ClassicMembers:
 
     # SyncGroup and Heartbeat
 
-    def sync(self, group: ConsumerGroup, request: Message, now_ms: int) -> CoordinatorResult[ResponseFields]:
+    def sync(self, group: ConsumerGroup, request: SyncGroupRequest, now_ms: int) -> CoordinatorResult[ResponseFields]:
         member, classic = self._known(group, request)
         for requested, actual in (
             (request.protocol_type, PROTOCOL_TYPE),
@@ -225,7 +226,9 @@ class ClassicMembers:
             }
         )
 
-    def heartbeat(self, group: ConsumerGroup, request: Message, now_ms: int) -> CoordinatorResult[ResponseFields]:
+    def heartbeat(
+        self, group: ConsumerGroup, request: HeartbeatRequest, now_ms: int
+    ) -> CoordinatorResult[ResponseFields]:
         member, _ = self._known(group, request)
         self._groups.extend_session(group, member, now_ms)
         gets_more = member.state is MemberState.UNRELEASED and not _waits_for_others(group, member)
@@ -240,7 +243,9 @@ class ClassicMembers:
         self._expect_request(group.group_id, member, "consumer join", now_ms)
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group has changed: join again.")
 
-    def _known(self, group: ConsumerGroup, request: Message) -> tuple[Member, ClassicMetadata]:
+    def _known(
+        self, group: ConsumerGroup, request: SyncGroupRequest | HeartbeatRequest
+    ) -> tuple[Member, ClassicMetadata]:
         member = _classic_member(group, request.member_id, request.group_instance_id)
         if request.generation_id != member.epoch:
             raise KafkaError(
@@ -301,7 +306,9 @@ def _waits_for_others(group: ConsumerGroup, member: Member) -> bool:
     )
 
 
-def _updated_member(before: Member, request: Message, subscription: Message, client: Client, version: int) -> Member:
+def _updated_member(
+    before: Member, request: JoinGroupRequest, subscription: Message, client: Client, version: int
+) -> Member:
     rebalance_ms = request.rebalance_timeout_ms if version > 0 else request.session_timeout_ms
     protocols = tuple(Protocol(each.name, each.metadata) for each in request.protocols)
     return replace(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.wire_types import ConsumerGroupHeartbeatRequest
 from millstream.node.coordination.core.expression import TopicPatterns
 from millstream.node.coordination.core.state_machine import CoordinatorResult, TopicCatalog, Writes
 from millstream.node.groups.core.classic.group import ClassicGroup, Client
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _FIRST_VERSION_WITH_MEMBER_ID_OF_CLIENT = 1
 
 
-def check_heartbeat(request: Message, version: int, assignors: Collection[str]) -> None:
+def check_heartbeat(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Collection[str]) -> None:
     """KafkaError for a request that is invalid in any state of the group."""
     epoch = request.member_epoch
     if version >= _FIRST_VERSION_WITH_MEMBER_ID_OF_CLIENT or epoch > 0 or epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
@@ -75,7 +75,7 @@ def _refuse_if(wrong: bool, message: str) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
-def owned_partitions(request: Message) -> dict[UUID, set[int]] | None:
+def owned_partitions(request: ConsumerGroupHeartbeatRequest) -> dict[UUID, set[int]] | None:
     """The partitions that the member reports; None if it reports none."""
     if request.topic_partitions is None:
         return None
@@ -85,7 +85,7 @@ def owned_partitions(request: Message) -> dict[UUID, set[int]] | None:
     return {topic_id: numbers for topic_id, numbers in owned.items() if numbers}
 
 
-def is_full(request: Message) -> bool:
+def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
     """Whether the request has all fields: the member has just joined, or missed a response."""
     has_subscription = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     return request.rebalance_timeout_ms != -1 and has_subscription and request.topic_partitions is not None
@@ -160,7 +160,7 @@ class ConsumerGroups:
     # ConsumerGroupHeartbeat
 
     def heartbeat(
-        self, request: Message, client: Client, version: int, now_ms: int
+        self, request: ConsumerGroupHeartbeatRequest, client: Client, version: int, now_ms: int
     ) -> CoordinatorResult[ResponseFields]:
         check_heartbeat(request, version, self.settings.assignors)
         if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
@@ -251,9 +251,14 @@ class ConsumerGroups:
         return member
 
     def _static_member(
-        self, change: GroupChange, member_id: str, request: Message, owned: dict[UUID, set[int]] | None
+        self,
+        change: GroupChange,
+        member_id: str,
+        request: ConsumerGroupHeartbeatRequest,
+        owned: dict[UUID, set[int]] | None,
     ) -> Member:
         group, epoch = change.group, request.member_epoch
+        assert request.instance_id is not None, "a static member has an instance id"
         if epoch != JOIN_EPOCH:
             member = group.find_static_member(request.instance_id, member_id)
             check_member_epoch(member, epoch, owned)
@@ -275,7 +280,7 @@ class ConsumerGroups:
 
     # Leaving
 
-    def _leave(self, request: Message, now_ms: int) -> CoordinatorResult[ResponseFields]:
+    def _leave(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> CoordinatorResult[ResponseFields]:
         group = self.find(request.group_id)
         if request.instance_id is None:
             member = group.find_member(request.member_id)
@@ -378,7 +383,7 @@ class ConsumerGroups:
         return self.find(group_id).describe(self._shard.topics, self.default_assignor)
 
 
-def _updated_member(before: Member, request: Message, client: Client) -> Member:
+def _updated_member(before: Member, request: ConsumerGroupHeartbeatRequest, client: Client) -> Member:
     """The member with the fields of the request; fields that the request leaves out stay."""
     names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
     return replace(
