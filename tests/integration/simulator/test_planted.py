@@ -86,7 +86,7 @@ def _never_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _keep_failing_disks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was once: a leader whose writes fail keeps leading."""
-    monkeypatch.setattr(Node, "_gives_up_directory", lambda self: False)
+    monkeypatch.setattr(Node, "_goes_offline", lambda self: False)
 
 
 _LEAST_BYTES = 17

@@ -176,7 +176,7 @@ def test_many_topics_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
     decoded = []
     monkeypatch.setattr(hot_keys, "sample_block", lambda data, offset, limits: decoded.append(offset))
     bench.tick()
-    assert len(bench.broker.hot_keys._heats) == FOLLOWED_TOPICS
+    assert len(bench.broker.hot_keys._statistics) == FOLLOWED_TOPICS
     assert len(decoded) == hot_keys.SAMPLES_PER_TICK
     bench.tick(60)
     assert len({name for name, _ in bench.reports()}) == FOLLOWED_TOPICS
