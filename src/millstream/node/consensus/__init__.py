@@ -1,1 +1,1 @@
-"""Consensus on the metadata log: raft, pure, and the quorum that drives it."""
+"""Consensus on the metadata: raft as a pure state machine, and the quorum that runs it on a node."""

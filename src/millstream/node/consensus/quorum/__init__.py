@@ -1,1 +1,2 @@
-"""The metadata quorum of a real node: raft on a log, files and a wire. Every node has one, voter or observer."""
+"""The metadata quorum of a node: runs raft on a log, files and connections. Every node has one, as voter or
+observer."""

@@ -1,7 +1,7 @@
-"""Control records of the metadata log and its snapshots, byte for byte as Kafka writes them.
+"""Control records of the metadata log and its snapshots, in Kafka's format.
 
-They carry what the quorum says about itself: who leads, who votes, where a snapshot begins and ends. Applications of
-the log never see them.
+They have the state of the quorum: leader, voters, begin and end of a snapshot. Readers of the metadata do not see
+them.
 """
 
 import struct
@@ -17,7 +17,7 @@ from millstream.node.consensus.raft.voter_set import Endpoint, ReplicaKey, Voter
 from millstream.node.metadata.records import CorruptMetadataError
 
 NO_DIRECTORY_ID = UUID(int=0)
-"""What the wire and the log have where a directory is not known."""
+"""Stands for an unknown directory, on the wire and in the log."""
 _KEY = struct.Struct(">hh")
 _KEY_VERSION = 0
 
@@ -64,7 +64,7 @@ _VOTERS_SCHEMA = Schema(
 
 @dataclass(frozen=True, slots=True)
 class LeaderChange:
-    """The first record of every epoch: who leads, and who made it so."""
+    """The first record of every epoch: the leader, and the voters that elected it."""
 
     leader_id: int
     voters: tuple[ReplicaKey, ...]
@@ -78,7 +78,7 @@ class SnapshotHeader:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFooter:
-    """Without it a snapshot is not whole."""
+    """The last record of a complete snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +110,14 @@ def encode_control(record: ControlRecord, timestamp: int) -> Record:
     schema = _SCHEMAS[type(record)]
     version = 0
     if isinstance(record, LeaderChange):
-        # The directories came with version 1 of the quorum's protocol; where they are known, they are written.
+        # Directories exist since version 1 of the quorum's protocol.
         version = int(any(key.directory_id is not None for key in record.voters))
     key = _KEY.pack(_KEY_VERSION, schema.api_key)
     return Record(key=key, value=schema.encode({"version": version, **_fields(record)}, version), timestamp=timestamp)
 
 
 def decode_control(record: Record) -> ControlRecord | None:
-    """What a control record says; None for types that are no concern of the metadata log."""
+    """The decoded control record; None for types that the metadata log does not use."""
     key, value = record.key or b"", record.value or b""
     if len(key) < _KEY.size or len(value) < 2:
         raise CorruptMetadataError(f"the control record at offset {record.offset} has no type")

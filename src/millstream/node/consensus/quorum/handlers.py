@@ -1,9 +1,9 @@
-"""What a controller's listener answers of the quorum: Vote (52), BeginQuorumEpoch (53), EndQuorumEpoch (54),
+"""Handlers of a controller's listener for the quorum: Vote (52), BeginQuorumEpoch (53), EndQuorumEpoch (54),
 DescribeQuorum (55), FetchSnapshot (59), AddRaftVoter (80), RemoveRaftVoter (81), UpdateRaftVoter (82), and Fetch (1) of
 the metadata partition.
 
-All versions of Kafka 4. Fetch is answered here as any other API: metadata is little, and the listener has no other
-partition. A fetch that finds nothing new waits in raft, and is woken by an append or a higher high watermark.
+All versions of Kafka 4. Fetch is handled like any other API: metadata is small, and the listener has no other
+partition. A fetch without new records is parked in raft, until an append or a higher high watermark.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from millstream.node.metadata.topic_names import CLUSTER_METADATA_TOPIC
 from millstream.node.server.request import Api, Context, Response, api
 
 _KRAFT_VERSION = "kraft.version"
-Answer = Response | Awaitable[Response]
+Result = Response | Awaitable[Response]
 
 
 class QuorumHandlers:
@@ -28,7 +28,7 @@ class QuorumHandlers:
         self._quorum = quorum
 
     def apis(self) -> list[Api]:
-        """For the dispatcher of the controller listener, which needs no fetch service of its own then."""
+        """For the dispatcher of the controller listener."""
         return [
             api("fetch", self.fetch),
             api("vote", self.vote),
@@ -41,42 +41,46 @@ class QuorumHandlers:
             api("update_raft_voter", self.update_raft_voter),
         ]
 
-    def vote(self, request: Message, context: Context) -> Answer:
-        return self._answer(lambda: wire.read_vote(request), self._raft.vote, wire.vote_response)
+    def vote(self, request: Message, context: Context) -> Result:
+        return self._handle(lambda: wire.read_vote(request), self._raft.vote, wire.vote_response)
 
-    def begin_quorum_epoch(self, request: Message, context: Context) -> Answer:
+    def begin_quorum_epoch(self, request: Message, context: Context) -> Result:
         read = wire.read_begin_quorum_epoch
-        return self._answer(lambda: read(request), self._raft.begin_quorum_epoch, wire.quorum_epoch_response)
+        return self._handle(lambda: read(request), self._raft.begin_quorum_epoch, wire.quorum_epoch_response)
 
-    def end_quorum_epoch(self, request: Message, context: Context) -> Answer:
+    def end_quorum_epoch(self, request: Message, context: Context) -> Result:
         read = wire.read_end_quorum_epoch
-        return self._answer(lambda: read(request), self._raft.end_quorum_epoch, wire.quorum_epoch_response)
+        return self._handle(lambda: read(request), self._raft.end_quorum_epoch, wire.quorum_epoch_response)
 
-    def fetch(self, request: Message, context: Context) -> Answer:
+    def fetch(self, request: Message, context: Context) -> Result:
         version = context.version
-        return self._answer(lambda: wire.read_fetch(request, version), self._raft.fetch, wire.fetch_response)
+        return self._handle(lambda: wire.read_fetch(request, version), self._raft.fetch, wire.fetch_response)
 
-    def fetch_snapshot(self, request: Message, context: Context) -> Answer:
+    def fetch_snapshot(self, request: Message, context: Context) -> Result:
         read = wire.read_fetch_snapshot
-        return self._answer(lambda: read(request), self._raft.fetch_snapshot, wire.fetch_snapshot_response)
+        return self._handle(lambda: read(request), self._raft.fetch_snapshot, wire.fetch_snapshot_response)
 
-    def update_raft_voter(self, request: Message, context: Context) -> Answer:
+    def update_raft_voter(self, request: Message, context: Context) -> Result:
         read = wire.read_update_voter
-        return self._answer(lambda: read(request), self._raft.update_voter, wire.update_voter_response)
+        return self._handle(lambda: read(request), self._raft.update_voter, wire.update_voter_response)
 
-    def remove_raft_voter(self, request: Message, context: Context) -> Answer:
-        return self._answer(lambda: wire.read_remove_voter(request), self._raft.remove_voter, _change_response)
+    def remove_raft_voter(self, request: Message, context: Context) -> Result:
+        return self._handle(lambda: wire.read_remove_voter(request), self._raft.remove_voter, _change_response)
 
     async def add_raft_voter(self, request: Message, context: Context) -> Response:
-        """The new voter is asked first what it can do; a voter that nobody can reach would only do harm."""
+        """First gets the supported versions from the new voter, because a voter that cannot be reached would do
+        harm."""
         quorum = self._quorum
         wanted = wire.read_add_voter(request, min_kraft_version=0, max_kraft_version=0)
         if not quorum.is_leader:
-            return {"error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER, "error_message": "this node does not lead"}
+            return {
+                "error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "error_message": "this node does not lead the metadata quorum",
+            }
         if not wanted.endpoints:
             return {
                 "error_code": ErrorCode.INVALID_REQUEST,
-                "error_message": "the new voter comes without an address at which the others can reach it",
+                "error_message": "the request has no endpoint of the new voter: name its controller listener",
             }
         host, port = quorum.peers.address_of(wanted.endpoints)
         try:
@@ -91,8 +95,8 @@ class QuorumHandlers:
         def read() -> AddVoter:
             return wire.read_add_voter(request, min_kraft_version=low, max_kraft_version=high)
 
-        answer = self._answer(read, self._raft.add_voter, _change_response)
-        return await answer if isinstance(answer, Awaitable) else answer
+        response = self._handle(read, self._raft.add_voter, _change_response)
+        return await response if isinstance(response, Awaitable) else response
 
     def describe_quorum(self, request: Message, context: Context) -> Response:
         named = [(topic.topic_name, row.partition_index) for topic in request.topics for row in topic.partitions]
@@ -110,27 +114,27 @@ class QuorumHandlers:
                 ]
             }
         quorum = self._quorum
-        answer = quorum.replica.describe_quorum(quorum.now_ms())
-        return wire.describe_quorum_response(answer, quorum.voters, quorum.wall_ms_ahead)
+        response = quorum.replica.describe_quorum(quorum.now_ms())
+        return wire.describe_quorum_response(response, quorum.voters, quorum.wall_ms_ahead)
 
     @property
     def _raft(self) -> RaftReplica:
         return self._quorum.replica
 
-    def _answer(
+    def _handle(
         self, read: Callable[[], Any], step: Callable[[Any, int], Any], write: Callable[[Any], dict[str, Any]]
-    ) -> Answer:
-        """Reads the request, lets raft answer it, now or later, and writes the answer."""
+    ) -> Result:
+        """Decodes the request, gives it to raft, and encodes its response, now or later."""
         try:
-            answer = self._quorum.handle(step, read())
+            response = self._quorum.handle(step, read())
         except KafkaError as error:
             return {"error_code": error.code}
-        return _written(answer, write) if isinstance(answer, asyncio.Future) else write(answer)
+        return _written(response, write) if isinstance(response, asyncio.Future) else write(response)
 
 
-async def _written(answer: "asyncio.Future[Any]", write: Callable[[Any], dict[str, Any]]) -> Response:
-    return write(await answer)
+async def _written(response: "asyncio.Future[Any]", write: Callable[[Any], dict[str, Any]]) -> Response:
+    return write(await response)
 
 
-def _change_response(answer: Any) -> dict[str, Any]:
-    return {"error_code": answer.error, "error_message": answer.message}
+def _change_response(response: Any) -> dict[str, Any]:
+    return {"error_code": response.error, "error_message": response.message}

@@ -1,7 +1,7 @@
-"""The node's copy of the committed metadata: an image, kept up with what the quorum publishes.
+"""The node's copy of the committed metadata: an image that follows the quorum.
 
-Subscribers are told of each change after the image was replaced, in the order in which they subscribed. Now and then
-the image is written down as a snapshot, so that the log can be shortened and nobody need read it from its beginning.
+Subscribers are called with each change after the image was replaced, in the order of their subscription. From time to
+time the image is written as a snapshot, so that the log can be shortened and need not be read from its beginning.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class MetadataLoader:
         max_bytes_between_snapshots: int,
         max_snapshot_interval_ms: int,
     ) -> None:
-        """An interval of 0 leaves snapshots to the size of the log alone."""
+        """With an interval of 0, snapshots depend only on the size of the log."""
         self._quorum = quorum
         self._environment = environment
         self._max_bytes = max_bytes_between_snapshots
@@ -48,17 +48,17 @@ class MetadataLoader:
         if self._writing is not None:
             self._writing.cancel()
 
-    # Told by the quorum
+    # Calls of the quorum
 
     def committed(self, records: Sequence[MetadataRecord], *, offset: int, epoch: int) -> None:
         self.image, delta = apply(self.image, records, offset=offset, epoch=epoch)
-        self._tell(delta)
+        self._notify(delta)
         self._consider_snapshot()
 
     def reset(self, image_records: Sequence[MetadataRecord], *, offset: int, epoch: int) -> None:
         before = self.image
         self.image = replay(MetadataImage(), [(offset, epoch, image_records)])
-        self._tell(difference(before, self.image))
+        self._notify(difference(before, self.image))
 
     def leader_changed(self, leader_id: int | None, epoch: int) -> None:
         return
@@ -69,12 +69,12 @@ class MetadataLoader:
     def no_longer_leading(self) -> None:
         return
 
-    def _tell(self, delta: MetadataDelta) -> None:
+    def _notify(self, delta: MetadataDelta) -> None:
         for on_change in self._subscribers:
             try:
                 on_change(delta)
             except Exception:
-                # One part of the node that trips over a change must not keep the others from hearing of it.
+                # If one subscriber fails, the others must still be called.
                 _log.exception("change_not_followed offset=%d subscriber=%s", self.image.offset, on_change)
 
     # Snapshots
@@ -99,5 +99,5 @@ class MetadataLoader:
             _log.error("snapshot_not_written", exc_info=error)
 
     async def write_snapshot(self) -> bool:
-        """Writes the image down now; False if there is nothing new in it, or it could not be written."""
+        """Writes the image as a snapshot now; False if it has no changes, or could not be written."""
         return await self._quorum.write_snapshot(self.image)

@@ -1,8 +1,8 @@
-"""`__cluster_metadata-0`: raft's log on a partition log of storage's, with the snapshots beside it.
+"""`__cluster_metadata-0`: raft's log, on a partition log of storage, with its snapshots.
 
-Batches are Kafka's, metadata records and control records alike; offsets and epochs are stamped outside of their
-checksums, so what a leader writes is what its followers get, byte for byte. Nothing counts before it is on stable
-storage: `flushed_offset` is the log's recovery point. The log begins at 0 or where one of the snapshots ends.
+Batches are Kafka's, with metadata records or control records. Offset and epoch are outside of their checksums, so
+followers have the same bytes as the leader. A record counts only when it is on stable storage: `flushed_offset` is the
+log's recovery point. The log begins at 0 or at the end of one of the snapshots.
 """
 
 import logging
@@ -61,7 +61,7 @@ class CommittedBatch(NamedTuple):
 
 
 def new_batch(records: Sequence[MetadataRecord], now_ms: int) -> bytearray:
-    """Records as one batch, yet to be given a place in the log."""
+    """Records as one batch, without offset and epoch."""
     return build_batch([Record(key=None, value=encode_record(record), timestamp=now_ms) for record in records])
 
 
@@ -75,11 +75,11 @@ class MetadataLog:
         self._incoming: IncomingSnapshot | None = None
         self._start = _BEGINNING
         self.installed: SnapshotContent | None = None
-        """What the last snapshot that was installed says, until somebody takes it."""
+        """The content of the last snapshot that was installed, until the quorum takes it."""
 
     @classmethod
     def open(cls, logs: LogDirectory, disk: Disk, config: LogConfig, environment: Environment) -> "MetadataLog":
-        """The log in a data directory, made if there is none; ConfigError if it cannot be trusted."""
+        """The log in a data directory, created if there is none; ConfigError if it is damaged."""
         now_ms = environment.clock.now_ms()
         committed = logs.checkpointed_high_watermark(METADATA_PARTITION) or 0
         if METADATA_PARTITION in logs.partitions:
@@ -93,7 +93,8 @@ class MetadataLog:
             log._settle(committed)
             job = partition.flush_job()
             if job is not None:
-                # What the last process wrote may be in the page cache only: it must not count before it is on disk.
+                # Records of the last process may be only in the page cache: they must not count before they are on
+                # disk.
                 job.done(failure := job.run())
                 if failure is not None:
                     raise failure
@@ -102,10 +103,10 @@ class MetadataLog:
         return log
 
     def _settle(self, committed: int) -> None:
-        """Finds where the log begins, and finishes what a crash interrupted."""
+        """Finds the begin of the log, and finishes steps that a crash interrupted."""
         partition, latest = self.partition, self.snapshots.latest
         if latest is not None and latest.offset > partition.log_end_offset:
-            # A snapshot was fetched, and the log it replaces not yet removed.
+            # A snapshot was fetched, and the old log was not removed yet.
             partition.restart_at(latest.offset, self._environment.clock.now_ms())
         if partition.log_end_offset < committed:
             raise CorruptMetadataError(
@@ -113,10 +114,10 @@ class MetadataLog:
             )
         begin = partition.log_start_offset
         if begin > 0 or partition.segments[0].base_offset > 0:
-            # Segments may be gone although the new start was not written down; the next snapshot stands for them.
+            # Segments may be removed although the new start was not written; then the next snapshot has their records.
             at = next((each for each in self.snapshots.ids if each.offset >= begin), None)
             if at is None:
-                raise CorruptMetadataError(f"it begins at offset {begin}, and no snapshot holds what was before")
+                raise CorruptMetadataError(f"it begins at offset {begin}, and no snapshot has the records before")
             self._start = at
         partition.high_watermark = self._start.offset
         if self._start.offset > 0:
@@ -124,7 +125,7 @@ class MetadataLog:
             if self._start.offset > begin:
                 partition.delete_records_before(self._start.offset)
 
-    # What raft looks at
+    # Properties for raft
 
     @property
     def start(self) -> LogPosition:
@@ -154,16 +155,16 @@ class MetadataLog:
         return LogPosition(end_offset, known)
 
     def control_records(self) -> Iterator[PlacedControlRecord]:
-        """Reads and checks the whole log, so this is also where a damaged one is noticed: CorruptMetadataError."""
+        """Reads and checks the whole log; CorruptMetadataError if it is damaged."""
         if self._start.offset > 0:
             yield from _placed(self.snapshots.read(self._start), self._start)
-        for data in self._pieces(self._start.offset, self.partition.log_end_offset):
+        for data in self._ranges(self._start.offset, self.partition.log_end_offset):
             yield from _control_records_of(data)
 
     # Appending
 
     def append_control(self, epoch: int, records: Sequence[ControlRecord], now_ms: int) -> int:
-        now_ms = self._environment.clock.now_ms()  # raft's time is not the time of day
+        now_ms = self._environment.clock.now_ms()  # raft's `now_ms` is not the time of day
         rows = [encode_control(_encodable(record), now_ms) for record in records]
         batch = build_batch(rows, base_offset=self.partition.log_end_offset, leader_epoch=epoch, control=True)
         return self.partition.append_as_follower(batch, now_ms=now_ms).base_offset
@@ -190,7 +191,7 @@ class MetadataLog:
             placed = list(_control_records_of(whole))
             self.partition.append_as_follower(whole, now_ms=self._environment.clock.now_ms())
         except (KafkaError, CorruptMetadataError) as error:
-            # A full disk is among the reasons: what was fetched is fetched again until there is room for it.
+            # For example a full disk: the records are fetched again until there is room.
             _log.error("metadata_not_appended offset=%d error=%s", self.partition.log_end_offset, error)
             raise CorruptFetchError(str(error)) from None
         return placed
@@ -214,16 +215,16 @@ class MetadataLog:
         return data[: _whole_length(data, below)]
 
     def batches(self, offset: int, below: int) -> Iterator[CommittedBatch]:
-        """What is in the log, batch by batch; CorruptMetadataError if it cannot be read."""
-        for data in self._pieces(offset, below):
+        """The batches of the log; CorruptMetadataError if they cannot be read."""
+        for data in self._ranges(offset, below):
             for header, rows in _records_of(data):
                 records = [] if header.is_control else [decode_record(row.value or b"") for row in rows]
                 yield CommittedBatch(
                     header.last_offset, header.leader_epoch, header.max_timestamp, header.size, records
                 )
 
-    def _pieces(self, offset: int, below: int) -> Iterator[bytes]:
-        """Whole batches with sound checksums, a stretch at a time."""
+    def _ranges(self, offset: int, below: int) -> Iterator[bytes]:
+        """Ranges of whole batches with right checksums."""
         while offset < below:
             try:
                 data = self.read(offset, _READ_BYTES, below=below)
@@ -244,13 +245,13 @@ class MetadataLog:
 
     def begin_snapshot(self, snapshot: LogPosition) -> int:
         if self._incoming is not None and self._incoming.id != snapshot:
-            self._incoming.discard()  # another leader has another one
+            self._incoming.discard()  # another leader has another snapshot
         self._incoming = self.snapshots.receive(snapshot)
         return 0
 
     def write_snapshot(self, position: int, chunk: bytes) -> None:
         incoming = self._incoming
-        assert incoming is not None and incoming.position == position, "pieces of a snapshot come in order"
+        assert incoming is not None and incoming.position == position, "chunks of a snapshot come in order"
         incoming.append(chunk)
 
     def install_snapshot(self) -> Sequence[PlacedControlRecord]:
@@ -272,7 +273,7 @@ class MetadataLog:
         return list(_placed(self.installed, incoming.id))
 
     def begin_at(self, snapshot: LogPosition) -> None:
-        """Lets go of what is before a snapshot: older snapshots, and segments that end before it."""
+        """Removes older snapshots, and segments that end before the snapshot."""
         assert snapshot in self.snapshots.ids and snapshot.offset >= self._start.offset
         if snapshot.offset > self._start.offset:
             self.partition.delete_records_before(snapshot.offset)
@@ -289,23 +290,23 @@ class MetadataLog:
 
 
 def unreadable(directory: str, error: Exception | str) -> ConfigError:
-    """One clear line for a log that this node cannot start or go on with."""
+    """The error for a log with which this node cannot start or continue."""
     if isinstance(error, OSError) or (isinstance(error, KafkaError) and error.code == ErrorCode.KAFKA_STORAGE_ERROR):
         reason = error.message if isinstance(error, KafkaError) else error
         return ConfigError(
-            f"the disk does not let the metadata log in {directory} be read or written: {reason}; see to it, then "
-            "start this node again",
+            f"the metadata log in {directory} cannot be read or written: {reason}; check the disk, then start this "
+            "node again",
             name="log.dirs",
         )
     return ConfigError(
         f"the metadata log in {directory} cannot be read: {error}; restore it from a copy, or start with an empty data "
-        "directory: a node of a cluster then fetches everything from the others",
+        "directory: in a cluster, the node then fetches everything from the other nodes",
         name="log.dirs",
     )
 
 
 def _whole_length(data: bytes, below: int | None = None) -> int:
-    """How many of the bytes are whole batches, which end below an offset if one is given."""
+    """The length of the whole batches at the begin of the data, up to an offset if one is given."""
     end = 0
     for position, header in iterate_headers(data):
         if below is not None and header.last_offset >= below:

@@ -1,11 +1,11 @@
-"""The metadata quorum as a node sees it: raft driven by a timer, a log, files and channels to the other nodes.
+"""The metadata quorum of a node: runs raft with a timer, a log, files and connections to the other nodes.
 
-Raft decides, and blocks on nothing; here its requests are sent, its log is brought to stable storage in a thread, and
-what it committed is published to listeners in order. One input of raft's at a time, and everything that follows from it
-before the next. Raft's time is the event loop's, which no clock adjustment moves; the time of day is for records.
+Raft decides and never blocks. Here its requests are sent, its log is flushed in a thread, and committed records are
+published to listeners in order. Raft gets one input at a time, and all its outputs are handled before the next. Raft's
+time is the event loop's, which clock adjustments do not move; the time of day is only in records.
 
-What this node cannot go on after (a log that is not durable, another cluster's id, metadata that makes no sense) ends
-in `on_fatal`, once, with one line for a person.
+After errors with which this node cannot go on (a log that is not durable, another cluster's id, damaged metadata),
+`on_fatal` is called once with a message.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ from millstream.node.metadata.records import CorruptMetadataError, MetadataRecor
 from millstream.node.storage.disk import Job
 
 _log = logging.getLogger("millstream.quorum")
-_FAREWELL_SECONDS = 0.25
-_LONGEST_WAIT_MS = 60_000
-_AFTER_FAILURE_MS = 500
-Answer = TypeVar("Answer")
+_END_EPOCH_TIMEOUT_SECONDS = 0.25
+_MAX_WAIT_MS = 60_000
+_FAILURE_BACKOFF_MS = 500
+Result = TypeVar("Result")
 Request = TypeVar("Request")
 
 
@@ -77,7 +77,9 @@ class MetadataQuorum:
             listener_name,
             settings.request_timeout_ms,
             environment,
-            answered=lambda send, answer: self._from_loop(lambda now_ms: self._raft.on_response(send, answer, now_ms)),
+            responded=lambda send, response: self._from_loop(
+                lambda now_ms: self._raft.on_response(send, response, now_ms)
+            ),
             failed=lambda send, refused: self._from_loop(
                 lambda now_ms: self._raft.on_request_failed(send, refused=refused, now_ms=now_ms)
             ),
@@ -92,9 +94,9 @@ class MetadataQuorum:
         self._is_closed = False
         self._failure: str | None = None
         self._refused_by: set[int] = set()
-        """Who has refused this node since a leader was last known."""
+        """Nodes that have refused this node since a leader was last known."""
 
-    # What others look at
+    # State
 
     @property
     def is_started(self) -> bool:
@@ -106,12 +108,12 @@ class MetadataQuorum:
 
     @property
     def last_leader(self) -> tuple[int, float] | None:
-        """The other node that this one last knew to lead, and when it last responded, in seconds of the loop's time."""
+        """The last leader that this node followed, and when it last responded, in seconds of the loop's time."""
         heard = self._replica.leader_heard if self._replica is not None else None
         return (heard[0], heard[1] / 1000) if heard is not None else None
 
     def metadata_as_of_s(self) -> float:
-        """Until when this node had surely heard of all committed metadata, in seconds of the loop's time."""
+        """Until when this node has surely received all committed metadata, in seconds of the loop's time."""
         as_of_ms = self._replica.current_as_of_ms(self.now_ms()) if self._replica is not None else None
         return -math.inf if as_of_ms is None else as_of_ms / 1000
 
@@ -146,16 +148,16 @@ class MetadataQuorum:
 
     @property
     def published_offset(self) -> int:
-        """Up to where the committed records have been told to this node's listeners."""
+        """The offset up to which committed records were published to this node's listeners."""
         return self._publication.next_offset
 
     @property
     def bytes_since_snapshot(self) -> int:
-        """How much was committed since the last snapshot."""
+        """Bytes that were committed since the last snapshot."""
         return self._publication.bytes_since_snapshot
 
     def leader_address(self) -> tuple[str, int] | None:
-        """Where the active controller listens."""
+        """The address of the active controller."""
         raft = self._raft
         endpoints = self._endpoints if raft.leader_id == self.node_id else raft.leader_endpoints
         return self.peers.address_of(endpoints) if raft.leader_id is not None and endpoints else None
@@ -181,18 +183,18 @@ class MetadataQuorum:
 
     @property
     def wall_ms_ahead(self) -> int:
-        """What to add to raft's times to have the time of day."""
+        """The time of day minus raft's time."""
         return self._environment.clock.now_ms() - self.now_ms()
 
-    # Life
+    # Start and stop
 
     def subscribe(self, listener: QuorumListener) -> None:
-        """To be done before `start`: a listener hears everything from the beginning."""
+        """Called before `start`: a listener gets all records from the beginning."""
         assert self._replica is None, "subscribe before the start"
         self._publication.listeners.append(listener)
 
     def start(self) -> None:
-        """Begins from what is on disk; a quorum of one leads when this returns. ConfigError if it must not begin."""
+        """Starts from the state on disk; a quorum of one leads when this returns. ConfigError if it must not start."""
         self._state.static_voters = self._voters_to_store
         self._is_starting = True
         try:
@@ -215,7 +217,7 @@ class MetadataQuorum:
                 self._publication.reset(latest, self.log.snapshots.read(latest))
             self._run(self._replica.tick)
             if self._replica.is_leader and len(self._replica.voters) == 1:
-                # Nobody is kept waiting yet, and nothing can be done before this is on disk.
+                # May block here: the node serves no requests yet, and needs this on disk first.
                 while (job := self.log.flush_job()) is not None:
                     self._flushed(job, job.run())
                     if self._failure is not None:
@@ -224,10 +226,10 @@ class MetadataQuorum:
             self.close()
             raise unreadable(self.log.partition.directory, error) from error
         finally:
-            self._is_starting = self._publication.in_one_go = False
+            self._is_starting = self._publication.is_starting = False
 
     def _check_voters(self) -> None:
-        """A static quorum whose voters are not the same on all nodes could elect two leaders."""
+        """With static voters that are not the same on all nodes, two leaders could be elected."""
         stored = self._state.read() if self._raft.kraft_version == 0 else None
         if stored is None or not stored.voters or not self._may_vote or not self._static_voters:
             return
@@ -247,14 +249,14 @@ class MetadataQuorum:
         return self._static_voters.ids
 
     async def stop(self) -> None:
-        """Hands leadership over, if this node has it, and closes."""
+        """Resigns, if this node leads, and closes."""
         if self._replica is not None and not self._is_closed:
             self._from_loop(self._replica.shutdown)
-            await self.peers.settle(_FAREWELL_SECONDS)
+            await self.peers.settle(_END_EPOCH_TIMEOUT_SECONDS)
         self.close()
 
     def close(self) -> None:
-        """Ends everything at once; the log belongs to its directory."""
+        """Closes everything but the log, which belongs to its directory."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -267,7 +269,7 @@ class MetadataQuorum:
     # Inputs
 
     def append(self, records: Sequence[MetadataRecord]) -> int:
-        """Appends one batch in this leader's epoch; its last offset. NOT_CONTROLLER when this node does not lead."""
+        """As leader, appends one batch; its last offset. NOT_CONTROLLER when this node does not lead."""
         if self._is_closed:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, f"node {self.node_id} is stopping")
         now_ms = self._environment.clock.now_ms()
@@ -277,16 +279,16 @@ class MetadataQuorum:
         except KafkaError as error:
             if error.code == ErrorCode.KAFKA_STORAGE_ERROR and len(self.voters) > 1:
                 _log.error("leader_resigns node=%d reason=%s", self.node_id, error)
-                self.resign()  # a leader that cannot write is of no use to anybody; another may have room
+                self.resign()  # another node may be able to write
             raise
         self._publication.appended(CommittedBatch(last_offset, self._raft.epoch, now_ms, len(batch), list(records)))
         self._follow()
         return last_offset
 
     def handle(
-        self, step: "Callable[[Request, int], Answer | Parked]", request: Request
-    ) -> "Answer | asyncio.Future[ParkedResponse]":
-        """Gives raft somebody's request: the answer, or a future of it. `step` is a method of `replica`'s."""
+        self, step: "Callable[[Request, int], Result | Parked]", request: Request
+    ) -> "Result | asyncio.Future[ParkedResponse]":
+        """Gives a request to raft: the response, or a future of it. `step` is a method of `replica`."""
         result = self._step(lambda now_ms: step(request, now_ms))
         if not isinstance(result, Parked):
             self._follow()
@@ -319,8 +321,9 @@ class MetadataQuorum:
         self._step(step)
         self._follow()
 
-    def _step(self, step: Callable[[int], Answer]) -> Answer:
-        """One input of raft's. What could not be written did not happen, and is tried again when it is due again."""
+    def _step(self, step: Callable[[int], Result]) -> Result:
+        """One input of raft. If a write fails, the input has no effect, and raft tries it again when it is due
+        again."""
         try:
             return step(self.now_ms())
         except OSError as error:
@@ -332,7 +335,7 @@ class MetadataQuorum:
         except CommittedLostError as error:
             self._fail(
                 f"the quorum has lost metadata that was committed ({error}): another node was started with an empty or "
-                "older data directory; restore it there",
+                "older data directory; restore the data directory of that node",
                 error,
             )
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
@@ -346,10 +349,10 @@ class MetadataQuorum:
         elif not self._is_starting:
             _log.error("quorum_not_written node=%d directory=%s error=%s", self.node_id, log.partition.directory, error)
             if raft.is_leader and log.end.epoch != raft.epoch:
-                raft.resign(self.now_ms())  # a leader has to begin its epoch with a record that says so
+                raft.resign(self.now_ms())  # the LeaderChange record of its epoch is missing
 
     def _from_loop(self, step: Callable[[int], None]) -> None:
-        """An input that the loop brings: there is nobody to raise to."""
+        """An input of the event loop: errors are not raised, because there is no caller."""
         if self._is_closed:
             return
         try:
@@ -358,12 +361,12 @@ class MetadataQuorum:
             if self._is_starting:
                 raise
             self._follow()
-            self._arm(at_least_ms=_AFTER_FAILURE_MS)
+            self._arm(at_least_ms=_FAILURE_BACKOFF_MS)
 
     # Outputs
 
     def _follow(self) -> None:
-        """Does what raft wants done. Listeners may append meanwhile; what follows from that is done here as well."""
+        """Handles the outputs of raft, also those of appends that listeners make meanwhile."""
         if self._following:
             return
         self._following = True
@@ -386,7 +389,7 @@ class MetadataQuorum:
             self._arm()
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """A step of publishing that the loop calls."""
+        """Runs a step of the publication that the loop calls."""
         if not self._is_closed:
             try:
                 step()
@@ -396,7 +399,7 @@ class MetadataQuorum:
                 self._follow()
 
     def _cannot_follow(self, error: Exception) -> None:
-        """Part of what happened was not taken in: whatever this node knows from here on would be wrong."""
+        """An event was not handled: the metadata of this node would be wrong from here on."""
         if self._is_starting and isinstance(error, CorruptMetadataError):
             raise error
         if not isinstance(error, CorruptMetadataError | OSError):
@@ -429,15 +432,15 @@ class MetadataQuorum:
                 publication.reset(snapshot, content)
             case events.VotersChanged(voters):
                 _log.info("voters_changed node=%d voters=%s", self.node_id, ",".join(map(str, voters.ids)))
-            case events.Responded(token, answer):
+            case events.Responded(token, response):
                 future = self._parked.pop(token, None)
                 if future is not None and not future.done():
-                    future.set_result(answer)
+                    future.set_result(response)
             case events.Refused(error, by):
                 self._refused(error, by)
 
     def _refused(self, error: ErrorCode, by: int) -> None:
-        """Whoever refuses us may be the stranger himself: only the leader, or most voters, can turn a node away."""
+        """The node that refuses may be wrong itself: only the leader, or most voters, can exclude this node."""
         raft = self._raft
         self._refused_by.add(by)
         if not raft.is_leader and (by == raft.leader_id or len(self._refused_by) > len(raft.voters) // 2):
@@ -447,10 +450,10 @@ class MetadataQuorum:
 
     def _refusal(self, error: ErrorCode, by: int) -> str:
         if error == ErrorCode.INCONSISTENT_CLUSTER_ID:
-            # Of a bootstrap server only the address is known, not the id.
+            # The id of a bootstrap server is not known.
             who, setting = (f"node {by}", "voters") if by >= 0 else ("a bootstrap server", "bootstrap.servers")
             return (
-                f"{who} belongs to another cluster than this node's data directory ({self._cluster_id}): check "
+                f"{who} has another cluster id than this node's data directory ({self._cluster_id}): check "
                 f"controller.quorum.{setting}, or start this node with an empty data directory"
             )
         return (
@@ -462,7 +465,7 @@ class MetadataQuorum:
     # Snapshots
 
     async def write_snapshot(self, image: MetadataImage) -> bool:
-        """Writes the committed image down, and lets go of what need not be kept any more; False if it was not due."""
+        """Writes the committed image as a snapshot, and removes old parts of the log; False if nothing was written."""
         raft, publication = self._raft, self._publication
         end_offset = image.offset + 1
         kraft_version = raft.kraft_version_at(end_offset)
@@ -479,7 +482,7 @@ class MetadataQuorum:
     # The disk
 
     def _flush_soon(self) -> None:
-        # At the end of this turn of the loop, when more may have been appended: one fsync serves all.
+        # At the end of this turn of the loop: one fsync serves all appends of the turn.
         if not self._flushing and not self._flush_scheduled and not self._is_starting:
             self._flush_scheduled = True
             self._environment.loop.call_soon(self._flush)
@@ -510,17 +513,17 @@ class MetadataQuorum:
         if self._timer is not None:
             self._timer.cancel()
         wait_ms = max(self._raft.next_deadline_ms - self.now_ms(), at_least_ms)
-        delay_ms = min(wait_ms + 1, _LONGEST_WAIT_MS)  # never a moment too early
+        delay_ms = min(wait_ms + 1, _MAX_WAIT_MS)  # not before the deadline
         self._timer = self._environment.loop.call_later(delay_ms / 1000, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         self._from_loop(self._raft.tick)
 
-    # The end
+    # Failure
 
     def _fail(self, message: str, error: Exception | None = None) -> None:
-        """Leaves the quorum and says why, once."""
+        """Leaves the quorum and reports the reason, once."""
         if self._failure is not None or self._is_closed:
             return
         self._failure = message
@@ -540,6 +543,6 @@ class MetadataQuorum:
 
 def _not_durable(log: MetadataLog, failure: OSError | str) -> str:
     return (
-        f"the metadata log in {log.partition.directory} cannot be brought to disk: {failure}; look at the disk, then "
+        f"the metadata log in {log.partition.directory} cannot be brought to disk: {failure}; check the disk, then "
         "start this node again"
     )

@@ -1,12 +1,9 @@
-"""The quorum of a node as its settings want it.
+"""Opening the quorum of a node by its settings, and the check of the metadata in its data directory before that.
 
-Looks through the metadata of a data directory before a node changes anything in it.
-
-A node that cannot read its metadata must not start: as the only voter it would elect itself, write behind what it did
-not understand, and make it unreadable for the program that wrote it. So everything is looked at first, and nothing is
-written here. ConfigError names the file and what to do.
-
-The checksum of a batch does not cover its offset and its epoch. They are checked against the batches around them.
+A node that cannot read its metadata must not start: as the only voter it would elect itself, append records behind
+those that it cannot read, and make the log unreadable for the program that wrote it. So the check reads everything, and
+writes nothing. ConfigError names the file and what to do. The checksum of a batch does not cover its offset and its
+epoch; they are compared with the batches around them.
 """
 
 import logging
@@ -46,7 +43,7 @@ from millstream.node.storage.log.directory import LogDirectory
 
 _log = logging.getLogger("millstream.quorum")
 _FIRST_BOOTSTRAP_ID = -2
-"""Bootstrap servers are peers whose ids are not known: raft counts them down from here."""
+"""Bootstrap servers are peers whose ids are not known: their numbers go down from here."""
 
 
 def open_quorum(
@@ -60,8 +57,7 @@ def open_quorum(
     endpoints: tuple[Endpoint, ...],
     on_fatal: Callable[[str], None],
 ) -> MetadataQuorum:
-    """Opens the metadata log, or makes it; ConfigError if it cannot be trusted. Whoever listens is subscribed before
-    `start`.
+    """Opens the metadata log, or creates it; ConfigError if it is damaged. Listeners subscribe before `start`.
 
     `endpoints` are this node's controller listeners as others reach them. A node that names no controller but itself is
     a quorum of one.
@@ -78,8 +74,8 @@ def open_quorum(
         voters = VoterSet((Voter(ReplicaKey(config.node_id), endpoints),))
     if not voters and config.is_controller and cluster_id is None:
         _log.warning(
-            "no_voters_named this node waits until it can follow a quorum at controller.quorum.bootstrap.servers. The "
-            "first nodes of a new cluster need to know who votes: set controller.quorum.voters=id@host:port,... on each"
+            "no_voters_named this node waits for a quorum at controller.quorum.bootstrap.servers. The first nodes of a "
+            "new cluster need the voters: set controller.quorum.voters=id@host:port,... on each"
         )
     return MetadataQuorum(
         node_id=config.node_id,
@@ -148,8 +144,8 @@ def _inspect(disk: Disk, root: str, directory: str) -> None:
         end, epoch, complaint = _inspect_segment(path, disk.read_bytes(path), base, end, epoch)
         if not complaint:
             continue
-        # After a crash the last batches may be cut off or missing: recovery removes them. What is known to have counted
-        # must be there, in the log or in a snapshot.
+        # After a crash the last batches may be torn or missing: recovery removes them. Committed records must be there,
+        # in the log or in a snapshot.
         latest = snapshots.latest
         if must_be_whole or max(end, latest.offset if latest is not None else 0) < _committed(disk, root):
             raise CorruptMetadataError(complaint)
@@ -161,7 +157,7 @@ def _inspect(disk: Disk, root: str, directory: str) -> None:
 
 
 def _inspect_segment(path: str, data: bytes, base: int, end: int, epoch: int) -> tuple[int, int, str]:
-    """Where the log ends with this segment, its last epoch, and what is wrong, if something is."""
+    """The end offset of this segment, its last epoch, and an error message, empty if there is none."""
     position = 0
     if base != end and data:
         return end, epoch, f"{path} begins at offset {base}, but the segment before it ends at {end}"
@@ -180,7 +176,7 @@ def _inspect_segment(path: str, data: bytes, base: int, end: int, epoch: int) ->
 
 
 def _batches(data: bytes) -> Iterator[tuple[int, BatchHeader | None, memoryview]]:
-    """(position, header, bytes) of each batch; the last has no header if what is there is no whole, sound batch."""
+    """(position, header, bytes) of each batch; the last has no header if it is not a whole, sound batch."""
     position, view = 0, memoryview(data)
     while position < len(data):
         header = read_header(data, position) if len(data) - position >= HEADER_SIZE else None

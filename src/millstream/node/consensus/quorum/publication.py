@@ -1,8 +1,6 @@
-"""Telling the listeners what is committed, in order and each once: a snapshot, then the log's batches.
+"""Publication of committed metadata to the listeners, in order and once: a snapshot, then batches; and snapshots of it.
 
-A long log is published in pieces, so that a node that catches up can still answer and be heard of in between.
-
-Writing the committed image down as a snapshot, and shortening the log behind the snapshots that need not be kept.
+A long log is published in steps, so that a node that catches up can serve other requests in between.
 """
 
 import asyncio
@@ -28,7 +26,7 @@ _RECORDS_PER_TURN = 10_000
 
 
 class QuorumListener(Protocol):
-    """Whoever follows the quorum. Called in the order of subscription, on the event loop."""
+    """A listener of the quorum. Listeners are called in the order of subscription, on the event loop."""
 
     def committed(self, records: Sequence[MetadataRecord], *, offset: int, epoch: int) -> None:
         """The next records in order, one batch or several; the last has this offset and epoch."""
@@ -51,7 +49,7 @@ class Publication:
     def __init__(
         self, log: MetadataLog, loop: asyncio.AbstractEventLoop, guarded: Callable[[Callable[[], None]], None]
     ) -> None:
-        """`guarded` runs a step that the loop calls, and takes what is raised in it."""
+        """`guarded` runs a step that the loop calls, and handles its exceptions."""
         self._log = log
         self._loop = loop
         self._guarded = guarded
@@ -59,13 +57,13 @@ class Publication:
         self.next_offset = 0
         self._target = 0
         self._leading: tuple[int, int] | None = None
-        """(epoch, offset): leadership that is told of once everything below the offset is published."""
-        self._told_leading = False
+        """(epoch, offset): leadership to report once everything below the offset is published."""
+        self._has_reported_leading = False
         self._continues = False
-        self.in_one_go = True
-        """While a node starts, nobody waits for the loop."""
+        self.is_starting = True
+        """At the start everything is published at once: the loop serves no requests yet."""
         self._appended: deque[CommittedBatch] = deque()
-        """What this leader appended and has not published, so that it need not read it back."""
+        """Batches that this leader appended and that are not published: they need not be read from the log."""
         self.last_record_ms = 0
         self.bytes_since_snapshot = 0
 
@@ -74,7 +72,7 @@ class Publication:
         self._appended.append(batch)
 
     def forget_appended(self) -> None:
-        """The log was changed otherwise than by appending: what is to be published is read from it."""
+        """The log was truncated or replaced: batches to publish are read from it."""
         self._appended.clear()
 
     def advance(self, end_offset: int) -> None:
@@ -90,8 +88,8 @@ class Publication:
     def no_longer_leading(self) -> None:
         self._leading = None
         self.forget_appended()
-        if self._told_leading:
-            self._told_leading = False
+        if self._has_reported_leading:
+            self._has_reported_leading = False
             for listener in self.listeners:
                 listener.no_longer_leading()
 
@@ -113,28 +111,28 @@ class Publication:
         log = self._log
         target = min(self._target, log.end.offset)
         if self.next_offset < log.start.offset:
-            return  # a snapshot was installed, and the event that says so is yet to come
-        # A checkpoint of the high watermark must not say more than is on disk.
+            return  # a snapshot was installed, and its event comes next
+        # The checkpointed high watermark must not be above the flushed offset.
         log.partition.high_watermark = max(min(target, log.flushed_offset), log.start.offset)
         while self.next_offset < target:
             self._publish(self._own_batches(target) or log.batches(self.next_offset, target))
-            if self.next_offset < target and not self.in_one_go:
+            if self.next_offset < target and not self.is_starting:
                 self._continues = True
                 self._loop.call_soon(self._guarded, self._go_on)
                 return
         if self._leading is not None and self.next_offset >= self._leading[1]:
             (epoch, _), self._leading = self._leading, None
-            self._told_leading = True
+            self._has_reported_leading = True
             for listener in self.listeners:
                 listener.leading(epoch)
 
     def _publish(self, batches: Iterable[CommittedBatch]) -> None:
-        """One turn's worth, in as few calls as epochs allow: an image is not copied for every small batch."""
+        """One step, in as few calls as possible: an image is not copied for every small batch."""
         records: list[MetadataRecord] = []
         offset = epoch = -1
         for batch in islice(batches, _BATCHES_PER_TURN):
             if records and (batch.epoch != epoch or len(records) >= _RECORDS_PER_TURN):
-                self._tell(records, offset, epoch)
+                self._notify(records, offset, epoch)
                 if len(records) >= _RECORDS_PER_TURN:
                     return
                 records = []
@@ -145,19 +143,19 @@ class Publication:
                 offset, epoch = batch.last_offset, batch.epoch
                 records += batch.records
         if records:
-            self._tell(records, offset, epoch)
+            self._notify(records, offset, epoch)
 
-    def _tell(self, records: Sequence[MetadataRecord], offset: int, epoch: int) -> None:
+    def _notify(self, records: Sequence[MetadataRecord], offset: int, epoch: int) -> None:
         for listener in self.listeners:
             listener.committed(records, offset=offset, epoch=epoch)
 
     def _own_batches(self, target: int) -> list[CommittedBatch]:
-        """What this leader appended, if that is all there is to publish."""
+        """The next batches that this leader appended, if no others come before them."""
         found: list[CommittedBatch] = []
         next_offset = self.next_offset
         for batch in islice(self._appended, _BATCHES_PER_TURN):
             if batch.last_offset >= target or batch.last_offset + 1 - len(batch.records) != next_offset:
-                break  # the rest is not committed, or control records are in between
+                break  # not committed, or control records are in between
             found.append(batch)
             next_offset = batch.last_offset + 1
         while self._appended and self._appended[0].last_offset < max(next_offset, self.next_offset):
@@ -167,13 +165,15 @@ class Publication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRetention:
-    """How much of the past is kept behind the newest snapshot; -1 is no limit."""
+    """Limits on the log and snapshots before the newest snapshot; -1 is no limit."""
 
     bytes: int = 100 << 20
     ms: int = 7 * 24 * 60 * 60 * 1000
 
 
 class SnapshotWriter:
+    """Writes the committed image as a snapshot, and removes the log before older snapshots."""
+
     def __init__(self, log: MetadataLog, retention: MetadataRetention, environment: Environment) -> None:
         self._metadata_log = log
         self._retention = retention
@@ -183,7 +183,7 @@ class SnapshotWriter:
     async def write(
         self, image: MetadataImage, last_record_ms: int, kraft_version: int, voters: VoterSet | None
     ) -> bool:
-        """False if there is nothing new in the image, or it could not be written."""
+        """False if the image has no changes, or could not be written."""
         log = self._metadata_log
         snapshot = LogPosition(image.offset + 1, image.epoch)
         latest = log.latest_snapshot
@@ -199,7 +199,7 @@ class SnapshotWriter:
         try:
             size = await self._environment.offload(write)
         except OSError as error:
-            # The log is as it was, only longer than it need be.
+            # No harm: the log stays longer.
             _log.error("snapshot_not_written snapshot=%s error=%s", snapshot, error)
             return False
         finally:
@@ -212,8 +212,8 @@ class SnapshotWriter:
         return True
 
     def trim(self) -> bool:
-        """Lets the log begin at the next snapshot while there is more than may be kept, or it is too old; whether it
-        begins elsewhere now."""
+        """Moves the begin of the log to the next snapshot while it is above the limits of size or age; whether it
+        moved."""
         log, limits = self._metadata_log, self._retention
         begin = log.start
         while len(log.snapshots.ids) > 1:
@@ -223,6 +223,6 @@ class SnapshotWriter:
             if not (0 <= limits.bytes < kept_bytes or 0 <= limits.ms < age_ms):
                 break
             if following.offset > (log.partition.high_watermark or 0):
-                break  # not all of what it holds is on this disk as a log
+                break  # its records are not all in the log on this disk
             log.begin_at(following)
         return log.start != begin

@@ -1,6 +1,6 @@
-"""`quorum-state`: the epoch this node has seen, its leader, and this node's vote in it. Kafka's JSON.
+"""`quorum-state`: the latest epoch of this node, its leader, and this node's vote in it, in Kafka's JSON.
 
-It is on stable storage before any vote is answered: a node that forgot its vote could give a second one.
+It is on stable storage before the response to a vote: a node that forgot its vote could vote twice.
 """
 
 import base64
@@ -30,8 +30,7 @@ class StoredQuorumState:
     voted_id: int = NO_NODE
     voted_directory_id: UUID = NO_DIRECTORY_ID
     voters: tuple[int, ...] | None = None
-    """The voters of a static quorum, by which a changed `controller.quorum.voters` is noticed; None where the log
-    names them."""
+    """The voters of a static quorum, to detect a changed `controller.quorum.voters`; None if they are in the log."""
 
 
 class QuorumStateFile:
@@ -41,7 +40,7 @@ class QuorumStateFile:
         self._disk = disk
         self.path = f"{directory}/{FILE_NAME}"
         self.static_voters: Callable[[], tuple[int, ...] | None] = lambda: None
-        """The voters to write with it; None where the log names them."""
+        """The voters to write with it; None if they are in the log."""
 
     def load(self) -> QuorumState | None:
         stored = self.read()
@@ -67,7 +66,7 @@ class QuorumStateFile:
         )
 
     def read(self) -> StoredQuorumState | None:
-        """None where there is none yet; ConfigError if the file is damaged: going on could mean to vote twice."""
+        """None if there is no file; ConfigError if it is damaged: this node could vote twice."""
         try:
             text = self._disk.read_bytes(self.path)
         except FileNotFoundError:

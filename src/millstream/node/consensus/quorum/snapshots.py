@@ -1,8 +1,8 @@
 """Snapshots of the metadata: `<end offset>-<epoch>.checkpoint` files beside the log, in Kafka's format.
 
-A snapshot is the whole state as of its end offset, as record batches: a control batch with the header (and the quorum's
-own version and voters), the records, a control batch with the footer. A file without a footer is not a snapshot. It is
-written under another name and put in place when it is whole and on stable storage, so a crash leaves none by halves.
+A snapshot is the whole state at its end offset, as record batches: a control batch with the header (and kraft.version
+and voters), the records, a control batch with the footer. It is written under another name, and renamed when it is
+complete and on stable storage, so a crash leaves no incomplete one.
 """
 
 import logging
@@ -45,7 +45,7 @@ _HEAD_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class SnapshotContent:
-    """What a snapshot says of the log it stands for, before its records."""
+    """The content of a snapshot: its header, and its records."""
 
     last_contained_log_timestamp: int
     kraft_version: int = 0
@@ -54,7 +54,7 @@ class SnapshotContent:
 
 
 class Snapshots:
-    """Those of one metadata log, by id. What may block is done by functions that run in a thread."""
+    """The snapshots of one metadata log, by id. Functions that may block run in a thread."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -63,14 +63,14 @@ class Snapshots:
         self._files: dict[LogPosition, File] = {}
 
     def load(self) -> None:
-        """Finds the snapshots that are there, and removes what a crash left of those that were not finished."""
+        """Finds the snapshots, and removes incomplete and deleted ones that a crash left."""
         for name, is_directory in self._disk.list(self._directory):
             if not is_directory and name.endswith((PART_SUFFIX, DELETED_SUFFIX)):
                 self._disk.remove(f"{self._directory}/{name}")
         self.find()
 
     def find(self) -> None:
-        """Finds the snapshots that are there, and changes nothing."""
+        """Finds the snapshots, and changes nothing."""
         matches = (_NAME.fullmatch(name) for name, is_directory in self._disk.list(self._directory) if not is_directory)
         self._ids = [LogPosition(int(match[1]), int(match[2])) for match in matches if match is not None]
         self._ids.sort(key=_order)
@@ -98,7 +98,7 @@ class Snapshots:
         return self._file(snapshot_id).read_at(position, max_bytes)
 
     def last_contained_ms(self, snapshot_id: LogPosition) -> int:
-        """When the last record was written that the snapshot holds."""
+        """The timestamp of the last record in the snapshot."""
         for _, rows in read_batches(self._file(snapshot_id).read_at(0, _HEAD_BYTES)):
             header = decode_control(rows[0])
             if isinstance(header, SnapshotHeader):
@@ -107,12 +107,12 @@ class Snapshots:
         raise CorruptMetadataError(f"{self.path(snapshot_id)} does not begin with a snapshot's header")
 
     def read(self, snapshot_id: LogPosition) -> SnapshotContent:
-        """All of it, checked; CorruptMetadataError if it is not a whole snapshot."""
+        """The whole content; CorruptMetadataError if it is incomplete or damaged."""
         path = self.path(snapshot_id)
         return decode_snapshot(self._disk.read_bytes(path), path)
 
     def check(self, snapshot_id: LogPosition) -> None:
-        """CorruptMetadataError if it is not a whole snapshot, or has records that are not known."""
+        """CorruptMetadataError if it is incomplete or damaged, or has unknown records."""
         path = self.path(snapshot_id)
         decode_snapshot(self._disk.read_bytes(path), path, check_known)
 
@@ -128,19 +128,19 @@ class Snapshots:
         return size
 
     def receive(self, snapshot_id: LogPosition) -> "IncomingSnapshot":
-        """A snapshot that is fetched piece by piece."""
+        """A snapshot that is fetched in chunks."""
         return IncomingSnapshot(self, snapshot_id, self._disk.create(self.path(snapshot_id, PART_SUFFIX)))
 
     def remove_part(self, snapshot_id: LogPosition) -> None:
-        """Gives up one that is not whole yet."""
+        """Removes an incomplete one."""
         self._disk.remove(self.path(snapshot_id, PART_SUFFIX))
 
     def discard(self, snapshot_id: LogPosition) -> None:
-        """Removes one that was written, and never added."""
+        """Removes one that was written, and not added."""
         self._disk.remove(self.path(snapshot_id))
 
     def add(self, snapshot_id: LogPosition) -> None:
-        """Takes note of one that was written or received."""
+        """Adds one that was written or received."""
         if snapshot_id not in self._ids:
             self._ids.append(snapshot_id)
             self._ids.sort(key=_order)
@@ -173,7 +173,7 @@ class Snapshots:
 
 
 class IncomingSnapshot:
-    """A snapshot of the leader's, on its way to this disk."""
+    """A snapshot of the leader that is being received."""
 
     def __init__(self, snapshots: Snapshots, snapshot_id: LogPosition, file: File) -> None:
         self._snapshots = snapshots
@@ -189,7 +189,7 @@ class IncomingSnapshot:
         self._snapshots.remove_part(self.id)
 
     def finish(self) -> SnapshotContent:
-        """Checks it and puts it in place; CorruptMetadataError if it is not whole. May block."""
+        """Checks it and gives it its name; CorruptMetadataError if it is incomplete or damaged. May block."""
         data = self._file.read_at(0, self.position)
         content = decode_snapshot(data, f"snapshot {self.id} as it was fetched")
         self._snapshots.put_in_place(self._file, self.id)
@@ -201,7 +201,7 @@ def _order(snapshot_id: LogPosition) -> tuple[int, int]:
 
 
 def encode_snapshot(content: SnapshotContent, epoch: int, now_ms: int) -> Iterator[bytearray]:
-    """The batches of the file. Their offsets count from 0 and mean nothing: its name says what the snapshot is of."""
+    """The batches of the file. Their offsets begin at 0 and have no meaning: the end offset is in the file name."""
     head: list[ControlRecord] = [SnapshotHeader(content.last_contained_log_timestamp)]
     if content.kraft_version > 0:
         head.append(KRaftVersion(content.kraft_version))
@@ -226,7 +226,7 @@ def decode_snapshot(data: bytes, where: str, decode: Callable[[bytes], Any] = de
     try:
         for batch, rows in read_batches(data):
             if has_footer:
-                raise CorruptMetadataError("it goes on after its end")
+                raise CorruptMetadataError("it has records after its footer")
             if not batch.is_control:
                 if header is None:
                     raise CorruptMetadataError("it does not begin with a snapshot's header")
@@ -247,7 +247,7 @@ def decode_snapshot(data: bytes, where: str, decode: Callable[[bytes], Any] = de
     except CorruptMetadataError as error:
         raise CorruptMetadataError(f"{where}: {error}") from None
     if header is None or not has_footer:
-        raise CorruptMetadataError(f"{where} is not whole: it has no {'header' if header is None else 'footer'}")
+        raise CorruptMetadataError(f"{where} is incomplete: it has no {'header' if header is None else 'footer'}")
     return SnapshotContent(header.last_contained_log_timestamp, kraft_version, voters, tuple(records))
 
 

@@ -1,7 +1,7 @@
-"""Raft's requests and answers on Kafka's wire and back: field names, nesting and nulls, nothing else.
+"""Raft's requests and responses on Kafka's wire and back: field names, nesting and nulls, nothing else.
 
-Every request speaks of one partition, `__cluster_metadata-0`; one that names another is INVALID_REQUEST. What the wire
-leaves out in older versions (directory ids, endpoints) is None or empty here.
+Every request is for one partition, `__cluster_metadata-0`; another one is INVALID_REQUEST. Fields that older versions
+do not have (directory ids, endpoints) are None or empty here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,7 +39,7 @@ from millstream.node.metadata.topic_names import CLUSTER_METADATA_TOPIC
 
 Fields = dict[str, Any]
 NO_HIGH_WATERMARK = (1 << 63) - 1
-"""What a fetch says that does not want to hear of a high watermark by itself."""
+"""The high watermark of a fetch that does not wait for a higher one."""
 FIRST_FETCH_BY_ID = 13
 
 
@@ -145,25 +145,25 @@ def _fetch_fields(request: Fetch) -> Fields:
     }
 
 
-# Answers that this node gets
+# Responses that this node gets
 
 
-def read_answer(request: PeerRequest, answer: Message, listener_name: str) -> PeerResponse:
-    """`listener_name` is what endpoints are called, which come without a name."""
+def read_response(request: PeerRequest, response: Message, listener_name: str) -> PeerResponse:
+    """`listener_name`: the name for endpoints without one."""
     match request:
         case Vote():
-            error, row = _answered(answer, answer.topics)
+            error, row = _error_and_row(response, response.topics)
             return VoteResponse(
                 error=error,
                 granted=row is not None and row.vote_granted,
-                **_leader_of(row, answer.node_endpoints, listener_name),
+                **_leader_of(row, response.node_endpoints, listener_name),
             )
         case BeginQuorumEpoch() | EndQuorumEpoch():
-            error, row = _answered(answer, answer.topics)
-            return QuorumEpochResponse(error=error, **_leader_of(row, answer.node_endpoints, listener_name))
+            error, row = _error_and_row(response, response.topics)
+            return QuorumEpochResponse(error=error, **_leader_of(row, response.node_endpoints, listener_name))
         case Fetch():
-            error, row = _answered(answer, answer.responses)
-            leader = _leader_of(row and row.current_leader, answer.node_endpoints, listener_name)
+            error, row = _error_and_row(response, response.responses)
+            leader = _leader_of(row and row.current_leader, response.node_endpoints, listener_name)
             if row is None:
                 return FetchResponse(error=error, **leader)
             return FetchResponse(
@@ -176,8 +176,8 @@ def read_answer(request: PeerRequest, answer: Message, listener_name: str) -> Pe
                 **leader,
             )
         case FetchSnapshot():
-            error, row = _answered(answer, answer.topics)
-            leader = _leader_of(row and row.current_leader, answer.node_endpoints, listener_name)
+            error, row = _error_and_row(response, response.topics)
+            leader = _leader_of(row and row.current_leader, response.node_endpoints, listener_name)
             if row is None:
                 return FetchSnapshotResponse(error=error, snapshot=request.snapshot, **leader)
             return FetchSnapshotResponse(
@@ -189,27 +189,27 @@ def read_answer(request: PeerRequest, answer: Message, listener_name: str) -> Pe
                 **leader,
             )
         case UpdateVoter():
-            current = answer.current_leader
+            current = response.current_leader
             endpoints = (Endpoint(listener_name, current.host, current.port),) if current.host else ()
             return UpdateVoterResponse(
-                error=_error(answer.error_code),
+                error=_error(response.error_code),
                 leader_id=current.leader_id,
                 leader_epoch=current.leader_epoch,
                 leader_endpoints=endpoints,
             )
 
 
-def _answered(answer: Message, topics: Iterable[Message]) -> tuple[ErrorCode, Any]:
-    """The error, whichever place it is in, and the one partition's row; None where the whole request was refused."""
+def _error_and_row(response: Message, topics: Iterable[Message]) -> tuple[ErrorCode, Any]:
+    """The error of the request or of the partition, and the partition's row; None if the whole request was refused."""
     row = next((row for topic in topics for row in topic.partitions), None)
-    error = answer.error_code or (row.error_code if row is not None else ErrorCode.UNKNOWN_SERVER_ERROR)
-    return _error(error), row if not answer.error_code else None
+    error = response.error_code or (row.error_code if row is not None else ErrorCode.UNKNOWN_SERVER_ERROR)
+    return _error(error), row if not response.error_code else None
 
 
 def _error(code: int) -> ErrorCode:
     try:
         return ErrorCode(code)
-    except ValueError:  # of a later version than ours
+    except ValueError:  # of a later version
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
@@ -322,112 +322,112 @@ def _metadata_row(topics: list[Message], name: str, index: str, wanted: str | UU
         rows = topics[0].partitions
         if len(rows) == 1 and getattr(rows[0], index) == 0:
             return rows[0]
-    raise KafkaError(ErrorCode.INVALID_REQUEST, f"only {CLUSTER_METADATA_TOPIC}-0 can be asked for here")
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"this API serves only {CLUSTER_METADATA_TOPIC}-0")
 
 
-# Answers that this node gives
+# Responses that this node sends
 
 TOP_LEVEL_ERRORS = frozenset(
     {ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST}
 )
-"""Those that concern the whole request, and have their place in front."""
+"""Errors of the whole request, which are at the top of the response."""
 
 
-def vote_response(answer: VoteResponse) -> Fields:
-    if answer.error in TOP_LEVEL_ERRORS:
-        return {"error_code": answer.error}
+def vote_response(response: VoteResponse) -> Fields:
+    if response.error in TOP_LEVEL_ERRORS:
+        return {"error_code": response.error}
     return {
         **_one_partition(
             "topic_name",
             partition_index=0,
-            error_code=answer.error,
-            leader_id=answer.leader_id,
-            leader_epoch=answer.leader_epoch,
-            vote_granted=answer.granted,
+            error_code=response.error,
+            leader_id=response.leader_id,
+            leader_epoch=response.leader_epoch,
+            vote_granted=response.granted,
         ),
-        "node_endpoints": _node_endpoints(answer),
+        "node_endpoints": _node_endpoints(response),
     }
 
 
-def quorum_epoch_response(answer: QuorumEpochResponse) -> Fields:
-    if answer.error in TOP_LEVEL_ERRORS:
-        return {"error_code": answer.error}
+def quorum_epoch_response(response: QuorumEpochResponse) -> Fields:
+    if response.error in TOP_LEVEL_ERRORS:
+        return {"error_code": response.error}
     return {
         **_one_partition(
             "topic_name",
             partition_index=0,
-            error_code=answer.error,
-            leader_id=answer.leader_id,
-            leader_epoch=answer.leader_epoch,
+            error_code=response.error,
+            leader_id=response.leader_id,
+            leader_epoch=response.leader_epoch,
         ),
-        "node_endpoints": _node_endpoints(answer),
+        "node_endpoints": _node_endpoints(response),
     }
 
 
-def fetch_response(answer: FetchResponse) -> Fields:
-    if answer.error in TOP_LEVEL_ERRORS:
-        return {"error_code": answer.error}
+def fetch_response(response: FetchResponse) -> Fields:
+    if response.error in TOP_LEVEL_ERRORS:
+        return {"error_code": response.error}
     row: Fields = {
         "partition_index": 0,
-        "error_code": answer.error,
-        "high_watermark": answer.high_watermark,
-        "last_stable_offset": answer.high_watermark,
-        "log_start_offset": answer.log_start_offset,
-        "current_leader": {"leader_id": answer.leader_id, "leader_epoch": answer.leader_epoch},
-        "records": answer.records,
+        "error_code": response.error,
+        "high_watermark": response.high_watermark,
+        "last_stable_offset": response.high_watermark,
+        "log_start_offset": response.log_start_offset,
+        "current_leader": {"leader_id": response.leader_id, "leader_epoch": response.leader_epoch},
+        "records": response.records,
     }
-    if answer.diverging is not None:
-        row["diverging_epoch"] = {"epoch": answer.diverging.epoch, "end_offset": answer.diverging.offset}
-    if answer.snapshot is not None:
-        row["snapshot_id"] = _snapshot_fields(answer.snapshot)
+    if response.diverging is not None:
+        row["diverging_epoch"] = {"epoch": response.diverging.epoch, "end_offset": response.diverging.offset}
+    if response.snapshot is not None:
+        row["snapshot_id"] = _snapshot_fields(response.snapshot)
     return {
         "responses": [{"topic_id": METADATA_TOPIC_ID, "topic": CLUSTER_METADATA_TOPIC, "partitions": [row]}],
-        "node_endpoints": [{**each, "rack": None} for each in _node_endpoints(answer)],
+        "node_endpoints": [{**each, "rack": None} for each in _node_endpoints(response)],
     }
 
 
-def fetch_snapshot_response(answer: FetchSnapshotResponse) -> Fields:
-    if answer.error in TOP_LEVEL_ERRORS:
-        return {"error_code": answer.error}
+def fetch_snapshot_response(response: FetchSnapshotResponse) -> Fields:
+    if response.error in TOP_LEVEL_ERRORS:
+        return {"error_code": response.error}
     return {
         **_one_partition(
             "name",
             index=0,
-            error_code=answer.error,
-            snapshot_id=_snapshot_fields(answer.snapshot),
-            current_leader={"leader_id": answer.leader_id, "leader_epoch": answer.leader_epoch},
-            size=answer.size,
-            position=answer.position,
-            unaligned_records=answer.chunk,
+            error_code=response.error,
+            snapshot_id=_snapshot_fields(response.snapshot),
+            current_leader={"leader_id": response.leader_id, "leader_epoch": response.leader_epoch},
+            size=response.size,
+            position=response.position,
+            unaligned_records=response.chunk,
         ),
-        "node_endpoints": _node_endpoints(answer),
+        "node_endpoints": _node_endpoints(response),
     }
 
 
-def update_voter_response(answer: UpdateVoterResponse) -> Fields:
-    leader: Fields = {"leader_id": answer.leader_id, "leader_epoch": answer.leader_epoch, "host": "", "port": 0}
-    if answer.leader_endpoints:
-        leader |= {"host": answer.leader_endpoints[0].host, "port": answer.leader_endpoints[0].port}
-    return {"error_code": answer.error, "current_leader": leader}
+def update_voter_response(response: UpdateVoterResponse) -> Fields:
+    leader: Fields = {"leader_id": response.leader_id, "leader_epoch": response.leader_epoch, "host": "", "port": 0}
+    if response.leader_endpoints:
+        leader |= {"host": response.leader_endpoints[0].host, "port": response.leader_endpoints[0].port}
+    return {"error_code": response.error, "current_leader": leader}
 
 
-def describe_quorum_response(answer: DescribeQuorumResponse, voters: VoterSet, wall_ms_ahead: int) -> Fields:
-    """`wall_ms_ahead` is what to add to raft's times to have the time of day."""
+def describe_quorum_response(response: DescribeQuorumResponse, voters: VoterSet, wall_ms_ahead: int) -> Fields:
+    """`wall_ms_ahead`: the time of day minus raft's time."""
     row = {
         "partition_index": 0,
-        "error_code": answer.error,
-        "leader_id": answer.leader_id,
-        "leader_epoch": answer.leader_epoch,
-        "high_watermark": answer.high_watermark,
-        "current_voters": [_progress(each, wall_ms_ahead) for each in answer.voters],
-        "observers": [_progress(each, wall_ms_ahead) for each in answer.observers],
+        "error_code": response.error,
+        "leader_id": response.leader_id,
+        "leader_epoch": response.leader_epoch,
+        "high_watermark": response.high_watermark,
+        "current_voters": [_progress(each, wall_ms_ahead) for each in response.voters],
+        "observers": [_progress(each, wall_ms_ahead) for each in response.observers],
     }
     return {
         **_one_partition("topic_name", **row),
         "nodes": [
             {"node_id": voter.id, "listeners": _endpoint_fields(voter.endpoints)}
             for voter in voters
-            if answer.error == ErrorCode.NONE
+            if response.error == ErrorCode.NONE
         ],
     }
 
@@ -442,11 +442,13 @@ def _progress(each: ReplicaProgress, wall_ms_ahead: int) -> Fields:
     }
 
 
-def _node_endpoints(answer: Any) -> list[Fields]:
-    return [{"node_id": answer.leader_id, "host": each.host, "port": each.port} for each in answer.leader_endpoints[:1]]
+def _node_endpoints(response: Any) -> list[Fields]:
+    return [
+        {"node_id": response.leader_id, "host": each.host, "port": each.port} for each in response.leader_endpoints[:1]
+    ]
 
 
-# Pieces
+# Parts
 
 
 def _one_partition(name: str, **row: Any) -> Fields:

@@ -287,5 +287,5 @@ def test_a_log_without_its_snapshot_is_refused(node: DiskOfNode) -> None:
     node.stop()
     for snapshot in node.path.glob("*.checkpoint"):
         snapshot.unlink()
-    with pytest.raises(ConfigError, match="no snapshot holds what was before"):
+    with pytest.raises(ConfigError, match="no snapshot has the records before"):
         node.open()

@@ -79,7 +79,7 @@ def test_leadership_is_told_when_everything_before_it_is(
 ) -> None:
     monkeypatch.setattr(publication_module, "_BATCHES_PER_TURN", 2)
     publication = publish(node, loop, listener)
-    publication.in_one_go = False
+    publication.is_starting = False
     publication.leading(2, 7)
     assert listener.heard == [(["topic-0"], 1, 1)], "the rest comes with the next turns of the loop"
     loop.run_until_complete(turns())
@@ -94,7 +94,7 @@ def test_leadership_that_is_over_before_it_was_told_is_never_told(
 ) -> None:
     monkeypatch.setattr(publication_module, "_BATCHES_PER_TURN", 2)
     publication = publish(node, loop, listener)
-    publication.in_one_go = False
+    publication.is_starting = False
     publication.leading(2, 7)
     publication.no_longer_leading()
     loop.run_until_complete(turns())

@@ -63,7 +63,7 @@ def sent(request: Any, version: int) -> Any:
 
 def answered(request: Any, fields: dict[str, Any], version: int) -> Any:
     schema = response_schema(wire.request_fields(request)[0])
-    return wire.read_answer(request, schema.decode(schema.encode(fields, version), version), "CONTROLLER")
+    return wire.read_response(request, schema.decode(schema.encode(fields, version), version), "CONTROLLER")
 
 
 def test_requests() -> None:
