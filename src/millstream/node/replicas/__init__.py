@@ -1,1 +1,1 @@
-"""Replicas of partitions: leader and follower roles, fetchers, in-sync sets."""
+"""Replicas of partitions: leader and follower of a partition, fetchers, in-sync replicas."""

@@ -1,13 +1,8 @@
-"""When a write may be acknowledged: the in-sync replicas have it and, where the topic asks for that, it is on disk.
+"""When a write may be acknowledged: the in-sync replicas have it and, where the topic requires that, it is on disk.
 
-One rule for everything that is acknowledged: records of clients, markers of transactions, and what coordinators write
-down of groups, transactions and share groups. The disk is waited for with `flush.before.ack`, and where
-`flush.messages` asks for a flush now. The fsync is the partition's (`LocalPartition.when_flushed`): one serves all
-that wait.
-
-Who waits for a partition's high watermark to reach an offset; nothing polls.
-
-A caller that no longer waits cancels, and is then not called.
+One rule for all acknowledged writes: records of clients, markers of transactions, and records of the coordinators of
+groups, transactions and share groups. The disk is waited for with `flush.before.ack`, and where `flush.messages`
+requires a flush now. The fsync is the partition's (`LocalPartition.when_flushed`): one serves all waiters.
 """
 
 from collections.abc import Callable
@@ -50,6 +45,8 @@ _SWEEP_SIZE = 64
 
 
 class CommitWaiters:
+    """Callers that wait for a partition's high watermark to reach an offset; nothing polls."""
+
     __slots__ = ("_heap", "_sweep_at")
 
     def __init__(self) -> None:
@@ -61,7 +58,7 @@ class CommitWaiters:
 
     def add(self, offset: int, callback: OnCommitted) -> CommitWaiter:
         if len(self._heap) >= self._sweep_at:
-            # While nothing is committed, those who gave up would pile up.
+            # While nothing is committed, cancelled waiters would accumulate.
             self._heap = [waiter for waiter in self._heap if waiter.is_waiting]
             heapify(self._heap)
             self._sweep_at = max(_SWEEP_SIZE, 2 * len(self._heap))
@@ -82,7 +79,7 @@ class CommitWaiters:
 
 
 class Acknowledgement:
-    """Calls back once: when all that a write waits for has happened, or with the first error."""
+    """Calls back once: when the write may be acknowledged, or with the first error."""
 
     __slots__ = ("_callback", "_commit", "_left")
 
@@ -93,8 +90,8 @@ class Acknowledgement:
         until_flushed = needs_flush(partition, end)
         self._left = acks_all + until_flushed
         if not self._left:
-            self._tell(None)
-        # A write that is not committed may still be flushed: both go on at the same time.
+            self._call_back(None)
+        # Commit and flush proceed at the same time.
         if until_flushed:
             partition.when_flushed(end, self._step)
         if acks_all and self._callback is not None:
@@ -105,7 +102,7 @@ class Acknowledgement:
         return self._callback is not None
 
     def cancel(self) -> None:
-        """The caller does not wait any more, and is not called."""
+        """The caller no longer waits, and is not called."""
         self._callback = None
         if self._commit is not None:
             self._commit.cancel()
@@ -113,9 +110,9 @@ class Acknowledgement:
     def _step(self, error: KafkaError | None) -> None:
         self._left -= 1
         if error is not None or not self._left:
-            self._tell(error)
+            self._call_back(error)
 
-    def _tell(self, error: KafkaError | None) -> None:
+    def _call_back(self, error: KafkaError | None) -> None:
         callback = self._callback
         if callback is not None:
             self.cancel()
@@ -123,19 +120,19 @@ class Acknowledgement:
 
 
 def needs_flush(partition: "LocalPartition", end: int) -> bool:
-    """Whether a write that was made now waits for the disk."""
+    """Whether a write that was just made has to wait for the disk."""
     log = partition.log
     return end > log.recovery_point and (log.config.flush_before_ack or log.flush_due)
 
 
 def may_acknowledge(partition: "LocalPartition", end: int, *, acks_all: bool = True) -> bool:
-    """Whether a write that was made now and ends at `end` waits for nothing."""
+    """Whether a write that was just made and ends at `end` may be acknowledged at once."""
     return (not acks_all or end <= partition.high_watermark) and not needs_flush(partition, end)
 
 
 def when_acknowledged(
     partition: "LocalPartition", end: int, callback: OnCommitted, *, acks_all: bool = True
 ) -> Acknowledgement:
-    """Calls back when a write that was made now may be acknowledged, at once if it may; with an error if it cannot
-    be: the leadership goes, too few replicas are in sync, or the disk fails."""
+    """Calls back when a write that was just made may be acknowledged, possibly at once. With an error if it cannot be:
+    leadership is lost, too few replicas are in sync, or the disk fails."""
     return Acknowledgement(partition, end, callback, acks_all=acks_all)

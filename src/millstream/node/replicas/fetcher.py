@@ -1,8 +1,8 @@
 """Copies the partitions that one other broker leads: one connection, one fetch in flight, one incremental session.
 
-Whatever the leader does — hangs, dies in the middle of an answer, leads no longer — leaves clean logs here: only whole
-batches whose checksums hold are appended, and only if they follow on what the log had when they were asked for, in the
-leadership in which they were asked for.
+Whatever the leader does (it hangs, stops in the middle of a response, no longer leads), the logs here stay sound. Only
+whole batches with right checksums are appended, only at the offset of the request, and only in the leader epoch of the
+request.
 """
 
 import asyncio
@@ -32,24 +32,24 @@ from millstream.node.replicas.throttle import ReplicaThrottle
 from millstream.node.server.channel import Channel
 
 FIRST_BACKOFF_S = 0.02
-"""Doubled up to `replica.fetch.backoff.ms`. When a leader has changed, one of us may not have heard of it yet."""
-_LONGEST_RECONNECT_S = 0.25
-"""The longest pause before a leader that could not be reached is tried again: replication goes on soon after a cut."""
+"""Doubled up to `replica.fetch.backoff.ms`. After a leader change, one of the nodes may not know it yet."""
+_MAX_RECONNECT_S = 0.25
+"""The longest pause before the next connection to a leader: replication continues soon after a network failure."""
 _LATEST, _EARLIEST = -1, -2
-_LARGEST_EPOCH = (1 << 31) - 1
+_MAX_SESSION_EPOCH = (1 << 31) - 1
 _THROTTLE_PAUSE_S = 0.2
 _OPENED_AT_ONCE = 32
 _ROWS_AT_ONCE = MOST_FETCHED // 2
-"""Positions in one request: a leader refuses more than MOST_FETCHED. The rest follows in the next."""
+"""Positions in one request: a leader refuses more than MOST_FETCHED. The others follow in the next request."""
 _log = logging.getLogger("millstream.replication")
 
 Key = tuple[bytes, int]
-"""Topic id and partition, as the wire spells them."""
+"""Topic id and partition, as on the wire."""
 T = TypeVar("T")
 
 
 class Node(Protocol):
-    """What a fetcher needs to know of the node it copies to."""
+    """The node of a fetcher."""
 
     @property
     def node_id(self) -> int: ...
@@ -62,11 +62,11 @@ class Node(Protocol):
     def cluster_id(self) -> str | None: ...
 
     def address_of(self, broker_id: int) -> tuple[str, int]:
-        """Where a broker listens for other brokers; OSError if there is no such broker now."""
+        """The address of a broker for other brokers; OSError if there is no such broker."""
         ...
 
     def connection_lost(self, broker_id: int) -> None:
-        """An established connection to a broker ended, and not because we hung up."""
+        """An established connection to a broker was closed by the other side."""
 
     def connection_made(self, broker_id: int) -> None: ...
 
@@ -79,7 +79,7 @@ class _Followed:
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.sent: FollowerPosition | None = None
-        """What the session at the leader says of it; None if it does not speak of it."""
+        """The position in the session at the leader; None if it is not in the session."""
         self.not_before = 0.0
         self.backoff_s = FIRST_BACKOFF_S
 
@@ -93,18 +93,18 @@ class ReplicaFetcher:
         self._loop = environment.loop
         self._followed: dict[Key, _Followed] = {}
         self._moved: dict[Key, _Followed] = {}
-        """Those of whose position the session at the leader may not know."""
+        """Partitions whose position may be new to the session at the leader."""
         self._resting: dict[Key, _Followed] = {}
-        """Those that are made to wait."""
+        """Partitions that are paused."""
         self._forgotten: dict[Key, None] = {}
-        """Those of which the session should no longer speak."""
+        """Partitions to remove from the session."""
         self._session_id = 0
         self._session_epoch = 0
         self._channel: Channel | None = None
         self._version = 0
-        self._asked: asyncio.Future[Any] | None = None
+        self._in_flight: asyncio.Future[Any] | None = None
         self._deadline = 0.0
-        """When to lose patience with the fetch that is under way."""
+        """When the fetch in flight times out."""
         self._watchdog: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._closed = False
@@ -136,14 +136,14 @@ class ReplicaFetcher:
         return _key(partition) in self._followed
 
     def _interrupt(self) -> None:
-        """A fetch may wait at the leader for half a second, and a new partition should not wait with it."""
+        """Cancels the fetch in flight, which the leader may park for half a second, for a new partition."""
         if not self._changed.is_set():
             self._changed.set()
-            asked = self._asked
+            asked = self._in_flight
             if asked is not None:
-                self._loop.call_soon(self._give_up, asked)
+                self._loop.call_soon(self._cancel, asked)
 
-    def _give_up(self, asked: "asyncio.Future[Any]") -> None:
+    def _cancel(self, asked: "asyncio.Future[Any]") -> None:
         if not asked.done():
             asked.cancel()
 
@@ -152,7 +152,7 @@ class ReplicaFetcher:
         self._task.cancel()
         if self._watchdog is not None:
             self._watchdog.cancel()
-        self._hang_up()
+        self._disconnect()
 
     # The loop
 
@@ -164,16 +164,16 @@ class ReplicaFetcher:
                     backoff_s = FIRST_BACKOFF_S
             except OSError as error:
                 _log.info("fetch_failed leader=%d error=%s", self.leader_id, error)
-                self._hang_up()
+                self._disconnect()
                 await self._pause(backoff_s)
-                backoff_s = min(2 * backoff_s, self._longest_backoff_s(), _LONGEST_RECONNECT_S)
+                backoff_s = min(2 * backoff_s, self._longest_backoff_s(), _MAX_RECONNECT_S)
             except Exception:
                 _log.exception("fetcher_failed leader=%d", self.leader_id)
-                self._hang_up()
+                self._disconnect()
                 await self._pause(self._longest_backoff_s())
 
     async def _pause(self, seconds: float) -> None:
-        """Ends early when there is something new to follow."""
+        """Ends early when a partition is added."""
         self._changed.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -185,7 +185,7 @@ class ReplicaFetcher:
         return max(self._node.config[cluster.REPLICA_FETCH_BACKOFF_MS] / 1000, FIRST_BACKOFF_S)
 
     async def _fetch_once(self) -> bool:
-        """One fetch and what follows from it; False if there was nothing to ask or it was given up."""
+        """One fetch and its response; False if there was nothing to fetch or it was cancelled."""
         self._changed.clear()
         now = self._loop.time()
         rows, forgotten = self._rows(now)
@@ -194,7 +194,7 @@ class ReplicaFetcher:
             return False
         config = self._node.config
         timeout_s = (config[cluster.REPLICA_SOCKET_TIMEOUT_MS] + config[cluster.REPLICA_FETCH_WAIT_MAX_MS]) / 1000
-        answer = await self._ask(encode_request(self._head(now), rows, forgotten), now, timeout_s)
+        answer = await self._fetch(encode_request(self._head(now), rows, forgotten), now, timeout_s)
         if answer is None:
             return False
         if answer.error:
@@ -204,25 +204,25 @@ class ReplicaFetcher:
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH,
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
             ):
-                raise ConnectionError(f"the leader refused: {ErrorCode(answer.error).name}")
+                raise ConnectionError(f"the leader refused the fetch: {ErrorCode(answer.error).name}")
             return True
         self._session_id = answer.session_id
-        self._session_epoch = 1 if self._session_epoch == _LARGEST_EPOCH else self._session_epoch + 1
+        self._session_epoch = 1 if self._session_epoch == _MAX_SESSION_EPOCH else self._session_epoch + 1
         out_of_range = self._handle(answer)
         if answer.session_id == 0:
-            self._begin_session()  # the leader has no room for one: the next request is a whole one again
+            self._begin_session()  # the leader has no room for a session: the next request has all partitions again
         for followed, sent in out_of_range:
-            await self._ask_range(followed, sent)
+            await self._request_range(followed, sent)
         return True
 
-    async def _ask(self, body: bytearray, now: float, timeout_s: float) -> ReplicaFetchResponse | None:
+    async def _fetch(self, body: bytearray, now: float, timeout_s: float) -> ReplicaFetchResponse | None:
         channel = self._connected()
         if not self._version:
-            version = await self._unless_given_up(channel.best_version("fetch", timeout_s=timeout_s))
+            version = await self._unless_cancelled(channel.best_version("fetch", timeout_s=timeout_s))
             if version is None:
                 return None
             if version < FIRST_VERSION:
-                raise ConnectionError(f"the leader speaks Fetch only up to version {version}")
+                raise ConnectionError(f"the leader supports Fetch only up to version {version}")
             self._version = version
             self._node.connection_made(self.leader_id)
         coming = channel.begin("fetch", self._version, body)
@@ -231,24 +231,24 @@ class ReplicaFetcher:
         self._deadline = now + timeout_s
         if self._watchdog is None:
             self._watchdog = self._loop.call_at(self._deadline, self._watch)
-        frame = await self._unless_given_up(coming)
+        frame = await self._unless_cancelled(coming)
         if frame is None:
             return None
         try:
             return parse_response(frame, channel.body_position("fetch", self._version, frame))
         except MalformedMessage as error:
-            raise ConnectionError(f"the leader's answer cannot be read: {error}") from None
+            raise ConnectionError(f"the leader's response cannot be read: {error}") from None
 
     def _watch(self) -> None:
-        """One timer for all fetches, of which there may be thousands before it is due."""
+        """One timer for all fetches: there may be thousands before it is due."""
         self._watchdog = None
-        asked = self._asked
+        asked = self._in_flight
         if asked is None or asked.done():
             return
         if self._loop.time() < self._deadline:
             self._watchdog = self._loop.call_at(self._deadline, self._watch)
-        elif not isinstance(asked, asyncio.Task):  # whose time is limited otherwise
-            asked.set_exception(TimeoutError(f"broker {self.leader_id} did not answer a fetch in time"))
+        elif not isinstance(asked, asyncio.Task):  # a task has its own timeout
+            asked.set_exception(TimeoutError(f"broker {self.leader_id} did not respond to a fetch in time"))
 
     def _connected(self) -> Channel:
         if self._channel is None:
@@ -259,24 +259,24 @@ class ReplicaFetcher:
             self._channel.on_lost = lambda: self._node.connection_lost(self.leader_id)
         return self._channel
 
-    async def _unless_given_up(self, request: "Coroutine[Any, Any, T] | asyncio.Future[T]") -> T | None:
-        """The answer; None if the request was given up because there is more to ask for."""
+    async def _unless_cancelled(self, request: "Coroutine[Any, Any, T] | asyncio.Future[T]") -> T | None:
+        """The response; None if the request was cancelled because a partition was added."""
         asked: asyncio.Future[T] = asyncio.ensure_future(request)
-        self._asked = asked
+        self._in_flight = asked
         try:
             return await asked
         except asyncio.CancelledError:
             if self._closed or not asked.cancelled():
                 raise
-            # The leader still holds on to the request: only a new connection gets ahead of it.
-            self._hang_up()
+            # The leader still has the request: only a new connection can overtake it.
+            self._disconnect()
             return None
         finally:
             if not asked.done():
                 asked.cancel()
-            self._asked = None
+            self._in_flight = None
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -287,7 +287,7 @@ class ReplicaFetcher:
 
     def _head(self, now: float) -> FetchHead:
         config, node = self._node.config, self._node
-        # Who rests a little, or is yet to be opened, should not have to wait until there is news of the others.
+        # Paused and unopened partitions should not wait for records of the others.
         longest_ms = max(1, int(self._idle_s(now) * 1000))
         return FetchHead(
             node.cluster_id(),
@@ -301,7 +301,7 @@ class ReplicaFetcher:
         )
 
     def _rows(self, now: float) -> tuple[dict[bytes, list[FetchRow]], dict[bytes, list[int]]]:
-        """What to tell the session: partitions with a position that is new to it, and those to leave out."""
+        """The changes of the session: partitions with a new position, and partitions to remove."""
         for key, followed in [item for item in self._resting.items() if item[1].not_before <= now]:
             del self._resting[key]
             self._moved[key] = followed
@@ -318,7 +318,7 @@ class ReplicaFetcher:
             if followed.partition.opened_log is None:
                 openings += 1
                 if openings > _OPENED_AT_ONCE:
-                    self._moved[key] = followed  # opening a log reads a few files, and others want a turn, too
+                    self._moved[key] = followed  # opening a log reads a few files on the event loop
                     continue
             position = self._position(followed)
             if position is None or position == followed.sent:
@@ -355,7 +355,7 @@ class ReplicaFetcher:
                 self._rest(followed, _THROTTLE_PAUSE_S)
 
     def _rest(self, followed: _Followed, seconds: float) -> None:
-        """Leaves a partition out for a while; meanwhile the session must not speak of it."""
+        """Pauses a partition, and removes it from the session meanwhile."""
         key = _key(followed.partition)
         if self._followed.get(key) is not followed:
             return
@@ -371,13 +371,13 @@ class ReplicaFetcher:
         followed.backoff_s = min(2 * followed.backoff_s, self._longest_backoff_s())
 
     def _idle_s(self, now: float) -> float:
-        """How long there is nothing to do, unless something is added."""
+        """Time until the next paused partition is due."""
         if self._moved:
             return 0.001
         return max(0.001, min((followed.not_before - now for followed in self._resting.values()), default=3600.0))
 
     def _begin_session(self) -> None:
-        # The old one is named once more, so that the leader can forget it.
+        # The next request names the old session once more, so that the leader can remove it.
         self._session_epoch = 0
         self._forgotten.clear()
         for key, followed in self._followed.items():
@@ -385,10 +385,10 @@ class ReplicaFetcher:
             if key not in self._resting:
                 self._moved[key] = followed
 
-    # Answers
+    # Responses
 
     def _handle(self, answer: ReplicaFetchResponse) -> list[tuple[_Followed, FollowerPosition]]:
-        """Takes what came; returns the partitions of which the leader has nothing at our offset."""
+        """Handles a response; returns the partitions whose offset the leader does not have."""
         out_of_range: list[tuple[_Followed, FollowerPosition]] = []
         for topic_id, rows in answer.topics:
             for row in rows:
@@ -399,9 +399,9 @@ class ReplicaFetcher:
                 sent, follower = followed.sent, followed.partition.follower
                 self._moved[key] = followed
                 if follower is None or follower.leader_id != self.leader_id or not follower.is_current(sent):
-                    continue  # the answer is to a question of another leadership
+                    continue  # the request was of another leadership
                 reaction = self._take(followed, follower, row)
-                if reaction is Reaction.ASK_RANGE:
+                if reaction is Reaction.REQUEST_RANGE:
                     out_of_range.append((followed, sent))
                 elif reaction is Reaction.BACK_OFF:
                     self._back_off(followed)
@@ -455,11 +455,11 @@ class ReplicaFetcher:
         if self._throttle.is_throttled(at.topic, at.partition):
             self._throttle.record(len(records))
         partition.traffic.replica_received_bytes += len(records)
-        for piece in _pieces(records, log.config.segment_bytes):
+        for piece in _ranges(records, log.config.segment_bytes):
             log.append_as_follower(piece, now_ms=now_ms)
 
-    async def _ask_range(self, followed: _Followed, sent: FollowerPosition) -> None:
-        """The leader has nothing at our offset: find out what it has."""
+    async def _request_range(self, followed: _Followed, sent: FollowerPosition) -> None:
+        """The leader does not have the offset: get the range of its log."""
         partition = followed.partition
         ends: list[int] = []
         for timestamp in (_LATEST, _EARLIEST):
@@ -501,7 +501,7 @@ class ReplicaFetcher:
             "topics": [{"name": at.topic, "partitions": [row]}],
         }
         timeout_s = self._node.config[cluster.REPLICA_SOCKET_TIMEOUT_MS] / 1000
-        answer: Message | None = await self._unless_given_up(
+        answer: Message | None = await self._unless_cancelled(
             self._connected().request("list_offsets", fields, timeout_s=timeout_s)
         )
         if answer is None or not answer.topics or not answer.topics[0].partitions:
@@ -514,8 +514,8 @@ def _key(partition: Partition) -> Key:
     return partition.topic_id.bytes, partition.topic_partition.partition
 
 
-def _pieces(records: memoryview, segment_bytes: int) -> Iterable[memoryview]:
-    """The whole batches of an answer, whose last one may be cut short; in pieces that fit into a segment."""
+def _ranges(records: memoryview, segment_bytes: int) -> Iterable[memoryview]:
+    """The whole batches of a response, whose last one may be cut short; in ranges that fit into a segment."""
     start = position = 0
     while position + LOG_OVERHEAD <= len(records):
         end = position + LOG_OVERHEAD + PLACEMENT.unpack_from(records, position)[1]

@@ -1,6 +1,6 @@
-"""Asking the controller to confirm in-sync sets: one AlterPartition at a time, with all that wait by then.
+"""Requests to the controller to confirm in-sync replicas: one AlterPartition at a time, with all pending proposals.
 
-A proposal is sent until there is an answer that settles it, or the partition no longer stands by it.
+A proposal is sent until a response settles it, or the partition withdraws it.
 """
 
 import asyncio
@@ -54,9 +54,9 @@ class IsrChanges:
             while self._waiting:
                 batch, self._waiting = self._waiting, {}
                 try:
-                    again = self._settle(batch, await self._ask(batch))
+                    again = self._settle(batch, await self._send(batch))
                 except Exception:
-                    # A proposal that were dropped would be in flight for ever, and its partition's set never change.
+                    # A dropped proposal would stay in flight, and the partition could propose no other.
                     _log.exception("isr_changes_failed")
                     again = batch
                 if again:
@@ -65,7 +65,7 @@ class IsrChanges:
         finally:
             self._sending = None
 
-    async def _ask(self, batch: Waiting) -> Message | None:
+    async def _send(self, batch: Waiting) -> Message | None:
         topics: dict[UUID, list[dict[str, Any]]] = {}
         for (topic_id, index), (_, proposal) in batch.items():
             topics.setdefault(topic_id, []).append(_row(index, proposal))
@@ -75,20 +75,20 @@ class IsrChanges:
             "topics": [{"topic_id": topic_id, "partitions": rows} for topic_id, rows in topics.items()],
         }
         try:
-            answer = await self._link.request("alter_partition", fields)
+            response = await self._link.request("alter_partition", fields)
         except (KafkaError, OSError) as error:
             _log.warning("isr_change_not_sent error=%s", error)
             return None
-        if answer.error_code:
-            # Our registration is not the one that the controller has: it changes, or it will tell us.
-            _log.warning("isr_change_refused error=%s", ErrorCode(answer.error_code).name)
+        if response.error_code:
+            # The controller has another registration of this node: this is settled by the next heartbeat.
+            _log.warning("isr_change_refused error=%s", ErrorCode(response.error_code).name)
             return None
-        return answer
+        return response
 
-    def _settle(self, batch: Waiting, answer: Message | None) -> Waiting:
-        """Hands the answers over; returns what is to be sent again."""
+    def _settle(self, batch: Waiting, response: Message | None) -> Waiting:
+        """Gives the responses to the partitions; returns the proposals to send again."""
         rows: dict[Key, Message] = {}
-        for topic in answer.topics if answer is not None else ():
+        for topic in response.topics if response is not None else ():
             for row in topic.partitions:
                 rows[topic.topic_id, row.partition_index] = row
         again: Waiting = {}
@@ -120,7 +120,7 @@ def _row(index: int, proposal: Proposal) -> dict[str, Any]:
         "leader_epoch": proposal.leader_epoch,
         "new_isr_with_epochs": [{"broker_id": broker, "broker_epoch": epoch} for broker, epoch in proposal.isr],
         "new_isr": list(proposal.members),
-        # An unclean leader has recovered when it leads: there is nothing else to recover here.
+        # A leader after an unclean election needs no further recovery here.
         "leader_recovery_state": 0,
         "partition_epoch": proposal.partition_epoch,
     }

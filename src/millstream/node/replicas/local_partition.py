@@ -1,13 +1,7 @@
-"""The log of one partition on this node: how far it is committed, how far it is on disk, and who waits for either.
+"""The log of one partition on this node: what is committed, what is on disk, and the waiters for either.
 
-The log is opened when it is first needed: a node may hold thousands that nobody asks for. What moves the high watermark
-is the role that the partition has here, and that is `partition`'s.
-
-What has happened to one topic on this node, counted where it happens; `metrics/` shows it.
-
-One object for all partitions of a topic here: it stays when single ones move away, so that no counter ever falls.
-
-What a replicated partition asks of the node and the cluster around it.
+The log is opened at its first use: a node may hold thousands of unused ones. The role of the partition (`partition`)
+moves the high watermark. Also here: the context of a partition (the node and the cluster), and its topic's counters.
 """
 
 import asyncio
@@ -31,6 +25,11 @@ if TYPE_CHECKING:
 
 
 class TopicTraffic:
+    """Counters of one topic on this node, for the metrics.
+
+    One object for all partitions of a topic: it stays when single partitions move away, so that no counter decreases.
+    """
+
     __slots__ = (
         "isr_expands",
         "isr_shrinks",
@@ -44,7 +43,7 @@ class TopicTraffic:
 
     def __init__(self) -> None:
         self.received_bytes = 0
-        """Appended here as leader, by whomever; batches that were sent twice count once."""
+        """Appended here as leader; repeated batches count once."""
         self.received_records = 0
         self.sent_bytes = 0
         """To consumers and members of share groups."""
@@ -54,7 +53,7 @@ class TopicTraffic:
         self.replica_sent_bytes = 0
         """Copied by followers."""
         self.isr_shrinks = 0
-        """In-sync sets of partitions led here that lost a member, whoever found out."""
+        """How often partitions led here lost an in-sync replica."""
         self.isr_expands = 0
 
 
@@ -68,20 +67,21 @@ class Role(Enum):
 
 
 class Waiter(Protocol):
-    """Someone who wants to know when there is more to read."""
+    """A reader that waits for more records."""
 
     def wake(self) -> None: ...
 
 
 class ReplicaWaiter(Waiter, Protocol):
-    """A follower, which follows many partitions and wants to know which it was."""
+    """A fetch session of a follower, which has many partitions."""
 
     def grown(self, partition: "Partition") -> None:
-        """The log is longer than it was."""
+        """The log of this partition has grown."""
         ...
 
     def noted(self, partition: "Partition") -> None:
-        """There is something to tell when the occasion arises: the high watermark, the log's start, a new set."""
+        """The high watermark, the log start offset or the in-sync replicas changed: to be sent with the next
+        response."""
         ...
 
 
@@ -89,7 +89,7 @@ W = TypeVar("W", bound=Waiter)
 
 
 class Waiters(OrderedSet[W]):
-    """Those who wait, woken in the order in which they came."""
+    """Waiters, which are woken in the order of their arrival."""
 
     __slots__ = ()
 
@@ -128,19 +128,19 @@ class LocalPartition:
         self.environment = environment
         self.role = Role.OFFLINE
         self.is_leader = False
-        """The same as `role is Role.LEADER`; every append asks."""
+        """The same as `role is Role.LEADER`, for the hot path."""
         self.leader_id = NO_LEADER
         self.leader_epoch = -1
         self.high_watermark = 0
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self.traffic = TopicTraffic()
-        """The topic's, once the partition is in the table."""
+        """The counters of the topic, once the partition is in the table."""
         self.unreadable: UnreadableBatches | None = None
-        """Batches that consumers cannot read, if some were found since this node has its role."""
+        """Batches that consumers cannot read, if some were found in this role."""
         self.waiters: Waiters[Waiter] = Waiters()
-        """Those who read what is committed."""
+        """Readers of committed records."""
         self.replica_waiters: Waiters[ReplicaWaiter] = Waiters()
-        """Followers, who read up to the log's end."""
+        """Followers, which read up to the log's end."""
         self._log: PartitionLog | None = None
         self._open_log = open_log
         self._flushing = False
@@ -151,7 +151,7 @@ class LocalPartition:
 
     @property
     def log(self) -> PartitionLog:
-        """The log, opened when it is first needed."""
+        """The log; opened at its first use."""
         log = self._log
         if log is None:
             try:
@@ -169,18 +169,18 @@ class LocalPartition:
 
     @property
     def last_stable_offset(self) -> int:
-        """How far `read_committed` may read: before it every transaction is decided, and that is committed."""
+        """How far `read_committed` may read: before it every transaction has ended, and its marker is committed."""
         unstable = (self._log or self.log).first_unstable_offset
         committed = self.high_watermark
         return committed if unstable is None or unstable > committed else unstable
 
     def _opened(self, log: PartitionLog) -> None:
-        """Takes the log that was just opened, and with it what the node knows to be committed."""
+        """Takes the log that was just opened, and its high watermark."""
         self._log = log
         self.high_watermark = log.readable_end
 
     async def open(self) -> PartitionLog:
-        """The log; where it had to be opened, others get a turn before whoever asks goes on to the next."""
+        """The log; if it had to be opened, other tasks run before the caller continues."""
         if self._log is None:
             _ = self.log
             await asyncio.sleep(0)
@@ -191,11 +191,11 @@ class LocalPartition:
         return self._log
 
     def check_leader_epoch(self, requested: int) -> None:
-        """Refuses a peer whose idea of the leadership is older or newer than ours; -1 means it has none."""
+        """Refuses a request with an older or newer leader epoch; -1 means that it has none."""
         if requested in (-1, self.leader_epoch):
             return
         if requested < self.leader_epoch:
-            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {requested} is over: refresh metadata")
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {requested} has ended: refresh metadata")
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {requested} is not known here yet")
 
     def check_is_leader(self) -> None:
@@ -224,12 +224,12 @@ class LocalPartition:
 
     def _note_for_followers(self) -> None:
         for follower in tuple(self.replica_waiters):
-            follower.noted(self)  # type: ignore[arg-type]  # there is no other kind of partition
+            follower.noted(self)  # type: ignore[arg-type]  # every partition is a `Partition`
 
     def when_committed(self, offset: int, callback: OnCommitted) -> CommitWaiter | None:
         """Calls back once everything before `offset` is committed: at once where it is, and then returns None.
 
-        With an error if that will not be known here: the leadership goes, or too few replicas are in sync.
+        With an error if leadership is lost, or too few replicas are in sync.
         """
         if not self.is_leader:
             callback(self.not_leader())
@@ -240,7 +240,7 @@ class LocalPartition:
         return self._commit_waiters.add(offset, callback)
 
     def wake_all(self) -> None:
-        """For changes that readers must hear of other than new records: a new role, or the partition is going away."""
+        """For other changes than new records: a new role, or the partition is removed."""
         for waiter in (*self.waiters, *self.replica_waiters):
             waiter.wake()
 
@@ -248,7 +248,7 @@ class LocalPartition:
         return int(self.environment.loop.time() * 1000)
 
     def _fail_waiters(self, error: KafkaError) -> None:
-        """The role is over: what they wait for may be cut off now, and would then never be committed, or on disk."""
+        """The role has ended: records that they wait for may be truncated."""
         self._commit_waiters.fail(error)
         flushes, self._flush_waiters = self._flush_waiters, []
         for _, callback in flushes:
@@ -257,7 +257,7 @@ class LocalPartition:
     # Durability
 
     def when_flushed(self, offset: int, callback: Callable[[KafkaError | None], None]) -> None:
-        """Calls back once everything before `offset` is on disk. One fsync serves all that wait at its start."""
+        """Calls back once everything before `offset` is on disk. One fsync serves all waiters at its start."""
         self._flush_waiters.append((offset, callback))
         if not self._flushing:
             self._start_flush()
@@ -266,7 +266,7 @@ class LocalPartition:
         try:
             job = self.log.flush_job()
         except OSError as error:
-            self._finish_flush(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot be made durable: {error}"))
+            self._finish_flush(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log cannot be flushed: {error}"))
             return
         if job is None:
             self._flushed()
@@ -283,7 +283,7 @@ class LocalPartition:
                 self._flushed()
                 self._finish_flush(None)
             else:
-                self._finish_flush(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot be made durable: {failure}"))
+                self._finish_flush(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log cannot be flushed: {failure}"))
 
         future.add_done_callback(finished)
 
@@ -303,7 +303,7 @@ class LocalPartition:
 
 
 class Replicas(Protocol):
-    """The node as its partitions see it."""
+    """The node and the cluster, as partitions use them."""
 
     @property
     def node_id(self) -> int: ...
@@ -317,16 +317,16 @@ class Replicas(Protocol):
     def lag_max_ms(self) -> int: ...
 
     def has_lost_controller(self) -> bool:
-        """Whether the controller is not in reach, so that others may lead what this node leads."""
+        """Whether the controller cannot be reached, so that another node may lead partitions of this one."""
         ...
 
     def submit(self, partition: "Partition", proposal: Proposal) -> None:
-        """Asks the controller to confirm a proposal; the answer comes to `Partition.on_proposal_response`."""
+        """Sends a proposal to the controller; the response goes to `Partition.on_proposal_response`."""
         ...
 
 
 class PartitionContext:
-    """What the pure leader asks, answered for one log."""
+    """The `ReplicaContext` of the leader of one log."""
 
     __slots__ = ("_log", "_replicas")
 

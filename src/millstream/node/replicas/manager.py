@@ -1,8 +1,6 @@
-"""Replication on this node: roles, fetchers, in-sync sets, throttles and the timers they need, joined.
+"""Replication on this node: roles, fetchers, in-sync replicas and throttles, with their timers.
 
-What a partition, a fetcher or a handler must know of the cluster it asks here; the metadata is the only source.
-
-Which fetcher copies which partition: by the broker that leads it, and by `num.replica.fetchers`.
+Partitions, fetchers and handlers get their knowledge of the cluster here; its only source is the metadata.
 """
 
 import asyncio
@@ -28,6 +26,8 @@ from millstream.node.storage.log.directory import LogDirectory
 
 
 class ReplicaFetchers:
+    """Assigns partitions to fetchers: by the broker that leads them, and by `num.replica.fetchers`."""
+
     def __init__(self, node: Node, throttle: ReplicaThrottle, environment: Environment) -> None:
         self._node = node
         self._throttle = throttle
@@ -35,8 +35,8 @@ class ReplicaFetchers:
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
 
     def follow(self, partition: Partition) -> None:
-        """The partition has a leader elsewhere, or a new one."""
-        slot = partition.leader_id, self._lane(partition)
+        """Another broker leads the partition, or a new one does."""
+        slot = partition.leader_id, self._number(partition)
         for at, fetcher in self._fetchers.items():
             if at != slot and fetcher.follows(partition):
                 fetcher.remove(partition)
@@ -58,9 +58,9 @@ class ReplicaFetchers:
             fetcher.close()
         self._fetchers.clear()
 
-    def _lane(self, partition: Partition) -> int:
+    def _number(self, partition: Partition) -> int:
         count: int = self._node.config[cluster.NUM_REPLICA_FETCHERS]
-        # Not `hash`, which differs from one process to the next.
+        # Not `hash`, which differs from process to process.
         return (partition.topic_id.int + partition.topic_partition.partition) % count
 
     def _close_idle(self) -> None:
@@ -121,7 +121,7 @@ class ReplicaManager:
         return self.roles.partitions
 
     def begin(self) -> None:
-        """Takes up the roles that the image has for this node."""
+        """Takes the roles that the metadata image has for this node."""
         self.roles.begin()
         self._repeat(self._check_in_sync_sets, lambda: self.lag_max_ms() / 2000)
         self._repeat(
@@ -133,7 +133,7 @@ class ReplicaManager:
         self.roles.follow(delta)
 
     def close(self) -> None:
-        """Before the logs are closed: nothing is copied, led or proposed any more."""
+        """Ends all roles, fetchers and proposals. Called before the logs are closed."""
         for timer in self._timers:
             timer.cancel()
         self._isr_changes.close()
@@ -172,20 +172,20 @@ class ReplicaManager:
         return broker is not None and not broker.fenced
 
     def has_stale_epoch(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether a broker has registered again since it was in this epoch."""
+        """Whether a broker has registered again since this broker epoch."""
         broker = self._broker(broker_id)
         return broker is not None and -1 < broker_epoch < broker.epoch
 
     def has_future_epoch(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether a broker epoch is higher than any that the metadata has for this broker.
+        """Whether a broker epoch is higher than the one in the metadata.
 
-        The metadata of this node may be behind, so the request may be right a moment later. It may also be forged.
+        The metadata of this node may be behind, so the request may be valid a moment later. It may also be forged.
         """
         broker = self._broker(broker_id)
         return broker_epoch > (broker.epoch if broker is not None else -1)
 
     def state_in_metadata(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
-        """A partition as the metadata has it, for a client that asks a node which has no replica of it."""
+        """The state of a partition in the metadata, for clients of a node that has no replica of it."""
         if by_id:
             found = self.image.topics_by_id.get(TopicId(UUID(bytes=topic)))
         else:
@@ -202,11 +202,13 @@ class ReplicaManager:
     def address_of(self, broker_id: int) -> tuple[str, int]:
         endpoint = self._endpoint(broker_id, self.config.inter_broker_listener)
         if endpoint is None:
-            raise ConnectionError(f"it is not known where broker {broker_id} listens for other brokers")
+            raise ConnectionError(
+                f"the metadata has no address of broker {broker_id} for listener {self.config.inter_broker_listener}"
+            )
         return endpoint.host, endpoint.port
 
     def endpoints(self, broker_ids: Iterable[int], listener: str) -> list[NodeEndpoint]:
-        """Where brokers listen, for clients that came to us by `listener`."""
+        """The addresses of brokers, for clients of `listener`."""
         found = [self._endpoint(broker_id, listener) for broker_id in broker_ids]
         return [endpoint for endpoint in found if endpoint is not None]
 
@@ -227,7 +229,7 @@ class ReplicaManager:
     def lag_max_ms(self) -> int:
         return int(self.config[cluster.REPLICA_LAG_TIME_MAX_MS])
 
-    # In-sync sets and high watermarks
+    # In-sync replicas and high watermarks
 
     def submit(self, partition: Partition, proposal: Proposal) -> None:
         _log.info(
@@ -245,7 +247,7 @@ class ReplicaManager:
                 partition.check_in_sync_set()
 
     def _checkpoint(self) -> None:
-        """High watermarks, so that a restart need not wait for other replicas to show what was committed long ago."""
+        """Writes the high watermarks, so that a restarted node can serve committed records at once."""
         replicated = [p.high_watermark for p in self.partitions if p.state is not None and len(p.state.replicas) > 1]
         if sum(replicated) == self._checkpointed:
             return

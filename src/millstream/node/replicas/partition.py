@@ -1,15 +1,14 @@
-"""One partition on this node in its role: as leader, who takes writes, or as follower, who takes what that one sends.
+"""One partition on this node in its role: as leader it accepts writes, as follower it copies the leader.
 
     offline ──become_leader──> leader <──become_leader / become_follower──> follower
 
-A partition is offline until the metadata gives it a role. As leader it takes writes and tells how far followers are;
-with a single replica everything appended is committed at once, and nothing is asked of anybody. With `flush.before.ack`
-the leader's own log counts up to what is on disk: no reader sees a record that a power cut may take, for what is
-written later at its offset would be passed over. As follower it takes
-what its leader sends, and serves consumers up to the high watermark it was told. Both roles begin with the high
-watermark that the node knew: a record is not shown before it is known again to be committed.
+A partition is offline until the metadata gives it a role. The leader accepts writes and tracks how far followers are;
+with a single replica every append is committed at once. With `flush.before.ack` the leader's own log counts up to the
+flushed offset: no consumer reads a record that a power cut may remove, because it would skip the next record with that
+offset. A follower copies its leader, and serves consumers up to the high watermark that the leader sent. Both roles
+begin with the high watermark that the node knew: a record is not readable before it is known again to be committed.
 
-The log, and those who wait for it to be committed or on disk, are `local_partition`'s.
+The log, and waiters for commits and flushes, are in `local_partition`.
 """
 
 import logging
@@ -43,9 +42,9 @@ class Partition(LocalPartition):
     ) -> None:
         super().__init__(topic_partition, topic_id, open_log, environment)
         self.state: PartitionState | None = None
-        """As the metadata has it."""
+        """The state in the metadata."""
         self.new_leader_until = 0.0
-        """Until then producers may have batches under way to the leader before; 0 if there was none, or long ago."""
+        """Until then producers may have batches in flight to the leader before; 0 if there was none, or long ago."""
         self._replicas = replicas
         self._leader: PartitionLeader | None = None
         self._follower: PartitionFollower | None = None
@@ -58,10 +57,10 @@ class Partition(LocalPartition):
             self._begin_leading(log)
 
     def _check_epochs(self, log: PartitionLog) -> None:
-        """Nothing in a log can be of a later epoch than the metadata knows: a batch that says so is damaged.
+        """A batch with a later epoch than the metadata has is damaged.
 
-        A follower gets it again from the leader, who would find no common past with it otherwise. The only replica
-        keeps its records, for nobody else has them.
+        A follower fetches it again from the leader, because their logs would have no common epoch otherwise. A leader
+        keeps its records.
         """
         since = log.forget_epochs_after(self.leader_epoch) if self.state is not None else None
         if since is None:
@@ -73,7 +72,7 @@ class Partition(LocalPartition):
     # Roles
 
     def become_leader(self, state: PartitionState) -> None:
-        """The metadata says that this node leads; also called when it tells more of the same leadership."""
+        """The metadata has this node as leader; also called for other changes in the same leader epoch."""
         if self.is_leader and state.leader_epoch == self.leader_epoch:
             self._follow_state(state)
             return
@@ -87,12 +86,12 @@ class Partition(LocalPartition):
             try:
                 self._begin_leading(self._log)
             except BaseException:
-                self._log = None  # whoever needs it next tries again; until then nothing is taken
+                self._log = None  # the next use tries again; until then no write is accepted
                 raise
         self.wake_all()
 
     def become_follower(self, state: PartitionState) -> None:
-        """The metadata says that another node leads, or none."""
+        """The metadata has another node as leader, or none."""
         if self.role is Role.FOLLOWER and (state.leader, state.leader_epoch) == (self.leader_id, self.leader_epoch):
             self.state = state
             return
@@ -105,7 +104,7 @@ class Partition(LocalPartition):
         self.wake_all()
 
     def go_offline(self) -> None:
-        """The partition is no longer this node's."""
+        """This node no longer has a replica of the partition, or stops."""
         self._leave_role()
         self.role = Role.OFFLINE
         self.leader_id = NO_LEADER
@@ -114,8 +113,8 @@ class Partition(LocalPartition):
     def _leave_role(self) -> None:
         self.is_leader = False
         self._leader = self._follower = None
-        self.unreadable = None  # the log may be cut in another role
-        error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership went to another node before that was done")
+        self.unreadable = None  # the log may be truncated in another role
+        error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership was lost before the write was acknowledged")
         self._fail_waiters(error)
         deletions, self._deletion_waiters = self._deletion_waiters, []
         for waiter in deletions:
@@ -124,7 +123,7 @@ class Partition(LocalPartition):
     def _begin_leading(self, log: PartitionLog) -> None:
         state = self.state
         assert state is not None
-        # What earlier leaders wrote ends here: followers find out by this where their logs part from ours.
+        # The epoch begins at the log's end: followers find by this where their logs diverge.
         log.assign_leader_epoch(self.leader_epoch)
         if self._is_committed_at_once(log, state):
             log.high_watermark = None
@@ -132,11 +131,11 @@ class Partition(LocalPartition):
             return
         log.high_watermark = self.high_watermark
         self._leader = self._new_leader(log, state)
-        self._look_at_high_watermark(self._leader)
+        self._update_high_watermark(self._leader)
         self._flush_to_commit(log)
 
     def _is_committed_at_once(self, log: PartitionLog, state: PartitionState) -> bool:
-        """Whether nothing is waited for: no other replica, and not the disk."""
+        """Whether appends are committed at once: there is no other replica, and no wait for the disk."""
         return state.replicas == (self._replicas.node_id,) and not log.config.flush_before_ack
 
     def _new_leader(self, log: PartitionLog, state: PartitionState) -> PartitionLeader:
@@ -179,18 +178,18 @@ class Partition(LocalPartition):
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether another node may lead by now: there are other replicas, and the controller is not in reach."""
+        """Whether another node may lead by now: there are other replicas, and the controller cannot be reached."""
         state = self.state
         return self.is_leader and state is not None and len(state.replicas) > 1 and self._replicas.has_lost_controller()
 
     @property
     def leader_for_clients(self) -> tuple[int, int] | None:
-        """The leader and its epoch, for clients that came to a node which does not lead; None if this node is in doubt.
-        If it named itself, librdkafka would not ask any other node."""
+        """The leader and its epoch, for responses to clients; None if this node is in doubt. If it named itself,
+        librdkafka would not request metadata from other nodes."""
         return None if self.is_in_doubt else (self.leader_id, self.leader_epoch)
 
     def doubt_error(self, why: object) -> KafkaError:
-        """What to respond in place of something that clients take as final: the real leader's log may be another one.
+        """The error instead of a response that clients take as final, because the log of the real leader may differ.
         `why` is that response."""
         return KafkaError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -212,7 +211,8 @@ class Partition(LocalPartition):
         guard: VerificationGuard | None = None,
         needs_guard: bool = False,
     ) -> Appended:
-        """Takes a batch; with `needs_guard` a transaction's first only with what `begin_verification` gave."""
+        """Appends a batch. With `needs_guard`, the first batch of a transaction needs the guard of
+        `begin_verification`."""
         if not self.is_leader:
             raise self.not_leader()
         log = self._log or self.log
@@ -227,7 +227,7 @@ class Partition(LocalPartition):
                 guard=guard,
                 needs_guard=needs_guard,
             )
-        if not appended[4]:  # else it was here before
+        if not appended[4]:  # else it was a repetition
             traffic = self.traffic
             traffic.received_bytes += len(batches)
             traffic.received_records += appended[1] - appended[0] + 1
@@ -238,20 +238,21 @@ class Partition(LocalPartition):
         return appended
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether batches of a producer go on with a transaction that this leader has begun to take."""
+        """Whether this leader has an open transaction of a producer."""
         log = self._log
         return self.is_leader and log is not None and log.producers.has_open_transaction(producer_id, epoch)
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, bumps_epoch: bool
     ) -> VerificationGuard | None:
-        """What an append needs once the coordinator has said yes; None where the transaction is open here already."""
+        """The guard for the append, once the coordinator has confirmed the transaction; None if it is open here
+        already."""
         if not self.is_leader:
             raise self.not_leader()
         return self.log.begin_verification(producer_id, epoch, sequence, bumps_epoch=bumps_epoch)
 
     def append_marker(self, marker: Marker, now_ms: int) -> Appended:
-        """Ends a producer's transaction here."""
+        """Appends the marker that ends a producer's transaction."""
         if not self.is_leader:
             raise self.not_leader()
         log = self._log or self.log
@@ -267,22 +268,22 @@ class Partition(LocalPartition):
                 for waiter in tuple(self.waiters):
                     waiter.wake()
             return
-        if len(leader.maximal_isr) == 1:  # else the others have to have it first
+        if len(leader.maximal_isr) == 1:  # else the other replicas must have it first
             leader.appended(self._now_ms())
-            self._look_at_high_watermark(leader)
+            self._update_high_watermark(leader)
         self._flush_to_commit(log)
         if self.replica_waiters:
             for follower in tuple(self.replica_waiters):
                 follower.grown(self)
 
     def check_enough_in_sync(self) -> None:
-        """With acks=all a write that too few replicas would hold is refused rather than risked."""
+        """Refuses a write with acks=all that too few replicas would have."""
         if self._leader is not None:
             self._leader.check_enough_in_sync()
 
     @property
     def epoch_start(self) -> int:
-        """Where this leadership began. Until the high watermark is there, we may not know of all that is committed."""
+        """The offset where this leadership began. Below it, the high watermark may lag behind the committed records."""
         return self._leader.epoch_start if self._leader is not None else 0
 
     @property
@@ -298,7 +299,7 @@ class Partition(LocalPartition):
         return frozenset(self.state.isr) if self.state is not None else frozenset()
 
     def check_follower(self, broker_id: int, broker_epoch: int) -> None:
-        """Refuses a fetch of a replica that is none, or was one in an earlier life."""
+        """Refuses a fetch of a broker that is no replica, or has registered again since."""
         self.check_is_leader()
         _ = self.log
         if self._leader is None:
@@ -306,7 +307,7 @@ class Partition(LocalPartition):
         self._leader.follower(broker_id, broker_epoch)
 
     def fetched_by(self, broker_id: int, broker_epoch: int, offset: int, log_start: int) -> None:
-        """A follower, whose log agrees with ours, has everything before `offset`."""
+        """A follower, whose log agrees with this one, has everything before `offset`."""
         leader = self._leader
         if leader is None:
             raise self.not_leader()
@@ -315,14 +316,14 @@ class Partition(LocalPartition):
         if leader.wants_growth(broker_id):
             self._propose(leader, now_ms)
         if moved:
-            self._look_at_high_watermark(leader)
+            self._update_high_watermark(leader)
         if self._deletion_waiters:
-            self._look_at_low_watermark()
+            self._update_low_watermark()
 
     def is_at_end(self, broker_id: int, broker_epoch: int, offset: int, log_start: int, leader_epoch: int) -> bool:
-        """Whether a follower that is in sync fetches again where it was, at the end: then that is noted, and is all.
+        """Whether an in-sync follower fetches at the log's end again. If so, that is noted.
 
-        Most partitions of most fetches are so, and this costs a fraction of the whole way.
+        This is the case for most partitions of most fetches, and is much cheaper than `fetched_by`.
         """
         leader, log = self._leader, self._log
         if leader is None or log is None or leader_epoch != self.leader_epoch or broker_id not in leader.isr:
@@ -336,14 +337,14 @@ class Partition(LocalPartition):
             or follower.broker_epoch != broker_epoch
         ):
             return False
-        follower.level(self._now_ms())
+        follower.note_at_end(self._now_ms())
         return True
 
     def was_at_end(self, broker_id: int, at: float) -> None:
-        """A follower was at our end when it fetched at that time of the loop, and nothing was appended until now."""
+        """A follower was at the log's end when it fetched, at that time of the loop, and nothing was appended since."""
         follower = self._leader.followers.get(broker_id) if self._leader is not None else None
         if follower is not None and int(at * 1000) > follower.fetched_ms:
-            follower.level(int(at * 1000))
+            follower.note_at_end(int(at * 1000))
 
     def _flush_to_commit(self, log: PartitionLog) -> None:
         if log.config.flush_before_ack and log.recovery_point < log.log_end_offset and not self._flushing:
@@ -353,11 +354,11 @@ class Partition(LocalPartition):
         leader = self._leader
         if leader is not None:
             leader.appended(self._now_ms())
-            self._look_at_high_watermark(leader)
-            self._flush_to_commit(self.log)  # what came meanwhile
+            self._update_high_watermark(leader)
+            self._flush_to_commit(self.log)  # appends since the flush began
 
     def check_in_sync_set(self) -> None:
-        """Called now and then (followers that are silent change nothing by themselves), and when settings changed."""
+        """Called periodically, because silent followers cause no event, and when settings changed."""
         log, state = self._log, self.state
         if self.is_leader and state is not None and log is not None:
             if (self._leader is None) is not self._is_committed_at_once(log, state):
@@ -367,10 +368,10 @@ class Partition(LocalPartition):
         if leader is not None:
             now_ms = self._now_ms()
             leader.settings_changed(now_ms)
-            self._look_at_high_watermark(leader)
+            self._update_high_watermark(leader)
             self._propose(leader, now_ms)
             if self._deletion_waiters:
-                self._look_at_low_watermark()
+                self._update_low_watermark()
 
     def _propose(self, leader: PartitionLeader, now_ms: int) -> None:
         proposal = leader.propose(now_ms)
@@ -382,7 +383,7 @@ class Partition(LocalPartition):
         if leader is None or leader.leader_epoch != proposal.leader_epoch:
             return NextStep.NOTHING
         before = leader.isr
-        step = leader.answered(proposal, error, confirmed, self._now_ms())
+        step = leader.on_response(proposal, error, confirmed, self._now_ms())
         self._in_sync_set_changed(leader, before)
         return step
 
@@ -390,15 +391,15 @@ class Partition(LocalPartition):
         self.traffic.isr_shrinks += not before <= leader.isr
         self.traffic.isr_expands += not leader.isr <= before
         self._note_for_followers()
-        self._look_at_high_watermark(leader)
+        self._update_high_watermark(leader)
         if self._commit_waiters:
             error = leader.not_enough_after_append()
             if error is not None:
                 self._commit_waiters.fail(error)
         if self._deletion_waiters:
-            self._look_at_low_watermark()
+            self._update_low_watermark()
 
-    def _look_at_high_watermark(self, leader: PartitionLeader) -> None:
+    def _update_high_watermark(self, leader: PartitionLeader) -> None:
         if leader.high_watermark > self.high_watermark:
             self._committed_to(leader.high_watermark)
 
@@ -409,7 +410,7 @@ class Partition(LocalPartition):
         return self._leader.low_watermark if self._leader is not None else self.log.log_start_offset
 
     def when_deleted(self, offset: int, callback: OnCommitted) -> CommitWaiter | None:
-        """Calls back once no live replica has anything before `offset`."""
+        """Calls back once no live replica has records before `offset`."""
         self._note_for_followers()
         if self.low_watermark >= offset:
             callback(None)
@@ -419,7 +420,7 @@ class Partition(LocalPartition):
         self._deletion_waiters.append(waiter)
         return waiter
 
-    def _look_at_low_watermark(self) -> None:
+    def _update_low_watermark(self) -> None:
         low = self.low_watermark
         waiting, self._deletion_waiters = self._deletion_waiters, []
         for waiter in waiting:
@@ -443,9 +444,9 @@ class Partition(LocalPartition):
         return self._follower
 
     def _cut_damage(self, log: PartitionLog) -> None:
-        """Give up what recovery has kept behind a damaged or lost part: the leader has it whole.
+        """Remove records that recovery has kept behind a damaged or lost part: the leader has all of them.
 
-        Before the first fetch, which tells the leader that we have all that comes before it.
+        Done before the first fetch, whose offset acknowledges everything before it.
         """
         since = log.damaged_from
         if since is None:
@@ -458,7 +459,8 @@ class Partition(LocalPartition):
         self.high_watermark = min(self.high_watermark, log.log_end_offset)
 
     def followed(self) -> None:
-        """The follower's state was moved by an answer of the leader: readers may see more, or less after a cut."""
+        """A response of the leader has changed the follower's state: readers may see more, or less after a
+        truncation."""
         follower, log = self._follower, self._log
         if follower is None or log is None or follower.high_watermark == self.high_watermark:
             return

@@ -1,4 +1,4 @@
-"""The partitions of which this node is a replica, found by topic name or id as the wire spells them."""
+"""The partitions of which this node has a replica, by topic name or topic id as on the wire."""
 
 from collections.abc import Iterator
 from uuid import UUID
@@ -13,7 +13,7 @@ class PartitionTable:
         self.by_name: dict[bytes, dict[int, Partition]] = {}
         self.by_id: dict[bytes, dict[int, Partition]] = {}
         self.traffic: dict[bytes, TopicTraffic] = {}
-        """By name; it stays until the topic is deleted, also while no partition of it is here."""
+        """By name; kept until the topic is deleted, even while this node has no partition of it."""
 
     def add(self, partition: Partition) -> None:
         name = partition.topic_partition.topic.encode()
@@ -28,7 +28,7 @@ class PartitionTable:
         return list(self.by_name.pop(name.encode(), {}).values())
 
     def remove(self, partition: Partition) -> None:
-        """The partition only, not its topic."""
+        """Removes the partition only, not its topic."""
         name, index = partition.topic_partition.topic.encode(), partition.topic_partition.partition
         topic = self.by_name.get(name, {})
         topic.pop(index, None)
@@ -43,7 +43,7 @@ class PartitionTable:
         return partition
 
     def find(self, topic: str, index: int) -> Partition:
-        """The partition in whatever role, or UNKNOWN_TOPIC_OR_PARTITION."""
+        """The partition in any role, or UNKNOWN_TOPIC_OR_PARTITION."""
         partition = self.by_name.get(topic.encode(), {}).get(index)
         if partition is None:
             raise KafkaError(

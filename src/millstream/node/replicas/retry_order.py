@@ -1,25 +1,21 @@
-"""Batches that were refused for a reason that passes, so that none which was sent behind them is taken before them.
+"""Guards that keep the batches of a producer in order when some of them were refused, or went to another leader.
 
-A producer has up to five batches under way. If the first is refused (this node does not know yet that it leads, too few
-replicas are in sync, the disk is full) and the reason is gone when the second arrives, the log takes that one wherever
-it does not know the producer: any sequence may be its first there. The first is then out of order for ever, and
-librdkafka takes the success of a later batch for that of all before it: it tells its user of a delivery that never was
-(confluent-kafka-go issue 921; Kafka has this gap). And where the log knows the producer, a refusal for the sequence
-makes clients begin a new epoch, in which they repeat what may be in the log already (librdkafka issue 4953).
+A producer has up to five batches in flight. If the first is refused with a retriable error (this node does not know yet
+that it leads, too few replicas are in sync, the disk is full) and the second arrives when the reason is gone, the log
+would append the second wherever it does not know the producer, because any sequence may be its first there. The first
+is out of order from then on, and librdkafka takes the success of a later batch for that of all before it: it reports a
+delivery that never happened (confluent-kafka-go issue 921; Kafka has this gap). And where the log knows the producer, a
+sequence error makes clients begin a new epoch, in which they repeat records that may be in the log already (librdkafka
+issue 4953). So `RetryOrderGuard` refuses batches behind a refused one with the same error: clients then send all of
+them again, in order.
 
-So what comes behind a refused batch is refused for the same reason: clients then send all of it again, in order.
-
-Batches that a new leader must not take yet, because the one before them went to the old leader and must come again.
-
-A leader that is cut off from its followers answers that the time is up. librdkafka lets a moment pass before it sends
-such a batch again; if it turns to the new leader in that moment, it sends there what comes next before it. By Kafka's
-rules the new leader answers OUT_OF_ORDER_SEQUENCE_NUMBER, for which librdkafka begins a new epoch and repeats in it
-what may be in the log already; or it takes the batch, if it does not know the producer, since any sequence may be the
-first, and librdkafka takes that for the success of all before it. The one doubles records, the other loses them.
-
-So where a partition has had another leader not long ago, a batch that leaves a gap is refused for a reason that passes:
-the client waits for what is under way and sends all of it again, in order. Whoever does not fill the gap in time gets
-Kafka's answer.
+A leader that is cut off from its followers responds with a timeout. librdkafka waits a moment before it sends such a
+batch again; if it finds the new leader in that moment, it sends the next batch there first. By Kafka's rules the new
+leader responds OUT_OF_ORDER_SEQUENCE_NUMBER, after which librdkafka repeats records in a new epoch; or it appends the
+batch, if it does not know the producer, and librdkafka takes that for the success of all before it. The one duplicates
+records, the other loses them. So `LeaderChangeGapGuard` refuses a batch that leaves a gap with a retriable error, if
+the partition has had another leader not long ago: the client sends all of its batches again, in order. If the gap is
+not filled in time, the client gets Kafka's response.
 """
 
 import logging
@@ -31,11 +27,11 @@ from millstream.formats.records.batch import HEADER, HEADER_SIZE, MAX_SEQUENCE, 
 from millstream.node.storage.log.producer_state import ProducerState
 
 REMEMBERED_S = 30.0
-"""As long as clients wait for an answer by default: what was under way with the refused batch has come by then."""
+"""As long as clients wait for a response by default: batches in flight with the refused one have arrived by then."""
 MAX_REMEMBERED = 10_000
 
 BatchKey = tuple[bytes, int, int]
-"""Topic as the request names it, partition, producer: of partitions, too, that are not known here yet."""
+"""Topic as in the request, partition, producer; also of partitions that are not known here yet."""
 
 
 class RefusedBatch(NamedTuple):
@@ -46,20 +42,20 @@ class RefusedBatch(NamedTuple):
 
 
 class RetryOrderGuard:
-    """Of each producer and partition the first that was refused, until it comes again."""
+    """Remembers the first refused batch of each producer and partition, until it arrives again."""
 
     __slots__ = ("_first", "_now")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._first: dict[BatchKey, RefusedBatch] = {}
-        """In the order of their ends, which is that of their beginnings."""
+        """In the order of `until`."""
         self._now = now
 
     def __bool__(self) -> bool:
         return bool(self._first)
 
     def note(self, topic: bytes, index: int, batch: Bytes, code: ErrorCode) -> None:
-        """This batch was refused."""
+        """Remember a batch that was refused."""
         if not code.retriable or len(batch) < HEADER_SIZE:
             return
         header = HEADER.unpack_from(batch)
@@ -78,7 +74,7 @@ class RetryOrderGuard:
         self._first[key] = RefusedBatch(epoch, sequence, code, self._now() + REMEMBERED_S)
 
     def check(self, topic: bytes, index: int, batch: Bytes, producers: ProducerState) -> None:
-        """Raises KafkaError for a batch that would overtake a refused one; called when nothing else is against it."""
+        """Raises KafkaError for a batch that would overtake a refused one; called last, for a valid batch."""
         self._forget_old()
         if len(batch) < HEADER_SIZE:
             return
@@ -91,14 +87,14 @@ class RetryOrderGuard:
         if epoch == known.epoch and sequence != known.sequence:
             if not is_behind(sequence, known.sequence):
                 return
-            # The refused one may have been taken elsewhere meanwhile, and have come here with the log.
+            # Another leader may have appended the refused one meanwhile, so that it is in the log.
             if not producers.has_all_before(producer_id, epoch, sequence, (sequence + delta) & MAX_SEQUENCE):
                 raise KafkaError(
                     known.code,
                     f"sequence {sequence} of producer {producer_id} comes after {known.sequence}, which was refused:"
-                    " send that one again first",
+                    " send that batch again first",
                 )
-        del self._first[key]  # if this one is refused again, it is noted again
+        del self._first[key]  # if it is refused again, it is remembered again
 
     def _forget_old(self) -> None:
         now = self._now()
@@ -110,21 +106,21 @@ class RetryOrderGuard:
 
 
 NEW_LEADER_S = 360.0
-"""Clients ask for metadata every five minutes if nothing makes them ask before: so late they may come over."""
+"""Clients request metadata at least every five minutes: so late they may come to a new leader."""
 GAP_TIMEOUT_S = 60.0
-"""No client waits longer for the answer of an old leader by default: Java's 30 s, librdkafka 60 s."""
+"""No client waits longer for the response of an old leader by default: Java 30 s, librdkafka 60 s."""
 MAX_REMEMBERED_GAPS = 10_000
 
 _log = logging.getLogger("millstream.broker")
 
 GapKey = tuple[bytes, int, int]
-"""Topic as the request names it, partition, producer."""
+"""Topic as in the request, partition, producer."""
 
 
 class Gap(NamedTuple):
     epoch: int
     missing: int
-    """The sequence that should come next."""
+    """The next expected sequence."""
     since: float
 
 
@@ -136,7 +132,7 @@ class LeaderChangeGapGuard:
         self._now = now
 
     def check(self, topic: bytes, index: int, batch: Bytes, producers: ProducerState) -> None:
-        """Raises KafkaError for a batch behind one that may still come."""
+        """Raises KafkaError for a batch behind one that may still arrive."""
         if len(batch) < HEADER_SIZE:
             return
         header = HEADER.unpack_from(batch)
@@ -163,6 +159,6 @@ class LeaderChangeGapGuard:
             return
         raise KafkaError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"sequence {sequence} of producer {producer_id} is here before {missing}, which may be on its way to the"
-            " leader before this one: send that one first",
+            f"sequence {sequence} of producer {producer_id} arrived before {missing}, which may be in flight to the"
+            " leader before this one: send that batch first",
         )

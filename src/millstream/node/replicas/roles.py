@@ -1,7 +1,7 @@
-"""From the metadata to roles: which partitions this node holds, which of them it leads, whom it follows in the others.
+"""Roles from the metadata: which partitions this node holds, which it leads, and which leader it follows in the others.
 
-Holds the partition table in step with the image, and the fetchers in step with the table. A log of which this node is
-no longer a replica is deleted; one that belongs to no topic that is known is set aside.
+Keeps the partition table up to date with the metadata image, and the fetchers with the table. A log of which this node
+no longer has a replica is deleted; a log that belongs to no known topic is set aside.
 """
 
 import logging
@@ -26,7 +26,7 @@ _log = logging.getLogger("millstream.broker")
 
 
 class Metadata(Protocol):
-    """The broker's view of the cluster."""
+    """The metadata and the settings of the broker."""
 
     @property
     def image(self) -> MetadataImage: ...
@@ -36,10 +36,10 @@ class Metadata(Protocol):
 
 
 class Fetchers(Protocol):
-    """Those who copy what other nodes lead."""
+    """The fetchers of this node."""
 
     def follow(self, partition: Partition) -> None:
-        """The partition has a leader elsewhere, or a new one."""
+        """Another broker leads the partition, or a new one does."""
         ...
 
     def stop(self, partition: Partition) -> None: ...
@@ -56,7 +56,7 @@ class ReplicaRoles:
         *,
         other_logs: Iterable[TopicPartition] = (),
     ) -> None:
-        """`other_logs` are logs in the directory that belong to others of this node, such as the metadata log."""
+        """`other_logs`: logs in the directory that are no partitions, such as the metadata log."""
         self.partitions = PartitionTable()
         self._metadata = metadata
         self._logs = logs
@@ -68,7 +68,7 @@ class ReplicaRoles:
         self.on_opened: Callable[[PartitionLog], None] = lambda log: None
 
     def begin(self) -> None:
-        """Takes the roles that the image has for this node; called once, when the image is up to date."""
+        """Takes the roles that the metadata image has for this node; called once, when the image is up to date."""
         self._set_strays_aside()
         self._log_defaults = topic_defaults(self._metadata.config)
         for topic in self._metadata.image.topics.values():
@@ -81,13 +81,13 @@ class ReplicaRoles:
             self._take_roles(topic)
         self._follow_settings(delta)
         if delta.brokers:
-            # Who came back may join, and nobody waits for a replica whose broker is gone.
+            # A broker that came back may join the in-sync replicas; a fenced one is not waited for.
             for partition in self.partitions:
                 if partition.is_leader:
                     partition.check_in_sync_set()
 
     def close(self) -> None:
-        """Nothing is led or followed any more."""
+        """Ends all roles."""
         for partition in self.partitions:
             self._fetchers.stop(partition)
             partition.go_offline()
@@ -99,7 +99,7 @@ class ReplicaRoles:
         for index, state in enumerate(topic.partitions):
             partition = known.get(index)
             if partition is not None and partition.state is state:
-                continue  # images share what did not change
+                continue  # images share unchanged parts
             if self._replicas.node_id not in state.replicas:
                 if partition is not None:
                     self._drop(partition)
@@ -131,21 +131,21 @@ class ReplicaRoles:
 
     def _drop_topic(self, topic: TopicImage) -> None:
         for partition in self.partitions.remove_topic(topic.name, topic.id):
-            self._let_go(partition)
+            self._release(partition)
 
     def _drop(self, partition: Partition) -> None:
         _log.info("replica_removed partition=%s", partition.topic_partition)
         self.partitions.remove(partition)
-        self._let_go(partition)
+        self._release(partition)
 
-    def _let_go(self, partition: Partition) -> None:
+    def _release(self, partition: Partition) -> None:
         self._fetchers.stop(partition)
         partition.go_offline()
         if partition.topic_partition in self._logs.partitions:
             try:
                 self._run(self._logs.delete(partition.topic_partition))
             except KafkaError as error:
-                # What is left is a stray at the next start.
+                # Its files are a stray log at the next start.
                 _log.error("log_not_deleted partition=%s error=%s", partition.topic_partition, error)
 
     # Logs
@@ -166,8 +166,8 @@ class ReplicaRoles:
                 self._logs.adopt(at, topic.id)
             if log.topic_id == topic.id:
                 return log
-            # A topic of the same name that was deleted while this node was down, or died in the middle of doing so. Or
-            # the file that says which is damaged: then there is a leader that has everything, and nothing to guess.
+            # The log is of a deleted topic of the same name. Or the file with its topic id is damaged: then the leader
+            # has all records.
             self._logs.set_aside(at)
         return self._logs.create(at, topic.id, config, now_ms)
 
@@ -179,11 +179,11 @@ class ReplicaRoles:
         return resolve_log_config(self._log_defaults, self._metadata.image.topic_config(topic))
 
     def min_in_sync(self, topic: str) -> int:
-        """What the topic's `min.insync.replicas` comes to."""
+        """The topic's `min.insync.replicas`."""
         return self._config_of(topic).min_insync_replicas
 
     def log_config(self, at: TopicPartition) -> LogConfig | None:
-        """The settings of a log on our disk; None if it belongs to no topic that is known."""
+        """The settings of a log on this disk; None if it belongs to no known topic."""
         topic = self._metadata.image.topics.get(at.topic)
         if topic is None or self._logs.topic_id(at) not in (topic.id, NO_TOPIC_ID):
             return None
@@ -205,7 +205,7 @@ class ReplicaRoles:
                     partition.check_in_sync_set()
 
     def _set_strays_aside(self) -> None:
-        """Logs that the metadata knows nothing of, where a crash came between the decision and the deed."""
+        """Sets aside logs that are not in the metadata, for example after a crash during their deletion."""
         for at in sorted(self._logs.partitions - self._not_ours):
             try:
                 if self._is_stray(at):
@@ -217,7 +217,7 @@ class ReplicaRoles:
         state = self._metadata.image.partition(at)
         if state is None or self._replicas.node_id not in state.replicas:
             return True
-        # After a clean stop the ids are looked at when the logs are opened: ten thousand files need not be read now.
+        # After a clean stop the topic ids are checked when the logs are opened, so that the start reads fewer files.
         topic = self._metadata.image.topics[at.topic]
         return not self._logs.started_clean and self._logs.topic_id(at) not in (topic.id, NO_TOPIC_ID)
 

@@ -1,19 +1,20 @@
-"""How fast replicas may be copied that an operator has put under a throttle, such as those of a reassignment.
+"""Throttles for the replication of some replicas, such as those of a reassignment.
 
-Which ones is a topic's setting (`leader.replication.throttled.replicas`, `follower.…`: `partition:broker, …` or `*`),
-how fast a broker's (`leader.replication.throttled.rate`, `follower.…`). Replicas in sync are never held up.
+The replicas are a setting of the topic (`leader.replication.throttled.replicas`, `follower.…`: `partition:broker, …` or
+`*`), the rate one of the broker (`leader.replication.throttled.rate`, `follower.…`). In-sync replicas are never
+throttled.
 """
 
 from collections import deque
 from collections.abc import Callable, Mapping
 
 _SAMPLES = 11
-"""Seconds over which the rate is taken, as in Kafka."""
+"""Seconds over which the rate is measured, as in Kafka."""
 Names = frozenset[tuple[int, int]]
 
 
 def parse_throttled(text: str) -> "Names | None":
-    """Partition and broker of each throttled replica; None for all. What cannot be read names nobody."""
+    """Partition and broker of each throttled replica; None for all. Malformed entries are ignored."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     if "*" in words:
         return None
@@ -44,9 +45,9 @@ class ReplicaThrottle:
         self._parsed: dict[str, Names | None] = {}
         self._samples: deque[tuple[int, int]] = deque()
         self.bytes = 0
-        """Copied under the throttle so far."""
+        """Bytes that were copied under the throttle."""
         self.pauses = 0
-        """How often a replica had to wait because of it."""
+        """How often a replica was paused."""
 
     def is_throttled(self, topic: str, partition: int) -> bool:
         text = self._topic_config(topic).get(self._setting)
@@ -79,6 +80,6 @@ class ReplicaThrottle:
             samples.popleft()
         if not samples:
             return False
-        # A window that has just begun counts as a whole one but for its last second: a burst is not an average.
+        # A window that has just begun counts almost as a whole one, so that a short burst is not throttled.
         elapsed = max(second - samples[0][0] + 1, _SAMPLES - 1)
         return sum(size for _, size in samples) > self._rate() * elapsed

@@ -1,10 +1,10 @@
-"""Batches whose checksum is right and whose records cannot be read (ADR 25).
+"""Detection of batches with a right checksum whose records cannot be read (ADR 25).
 
-Batches of plain topics are not opened when they are taken, so one with nonsense inside may be in a log. A consumer that
-gets such a batch fetches the same offset again, for ever. So the broker counts: what was sent several times from the
-same place is opened once, in a thread. If it cannot be read, consumers get INVALID_RECORD at its offsets, and responses
-end before it. Not CORRUPT_MESSAGE: clients take that for an error that passes, and some retry it without a word. The
-log and the metrics name the offset to go on from.
+Batches of plain topics are not decompressed when they are produced, so one with malformed records may be in a log. A
+consumer of such a batch fetches the same offset again and again. So the broker counts: a batch that was sent several
+times from the same position is decompressed once, in a thread. If it cannot be read, consumers get INVALID_RECORD at
+its offsets, and responses end before it. Not CORRUPT_MESSAGE: clients take that for a retriable error, and some retry
+it silently. The log and the metrics name the offset to continue from.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ from millstream.node.storage.log.batch_scan import walk_headers
 from millstream.node.storage.log.log_reader import Slice
 
 SUSPICIOUS = 10
-"""Sent so often from the same place, a batch is opened."""
+"""A batch that was sent so often from the same position is decompressed."""
 _SOUND = -990
-"""What the count of a batch becomes that was found to be sound: it is opened again after as many reads."""
+"""The count of a batch that was found to be sound: it is decompressed again after as many reads."""
 MOST_COUNTED = 4096
-"""Places in one generation; two are kept. A reader that comes back after more other reads than that is not counted."""
+"""Positions in one generation; two are kept. A reader that comes back after more other reads is not counted."""
 MOST_KNOWN = 64
-"""Unreadable batches that are remembered for one partition; those with the highest offsets stay."""
+"""Unreadable batches that are remembered for one partition; those with the highest offsets are kept."""
 
 _log = logging.getLogger("millstream.fetch")
 
-Place = tuple[str, int]
-"""A file of a log, and a position in it."""
+FilePosition = tuple[str, int]
+"""The path of a segment, and a position in it."""
 
 
 class Unreadable(NamedTuple):
@@ -45,17 +45,17 @@ class Unreadable(NamedTuple):
 
 
 class UnreadableBatchError(KafkaError):
-    """A consumer asks for an offset in such a batch."""
+    """A consumer fetches an offset in an unreadable batch."""
 
     def __init__(self, batch: Unreadable) -> None:
         super().__init__(
             ErrorCode.INVALID_RECORD,
-            f"offsets {batch.first} to {batch.last} cannot be read ({batch.reason}): go on from {batch.last + 1}",
+            f"offsets {batch.first} to {batch.last} cannot be read ({batch.reason}): continue from {batch.last + 1}",
         )
 
 
 class UnreadableBatches:
-    """What is known of one partition."""
+    """The unreadable batches of one partition."""
 
     __slots__ = ("_firsts", "batches")
 
@@ -65,7 +65,7 @@ class UnreadableBatches:
         self._firsts: list[int] = []
 
     def add(self, found: Iterable[Unreadable]) -> list[Unreadable]:
-        """Returns those that were not known."""
+        """Adds batches; returns those that were not known."""
         known = {each.first: each for each in self.batches}
         new = [each for each in found if each.first not in known]
         known.update((each.first, each) for each in new)
@@ -74,7 +74,7 @@ class UnreadableBatches:
         return new
 
     def has(self, first: int) -> bool:
-        """Whether the batch that begins at this offset is one."""
+        """Whether the batch that begins at this offset is unreadable."""
         at = bisect_right(self._firsts, first)
         return at > 0 and self._firsts[at - 1] == first
 
@@ -87,7 +87,7 @@ class UnreadableBatches:
 
 
 class ReadPartition(Protocol):
-    """What is needed of a partition that consumers read."""
+    """A partition that consumers read."""
 
     unreadable: UnreadableBatches | None
 
@@ -99,17 +99,17 @@ class ReadPartition(Protocol):
 
 
 class RepeatedReads:
-    """Counts how often consumers are sent what lies at the same place, and has it opened when that is too often."""
+    """Counts how often batches are sent from the same position, and decompresses them when that is too often."""
 
     def __init__(self, environment: Environment, limits: Callable[[], OpeningLimits]) -> None:
         self._environment = environment
         self._limits = limits
-        self._counts: dict[Place, int] = {}
-        self._older: dict[Place, int] = {}
+        self._counts: dict[FilePosition, int] = {}
+        self._older: dict[FilePosition, int] = {}
         self._is_looking = False
 
     def note(self, partition: ReadPartition, records: Slice) -> None:
-        """A consumer is sent these. Every response comes through here, so this is two looks into a dictionary."""
+        """Counts a slice that is sent to a consumer. Two dictionary lookups, because every response comes here."""
         place = records.file.path, records.position
         counts = self._counts
         count = counts.get(place)
@@ -122,8 +122,8 @@ class RepeatedReads:
         if count >= SUSPICIOUS and not self._is_looking:
             self._begin(place, partition, records)
 
-    def _begin(self, place: Place, partition: ReadPartition, records: Slice) -> None:
-        """One look at a time: it may have to decompress a whole response."""
+    def _begin(self, place: FilePosition, partition: ReadPartition, records: Slice) -> None:
+        """One check at a time, because it may decompress a whole response."""
         self._is_looking = True
         epoch, limits = partition.leader_epoch, self._limits()
 
@@ -134,7 +134,7 @@ class RepeatedReads:
             self._counts[place] = _SOUND
             error = done.exception()
             if error is not None:
-                # Not readable now is not the same as unreadable: it is looked at again when it is read on.
+                # The disk may have failed: it is checked again after more reads.
                 _log.warning("suspicious_batch_not_opened partition=%s error=%r", partition.topic_partition, error)
             elif partition.leader_epoch == epoch:
                 note_unreadable(partition, done.result())
@@ -143,7 +143,7 @@ class RepeatedReads:
 
 
 def unreadable_in(records: Slice, limits: OpeningLimits) -> list[Unreadable]:
-    """The batches of a slice that cannot be read; for a thread. What is beyond the limits is not judged."""
+    """The unreadable batches of a slice; runs in a thread. Batches above the limits are not checked."""
     found = []
     for position, header in walk_headers(records.file, records.position, records.position + records.length):
         if header.is_control or not header.record_count:
@@ -159,7 +159,7 @@ def unreadable_in(records: Slice, limits: OpeningLimits) -> list[Unreadable]:
 
 
 def note_unreadable(partition: ReadPartition, found: list[Unreadable]) -> None:
-    """Remembers what was found in a partition, and says so."""
+    """Remembers the unreadable batches of a partition, and logs them."""
     if not found:
         return
     if partition.unreadable is None:
@@ -167,7 +167,7 @@ def note_unreadable(partition: ReadPartition, found: list[Unreadable]) -> None:
     for each in partition.unreadable.add(found):
         _log.warning(
             "batch_unreadable topic=%s partition=%d offsets=%d-%d producer_id=%d reason=%r: consumers get "
-            "INVALID_RECORD at these offsets; to go on, let them seek to offset %d, or stop them and run "
+            "INVALID_RECORD at these offsets; to continue, let them seek to offset %d, or stop them and run "
             "`millstream group reset-offsets GROUP --topic %s:%d --to-offset %d --execute`",
             *partition.topic_partition,
             each.first,

@@ -180,7 +180,7 @@ class Broker:
         before = self.high_watermark
         if answer.error:
             range_is_known = leader.leader is not None and leader.leader.leader_epoch == follower.leader_epoch
-            if follower.refused(answer.error) is Reaction.ASK_RANGE and range_is_known:
+            if follower.refused(answer.error) is Reaction.REQUEST_RANGE and range_is_known:
                 follower.leader_range(leader.log.log_start_offset, leader.log.log_end_offset, self.model.now_ms)
         elif answer.diverging is not None:
             follower.diverged(*answer.diverging)
@@ -396,7 +396,7 @@ class ClusterModel:
         if self.rng.random() < 0.2:
             self.proposals.append((broker, proposal))  # the answer is lost, and it is sent again
             return
-        if broker.leader.answered(proposal, error, confirmed, self.now_ms) is NextStep.SEND_AGAIN:
+        if broker.leader.on_response(proposal, error, confirmed, self.now_ms) is NextStep.SEND_AGAIN:
             self.proposals.append((broker, proposal))
         broker.look()
 

@@ -51,7 +51,7 @@ def test_an_epoch_that_the_leader_cannot_place_leaves_what_is_committed() -> Non
 def test_a_leader_with_less_than_we_have() -> None:
     log = log_of(1, 1, 1, 1)
     follower = follower_of(log, committed=2)
-    assert follower.refused(ErrorCode.OFFSET_OUT_OF_RANGE) is Reaction.ASK_RANGE
+    assert follower.refused(ErrorCode.OFFSET_OUT_OF_RANGE) is Reaction.REQUEST_RANGE
     assert follower.leader_range(0, 3, 0) == 3
     assert log.log_end_offset == 3
 

@@ -78,7 +78,7 @@ class Case:
 
     def answer(self, proposal: Proposal, error: int = 0, isr: tuple[int, ...] | None = None) -> NextStep:
         confirmed = None if error else Confirmed(5, proposal.partition_epoch + 1, isr or proposal.members)
-        return self.leader.answered(proposal, error, confirmed, self.now_ms)
+        return self.leader.on_response(proposal, error, confirmed, self.now_ms)
 
 
 def test_a_record_is_committed_when_all_in_sync_have_it() -> None:

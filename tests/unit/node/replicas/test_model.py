@@ -65,17 +65,17 @@ def planted_early_growth(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planted_forgetful_growth(monkeypatch: pytest.MonkeyPatch) -> None:
-    answered = PartitionLeader.answered
+    on_response = PartitionLeader.on_response
 
     def forget(
         self: PartitionLeader, proposal: Proposal, error: int, confirmed: Confirmed | None, now_ms: int
     ) -> NextStep:
-        step = answered(self, proposal, error, confirmed, now_ms)
+        step = on_response(self, proposal, error, confirmed, now_ms)
         if error and self.proposal is proposal:
             self.proposal, self.maximal_isr = None, self.isr
         return step
 
-    monkeypatch.setattr(PartitionLeader, "answered", forget)
+    monkeypatch.setattr(PartitionLeader, "on_response", forget)
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Replication of one partition, pure: what its leader knows of the followers, and what a follower does next."""
+"""Replication of one partition, pure: what its leader knows of the followers, and how a follower fetches."""

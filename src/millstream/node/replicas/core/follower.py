@@ -1,12 +1,12 @@
-"""A follower of one partition: where it fetches next, and what it does with each answer.
+"""The follower of one partition: where it fetches next, and how it handles each response.
 
-Promises: what it appends follows on what it has, so its log is always a prefix of some leader's; where it differs from
-its leader, it first goes back to the last offset at which both agree (KIP-595's truncation on fetch);
-its high watermark is never ahead of its log, nor of what a leader told it.
+It appends only at its log's end, so its log is always a prefix of some leader's log. Where it differs from its leader,
+it first truncates to the last offset at which both agree (KIP-595's truncation on fetch). Its high watermark is never
+ahead of its log, nor of the one that a leader sent.
 
-An answer to a question of an earlier leadership is dropped: a `FollowerPosition` says for which one it was asked.
+A response to a request of an earlier leadership is dropped: a `FollowerPosition` has the leader epoch of the request.
 
-Deliberately elsewhere: the connection to the leader, sessions, throttling, checking checksums (the log does).
+In other modules: the connection to the leader, sessions, throttling (`fetcher`), and checksums (the log).
 """
 
 from enum import Enum
@@ -19,7 +19,7 @@ NO_OFFSET = -1
 
 
 class FollowedLog(Protocol):
-    """The log as its follower uses it."""
+    """The log, as a follower uses it."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -39,12 +39,12 @@ class FollowedLog(Protocol):
     def truncate_to(self, offset: int) -> int: ...
 
     def restart_at(self, offset: int, now_ms: int) -> None:
-        """Drop everything, and go on at an offset that the log has not reached."""
+        """Remove everything, and go on at an offset that the log has not reached."""
         ...
 
 
 class FollowerPosition(NamedTuple):
-    """What to ask the leader for."""
+    """The position in a request to the leader."""
 
     leader_epoch: int
     offset: int
@@ -53,11 +53,11 @@ class FollowerPosition(NamedTuple):
 
 
 class Reaction(Enum):
-    """What the fetcher does after an answer."""
+    """What the fetcher does after a response."""
 
     CONTINUE = "fetch on"
     BACK_OFF = "fetch on after a pause"
-    ASK_RANGE = "ask the leader where its log begins and ends, then tell `leader_range`"
+    REQUEST_RANGE = "get the start and end of the leader's log, then call `leader_range`"
 
 
 class PartitionFollower:
@@ -73,30 +73,30 @@ class PartitionFollower:
         log = self._log
         return FollowerPosition(self.leader_epoch, log.log_end_offset, log.latest_epoch, log.log_start_offset)
 
-    def is_current(self, asked: FollowerPosition) -> bool:
-        """Whether an answer to what was asked may still be used: nothing was cut off or appended meanwhile."""
+    def is_current(self, sent: FollowerPosition) -> bool:
+        """Whether the response to a request may be used: the log was not truncated or appended to meanwhile."""
         log = self._log
         return (
-            asked.leader_epoch == self.leader_epoch
-            and asked.offset == log.log_end_offset
-            and asked.last_fetched_epoch == log.latest_epoch
+            sent.leader_epoch == self.leader_epoch
+            and sent.offset == log.log_end_offset
+            and sent.last_fetched_epoch == log.latest_epoch
         )
 
-    # Answers, in the order in which a fetch brings them
+    # Responses
 
     def refused(self, error: int) -> Reaction:
-        """The leader gave an error. Most of them pass when one of us has heard of the metadata that the other has."""
-        return Reaction.ASK_RANGE if error == ErrorCode.OFFSET_OUT_OF_RANGE else Reaction.BACK_OFF
+        """The leader responded with an error. Most errors end when both nodes have the same metadata."""
+        return Reaction.REQUEST_RANGE if error == ErrorCode.OFFSET_OUT_OF_RANGE else Reaction.BACK_OFF
 
     def diverged(self, epoch: int, end_offset: int) -> int:
-        """The leader's log ends `epoch` at `end_offset` and ours does not agree: cut back to where both may.
+        """The leader's log ends `epoch` at `end_offset`, and this one does not: truncate to where both may agree.
 
-        Returns where the log ends now. If ours knew nothing of that epoch, the next fetch may find another difference,
-        in an older epoch, and so on down to the point where the logs parted.
+        Returns the new end of the log. If this log does not have that epoch, the next fetch may find another
+        difference, in an older epoch, and so on down to the offset where the logs diverge.
         """
         log = self._log
         if end_offset == NO_OFFSET:
-            # The leader does not know any epoch of ours. What is committed is all we can be sure of.
+            # The leader has no epoch of this log. Only committed records are sure.
             return self._truncate_to(self.high_watermark)
         own_epoch, own_end = log.end_offset_of_epoch(epoch)
         if own_end == NO_OFFSET:
@@ -104,11 +104,11 @@ class PartitionFollower:
         return self._truncate_to(own_end if own_epoch != epoch else min(own_end, end_offset))
 
     def leader_range(self, start: int, end: int, now_ms: int) -> int:
-        """What the leader's log holds, after it had nothing at our offset; returns where ours ends now."""
+        """The range of the leader's log, after OFFSET_OUT_OF_RANGE; returns the new end of this log."""
         log = self._log
         if end < log.log_end_offset:
-            # It has less than we have, so it was elected without our last records: they were never committed, or an
-            # unclean election gave them up.
+            # The leader was elected without the last records of this log: they were never committed, or an unclean
+            # election lost them.
             return self._truncate_to(end)
         if start > log.log_end_offset:
             log.restart_at(start, now_ms)
@@ -116,7 +116,7 @@ class PartitionFollower:
         return log.log_end_offset
 
     def advanced(self, leader_high_watermark: int, leader_log_start: int) -> bool:
-        """After the records of an answer were appended; says whether our high watermark moved.
+        """After the records of a response were appended; whether the high watermark moved.
 
         The caller moves the log's start to `min(leader_log_start, high_watermark)`.
         """

@@ -1,15 +1,14 @@
-"""The leader of one partition: how far each follower is, what is committed, and who is in sync.
+"""The leader of one partition: how far each follower is, which records are committed, and which replicas are in sync.
 
-Promises: the high watermark never goes back, and passes a record only when every member of the *maximal* in-sync set
-has it (the leader itself on its disk, where the topic asks for that): those the controller has confirmed and those we
-have proposed to it. A member we would like to be rid of counts
-until the controller has agreed, since until then it may be elected. One proposal is in flight at a time.
+The high watermark never goes back. It passes a record only when every member of the *maximal* in-sync set has it (the
+leader itself on its disk, where the topic requires that): the members that the controller has confirmed, and those of a
+proposal. A member to be removed counts until the controller has confirmed that, because it may be elected until then.
+One proposal is in flight at a time.
 
     in sync ──(behind for replica.lag.time.max.ms)──> shrink proposed ──(confirmed)──> out of sync
     out of sync ──(has all that is committed, and fetched in this epoch)──> growth proposed ──(confirmed)──> in sync
 
-Times are milliseconds of a clock that never jumps. Deliberately elsewhere: the log, sending proposals, answering
-clients.
+Times are milliseconds of a monotonic clock. In other modules: the log, sending proposals, responses to clients.
 """
 
 from collections.abc import Iterable
@@ -20,11 +19,11 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 
 UNKNOWN = -1
 GROWTH_RETRY_MS = 200
-"""After the controller refused a growth: its reason may be one that our image does not show yet."""
+"""Pause after the controller refused a growth: this node may not have the metadata of the reason yet."""
 
 
 class LedLog(Protocol):
-    """The log as its leader sees it."""
+    """The log, as the leader uses it."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -34,7 +33,7 @@ class LedLog(Protocol):
 
 
 class ReplicaContext(Protocol):
-    """What the leader must know of the cluster, and of the topic's settings, as they are at the moment."""
+    """The present state of the cluster and of the topic's settings, as the leader uses them."""
 
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether the broker, in this incarnation, may be in sync: it is registered, not fenced, not shutting down."""
@@ -43,7 +42,7 @@ class ReplicaContext(Protocol):
     def is_alive(self, broker_id: int) -> bool: ...
 
     def broker_epoch(self) -> int:
-        """That of this node."""
+        """The broker epoch of this node."""
         ...
 
     def lag_max_ms(self) -> int: ...
@@ -51,12 +50,12 @@ class ReplicaContext(Protocol):
     def min_in_sync(self) -> int: ...
 
     def own_end(self) -> int:
-        """Up to where the leader's own log counts: its end, or what is on disk where nothing else may be shown."""
+        """The end of the leader's own log, or with `flush.before.ack` its flushed offset."""
         ...
 
 
 class Follower:
-    """What the leader knows of one other replica."""
+    """The state of one other replica, as the leader knows it."""
 
     __slots__ = ("broker_epoch", "caught_up_ms", "fetched_ms", "leader_end_then", "log_end", "log_start")
 
@@ -65,7 +64,7 @@ class Follower:
         self.log_end = UNKNOWN
         self.broker_epoch = UNKNOWN
         self.caught_up_ms = caught_up_ms
-        """When it last had everything that the leader had; None if that was never seen."""
+        """When it last had all records of the leader; None if never."""
         self.fetched_ms = 0
         self.leader_end_then = UNKNOWN
 
@@ -73,7 +72,7 @@ class Follower:
         if offset >= leader_end:
             self.caught_up_ms = now_ms
         elif self.leader_end_then != UNKNOWN and offset >= self.leader_end_then:
-            # It now has what the leader had when it fetched before, so it was level with the leader then.
+            # It has the records up to the leader's end at its fetch before, so it was caught up then.
             self.caught_up_ms = max(self.caught_up_ms or 0, self.fetched_ms)
         self.log_start = log_start
         self.log_end = offset
@@ -81,8 +80,8 @@ class Follower:
         self.leader_end_then = max(leader_end, self.leader_end_then)
         self.fetched_ms = now_ms
 
-    def level(self, now_ms: int) -> None:
-        """It fetched once more where it was, and that was still the leader's end."""
+    def note_at_end(self, now_ms: int) -> None:
+        """It fetched at the leader's end again."""
         self.caught_up_ms = self.fetched_ms = now_ms
 
     def is_caught_up(self, leader_end: int, now_ms: int, lag_max_ms: int) -> bool:
@@ -92,10 +91,10 @@ class Follower:
 
 
 class Proposal(NamedTuple):
-    """An in-sync set that the controller is asked to confirm, each member with the incarnation we know of it."""
+    """In-sync replicas for the controller to confirm, each with its known broker epoch."""
 
     isr: tuple[tuple[int, int], ...]
-    """Broker id and broker epoch, -1 where we do not know it."""
+    """Broker id and broker epoch, -1 if unknown."""
     leader_epoch: int
     partition_epoch: int
 
@@ -105,7 +104,7 @@ class Proposal(NamedTuple):
 
 
 class Confirmed(NamedTuple):
-    """The partition as the controller answers."""
+    """The partition in the response of the controller."""
 
     leader_epoch: int
     partition_epoch: int
@@ -113,15 +112,15 @@ class Confirmed(NamedTuple):
 
 
 class NextStep(Enum):
-    """What the one who sent a proposal does after the answer."""
+    """What the sender of a proposal does after the response."""
 
     NOTHING = "nothing"
     SEND_AGAIN = "send again"
 
 
 _REFUSED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
-"""Nothing was changed. The proposal is off, once that was said twice: the first time may have been of a copy that
-overtook another on a second connection, and a proposal that we count no more must never come true."""
+"""Nothing was changed. The proposal is withdrawn after the second such response: the first may be for a copy that
+overtook another one on a second connection, and a withdrawn proposal must never be confirmed."""
 _OVERTAKEN = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -132,7 +131,7 @@ _OVERTAKEN = frozenset(
         ErrorCode.NEW_LEADER_ELECTED,
     }
 )
-"""The partition is another than we know. The metadata will tell; until then the proposal counts as if it held."""
+"""The partition has changed. Until the metadata arrives, the proposal counts as if it were confirmed."""
 
 
 class PartitionLeader:
@@ -171,20 +170,21 @@ class PartitionLeader:
         self.leader_epoch = leader_epoch
         self.partition_epoch = partition_epoch
         self.epoch_start = log.log_end_offset
-        """Where this leadership began. A replica that has not got there may lack what an earlier leader committed."""
+        """The offset where this leadership began. A replica behind it may lack records that an earlier leader
+        committed."""
         self.high_watermark = high_watermark
         self.isr = frozenset(isr)
         self.maximal_isr = self.isr
         self.proposal: Proposal | None = None
         self._refusals = 0
         self._growth_not_before_ms = now_ms
-        # A member of the set is given the time to show itself.
+        # In-sync replicas have the full lag time for their first fetch.
         self.followers = {
             replica: Follower(now_ms if replica in self.isr else None) for replica in replicas if replica != node_id
         }
         self._advance(now_ms)
 
-    # How many must have a record
+    # min.insync.replicas
 
     @property
     def required_in_sync(self) -> int:
@@ -196,12 +196,12 @@ class PartitionLeader:
         return len(self.isr) < self.required_in_sync
 
     def check_enough_in_sync(self) -> None:
-        """Before a write that all in-sync replicas must hold: refuses what too few would."""
+        """Refuses a write with acks=all if too few replicas are in sync."""
         if self.is_under_min:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, self._too_few())
 
     def not_enough_after_append(self) -> KafkaError | None:
-        """What to tell those who wait for a write to be committed, while too few replicas are in sync."""
+        """The error for waiters for a commit, while too few replicas are in sync."""
         if self.is_under_min:
             return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, self._too_few())
         return None
@@ -209,23 +209,23 @@ class PartitionLeader:
     def _too_few(self) -> str:
         return f"{self.required_in_sync} replicas must be in sync (min.insync.replicas), {len(self.isr)} are"
 
-    # What moves the high watermark; each of these says whether it did
+    # The high watermark; each of these returns whether it moved
 
     def appended(self, now_ms: int) -> bool:
         """The leader's own log has grown, or more of it is on disk."""
         return self._advance(now_ms)
 
     def fetched(self, broker_id: int, *, offset: int, log_start: int, broker_epoch: int, now_ms: int) -> bool:
-        """A follower has everything before `offset`. The caller has seen that its log agrees with ours up to there."""
+        """A follower has everything before `offset`. The caller has checked that its log agrees up to there."""
         follower = self.follower(broker_id, broker_epoch)
         before = follower.log_end
         follower.fetched(offset, log_start, broker_epoch, self._log.log_end_offset, now_ms)
         return follower.log_end != before and self._advance(now_ms)
 
     def updated(self, *, replicas: Iterable[int], isr: Iterable[int], partition_epoch: int, now_ms: int) -> bool:
-        """The metadata tells of the partition, in the same leader epoch."""
+        """The metadata of the partition has changed, in the same leader epoch."""
         if partition_epoch < self.partition_epoch:
-            return False  # the controller's answer came to us before the records of it did
+            return False  # the controller's response came before the metadata records
         others = [replica for replica in replicas if replica != self.node_id]
         for gone in [replica for replica in self.followers if replica not in others]:
             del self.followers[gone]
@@ -237,11 +237,11 @@ class PartitionLeader:
         return self._advance(now_ms)
 
     def settings_changed(self, now_ms: int) -> bool:
-        """A smaller `min.insync.replicas`, or no `flush.before.ack`, may let the high watermark go on."""
+        """After a smaller `min.insync.replicas`, or without `flush.before.ack`, the high watermark may advance."""
         return self._advance(now_ms)
 
     def follower(self, broker_id: int, broker_epoch: int) -> Follower:
-        """What is known of a replica; KafkaError if it is none, or speaks for an incarnation that is over."""
+        """The state of a replica; KafkaError if it is none, or its broker epoch is stale."""
         follower = self.followers.get(broker_id)
         if follower is None:
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {broker_id} is not known here as a replica")
@@ -264,7 +264,7 @@ class PartitionLeader:
         return True
 
     def _may_soon_join(self, broker_id: int, follower: Follower, now_ms: int) -> bool:
-        """Whether to wait for a replica outside the set: under load it would else run after the end for ever."""
+        """Whether to wait for a replica that is not in sync: else it might never catch up under load."""
         context = self._context
         return follower.is_caught_up(self._log.log_end_offset, now_ms, context.lag_max_ms()) and context.is_eligible(
             broker_id, follower.broker_epoch
@@ -272,17 +272,17 @@ class PartitionLeader:
 
     @property
     def low_watermark(self) -> int:
-        """What no live replica has any more: deleted records are gone for good below it."""
+        """The lowest log start offset of live replicas: below it, deleted records are gone everywhere."""
         lowest = self._log.log_start_offset
         for broker_id, follower in self.followers.items():
             if follower.log_start < lowest and self._context.is_alive(broker_id):
                 lowest = follower.log_start
         return lowest
 
-    # The in-sync set
+    # In-sync replicas
 
     def propose(self, now_ms: int) -> Proposal | None:
-        """The in-sync set as it should be, where that is another one and no proposal is in flight; now it is."""
+        """The in-sync replicas as they should be, if they differ and no proposal is in flight. Then this one is."""
         if self.proposal is not None:
             return None
         members = self.isr - self._out_of_sync(now_ms)
@@ -301,7 +301,7 @@ class PartitionLeader:
         return self.proposal
 
     def wants_growth(self, broker_id: int) -> bool:
-        """Whether a follower that has just fetched is worth a look at `propose`: cheap, for every fetch."""
+        """Whether to call `propose` after a fetch of this follower: a cheap test, for every fetch."""
         return broker_id not in self.isr and self.proposal is None
 
     def _out_of_sync(self, now_ms: int) -> set[int]:
@@ -323,10 +323,10 @@ class PartitionLeader:
             and self._context.is_eligible(broker, follower.broker_epoch)
         }
 
-    def answered(self, proposal: Proposal, error: int, confirmed: Confirmed | None, now_ms: int) -> NextStep:
-        """The controller's answer to a proposal. The caller looks at the high watermark afterwards."""
+    def on_response(self, proposal: Proposal, error: int, confirmed: Confirmed | None, now_ms: int) -> NextStep:
+        """The controller's response to a proposal. Afterwards the caller checks the high watermark."""
         if self.proposal is not proposal:
-            return NextStep.NOTHING  # the metadata was quicker
+            return NextStep.NOTHING  # the metadata came first
         if error == ErrorCode.NONE and confirmed is not None:
             if confirmed.leader_epoch == self.leader_epoch and confirmed.partition_epoch >= self.partition_epoch:
                 self._confirm(frozenset(confirmed.isr), confirmed.partition_epoch)
