@@ -346,7 +346,7 @@ def test_what_retention_took_is_not_missed_and_the_rest_is_restored(broker: str)
 def test_partitions_that_are_added_do_not_move_decisions(broker: str) -> None:
     query = Query(broker)
     query.driver().commit(0, query.split(0, "first", 1))
-    place = Decider(query.cluster, query.sink).log.place(create=False)
+    place = Decider(query.cluster, query.sink).log.topic_partition(create=False)
     row = {"name": "__millstream_sink_decisions", "count": 16, "assignments": None}
     query.cluster.call("create_partitions", topics=[row], timeout_ms=10_000, validate_only=False)
-    assert Decider(query.cluster, query.sink).log.place(create=False) == place
+    assert Decider(query.cluster, query.sink).log.topic_partition(create=False) == place
