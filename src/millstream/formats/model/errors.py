@@ -1,13 +1,14 @@
 """Kafka's error codes, and the exception that carries one.
 
-`KafkaError` is for errors of the peer or the machine. Bugs are assertions; the client gets UNKNOWN_SERVER_ERROR."""
+`KafkaError` is for errors of the peer or the machine. Bugs are assertions; the client gets UNKNOWN_SERVER_ERROR.
+"""
 
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error codes; `retriable` tells whether a client may retry."""
+    """Kafka's error codes; `retriable`: whether a client may retry."""
 
     retriable: bool
 

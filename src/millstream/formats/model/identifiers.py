@@ -1,5 +1,6 @@
 """Identifiers with types, so that an offset is never passed where an epoch belongs; producers and transaction
-markers."""
+markers.
+"""
 
 from dataclasses import dataclass
 from enum import Enum

@@ -5,7 +5,8 @@ three times as fast as a function for each field, and most requests are small.
 
 The bytes are not trusted. A reader checks each length and count against the remaining bytes before it allocates memory.
 A field of fixed size may be read beyond the end of the message, within the buffer; the last check finds that. Invalid
-bytes raise `MalformedMessage`, and nothing else."""
+bytes raise `MalformedMessage`, and nothing else.
+"""
 
 import struct
 from collections.abc import Callable

@@ -1,7 +1,8 @@
 """The codecs of Fetch (API 1, versions 4 to 18) and of the ShareFetch response, by hand.
 
 A response is a list of parts: bytes, and between them file ranges, which the server sends with `sendfile`. All versions
-of ShareFetch have the same response."""
+of ShareFetch have the same response.
+"""
 
 import struct
 from collections.abc import Sequence

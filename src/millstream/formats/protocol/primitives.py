@@ -3,7 +3,8 @@
 The bytes are not trusted: a `Cursor` never reads past the end, and a length or a count that cannot be true allocates no
 memory. Invalid bytes raise `MalformedMessage`. The functions over a buffer and a position read compact lengths and
 tagged fields; an IndexError there means that the buffer ended. `NodeEndpoint` is where a node listens, in the responses
-to clients that sent to another node (KIP-951)."""
+to clients that sent to another node (KIP-951).
+"""
 
 import struct
 from collections.abc import Callable, Iterable, Sequence

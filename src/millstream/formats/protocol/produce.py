@@ -1,7 +1,8 @@
 """The codec of Produce (API 0, versions 3 to 13), by hand.
 
 The parser finds the position of each partition's batches in the request's buffer and copies none. Versions 0 to 2 have
-record formats that Kafka 4 dropped. They are advertised, as in Kafka, for old librdkafka, and refused."""
+record formats that Kafka 4 dropped. They are advertised, as in Kafka, for old librdkafka, and refused.
+"""
 
 import struct
 from collections.abc import Callable

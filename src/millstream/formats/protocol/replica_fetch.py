@@ -1,6 +1,7 @@
 """The codec of Fetch for a follower, by hand: encodes its requests and reads the leader's responses.
 
-Versions 15 and later, with topic ids."""
+Versions 15 and later, with topic ids.
+"""
 
 import struct
 from collections.abc import Iterable, Mapping

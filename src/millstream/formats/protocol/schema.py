@@ -5,7 +5,8 @@ are compact varints and every structure ends in its tagged fields.
 
 A decoded message has the fields of *all* versions; fields that were not sent have their defaults. Encoding takes a
 dictionary and sends the fields of the version. So a handler is written once for all versions. Codecs are compiled when
-a version is first used."""
+a version is first used.
+"""
 
 import struct
 from collections.abc import Mapping

@@ -1,7 +1,8 @@
 """Codecs for long messages: generators that pause after some hundred array items.
 
 `schema.py` reads and writes a message at once, which is faster. A message of 100,000 items takes tenths of a second
-that way, and blocks the event loop. Between two steps, the event loop serves other requests."""
+that way, and blocks the event loop. Between two steps, the event loop serves other requests.
+"""
 
 import struct
 from collections.abc import Callable, Generator, Mapping

@@ -1,7 +1,8 @@
 """The header of a v2 record batch: 61 bytes with everything that the hot path needs.
 
 No function here reads single records, and none copies the batch. Layout, offsets and the CRC rule are Kafka's (KIP-98).
-Records are in `record`, codecs in `compression`."""
+Records are in `record`, codecs in `compression`.
+"""
 
 from collections.abc import Iterator
 from struct import Struct

@@ -1,6 +1,7 @@
 """Selects the walker of records: the compiled one if it was built, else the one in plain Python.
 
-`MILLSTREAM_PURE=1` selects plain Python. Both pass the same tests."""
+`MILLSTREAM_PURE=1` selects plain Python. Both pass the same tests.
+"""
 
 import os
 

@@ -1,7 +1,8 @@
 """The five compression codecs of record batches.
 
 Decompression never uses more memory than its limit, whatever the input claims (a few bytes of gzip or zstd may become
-gigabytes). Java reads the output: xerial framing for snappy, independent blocks for lz4."""
+gigabytes). Java reads the output: xerial framing for snappy, independent blocks for lz4.
+"""
 
 import mmap
 from collections.abc import Iterator
@@ -111,10 +112,10 @@ def _decompress_framed(module: Any, data: Bytes, limit: int, stack: ExitStack) -
     # The frames need not have their decompressed size, and may be wrong. First a buffer of a likely size, then one of
     # the limit, whose pages are allocated only when they are written.
     guess = min(limit, max(_FIRST_GUESS_BYTES, _FIRST_GUESS_RATIO * len(data)))
-    room = bytearray(guess)
+    output = bytearray(guess)
     try:
-        size: int = module.decompress_into(data, room)
-        return memoryview(room)[:size]
+        size: int = module.decompress_into(data, output)
+        return memoryview(output)[:size]
     except cramjam.DecompressionError as error:
         if str(error) != _OUT_OF_ROOM:
             raise
@@ -165,6 +166,6 @@ def _decompress_raw(block: memoryview, limit: int, left: int) -> bytes:
         raise TooLargeError(limit)
     if size > MOST_GROWTH[Codec.SNAPPY] * len(block):
         raise DecompressionFailedError(f"snappy: a block of {len(block)} bytes cannot become {size}")
-    room = bytearray(size)
-    written: int = cramjam.snappy.decompress_raw_into(block, room)
-    return bytes(memoryview(room)[:written])
+    output = bytearray(size)
+    written: int = cramjam.snappy.decompress_raw_into(block, output)
+    return bytes(memoryview(output)[:written])

@@ -2,7 +2,8 @@
 
 All code of the broker that reads inside a batch uses this module. The record count is checked against the bytes and the
 limits first, decompression stops at its limit, and the walk over the records is compiled if that was built. Small
-batches may be opened on the event loop; others in a thread."""
+batches may be opened on the event loop; others in a thread.
+"""
 
 import time
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
 """Single records: builds a batch from records, and decodes a batch into records.
 
 The codec of v2 batches in plain Python, for code that works on each record: the metadata log, the cleaner, tools and
-tests. The hot path does not use it. Invalid bytes raise KafkaError, and decompression has a limit."""
+tests. The hot path does not use it. Invalid bytes raise KafkaError, and decompression has a limit.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -1,7 +1,8 @@
 """The walker of records: checks and searches the records of an opened batch without an object for each.
 
 The version in plain Python; `_walking.pyx` is the same, compiled, and releases the interpreter's lock. `compiled`
-selects one of them."""
+selects one of them.
+"""
 
 import time
 from collections.abc import Sequence

@@ -27,7 +27,7 @@ from millstream.formats.protocol.produce import FIRST_WITH_TOPIC_ID, ProduceRequ
 from millstream.formats.records.batch import HEADER_SIZE, Bytes, has_valid_checksum, is_plausible, read_header
 from millstream.formats.records.opening import SMALL, SMALL_BYTES, BeyondLimitsError, OpeningLimits, check, opened
 from millstream.node.data.schema_validation import (
-    MOST_TOLD,
+    MOST_RECORD_ERRORS,
     SchemaGuard,
     UnknownSchemaError,
     WantedSchemas,
@@ -74,7 +74,7 @@ def open_batch(batch: Bytes, wanted: Wanted, limits: OpeningLimits) -> Opened:
     converted: bytearray | None = None
     try:
         with opened(header, batch, limits) as records:
-            keyless = check(header, records, needs_keys=wanted.keys, most=MOST_TOLD)
+            keyless = check(header, records, needs_keys=wanted.keys, most=MOST_RECORD_ERRORS)
             if keyless:
                 return Opened(_without_keys(keyless, header.record_count))
             if wanted.schemas is not None:
@@ -91,7 +91,7 @@ def open_batch(batch: Bytes, wanted: Wanted, limits: OpeningLimits) -> Opened:
 
 
 def _without_keys(keyless: list[int], count: int) -> InvalidRecordsError:
-    least = "at least " if len(keyless) == MOST_TOLD else ""
+    least = "at least " if len(keyless) == MOST_RECORD_ERRORS else ""
     message = (
         f"{least}{len(keyless)} of {count} records have no key, record {keyless[0]} is the first: {_NO_KEY}. "
         "Send the others again without them"

@@ -3,7 +3,8 @@
 A fetch responds at once if it has `min_bytes`, an error to report, or no time to wait. Otherwise it waits on its
 partitions. An append wakes a follower, a commit wakes a consumer; nothing polls. Bytes that are not in the page cache,
 or not yet verified by this process, are read and checked in a thread before they are sent. `fetch_reading` reads the
-logs."""
+logs.
+"""
 
 import asyncio
 import logging

@@ -1,7 +1,8 @@
 """Reads the logs for a fetch: what a consumer or a follower may read of each partition, within the request's limits.
 
 Consumers read committed records; with `read_committed` only up to the last stable offset, together with the list of
-aborted transactions. No batch is opened or copied: the results are file ranges."""
+aborted transactions. No batch is opened or copied: the results are file ranges.
+"""
 
 from collections.abc import Iterable
 from typing import Protocol

@@ -2,7 +2,8 @@
 
 The partitions of a follower's session notify it of changes (`moved`), so that a fetch costs as much as has changed, not
 as much as is followed. A partition that is not in `moved` is *level*: at each fetch since then, the follower had all of
-it."""
+it.
+"""
 
 import random
 from collections import OrderedDict

@@ -1,13 +1,13 @@
 """ListOffsets (2), OffsetForLeaderEpoch (23), DeleteRecords (21): offsets in the logs that this node leads.
 
-A lookup by timestamp may read the disk, so it runs in a thread."""
+A lookup by timestamp may read the disk, so it runs in a thread.
+"""
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
-from typing import Protocol
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.wire_types import (
@@ -27,21 +27,14 @@ from millstream.formats.protocol.wire_types import (
 )
 from millstream.formats.records.opening import OpeningLimits
 from millstream.node.environment import Environment
-from millstream.node.metadata.image import PartitionState
 from millstream.node.replicas.acknowledgement import CommitWaiter
 from millstream.node.replicas.partition import Partition
-from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.replicas.partition_table import PartitionDirectory, PartitionTable
 from millstream.node.server.request import Context
 
 DELETE_UP_TO_HIGH_WATERMARK = -1
 READ_UNCOMMITTED = 0
 _ROWS_PER_TURN = 200
-
-
-class PartitionDirectory(Protocol):
-    def state_in_metadata(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
-        """The state of a partition without a replica on this node; None if there is no such partition."""
-        ...
 
 
 class Special(IntEnum):

@@ -17,17 +17,16 @@ both.
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from millstream.formats.model.errors import ErrorCode, InvalidRecordsError, KafkaError
 from millstream.formats.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionResult, ProduceRequest
 from millstream.formats.records.batch import ATTRIBUTES_START, TRANSACTIONAL_BIT
 from millstream.node.data.batch_opening import Opened, OpenedBatches, OpenedProduce
 from millstream.node.environment import Environment
-from millstream.node.metadata.image import PartitionState
 from millstream.node.replicas.acknowledgement import may_acknowledge, when_acknowledged
 from millstream.node.replicas.partition import Partition
-from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.replicas.partition_table import PartitionDirectory, PartitionTable
 from millstream.node.replicas.retry_order import LeaderChangeGapGuard, RetryOrderGuard
 from millstream.node.server.request import ProduceResults
 from millstream.node.transactions.produce import Deliver, Outcome, ProduceCall, TransactionalProduce, refused
@@ -49,12 +48,6 @@ _PRODUCER_STATE_ERRORS = frozenset(
 )
 """Errors that depend on the log's state of the producer. Clients treat them as final, but the log of another leader may
 accept the batch."""
-
-
-class PartitionDirectory(Protocol):
-    def state_in_metadata(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
-        """The state of a partition without a replica on this node; None if there is no such partition."""
-        ...
 
 
 class Awaited(NamedTuple):

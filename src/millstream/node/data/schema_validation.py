@@ -2,13 +2,13 @@
 and the same for keys).
 
 Only the batches of these topics are opened. A record must begin as Confluent's serializers write it: a zero byte and
-the
-four bytes of an id that is registered under the topic's subject, `TOPIC-value` or `TOPIC-key`. The rest of the record
-is not checked. A null has no schema and is valid.
+the four bytes of an id that is registered under the topic's subject, `TOPIC-value` or `TOPIC-key`. The rest of the
+record is not checked. A null has no schema and is valid.
 
 `SchemaGuard` knows the topics, `SchemaIds` the ids of each subject. `RegisteredSchemas` reads the ids from the leader
 of `_schemas`, the topic of the schema registry, when they are first needed. An id that is not known may have just been
-registered: then the rest of the topic is read first. Deletions are noticed within `STALE_S` while ids are used."""
+registered: then the rest of the topic is read first. Deletions are noticed within `STALE_SECONDS` while ids are used.
+"""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta, MetadataImage, ResourceType
 
-MOST_TOLD = 1000
+MOST_RECORD_ERRORS = 1000
 """Limit of the record errors in a response; Kafka has none. Clients treat the other records as valid, and get their
 errors when they send them again. More errors would keep the event loop busy."""
 
@@ -126,12 +126,12 @@ def schema_fault(header: BatchHeader, records: memoryview, wanted: WantedSchemas
     only_unknown = True
     for part, of_keys, known in (("key", True, wanted.keys), ("value", False, wanted.values)):
         if known is not None:
-            found, unknown = schema_faults(records, 0, header.record_count, of_keys, known, MOST_TOLD)
+            found, unknown = schema_faults(records, 0, header.record_count, of_keys, known, MOST_RECORD_ERRORS)
             only_unknown = only_unknown and unknown
             faults += ((number, _text(part, wanted.topic, schema_id)) for number, schema_id in found)
     if not faults:
         return None
-    faults = sorted(faults, key=lambda fault: fault[0])[:MOST_TOLD]
+    faults = sorted(faults, key=lambda fault: fault[0])[:MOST_RECORD_ERRORS]
     return (UnknownSchemaError if only_unknown else InvalidRecordsError)(faults[0][1], tuple(faults))
 
 
@@ -194,11 +194,11 @@ def _document(data: bytes | None) -> dict[str, Any]:
     return document
 
 
-STALE_S = 10.0
+STALE_SECONDS = 10.0
 _READ_TIMEOUT_SECONDS = 5.0
 _NO_TOPIC_TIMEOUT_SECONDS = 1.0
 """The topic may have just been created, and its metadata not yet be here."""
-_PAUSE_S = 0.05
+_PAUSE_SECONDS = 0.05
 _FETCH_BYTES = 256 << 10
 """Size of one fetch."""
 _LIMITS = OpeningLimits(max_bytes=16 << 20, max_records=10_000)
@@ -231,8 +231,8 @@ class RegisteredSchemas:
         return self._known.of(subject)
 
     def keep_fresh(self) -> None:
-        """Reads the topic in the background if the last read is older than STALE_S."""
-        stale = self._read_at is not None and self._loop.time() - self._read_at > STALE_S
+        """Reads the topic in the background if the last read is older than STALE_SECONDS."""
+        stale = self._read_at is not None and self._loop.time() - self._read_at > STALE_SECONDS
         if stale and (self._refresh is None or self._refresh.done()):
             self._refresh = self._loop.create_task(self._refresh_once())
 
@@ -253,7 +253,7 @@ class RegisteredSchemas:
                     problem = str(error)
                 if self._loop.time() >= give_up_at:
                     raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"the schemas cannot be read now: {problem}")
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(_PAUSE_SECONDS)
 
     def close(self) -> None:
         if self._refresh is not None:
@@ -264,7 +264,7 @@ class RegisteredSchemas:
             await self.catch_up()
         except KafkaError as error:
             _log.warning("schemas_not_read error=%s", error.message)
-            self._read_at = self._loop.time()  # the next attempt comes after STALE_S
+            self._read_at = self._loop.time()  # the next attempt comes after STALE_SECONDS
 
     async def _read_on(self) -> bool:
         """Reads to the end; False if there is no such topic."""

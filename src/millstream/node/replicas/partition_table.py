@@ -1,11 +1,21 @@
 """The partitions of which this node has a replica, by topic name or topic id as on the wire."""
 
 from collections.abc import Iterator
+from typing import Protocol
 from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.metadata.image import PartitionState
 from millstream.node.replicas.local_partition import TopicTraffic
 from millstream.node.replicas.partition import Partition
+
+
+class PartitionDirectory(Protocol):
+    """All partitions of the cluster, as the metadata has them."""
+
+    def state_in_metadata(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
+        """The state of a partition without a replica on this node; None if there is no such partition."""
+        ...
 
 
 class PartitionTable:

@@ -2,7 +2,8 @@
 
 Many requests may be in flight; responses come in their order. Every failure is an OSError: ConnectionRefusedError when
 no process listens at the address, TimeoutError when no response came in time, ConnectionError when the connection
-broke. After the last one it is not known whether the other node received the request."""
+broke. After the last one it is not known whether the other node received the request.
+"""
 
 import asyncio
 import struct
@@ -276,10 +277,10 @@ class _Link:
         frame, self._frame = self._frame, None
         (correlation_id,) = _SIZE.unpack_from(frame)
         if not self._waiting or self._waiting[0][0] != correlation_id:
-            raise ConnectionError(f"an answer to request {correlation_id}, which is not the one waited for")
-        _, answer = self._waiting.popleft()
-        if not answer.done():
-            answer.set_result(frame)
+            raise ConnectionError(f"a response to request {correlation_id}; the next expected response is another")
+        _, response = self._waiting.popleft()
+        if not response.done():
+            response.set_result(frame)
 
     def _fail(self, error: OSError) -> None:
         lost = not self._closed
@@ -294,9 +295,9 @@ class _Link:
         self._transport.close()
         self._unsent.clear()
         waiting, self._waiting = self._waiting, deque()
-        for _, answer in waiting:
-            if not answer.done():
-                answer.set_exception(error or ConnectionError("the connection was closed"))
+        for _, response in waiting:
+            if not response.done():
+                response.set_exception(error or ConnectionError("the connection was closed"))
 
 
 def _skip_response_header(cursor: Cursor, flexible: bool) -> None:

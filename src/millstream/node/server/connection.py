@@ -3,7 +3,8 @@
 Requests are pipelined: each goes to the service when it is complete, also while earlier ones wait (a long poll, an
 fsync). Responses are sent in order. A connection has a budget for each turn of the event loop; more requests that have
 arrived wait until other connections had their turn. Everything is bounded: waiting responses, unsent bytes, the size of
-a frame, the memory for frames that arrive in pieces. Above a limit, the socket is not read."""
+a frame, the memory for frames that arrive in pieces. Above a limit, the socket is not read.
+"""
 
 import logging
 import struct

@@ -1,7 +1,8 @@
 """From a frame to a response: header, version check, decoding, the handler, encoding.
 
 Produce and fetch have their own codecs. A malformed request, or one of an API or version that is not offered, closes
-its connection, as in Kafka. A bug in a handler is logged and closes the connection too: no response would be right."""
+its connection, as in Kafka. A bug in a handler is logged and closes the connection too: no response would be right.
+"""
 
 import asyncio
 import logging

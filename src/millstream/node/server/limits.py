@@ -2,7 +2,8 @@
 
 Request memory: a connection that is idle, or has small requests, holds none of it. A frame that does not fit into one
 read reserves its whole size before its first byte is kept, so frames that have begun can always be finished. A
-connection that finds no room waits, unread. A size is only a claim: memory is allocated as the bytes arrive."""
+connection that finds no room waits, unread. A size is only a claim: memory is allocated as the bytes arrive.
+"""
 
 import logging
 from collections import deque

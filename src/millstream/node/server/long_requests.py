@@ -154,15 +154,15 @@ class Split:
     """Whether repeated rows are left out: the response is far longer than the request."""
 
 
-def _flat(asked: str, answered: str, *key: str, most: int = _ROWS, once: bool = False) -> Split:
-    return Split((Level(asked, answered, key),), most, once)
+def _flat(request_field: str, response_field: str, *key: str, most: int = _ROWS, once: bool = False) -> Split:
+    return Split((Level(request_field, response_field, key),), most, once)
 
 
 def _topics(
-    asked: str, answered: str, *, of: str = "topics", key: str = "name", row: str = "", most: int = _ROWS
+    request_field: str, response_field: str, *, of: str = "topics", key: str = "name", row: str = "", most: int = _ROWS
 ) -> Split:
     """Topics with partitions in them."""
-    return Split((Level("topics", of, (key,)), Level(asked, answered, (row,) if row else ())), most)
+    return Split((Level("topics", of, (key,)), Level(request_field, response_field, (row,) if row else ())), most)
 
 
 _HASHED_ROWS = 25

@@ -2,7 +2,8 @@
 
 Enough for a probe or a scrape (GET and HEAD, no body, no second request), so that a node can be observed on the port
 where it listens. The first four bytes of a method, read as the size of a frame, are larger than any frame may be. By
-that the two protocols are distinguished."""
+that the two protocols are distinguished.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

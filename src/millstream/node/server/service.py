@@ -1,7 +1,8 @@
 """The interface between connections and the broker: a service that responds to frames, now or later (`Pending`).
 
 `HeldRequests` stands in for the service while a node starts: it keeps requests, within limits, until the service is
-ready. So a node can accept connections early and respond to probes."""
+ready. So a node can accept connections early and respond to probes.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

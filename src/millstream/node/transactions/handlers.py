@@ -7,7 +7,6 @@ partitions to its transaction; from version 4 on brokers add or verify partition
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, ProducerIdentity, TopicName, TopicPartition
@@ -44,11 +43,11 @@ from millstream.formats.protocol.wire_types import (
 from millstream.node.coordination.core.expression import Expression
 from millstream.node.coordination.core.state_machine import KnownEpochs
 from millstream.node.groups.coordinator import GROUP_TOPIC, GroupCoordinator
-from millstream.node.metadata.image import MetadataImage, PartitionState
+from millstream.node.metadata.image import MetadataImage
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS, check_topic_name
 from millstream.node.replicas.local_partition import Role
 from millstream.node.replicas.partition import Partition
-from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.replicas.partition_table import PartitionDirectory, PartitionTable
 from millstream.node.server.request import Context
 from millstream.node.transactions.coordinator import ProducerIds, TransactionCoordinator
 from millstream.node.transactions.core.shard import STATES_BY_LABEL, TransactionFilter
@@ -247,12 +246,6 @@ def _rows(topics: _Topics, results: Results) -> list[AddPartitionsToTxnResponseR
         }
         for topic in topics
     ]
-
-
-class PartitionDirectory(Protocol):
-    def state_in_metadata(self, topic: bytes, by_id: bool, index: int) -> PartitionState | None:
-        """The state of a partition without a replica on this node; None if it does not exist."""
-        ...
 
 
 class ProducerHandlers:
