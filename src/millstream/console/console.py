@@ -18,7 +18,7 @@ class Console:
     registry: Registry
     watcher: Watcher
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_WORKERS, "console-work"))
-    """What people ask for runs here, so that one who waits for a cluster that is away keeps nobody else waiting."""
+    """Requests of users run here, so that a request to an unreachable cluster does not block other users."""
 
     def close(self) -> None:
         self.watcher.close()
@@ -39,7 +39,7 @@ def set_console(console: Console | None) -> None:
 
 
 class UserError(Exception):
-    """The text says why, and what to do."""
+    """An error to show to the user: the reason and the next step."""
 
 
 BASE = "/console"
@@ -65,5 +65,5 @@ ENTRIES = (
 
 
 def href(path: str, **query: str) -> str:
-    """The address of a page of the console, for links in cells."""
+    """The URL of a page of the console, for links in tables."""
     return f"{BASE}{path}" + (f"?{urlencode(query)}" if query else "")

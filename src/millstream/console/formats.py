@@ -10,7 +10,7 @@ def count(number: float) -> str:
 
 
 def short_count(number: float) -> str:
-    """1,234,567 is 1.2 M."""
+    """For example 1.2 M for 1,234,567."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= size * 10 or (letter != "k" and abs(number) >= size):
             return f"{number / size:.1f} {letter}"
@@ -42,7 +42,7 @@ def ago(milliseconds_ago: float) -> str:
 
 
 def clock(at: float) -> str:
-    """Seconds since 1970 as a time of day, here."""
+    """Seconds since 1970 as a local time of day."""
     return datetime.fromtimestamp(at).strftime("%H:%M:%S")
 
 

@@ -35,7 +35,7 @@ _HEAD = f"""
 <link rel="stylesheet" href="{BASE}/assets/console.css">
 <script defer src="{BASE}/assets/console.js"></script>
 """
-# Only the browser knows what "as the system has it" is now. It remembers what was chosen; we show it.
+# Only the browser knows the theme of the system. It also stores the choice of the user, in a cookie.
 _SWITCH_THEME = f"""() => {{
     const dark = !document.body.classList.contains("body--dark");
     const name = dark ? "dark" : "light";
@@ -54,7 +54,7 @@ _log = logging.getLogger("millstream.console")
 
 
 class Frame:
-    """One open page, and what it shares with others. `parameters` are those of its address."""
+    """One open page. `parameters` are those of its URL."""
 
     def __init__(self, console: Console, entry: Entry, parameters: Mapping[str, str], theme: str) -> None:
         self.console = console
@@ -73,18 +73,18 @@ class Frame:
         return self.console.watcher.snapshot
 
     def live(self, show: Callable[[Snapshot], None]) -> None:
-        """Calls `show` now, and again whenever the cluster was looked at."""
+        """Calls `show` now and after each poll of the cluster."""
         self._callbacks.append(show)
         show(self.snapshot)
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What waits for the cluster runs in a thread, so that pages stay alive."""
+        """Runs blocking work in a thread, so that pages stay responsive."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.console.workers, partial(work, *args, **kwargs))
 
     @contextmanager
     def reporting(self, what: str) -> Iterator[None]:
-        """What goes wrong inside is told in the banner, as a sentence; a mistake of ours by a number for the log."""
+        """Shows errors of the block in the banner; for internal errors, a number to find in the log."""
         try:
             yield
         except asyncio.CancelledError:
@@ -101,16 +101,16 @@ class Frame:
         self._banner.set_visibility(True)
 
     def notify(self, text: str) -> None:
-        """A short note that goes by itself."""
+        """Shows a short notification."""
         with self._client:
             ui.notify(text, type="positive", position="bottom-right", timeout=4000)
 
     def poll_now(self) -> None:
-        """After a change: look at the cluster at once."""
+        """Polls the cluster at once, after a change."""
         self.console.watcher.poll_soon()
 
     async def confirm(self, title: str, names: Sequence[str], *, action: str, more: str = "") -> bool:
-        """Asks once, naming what will go. Enter does not agree by accident: the safe button has the focus."""
+        """Asks for confirmation and lists what will be deleted. The focus is on Cancel, so Enter does not confirm."""
         with self._client, ui.dialog() as dialog, ui.card().classes("ms-dialog"):
             ui.label(title).classes("ms-dialog-title")
             with ui.element("ul").classes("ms-names"):
@@ -131,7 +131,7 @@ class Frame:
         dialog.delete()
         return bool(agreed)
 
-    # Laying out
+    # Layout
 
     def _lay_out(self, theme: str) -> None:
         ui.add_head_html(_HEAD)
@@ -201,7 +201,7 @@ class Frame:
         dialog.on("hide", dialog.delete)
         dialog.open()
 
-    # Staying up to date
+    # Updates
 
     def _refresh(self) -> None:
         snapshot = self.snapshot
@@ -238,7 +238,7 @@ def go(path: str, **query: str) -> None:
 
 
 def console_page(path: str, *, title: str = "", within: str | None = None) -> Callable[[Callable[[Frame], Any]], Any]:
-    """Makes a function a page. `within` is the path of the navigation's entry it belongs to, by default its own."""
+    """Decorator that makes a function a page. `within` is the path of its navigation entry, by default its own."""
     entry = next(each for each in ENTRIES if each.path == (within or path))
 
     def decorate(build: Callable[[Frame], Any]) -> Any:

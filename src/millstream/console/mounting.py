@@ -24,7 +24,7 @@ from millstream.registry.registry import Registry
 _POLICY = "; ".join(
     (
         "default-src 'self'",
-        # NiceGUI's page has its elements in an inline script, and Vue compiles templates in the browser.
+        # NiceGUI needs inline scripts, and Vue compiles templates in the browser.
         "script-src 'self' 'unsafe-inline' 'unsafe-eval'",
         "style-src 'self' 'unsafe-inline'",
         "img-src 'self' data:",
@@ -47,7 +47,7 @@ _log = logging.getLogger("millstream.console")
 
 
 class ConsoleMount:
-    """Serves what lies below /console, for one gateway. `close` when that ends, after its event loop did."""
+    """Serves /console for one gateway. Call `close` after the event loop of the gateway has ended."""
 
     def __init__(self, cluster: Cluster, registry: Registry) -> None:
         self._console = Console(cluster, registry, Watcher(cluster))
@@ -61,7 +61,7 @@ class ConsoleMount:
 
     @contextlib.asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """Around the event loop's life: what NiceGUI began there ends there."""
+        """Shuts NiceGUI down in its event loop."""
         try:
             yield
         finally:
@@ -78,14 +78,14 @@ class ConsoleMount:
             _taken.release()
 
     async def _started(self) -> ASGIApp:
-        """Begins at the first request; others that come meanwhile wait for the same."""
+        """Starts the app at the first request. Concurrent requests wait for the same start."""
         if self._starting is None:
             self._starting = asyncio.ensure_future(self._start())
         return await asyncio.shield(self._starting)
 
     async def _start(self) -> ASGIApp:
         if not self._has_taken and not _taken.acquire(blocking=False):
-            self._starting = None  # by the next request it may be free
+            self._starting = None  # it may be free at the next request
             return _Unavailable(
                 "another gateway in this process already serves the console",
                 "run each gateway in a separate process: millstream gateway --bootstrap HOST:PORT",
@@ -109,7 +109,7 @@ class ConsoleMount:
 
 
 def _load() -> tuple[ASGIApp, Callable[[], Awaitable[None]]]:
-    # Nothing of the console is kept on disk; NiceGUI would look for its storage where the process was started.
+    # The console stores nothing on disk. Without this, NiceGUI would use the working directory.
     os.environ.setdefault("NICEGUI_STORAGE_PATH", os.devnull)
     from millstream.console import nicegui_app
 

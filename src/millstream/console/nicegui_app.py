@@ -23,8 +23,8 @@ _PAGES = (
 """Each module registers its page when it is imported."""
 _loaded = False
 RECONNECT_TIMEOUT_S = 60.0
-"""How long a page may be cut off, or its browser be too busy to respond, before the gateway forgets the page. It is
-then loaded again, and what was typed in a dialog is lost. NiceGUI waits 0.4 of this for the response to a ping."""
+"""How long a page may be disconnected before the gateway drops it. The page is then loaded again, and the input of open
+dialogs is lost. NiceGUI waits 0.4 of this for the response to a ping."""
 
 
 def load() -> ASGIApp:
@@ -53,7 +53,7 @@ def _configure() -> None:
         favicon=_ASSETS / "millstream.svg",
         dark=None,
         language="en-US",
-        binding_refresh_interval=None,  # nothing is bound here: pages are told what changed
+        binding_refresh_interval=None,  # bindings are not used
         reconnect_timeout=RECONNECT_TIMEOUT_S,
         message_history_length=500,
         tailwind=False,
@@ -63,7 +63,7 @@ def _configure() -> None:
         cache_control_directives="public, max-age=31536000, immutable",
         markdown=False,
     )
-    # Access to the gateway is checked before anything comes here; no page of another site is to be told otherwise.
+    # The gateway has already checked the access. Pages of other sites get no CORS headers.
     core.sio.eio.cors_allowed_origins = []
     app.add_middleware(GZipMiddleware)
     app.add_middleware(SetCacheControlMiddleware)
@@ -72,6 +72,6 @@ def _configure() -> None:
 
 
 def _show_page_error(error: Exception) -> None:
-    """What a page shows that could not be made: no stack trace, which is in the log."""
+    """Shown instead of a page that failed. The stack trace is in the log."""
     ui.label("This page cannot be shown")
     ui.label("Internal error in the console. See the gateway's log for the reason. Reload the page to try again.")

@@ -10,7 +10,7 @@ from nicegui import events, ui
 
 Row = Mapping[str, Any]
 _PAGE_SIZES = [25, 50, 100, 250]
-# Values come into these as data, never as part of the template.
+# Values are passed as data and never become part of the template.
 _LINK_CELL = """
 <q-td :props="props"><a v-if="props.row._href" :href="props.row._href" class="ms-row-link">{{ props.value }}</a>
 <span v-else>{{ props.value }}</span></q-td>
@@ -30,7 +30,7 @@ _CELLS = {"nowrap": _NOWRAP_CELL, "link": _LINK_CELL, "badge": _BADGE_CELL, "bar
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`show` turns a value into text; sorting goes by the value. `cell`: text, mono, nowrap, link, badge or bar.
+    """`show` formats a value; sorting uses the value. `cell`: text, mono, nowrap, link, badge or bar.
 
     A row may have `_href` for its links, `_tones` (good, warn, bad, dim, info) and `_bars` (percent) by column.
     """
@@ -44,7 +44,7 @@ class Column:
 
 
 class DataTable:
-    """Rows are given whole by `update`, as often as one likes; `key` is the column that tells them apart."""
+    """`update` replaces all rows. `key` is the column that identifies a row."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class DataTable:
 
 
 def _sortable(value: Any) -> tuple[int, float, str]:
-    """Numbers before text, nothing before both; numbers by size."""
+    """A sort key: missing values, then numbers, then text."""
     if value is None:
         return 0, 0.0, ""
     if isinstance(value, (int, float)):

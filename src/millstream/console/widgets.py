@@ -13,7 +13,7 @@ from nicegui import ui
 
 from millstream.console.tables import DataTable
 
-# Values come into these as data, never as part of the template.
+# Values are passed as data and never become part of the template.
 _PICK_CELL = """
 <q-td :props="props"><a href="#" class="ms-row-link ms-mono"
 @click.prevent.stop="$parent.$emit('pick', props.row._key)">{{ props.value }}</a></q-td>
@@ -24,19 +24,19 @@ _SEND = "(event) => emit(millstreamTyped(event.target))"
 
 
 def link_column(table: DataTable, column: str, pick: Callable[[str], Any]) -> None:
-    """Makes a column links, for the mouse and for keys, that call `pick` with the row's key."""
+    """Makes the cells of a column links that call `pick` with the key of the row."""
     table.table.add_slot(f"body-cell-{column}", _PICK_CELL)
     table.table.on("pick", lambda event: pick(str(event.args)))
 
 
 def wrap_column(table: DataTable, column: str) -> None:
-    """A column of help texts: smaller, and on as many lines as it takes."""
+    """Shows a column of long texts in small print, with line breaks."""
     table.table.add_slot(f"body-cell-{column}", _SOFT_CELL)
 
 
 @contextmanager
 def dialog(title: str, *, wide: bool = False, test_id: str = "") -> Iterator[ui.dialog]:
-    """One that is gone when it is closed. What is made inside is its body; open it afterwards."""
+    """A dialog that is deleted when closed. The block makes its body; call `open` afterwards."""
     with ui.dialog() as box, ui.card().classes("ms-dialog" + (" ms-wide-dialog" if wide else "")) as card:
         if test_id:
             card.props["data-testid"] = test_id
@@ -46,18 +46,18 @@ def dialog(title: str, *, wide: bool = False, test_id: str = "") -> Iterator[ui.
 
 
 class FormValues:
-    """What the text fields of a form showed when it was sent."""
+    """The values of the text fields when a form was sent."""
 
     def __init__(self, shown: Any = None) -> None:
         self._shown = shown if isinstance(shown, dict) else {}
 
     def text(self, field: Any) -> str:
-        """What the field showed. A field that is not one of text (a choice) has the value that was chosen."""
+        """The text of a field. For a selection, the selected value."""
         shown = self._shown.get(field.html_id)
         return str(shown) if shown is not None else str(field.value or "")
 
     def number(self, field: Any) -> int | None:
-        """A whole number; None if it is none."""
+        """The whole number in a field; None if it is not a number."""
         try:
             return int(self.text(field))
         except ValueError:
@@ -65,22 +65,22 @@ class FormValues:
 
 
 def send_form(button: ui.button, act: Callable[[FormValues], Awaitable[None]]) -> ui.button:
-    """A click calls `act` with what the fields show that are in the same dialog or card."""
+    """A click calls `act` with the values of the fields in the same dialog or card."""
     return button.on("click", lambda event: act(FormValues(event.args)), js_handler=_SEND)
 
 
 def send_form_on_enter(field: ui.input, act: Callable[[FormValues], Awaitable[None]]) -> ui.input:
-    """Enter in a field does what the form's button does."""
+    """Enter in the field sends the form."""
     return field.on("keydown.enter", lambda event: act(FormValues(event.args)), js_handler=_SEND)
 
 
 def number_input(label: str, value: int, least: int, most: int) -> ui.input:
-    """A field for a whole number. Unlike `ui.number` it is not corrected by the gateway while a person types in it."""
+    """A field for a whole number. Unlike `ui.number`, the gateway does not change it while the user types."""
     return ui.input(label, value=str(value)).props(f"type=number min={least} max={most} step=1 outlined dense")
 
 
 def fill_if_empty(field: ui.input, text: str) -> None:
-    """Puts a text into a field if nothing was typed there. Decided in the browser, which alone knows."""
+    """Fills in an empty field. The browser decides, because only it knows the current input."""
     wanted = json.dumps(text).replace("<", "\\u003c")
     ui.run_javascript(
         f"{{ const field = getElement({field.id}); if (!field.inputValue) field.inputValue = {wanted}; }}"
@@ -88,10 +88,9 @@ def fill_if_empty(field: ui.input, text: str) -> None:
 
 
 class FieldErrors:
-    """Says in a dialog what is wrong with what was typed, one line for each field; empty if nothing is wrong.
+    """Errors of the fields of a dialog, one line per field.
 
-    A complaint about one field stays while another field is changed: it is gone when its own field is right, or when
-    the form is sent again.
+    The error of a field stays until that field is correct or the form is sent again.
     """
 
     def __init__(self) -> None:
@@ -100,14 +99,14 @@ class FieldErrors:
         self._update()
 
     def show(self, text: str, about: str = "") -> None:
-        """Replaces what was said about the same field. An empty text takes it back."""
+        """Sets the error of a field. An empty text removes it."""
         self._about.pop(about, None)
         if text:
             self._about[about] = text
         self._update()
 
     def show_all(self, texts: Mapping[str, str]) -> None:
-        """All that is wrong, by field; what was said before is taken back."""
+        """Sets all errors, by field."""
         self._about = dict(texts)
         self._update()
 
@@ -120,17 +119,17 @@ class FieldErrors:
 
 
 class LiveSelect(ui.select):
-    """A choice whose options may change while a person chooses.
+    """A selection whose options may change while it is open.
 
-    The browser sends the number of an option in the list that it shows. That list may be older than the gateway's, so
-    the number may belong to another option by now. Here the text counts, which is what the person saw.
+    The browser sends the index of an option in its list, which may be older than the list of the gateway. So the option
+    is found by its text instead.
     """
 
     def _event_args_to_value(self, e: Any) -> Any:
         if not isinstance(e.args, dict):
             return super()._event_args_to_value(e)
         shown = e.args.get("label")
-        # An option that is gone cannot be chosen any more: the choice stays as it was.
+        # A removed option cannot be selected; the selection does not change.
         return self._values[self._labels.index(shown)] if shown in self._labels else self.value
 
 
@@ -147,13 +146,13 @@ def card(title: str, *, note: str = "", classes: str = "") -> Iterator[ui.elemen
 
 @contextmanager
 def grid(columns: str = "auto") -> Iterator[ui.element]:
-    """Cards side by side: auto, two or three to a row; on a narrow screen one below the other."""
+    """Cards in rows: auto, two or three per row; on a narrow screen, one per row."""
     with ui.element("div").classes(f"ms-grid ms-grid-{columns}") as box:
         yield box
 
 
 class Stat:
-    """A big number with a word below."""
+    """A large number with a label."""
 
     def __init__(self, word: str, *, test_id: str = "") -> None:
         with ui.element("div").classes("ms-stat") as self._box:
@@ -169,7 +168,7 @@ class Stat:
 
 @contextmanager
 def heading(title: str, subtitle: str = "") -> Iterator[ui.element]:
-    """The page's heading; what is made inside (buttons) stands at its right."""
+    """The heading of a page. The block makes the buttons at its right."""
     with ui.element("div").classes("ms-heading"):
         with ui.element("div"):
             with ui.element("h1").classes("ms-title").props("data-testid=page-title"):
@@ -183,10 +182,10 @@ def heading(title: str, subtitle: str = "") -> Iterator[ui.element]:
 COLOURS = ("#3b82f6", "#f59e0b", "#10b981", "#ef4444", "#8b5cf6", "#06b6d4", "#ec4899", "#84cc16")
 _INK = "#8a94a6"
 _LINE = "rgba(138,148,166,0.22)"
-# Drawn on the canvas, not as HTML: names from the cluster stay text.
+# Drawn on the canvas, not as HTML, so names from the cluster stay text.
 _TOOLTIP = {"trigger": "axis", "renderMode": "richText", "confine": True}
 
-# The same for every chart, and no part of it comes from the cluster.
+# A constant; no part of it comes from the cluster.
 _SHORT_NUMBERS = (
     "v => v >= 1e9 ? v / 1e9 + ' G' : v >= 1e6 ? v / 1e6 + ' M' : v >= 1e4 ? v / 1e3 + ' k' : v.toLocaleString('en')"
 )

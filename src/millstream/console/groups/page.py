@@ -28,7 +28,7 @@ class Wording:
     noun: str
     page: str
     offset: str
-    """What is deleted of each partition."""
+    """What is deleted for each partition."""
 
 
 GROUP = Wording("group", "/groups", "its offset in")
@@ -53,7 +53,7 @@ class GroupHead:
         self._gone = ui.label("").classes("ms-badge ms-warn").props("data-testid=gone")
 
     def find(self, snapshot: Snapshot) -> Group | None:
-        """The group, if it is there; where it is not, the page says so."""
+        """The group, or None; then the page says that it does not exist."""
         group = snapshot.groups.get(self._name)
         gone = group is None and snapshot.groups_known
         self._gone.set_visibility(gone)
@@ -63,7 +63,7 @@ class GroupHead:
         return group
 
     def lags(self, snapshot: Snapshot) -> Points:
-        """For a chart."""
+        """The lag over time, for the chart."""
         series = self._frame.console.watcher.history.lags.get(self._name)
         return series.points(snapshot.at - _WINDOW_S) if series is not None else ()
 
@@ -239,7 +239,7 @@ _HINTS = {
 def open_reset_dialog(frame: Frame, group: Group) -> None:
     topics = sorted({topic_partition.topic for topic_partition in group.offsets})
     moves: list[OffsetMove] = []
-    asked = 0  # a preview that something was changed after is not shown
+    asked = 0  # a preview is dropped if the form changed meanwhile
     with ui.dialog() as dialog, ui.card().classes("ms-dialog").style("width: 760px").props("data-testid=reset"):
         ui.label(f"Move offsets of {group.name}").classes("ms-dialog-title")
         if group.members:

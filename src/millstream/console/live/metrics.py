@@ -22,7 +22,7 @@ _LARGEST_PAGE = 16 << 20
 
 
 class MetricsError(Exception):
-    """No metrics from this broker now. `is_no_page`: it seems to have none, rather than to be away."""
+    """No metrics from this broker. `is_no_page`: it has no such page, so it is not unreachable."""
 
     def __init__(self, text: str, *, is_no_page: bool = True) -> None:
         super().__init__(text)
@@ -36,7 +36,7 @@ class Sample(NamedTuple):
 
 
 def fetch_metrics(host: str, port: int, subjects: Sequence[str], timeout_s: float) -> list[Sample]:
-    """Those of some subjects: all of them would be thousands of lines, every second."""
+    """Fetches the metrics of some subjects. All of them would be thousands of lines per second."""
     chosen = "&".join(f"collect[]={subject}" for subject in subjects)
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
@@ -54,7 +54,7 @@ def fetch_metrics(host: str, port: int, subjects: Sequence[str], timeout_s: floa
 
 
 def parse(text: str) -> Iterator[Sample]:
-    """Prometheus' text format; lines that are something else are left out."""
+    """Parses Prometheus' text format. Other lines are skipped."""
     for line in text.splitlines():
         found = None if line.startswith("#") else _SAMPLE.match(line)
         if found is None:
@@ -73,7 +73,7 @@ def _unescape(text: str) -> str:
 
 _TIMEOUT_S = 0.9
 _AGAIN_AFTER_S = 10.0
-"""A broker that has no such page is asked again only so often."""
+"""Retry interval for a broker without a metrics page."""
 BYTES_IN = "millstream_topic_received_bytes_total"
 BYTES_OUT = "millstream_topic_sent_bytes_total"
 _ACQUIRED = "millstream_share_group_acquired_records"
@@ -85,7 +85,7 @@ class _Page:
     at: float
     sums: Mapping[str, float]
     buckets: Mapping[str, Mapping[float, float]]
-    """By API: how many requests took at most so many seconds."""
+    """By API: cumulative request counts by duration in seconds."""
 
 
 class BrokerRates:
@@ -94,7 +94,7 @@ class BrokerRates:
         self._absent: dict[str, float] = {}
 
     def read(self, broker: Broker) -> dict[str, float] | None:
-        """Numbers by name, of the time since the last look; None if this broker has none."""
+        """Rates by name since the last poll; None if this broker has no metrics."""
         now = time.monotonic()
         if now < self._absent.get(broker.address, 0.0):
             return None
@@ -110,7 +110,7 @@ class BrokerRates:
 
 
 def read_acquired(broker: Broker) -> dict[str, dict[TopicPartition, int]]:
-    """Records that members of share groups hold now, of partitions that this broker leads; by group."""
+    """Records in flight of share groups on the partitions that this broker leads, by group."""
     found: dict[str, dict[TopicPartition, int]] = {}
     try:
         samples = fetch_metrics(broker.host, broker.port, ("groups",), _TIMEOUT_S)
@@ -145,7 +145,7 @@ def _between(before: _Page, after: _Page) -> dict[str, float]:
     for name, total in (("bytes_in", BYTES_IN), ("bytes_out", BYTES_OUT)):
         if total in after.sums:
             found[name] = max(0.0, after.sums[total] - before.sums.get(total, 0.0)) / span
-    # Of Produce only: a Fetch takes as long as its caller wants to wait.
+    # Only Produce: the duration of a Fetch is chosen by the client.
     counts = {
         bound: max(0.0, count - before.buckets.get("produce", {}).get(bound, 0.0))
         for bound, count in after.buckets.get("produce", {}).items()
@@ -158,7 +158,7 @@ def _between(before: _Page, after: _Page) -> dict[str, float]:
 
 
 def quantile(cumulative: Mapping[float, float], share: float) -> float | None:
-    """As Prometheus' histogram_quantile does: within a bucket, evenly."""
+    """Interpolates within a bucket, as Prometheus' histogram_quantile does."""
     bounds = sorted(cumulative)
     if not bounds or cumulative[bounds[-1]] <= 0:
         return None
@@ -191,7 +191,7 @@ class Series:
             return
         self._times.append(at)
         self._values.append(value)
-        if len(self._times) > self._kept * 5 // 4:  # not one by one: that would move all of them each time
+        if len(self._times) > self._kept * 5 // 4:  # in larger steps, because each deletion moves all values
             cut = len(self._times) - self._kept
             del self._times[:cut]
             del self._values[:cut]
@@ -207,7 +207,7 @@ class Series:
 
 _RATE_OVER_S = 5.0
 _PACE_OVER_S = 20.0
-"""Commits come in steps, those of Spark's batches in large ones."""
+"""Window of the commit rate: commits come in steps, those of Spark in large ones."""
 _MOST_GROUPS = 2000
 
 
@@ -221,24 +221,24 @@ class History:
         self.topics: dict[str, Series] = {}
         """Records per second into each topic."""
         self.lags: dict[str, Series] = {}
-        """Of each group."""
+        """Lag of each group."""
         self.paces: dict[str, float] = {}
         """Records per second that each group commits, over the last seconds."""
         self.moved_at: dict[str, float] = {}
-        """When a group was last seen to have moved on."""
+        """When the offsets of a group last moved."""
         self._read: dict[str, deque[tuple[float, int]]] = {}
         self._ends: deque[tuple[float, Mapping[str, int]]] = deque()
         self._known: dict[TopicPartition, int] = {}
 
     def note_ends(self, now: float, ends: Mapping[TopicPartition, int], topics: Mapping[str, Topic]) -> None:
-        """A partition whose leader is silent keeps the end it had: it takes no records either."""
+        """Adds end offsets. A partition whose leader does not respond keeps its last end offset."""
         self._known.update(ends)
         totals: dict[str, int] = {}
         for topic in topics.values():
             known = [
                 self._known[each.topic_partition] for each in topic.partitions if each.topic_partition in self._known
             ]
-            if len(known) == len(topic.partitions):  # or else the rest, once known, would look like a burst
+            if len(known) == len(topic.partitions):  # otherwise the missing ones would look like a burst later
                 totals[topic.name] = sum(known)
         for topic_partition in [
             topic_partition for topic_partition in self._known if topic_partition.topic not in topics
@@ -249,7 +249,7 @@ class History:
             self._ends.popleft()
 
     def rates(self, now: float) -> dict[str, float]:
-        """Records per second over the last few seconds; a topic made anew begins at nothing."""
+        """Records per second over the last few seconds; 0 for a topic that was created again."""
         if len(self._ends) < 2:
             return {}
         then, before = self._ends[0]
@@ -299,7 +299,7 @@ class History:
                 kept.pop(name, None)
 
     def _last_rates(self) -> dict[str, float]:
-        """Between the last two looks, for the chart: an average would smear what happened."""
+        """Rates between the last two polls, for the chart. An average would hide short changes."""
         (then, before), (now, after) = self._ends[-2], self._ends[-1]
         span = max(0.001, now - then)
         return {name: max(0.0, (total - before[name]) / span) for name, total in after.items() if name in before}

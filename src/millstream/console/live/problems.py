@@ -30,7 +30,7 @@ class Problem:
 
 
 def broker_state(snapshot: Snapshot, broker: Broker) -> tuple[str, str]:
-    """In a few words, and the tone to show them in."""
+    """The state of a broker in a few words, and its colour."""
     if failed := snapshot.failed_directories.get(broker.id):
         return f"disk offline: {', '.join(failed)}", "bad"
     if broker.error:
@@ -42,7 +42,7 @@ def broker_state(snapshot: Snapshot, broker: Broker) -> tuple[str, str]:
 
 
 def problems_of(snapshot: Snapshot) -> list[Problem]:
-    """The worst first."""
+    """All problems, the most severe first."""
     if not snapshot.number:
         return []
     found = [
@@ -174,7 +174,7 @@ def _disks(snapshot: Snapshot) -> Iterator[Problem]:
 def _leaders(snapshot: Snapshot) -> Iterator[Problem]:
     up = [broker.id for broker in snapshot.brokers if broker.is_up]
     if len(up) < len(snapshot.brokers) or len(up) < 2:
-        return  # a broker that is down leads nothing; that is said already
+        return  # a broker that is down leads nothing, and is reported already
     counts = dict.fromkeys(up, 0)
     for each in snapshot.partitions:
         if each.leader in counts:

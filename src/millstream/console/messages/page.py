@@ -150,7 +150,7 @@ class _Messages:
             self._go = ui.button("Show", icon="search").props("unelevated no-caps data-testid=show")
             send_form(self._go, self._ask_typed)
 
-    # What can be asked
+    # The form
 
     def _offer_topics(self) -> None:
         names = [name for name in self._frame.snapshot.topics if not name.startswith("__")]
@@ -211,7 +211,7 @@ class _Messages:
             count=int(self._count.value or 50),
         )
 
-    # Asking
+    # Reading
 
     async def _ask(self) -> None:
         await self._ask_typed(FormValues())
@@ -263,7 +263,7 @@ class _Messages:
         finally:
             self._go.props(remove="loading")
         if asked != self._asked:
-            return  # something else was asked for meanwhile
+            return  # another query was started meanwhile
         self._rest = rest
         self._table.append(lines)
         self._status.set_text(self._outcome(page))
@@ -343,7 +343,7 @@ class _Messages:
 
 
 def zone_of(told: Any) -> tzinfo:
-    """The reader's time zone as the browser tells it: by name where that is known here, else by its offset now."""
+    """The time zone of the browser: by name if it is known here, else by its current offset."""
     name, minutes = told if isinstance(told, list) and len(told) == 2 else ("", 0)
     try:
         return ZoneInfo(str(name))
@@ -353,7 +353,7 @@ def zone_of(told: Any) -> tzinfo:
 
 
 def open_writing(frame: Frame, topic: str, partitions: int, written: Callable[[], Any]) -> None:
-    """`written` is called after a record was written; the dialog stays, for the next one."""
+    """Opens the dialog. `written` is called after each record; the dialog stays open."""
     _Writing(frame, topic, partitions, written)
 
 
@@ -403,7 +403,7 @@ class _Writing:
     async def _write(self, typed: FormValues) -> None:
         try:
             key_form = str(self._key_form.value)
-            # An empty line under "text" is how most people say that there is no key.
+            # An empty text key means no key.
             key_text = typed.text(self._key)
             key = None if key_form == TEXT and not key_text else parse_bytes(key_text, key_form, "key")
             value = parse_bytes(typed.text(self._value), str(self._value_form.value), "value")

@@ -20,7 +20,7 @@ from millstream.registry.decoding import Decoded
 
 Decode = Callable[[bytes | None], Decoded]
 Step = str | int | None
-"""A name, an index, or every one of a list."""
+"""A name, an index, or None for all items of a list."""
 
 ANYWHERE, IN_KEY, IN_VALUE, IN_HEADERS = "anywhere", "key", "value", "headers"
 SEARCH_PARTS = (ANYWHERE, IN_KEY, IN_VALUE, IN_HEADERS)
@@ -40,17 +40,17 @@ _ORDERINGS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class FilterError(ValueError):
-    """The text is no comparison; it says how one is written."""
+    """The text is not a valid comparison. The message shows the syntax."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldIs:
-    """A comparison with what is found at a path; true if any of what the path leads to fulfils it."""
+    """A comparison with the values at a path; true if any of them matches."""
 
     path: tuple[Step, ...]
     sign: str
     wanted: Any
-    """A JSON value, where the text was one; else the text."""
+    """A JSON value if the text is one, else the text."""
     wanted_text: str
 
     def holds(self, document: Any) -> bool:
@@ -70,14 +70,14 @@ class FieldIs:
         return False
 
     def _equal(self, found: Any) -> bool:
-        # 17 finds the number and the text "17": who looks for an id seldom knows how it is written.
+        # 17 matches the number and the text "17", because users often do not know the type of an id.
         return bool(found == self.wanted and isinstance(found, bool) == isinstance(self.wanted, bool)) or (
             isinstance(found, str) and found == self.wanted_text
         )
 
 
 def parse_field(text: str) -> FieldIs | None:
-    """None for an empty text."""
+    """Parses a comparison; None for an empty text."""
     if not text.strip():
         return None
     if len(text) > _LONGEST:
@@ -118,7 +118,7 @@ def _parse_path(text: str) -> tuple[Step, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """Called with a record, says whether it is to be shown. Decodes only where the bytes alone cannot tell."""
+    """Whether a record matches. It decodes the record only if the bytes are not enough."""
 
     decode: Decode
     text: str = ""
@@ -192,7 +192,7 @@ _HELP = "enter a time such as 2026-01-31 12:00, a time of day such as 12:00, @mi
 
 
 class PositionError(ValueError):
-    """The text is no position; it says how one is written."""
+    """The text is not a valid position. The message shows the syntax."""
 
 
 def parse_offset(text: str) -> int:
@@ -203,7 +203,7 @@ def parse_offset(text: str) -> int:
 
 
 def parse_moment(text: str, zone: tzinfo, now: datetime) -> int:
-    """Milliseconds since 1970. Times without a zone are in the reader's; `now` is what ages count from."""
+    """Milliseconds since 1970. Times without a zone are in `zone`; ages are relative to `now`."""
     text = text.strip()
     with contextlib.suppress(ValueError, OverflowError):
         return _milliseconds(now - parse_duration(text.removesuffix(" ago")))
@@ -221,7 +221,7 @@ def parse_moment(text: str, zone: tzinfo, now: datetime) -> int:
 
 
 def shown_moment(timestamp_ms: int, zone: tzinfo) -> str:
-    """A record's time to the millisecond, in the reader's zone; nothing if the record has none."""
+    """The timestamp of a record in `zone`, with milliseconds; a dash if it has none."""
     if timestamp_ms < 0:
         return "–"
     try:
@@ -247,7 +247,7 @@ class Query:
     topic: str
     mode: str = NEWEST
     at: str = ""
-    """The offset or time, as it was typed."""
+    """The offset or time as entered."""
     partition: int | None = None
     text: str = ""
     search_in: str = ANYWHERE
@@ -259,12 +259,12 @@ class Query:
         return self.mode == NEWEST
 
     def filter(self, decode: Decode) -> RecordFilter | None:
-        """ValueError says what was typed wrong."""
+        """The filter; ValueError if the input is not valid."""
         found = RecordFilter(decode, self.text.strip(), self.search_in, parse_field(self.field))
         return found if found else None
 
     def check(self, zone: tzinfo) -> None:
-        """ValueError says what was typed wrong, before anything is asked."""
+        """Checks the input before a request is sent: ValueError."""
         parse_field(self.field)
         if self.mode == OFFSET:
             parse_offset(self.at)
@@ -277,7 +277,7 @@ class Query:
 
 
 def first_page(reader: RecordReader, query: Query, decode: Decode, zone: tzinfo) -> tuple[Page, dict[int, Range]]:
-    """The page, and the ranges that the next one goes on from."""
+    """The first page, and the ranges of the next one."""
     ranges = reader.ranges(query.topic, query._partitions)
     if query.mode == OFFSET:
         offset = parse_offset(query.at)

@@ -27,7 +27,7 @@ _FIRST_CHUNK = 16
 _LARGEST_CHUNK = 8192
 _THREADS = 8
 _OPENING = OpeningLimits(max_bytes=64 << 20, max_records=1_000_000)
-"""Of one batch."""
+"""Limits of one batch."""
 _MOST_HELD = 64 << 20
 """Bytes of the records of one chunk."""
 
@@ -45,7 +45,7 @@ Matches = Callable[[FoundRecord], bool]
 
 
 class ReadLimit:
-    """How much one query may read; whoever reads says so here and stops when it is spent."""
+    """The limit of one query in records, bytes and time. Readers count their work here and stop at the limit."""
 
     def __init__(self, records: int = 200_000, size_bytes: int = 64 << 20, seconds: float = 10.0) -> None:
         self.records = records
@@ -72,27 +72,27 @@ class Range(NamedTuple):
 
 @dataclass(slots=True)
 class Page:
-    """Some records, in the order they were asked for, and where to go on in each partition."""
+    """Records in the order of the query, and the next offset of each partition."""
 
     records: list[FoundRecord]
     following: dict[int, int]
-    """Backwards: the offset before which to go on; forwards: the one to go on from."""
+    """Next offsets. Backwards: continue before it; forwards: continue at it."""
     searched: int
     more: bool
-    """Whether there is something left in that direction."""
+    """Whether there are more records in that direction."""
     stopped_early: bool
-    """The limit was spent before the page was full."""
+    """The limit was reached before the page was full."""
     problems: list[str] = field(default_factory=list)
 
 
 class RecordReader:
-    """Reads one cluster's topics. Blocking and thread safe: for worker threads, never for the event loop."""
+    """Reads topics of a cluster. Blocking and thread-safe; not for the event loop."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def ranges(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, Range]:
-        """What can be read now of each partition, of all or of those named."""
+        """The readable range of each partition, of all or of those given."""
         if partitions is None:
             partitions = range(self._cluster.partitions_of(topic))
         topic_partitions = [TopicPartition(topic, index) for index in partitions]
@@ -134,7 +134,7 @@ class RecordReader:
         return self._page(topic, ranges, count, matches, limit or ReadLimit(), _Forwards)
 
     def one(self, topic: str, partition: int, offset: int) -> FoundRecord | None:
-        """The record at an offset; None if it is not there any more."""
+        """The record at an offset; None if it does not exist any more."""
         page = self.forwards(topic, {partition: Range(offset, offset + 1)}, 1)
         return page.records[0] if page.records else None
 
@@ -179,7 +179,7 @@ class RecordReader:
 
 
 class _PartitionReader(ABC):
-    """One partition from one end of a range to the other, a chunk at a time."""
+    """Reads a range of one partition, in chunks."""
 
     def __init__(
         self, cluster: Cluster, topic_partition: TopicPartition, span: Range, chunk: int, limit: ReadLimit
@@ -189,9 +189,9 @@ class _PartitionReader(ABC):
         self._limit = limit
         self._chunk = chunk
         self._low, self._high = span
-        """What has not been read yet."""
+        """The range not read yet."""
         self._ready: list[FoundRecord] = []
-        """Read and not handed out yet; the next one is the last."""
+        """Records read and not returned yet; the last one is next."""
         self.problem = ""
         self.following = self._edge
 
@@ -205,11 +205,11 @@ class _PartitionReader(ABC):
 
     @abstractmethod
     def _read_on(self) -> list[FoundRecord]:
-        """Reads the next chunk, moves the edge, and returns its records, the next one last."""
+        """Reads the next chunk. Returns its records, the next one last."""
 
     @abstractmethod
     def _passed(self, record: FoundRecord) -> int:
-        """Where to go on after this record was handed out."""
+        """The offset to continue from after this record."""
 
     @property
     def partition(self) -> int:
@@ -229,7 +229,7 @@ class _PartitionReader(ABC):
         return record
 
     def fill(self) -> bool:
-        """Whether there is a next record; reads until there is one, the range ends or the limit is spent."""
+        """Whether there is a next record. Reads until there is one, or the range or the limit ends."""
         while not self._ready and self._low < self._high and not self._limit.spent:
             try:
                 self._ready = self._read_on()
@@ -242,7 +242,7 @@ class _PartitionReader(ABC):
         return bool(self._ready)
 
     def _read(self, start: int, end: int, *, whole: bool) -> tuple[list[FoundRecord], int]:
-        """The records from start to before end, and how far they go; not `whole`: at most one fetch."""
+        """The records from start to before end, and the offset reached; without `whole`, at most one fetch."""
         found: list[FoundRecord] = []
         size = held = 0
         while start < end and held <= _MOST_HELD:
@@ -268,7 +268,7 @@ class _PartitionReader(ABC):
                 except BeyondLimitsError:
                     if whole or not found:
                         raise
-                    following = header.base_offset  # those before are shown; the next chunk says what is wrong
+                    following = header.base_offset  # the records before it are shown; the next chunk reports the error
                     break
                 except KafkaError as error:
                     low, high = header.base_offset, header.last_offset
@@ -283,12 +283,12 @@ class _PartitionReader(ABC):
             if following == start:
                 if fetched.data:
                     raise _damaged(start, "no record batch starts there")
-                break  # it was taken back since the range was asked for
-            start = min(following, end)  # a batch may go on behind the end: the rest of it is the next chunk's
+                break  # it was truncated after the range was read
+            start = min(following, end)  # a batch may extend beyond the end; the rest belongs to the next chunk
             if not whole:
                 break
         self._limit.take(len(found), max(size, held))
-        if found:  # the next chunk is to cost about one fetch
+        if found:  # the next chunk should need about one fetch
             average = max(1, size // len(found))
             self._chunk = max(_FIRST_CHUNK, min(_LARGEST_CHUNK, 2 * self._chunk, FETCH_BYTES // average))
         return found, start
@@ -348,7 +348,7 @@ def _damaged(offset: int, reason: str) -> KafkaError:
 
 
 def _prime(walks: list[_PartitionReader]) -> None:
-    """The first chunk of every partition, several at a time: each is a way to a broker and back."""
+    """Reads the first chunk of all partitions in parallel, because each needs a round trip."""
     if len(walks) > 1:
         with ThreadPoolExecutor(min(_THREADS, len(walks))) as pool:
             for _ in pool.map(_PartitionReader.fill, walks):
@@ -367,12 +367,12 @@ class Step:
     """Oldest first."""
     searched: int
     skipped: int
-    """Offsets that were passed over, of which some may have had no record."""
+    """Number of offsets skipped; some may have had no record."""
     problems: list[str]
 
 
 class RecordTail:
-    """Begins at the ends as they are at the first step. Blocking; for one thread at a time."""
+    """Reads new records, from the end offsets at the first step on. Blocking; for one thread at a time."""
 
     def __init__(
         self,
@@ -392,7 +392,7 @@ class RecordTail:
         if self._positions is None:
             self._positions = {index: span.end for index, span in ranges.items()}
             return Step([], 0, 0, [])
-        # A partition that was added since is read from its beginning; one that lost records from its end, from there.
+        # A new partition is read from its beginning, a truncated one from its new end.
         grown = {
             index: Range(max(span.start, self._positions.get(index, span.start)), span.end)
             for index, span in ranges.items()

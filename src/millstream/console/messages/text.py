@@ -14,11 +14,11 @@ LINE_CHARACTERS = 240
 
 
 PIECE_CHARACTERS = 20_000
-"""Of a value in the details of a record, until more is asked for."""
+"""Of a value in the details dialog, until the user shows all."""
 
 
 WHOLE_CHARACTERS = 2_000_000
-"""A browser can show so much; what is longer is there to be saved."""
+"""The maximum that a browser shows; longer values can be saved."""
 
 
 _HEX_WIDTH = 16
@@ -43,7 +43,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text with the number of characters that were left out."""
+    """Text, and the number of characters left out."""
 
     text: str
     left_out: int = 0
@@ -55,17 +55,17 @@ def kind_label(decoded: Decoded) -> str:
 
 
 def one_line(decoded: Decoded, most: int = LINE_CHARACTERS) -> str:
-    """For a row of a table."""
+    """A value in one line, for a table."""
     if decoded.kind == "null":
         return "null"
-    # What is cut anyway is not written out first: a megabyte of JSON in each of a hundred rows.
+    # Only the visible part is escaped: a row may hold a megabyte of JSON.
     text = decoded.value if isinstance(decoded.value, str) else _dump(decoded.value, indented=False)
     cut = seen(text[: most + 1], in_a_line=True)
     return cut[:most] + "…" if len(text) > most else cut
 
 
 def written_out(decoded: Decoded, most: int = PIECE_CHARACTERS) -> Piece:
-    """For the details of a record: JSON indented, anything else as it is."""
+    """A value for the details dialog: JSON indented, others unchanged."""
     if decoded.kind == "null":
         return Piece("null")
     plain = isinstance(decoded.value, str) and decoded.kind in ("text", "binary")
@@ -74,7 +74,7 @@ def written_out(decoded: Decoded, most: int = PIECE_CHARACTERS) -> Piece:
 
 
 def hexadecimal(data: bytes, most_bytes: int = PIECE_CHARACTERS // 5) -> Piece:
-    """Offsets, bytes and what is printable of them, as hex editors have it."""
+    """A hex dump: offsets, bytes and printable characters."""
     lines = []
     for at in range(0, min(len(data), most_bytes), _HEX_WIDTH):
         row = data[at : min(at + _HEX_WIDTH, most_bytes)]
@@ -95,7 +95,7 @@ def header_line(value: bytes | None, most: int = LINE_CHARACTERS) -> str:
 
 
 def seen(text: str, *, in_a_line: bool = False) -> str:
-    """The text with every character visible; also half surrogates, which no browser could be sent."""
+    """The text with invisible characters escaped, also single surrogates, which cannot be sent to a browser."""
     shown = _UNSEEN.sub(_visible, text)
     if in_a_line:
         for character, sign in _IN_A_LINE.items():

@@ -33,7 +33,7 @@ from millstream.registry.decoding import Decoded
 
 MOST_ROWS = 1000
 _MOST_HELD = 1 << 16
-"""Bytes of a record that an open page keeps; a thousand rows of a megabyte each would be too much."""
+"""Maximum bytes of a record that a page keeps: a thousand rows of a megabyte would be too much."""
 _LINE = 300
 _KEY = 80
 _COLUMNS = (
@@ -45,7 +45,7 @@ _COLUMNS = (
     ("value", "Value", ""),
     ("size", "Size", "width: 78px"),
 )
-# Values come into these as data, never as part of the template.
+# Values are passed as data and never become part of the template.
 _TEXT_CELL = """
 <q-td :props="props"><span class="ms-cut" :class="{'ms-null': props.row.nulls[props.col.name]}">{{ props.value }}</span>
 </q-td>
@@ -62,7 +62,7 @@ _TONES = {"avro": "info", "protobuf": "info", "json-schema": "info", "json": "go
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A row, and the record it shows: without key, value and headers if these are large, to be read again."""
+    """A row and its record. Large keys, values and headers are not kept; they are read again when needed."""
 
     record: FoundRecord
     is_whole: bool
@@ -70,7 +70,7 @@ class Line:
 
 
 class RecordTable:
-    """`pick` is called with the line that was chosen."""
+    """The table of records. `pick` is called with the selected line."""
 
     def __init__(self, pick: Callable[[Line], Any]) -> None:
         self._lines: dict[str, Line] = {}
@@ -104,7 +104,7 @@ class RecordTable:
         self._send()
 
     def put_on_top(self, lines: Sequence[Line], most: int) -> None:
-        """What came last first; the oldest go when there are more than `most`."""
+        """Adds the newest at the top, and drops the oldest beyond `most`."""
         together = {line.row["id"]: line for line in reversed(lines)} | self._lines
         self._lines = dict(list(together.items())[:most])
         self._send()
@@ -122,7 +122,7 @@ class RecordTable:
 
 
 def lines_of(records: Sequence[FoundRecord], decode: Decode, zone: tzinfo) -> list[Line]:
-    """Records as rows; decodes, so it is nothing for the event loop."""
+    """Records as rows. It decodes them, so it must not run in the event loop."""
     return [_line(record, decode, zone) for record in records]
 
 
@@ -157,7 +157,7 @@ DECODED, TEXT, HEX, BASE64 = "decoded", "text", "hex", "base64"
 
 
 def show_as(data: bytes | None, decoded: Decoded, form: str, most: int) -> Piece:
-    """The bytes in one of the four forms, cut to about so many characters."""
+    """The bytes in one of the four formats, cut to about `most` characters."""
     if data is None:
         return Piece("null")
     if form == HEX:
@@ -191,7 +191,7 @@ def open_details(
 
                 async def move(by: int = by) -> None:
                     box.close()
-                    with around:  # the dialog, and all that is in it, goes
+                    with around:  # the dialog and its content are deleted
                         await step(record, by)
 
                 ui.button(icon=icon, on_click=move).props(f'flat dense round aria-label="{word}"').tooltip(word)
@@ -209,7 +209,7 @@ def open_details(
 
 
 class _Bytes:
-    """A key or a value; decoded when it is first shown, in a thread."""
+    """A key or a value; decoded in a thread when it is first shown."""
 
     def __init__(self, frame: Frame, data: bytes | None, decode: Decode, file_name: str) -> None:
         self._frame = frame

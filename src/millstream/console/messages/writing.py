@@ -18,12 +18,12 @@ from millstream.raw_client.transactions import idempotent_producer
 
 TEXT, JSON, BASE64, NULL = "text", "JSON", "base64", "null"
 FORMS = (TEXT, JSON, BASE64, NULL)
-"""How a key or a value is typed."""
+"""Input formats of keys and values."""
 _DELIVERY_S = 30.0
 
 
 class InvalidInputError(ValueError):
-    """What was typed is not of the form that was chosen; the text says how to put it right."""
+    """The input does not have the chosen format. The message says how to correct it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class WrittenAt:
 
 
 def parse_bytes(text: str, form: str, what: str) -> bytes | None:
-    """The bytes of a key or value as it was typed; `what` names it in the error."""
+    """The bytes of a key or value from the input; `what` names it in the error."""
     if form == NULL:
         return None
     if form == BASE64:
@@ -57,7 +57,7 @@ def parse_bytes(text: str, form: str, what: str) -> bytes | None:
 
 
 def parse_headers(text: str) -> tuple[Header, ...]:
-    """One header a line, `name: value`; a line without a colon is a header without a value."""
+    """Parses one header per line, `name: value`. A line without a colon is a header without a value."""
     headers: list[Header] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -72,7 +72,7 @@ def parse_headers(text: str) -> tuple[Header, ...]:
 
 
 class RecordWriter:
-    """Blocking and thread safe: for worker threads, never for the event loop."""
+    """Writes records. Blocking and thread-safe; not for the event loop."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -85,13 +85,14 @@ class RecordWriter:
         headers: Sequence[Header] = (),
         partition: int | None = None,
     ) -> WrittenAt:
-        """Returns when all in-sync replicas have it. Without a partition, the key decides as Java's producer does."""
+        """Returns when all in-sync replicas have the record. Without a partition, the key selects it as in Java's
+        producer."""
         count = self._cluster.partitions_of(topic)
         if partition is None:
             partition = random.randrange(count) if key is None else int(partition_by_key(pa.array([key]), count)[0])
         elif not 0 <= partition < count:
             raise InvalidInputError(f"{topic} has no partition {partition}, only 0 to {count - 1}.")
-        # With an id of its own the record is written once, even if an response is lost and it is sent again.
+        # An idempotent producer writes the record once, also if it has to send it again.
         producer_id, epoch = idempotent_producer(self._cluster)
         record = Record(key, value, tuple(headers), time.time_ns() // 1_000_000)
         batch = build_batch([record], producer_id=producer_id, producer_epoch=epoch, base_sequence=0)

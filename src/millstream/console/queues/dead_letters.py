@@ -34,8 +34,8 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Those of a group that have not been sent back, oldest first, and where each partition of their topic was read
-    to: others' letters may lie between."""
+    """Dead letters of a group that were not sent back, oldest first, and the offsets read up to. Dead letters of other
+    groups may be in between."""
 
     topic: str
     letters: Sequence[DeadLetter]
@@ -48,7 +48,7 @@ def redrive_group(group: str) -> str:
 
 
 def pending_dead_letters(cluster: Cluster, group: str, topic: str) -> DeadLetters:
-    """At most so many at once; `more` says that there are others behind."""
+    """The first dead letters; `more`: there are others."""
     reader = RecordReader(cluster)
     ranges = reader.ranges(topic)
     topic_partitions = [TopicPartition(topic, number) for number in ranges]
@@ -72,7 +72,7 @@ def pending_dead_letters(cluster: Cluster, group: str, topic: str) -> DeadLetter
 
 
 def redrive(cluster: Cluster, group: str, letters: DeadLetters) -> int:
-    """Sends back what was shown; the number of records."""
+    """Sends dead letters back. Returns the number of records."""
     by_partition: dict[TopicPartition, list[DeadLetter]] = {}
     for letter in letters.letters:
         by_partition.setdefault(TopicPartition(letter.topic, letter.partition), []).append(letter)
@@ -114,7 +114,7 @@ def _original(record: FoundRecord) -> Record:
 
 
 def _header(record: FoundRecord, name: str) -> bytes | None:
-    """The last of its name: a letter that was sent back and given up again has older ones before."""
+    """The last header of this name. A record that was sent back and archived again has older ones before."""
     return next((value for key, value in reversed(record.headers) if key == _PREFIX + name), None)
 
 

@@ -66,7 +66,7 @@ def _list(frame: Frame) -> None:
 
 
 def _in_flight(snapshot: Snapshot, group: Group) -> int | None:
-    """None where brokers do not tell."""
+    """None if the brokers do not report it."""
     if not snapshot.metrics:
         return None
     return sum(snapshot.acquired.get(group.name, {}).values())
@@ -144,7 +144,7 @@ class QueueView:
         ui.timer(_LOOK_EVERY_S, self._look, immediate=True)
 
     async def _look(self) -> None:
-        """What the share coordinators keep: only for the group that somebody looks at."""
+        """Reads the delivery state, only for the group on this page."""
         snapshot = self._frame.snapshot
         group = snapshot.groups.get(self._name)
         if group is None or self._busy:

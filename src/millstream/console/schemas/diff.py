@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 _WORDS = re.compile(r"\w+|\W")
 _LONGEST_LINE = 500
-"""Finding what changed within a line takes time by the square of its length."""
+"""The time to compare two lines grows with the square of their length."""
 
 
 class Change(StrEnum):
@@ -21,9 +21,9 @@ class Change(StrEnum):
 
 class Side(NamedTuple):
     number: int
-    """Of the line, from 1 on."""
+    """Line number, from 1."""
     parts: tuple[tuple[str, bool], ...]
-    """Pieces of the line, each with whether it differs from the other side."""
+    """Parts of the line, each with a flag: differs from the other side."""
 
     @property
     def text(self) -> str:
@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 
 def readable(text: str) -> str:
-    """A schema as people lay it out: JSON indented in the order it has, anything else as it is."""
+    """A schema for display: JSON indented in its order, others unchanged."""
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
@@ -60,14 +60,14 @@ def side_by_side(before: str, after: str) -> list[Row]:
 
 
 def counts(rows: list[Row]) -> tuple[int, int]:
-    """How many lines came and went; a changed one counts on both sides."""
+    """Numbers of added and removed lines; a changed line counts as both."""
     came = sum(row.change in (Change.ADDED, Change.CHANGED) for row in rows)
     went = sum(row.change in (Change.REMOVED, Change.CHANGED) for row in rows)
     return came, went
 
 
 def _replaced(olds: list[tuple[int, str]], news: list[tuple[int, str]]) -> Iterator[Row]:
-    """Lines that have much in common stand opposite of each other, the others alone."""
+    """Similar lines are paired; others are alone in their row."""
     while olds and news:
         (number, left), (other_number, right) = olds[0], news[0]
         if not _alike(left.strip(), right.strip()):
@@ -96,7 +96,7 @@ def _alike(left: str, right: str) -> bool:
 
 
 def _marked(left: str, right: str) -> tuple[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]]:
-    """By words: who reads `int` beside `long` does not care that both have an n."""
+    """Marks differences by words, because common letters of two words do not matter."""
     lefts, rights = _WORDS.findall(left), _WORDS.findall(right)
     before: list[tuple[str, bool]] = []
     after: list[tuple[str, bool]] = []

@@ -40,7 +40,8 @@ from millstream.registry.records import StoredSchema
 
 
 class SchemaForm:
-    """`subject` says for which one, by what was typed; `registered` is called afterwards with its name."""
+    """A form that checks and registers a schema. `subject` returns the subject; `registered` is called with its
+    name."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class SchemaForm:
             send_form(to_register, self._register)
 
     def fill(self, text: str, type_: str) -> None:
-        """A schema to begin with, which comes a little later than the page. What a person did meanwhile counts."""
+        """Fills in a schema after the page was loaded, unless the user has already entered something."""
         if self._type.value == self._first_type and not self._text.value:
             self._type.set_value(type_)
             fill_if_empty(self._text, text)
@@ -93,7 +94,7 @@ class SchemaForm:
                     self._say("bad", "The schema is not valid", [error.message])
                 return
             if asked != self._asked:
-                return  # something else was asked meanwhile, and its verdict counts
+                return  # another check was started meanwhile
             if against:
                 self._say("bad", "The schema is not compatible", against)
             else:
@@ -150,7 +151,7 @@ class SubjectDetail:
                 .props("outlined dense options-dense data-testid=level")
                 .style("min-width: 230px")
             )
-            self._level.disable()  # until it is known which one the subject has
+            self._level.disable()  # until the level of the subject is known
             self._delete = ui.button("Delete", icon="delete_outline", on_click=self._delete_all).props(
                 "outline color=negative no-caps data-testid=delete-subject"
             )
@@ -197,7 +198,7 @@ class SubjectDetail:
             state = await self._frame.run(read_subject, self._frame.console.registry, self._name)
             first = self._state is None
             self._state = state
-            self._busy = True  # what is set here was not chosen by anybody
+            self._busy = True  # these changes do not come from the user
             try:
                 self._level.set_value(state.level if state.own_level else _OF_ALL)
                 self._offer_versions(state, show_last=show_last)
@@ -412,7 +413,7 @@ class DiffView:
         self._box = ui.element("div").classes("ms-diff").props("data-testid=diff")
 
     def show(self, before: str | None, after: str) -> None:
-        """Without a version before, the other alone."""
+        """Shows the differences; without `before`, only the new version."""
         laid_out = readable(after)
         rows = side_by_side(laid_out if before is None else readable(before), laid_out)
         came, went = counts(rows)

@@ -31,7 +31,7 @@ EXAMPLES = {
 
 @dataclass(frozen=True, slots=True)
 class SubjectState:
-    """One subject with all its versions, in order; deleted ones too."""
+    """A subject with all its versions, in order, including deleted ones."""
 
     name: str
     versions: tuple[StoredSchema, ...]
@@ -67,7 +67,7 @@ def subject_rows(registry: Registry, *, deleted: bool) -> list[dict[str, Any]]:
 
 
 def read_subject(registry: Registry, name: str) -> SubjectState:
-    """RegistryError if there is none, also after reading to the end of the topic."""
+    """Reads a subject. RegistryError if it does not exist, also after reading to the end of the topic."""
     subject = parse_subject(name)
     versions = registry.retry_if_missing(lambda: registry.versions(subject, deleted=True))
     return SubjectState(name, tuple(versions), str(registry.level(subject)), _has_own_level(registry, subject))
@@ -82,7 +82,7 @@ def _has_own_level(registry: Registry, subject: Subject) -> bool:
 
 
 def check(registry: Registry, name: str, text: str, type_: str) -> list[str]:
-    """What stands against registering it, by the level that holds for the subject. RegistryError: it is no schema."""
+    """The incompatibilities by the level of the subject. RegistryError if the schema is not valid."""
     return registry.check(parse_subject(name), SchemaRequest(text, type_), "all")
 
 

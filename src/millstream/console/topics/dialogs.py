@@ -30,13 +30,13 @@ from millstream.console.widgets import (
 )
 from millstream.raw_client import WireError
 
-# What a complaint is about, besides the settings.
+# Names of the fields with errors, besides the settings.
 _NAME, _PARTITIONS, _REPLICAS = "name", "partitions", "replicas"
 _OFTEN = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas", "compression.type")
 
 
 def open_creation(frame: Frame, created: Callable[[str], Any]) -> None:
-    """`created` is called with the name of the topic that was made."""
+    """Opens the dialog. `created` is called with the name of the new topic."""
     _Creation(frame, created)
 
 
@@ -86,7 +86,7 @@ class _Creation:
         self._errors.show(wrong, _NAME)
 
     def _check_again(self, about: str) -> None:
-        """A field that was complained about was changed. Before that, a person is left to finish typing."""
+        """Checks a changed field again if it has an error. Otherwise the user can finish typing first."""
         if self._errors.has_error(about):
             self._errors.show(self._wrong(FormValues()).get(about, ""), about)
 
@@ -116,7 +116,7 @@ class _Creation:
         return {setting: typed.text(field).strip() for setting, field in self._chosen.items()}
 
     def _wrong(self, typed: FormValues) -> dict[str, str]:
-        """What is wrong, by field."""
+        """Errors by field."""
         wrong: dict[str, str] = {}
         if bad := name_error(typed.text(self._name).strip(), self._frame.snapshot.topics):
             wrong[_NAME] = bad
@@ -154,7 +154,7 @@ class _Creation:
 
 
 def value_input(setting: TopicSetting, value: str) -> Any:
-    """A field for a value: a choice where there are few, else a line."""
+    """An input for a value: a selection if there are few choices, else a text field."""
     if setting.choices:
         options = list(setting.choices) if value in setting.choices or not value else [value, *setting.choices]
         field: Any = ui.select(options, value=value or None, label=setting.name)
@@ -169,7 +169,7 @@ def help_text(setting: TopicSetting) -> str:
     return setting.explanation.rstrip() + allowed
 
 
-# The value comes in as data, never as part of the template.
+# The value is passed as data and never becomes part of the template.
 _VALUE_CELL = '<q-td :props="props"><div class="ms-value-cell ms-mono">{{ props.value }}</div></q-td>'
 
 
@@ -283,5 +283,5 @@ def _value(setting: TopicSetting) -> str:
         return "(secret)"
     words = setting.value_in_words
     if words == "no limit":
-        return words  # nineteen digits say less
+        return words  # clearer than nineteen digits
     return f"{setting.value} ({words})" if words else setting.value

@@ -16,7 +16,7 @@ _SHARES = (
 
 
 def merged(reports: Iterable[dict[str, Any]], top: int) -> dict[str, Any]:
-    """One document of several brokers' reports: rates are summed, a key's shares weighed by them."""
+    """Merges reports into one document: rates are added, and shares of keys are weighted by them."""
     rows = list(reports)
     totals = {rate: sum(row[rate] for row in rows) for rate in ("records_per_second", "bytes_per_second")}
     keys: dict[Any, dict[str, Any]] = {}

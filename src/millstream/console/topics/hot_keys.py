@@ -17,7 +17,7 @@ _RECENT_MS = 120_000
 
 
 def newest_reports(reader: RecordReader, topic: str, *, now_ms: int | None = None) -> list[dict[str, Any]]:
-    """The last report of each broker that was not taken back; of the last minutes, else of all that is kept."""
+    """The last report of each broker, without deleted ones: of the last minutes, else of all records."""
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     ranges = reader.ranges(REPORT_TOPIC)
     recent = reader.starts_at(REPORT_TOPIC, now_ms - _RECENT_MS, ranges)

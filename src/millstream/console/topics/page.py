@@ -36,7 +36,7 @@ from millstream.console.widgets import (
 )
 from millstream.raw_client import WireError
 
-# A cell is "word|size"; both are data, never part of the template.
+# A cell is "word|size"; both are data and never part of the template.
 _REPLICA_CELL = """
 <q-td :props="props"><span class="ms-replica"
 :class="'ms-replica-' + (props.row._tones?.[props.col.name] ?? 'none')">
@@ -46,7 +46,7 @@ _REPLICA_CELL = """
 
 
 class LayoutView:
-    """Made anew when a broker comes or goes, since brokers are its columns."""
+    """The replicas by broker. It is rebuilt when brokers are added or removed, because they are its columns."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
@@ -160,7 +160,7 @@ class TopicDetail:
         watching = ui.timer(EVERY_S, self._hot.load, active=False)
 
         async def opened(event: Any) -> None:
-            """Reports are read while somebody looks at them."""
+            """Reads reports only while the tab is open."""
             watching.active = event.value == hot.props["name"]
             if watching.active:
                 await self._hot.load()
@@ -245,7 +245,7 @@ class TopicDetail:
         try:
             starts = await self._frame.run(log_starts, cluster, self._topic, len(topic.partitions))
         except WireError:
-            pass  # a partition has no leader: what it holds is not known, and it may be deleted all the same
+            pass  # a partition without a leader: its size is not known, but it can be deleted
         going = contents_of(self._topic, self._frame.snapshot, starts)
         agreed = await self._frame.confirm(
             f"Delete topic {self._topic}?",

@@ -38,7 +38,7 @@ def topic_rows(snapshot: Snapshot, *, internal: bool) -> list[Row]:
 
 
 def health(topic: Topic, snapshot: Snapshot) -> tuple[str, str]:
-    """How a topic is, in a word or two, and the tone to say it in."""
+    """The state of a topic in a few words, and its colour."""
     offline = sum(each.leader == NO_LEADER or not snapshot.is_up(each.leader) for each in topic.partitions)
     if offline and snapshot.brokers:
         return f"{offline} offline", "bad"
@@ -53,7 +53,7 @@ def health(topic: Topic, snapshot: Snapshot) -> tuple[str, str]:
 
 
 def layout_rows(topic: Topic, snapshot: Snapshot, brokers: list[int]) -> list[Row]:
-    """A row for each partition, a cell for each broker: `b1` is text, its tone says which role the broker has."""
+    """A row per partition with a cell per broker: `b1` is the text, its tone the role of the replica."""
     rows: list[Row] = []
     for partition in topic.partitions:
         row: Row = {
@@ -71,7 +71,7 @@ def layout_rows(topic: Topic, snapshot: Snapshot, brokers: list[int]) -> list[Ro
 
 
 def brokers_of(topic: Topic, snapshot: Snapshot) -> list[int]:
-    """The columns of the layout: every broker that is there, and those that should be."""
+    """The columns of the layout: all brokers, and those with replicas that are not registered."""
     return sorted(
         {broker.id for broker in snapshot.brokers} | {id for each in topic.partitions for id in each.replicas}
     )
@@ -122,7 +122,7 @@ class Contents:
     records: int | None
     """End minus start offsets; compaction and transactions leave fewer records. None if leaders do not respond."""
     size_bytes: int
-    """Of all replicas."""
+    """Bytes of all replicas."""
     readers: tuple[Reader, ...]
 
 
@@ -148,7 +148,7 @@ def log_starts(cluster: Cluster, topic: str, partitions: int) -> dict[int, int]:
 
 
 def contents_of(topic: str, snapshot: Snapshot, starts: dict[int, int] | None) -> Contents:
-    """`starts`: where the logs begin, if that could be asked."""
+    """`starts`: log start offsets; None if they could not be read."""
     described = snapshot.topics[topic]
     records = None
     if starts is not None:
@@ -169,7 +169,7 @@ def contents_of(topic: str, snapshot: Snapshot, starts: dict[int, int] | None) -
 
 
 def deletion_summary(contents: Contents) -> list[str]:
-    """What a person should know before a topic is deleted."""
+    """What is deleted with a topic, for the confirmation."""
     records = "an unknown number of records" if contents.records is None else plural(contents.records, "record")
     lines = [
         f"topic {contents.topic}",
