@@ -13,7 +13,7 @@ from millstream.node.cluster.lifecycle import ControllerContact
 from millstream.node.consensus.quorum.metadata_log import MetadataLog
 from millstream.node.consensus.quorum.quorum_state import QuorumStateFile
 from millstream.node.controller.broker_sessions import BrokerSession
-from millstream.node.coordination import runtime as coordinator_shell
+from millstream.node.coordination import runtime as coordinator_runtime
 from millstream.node.groups.core.shard import GroupShard
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS
 from millstream.node.replicas.core.follower import PartitionFollower
@@ -130,7 +130,7 @@ def _coordinators_do_not_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> N
 
 def _coordinators_acknowledge_before_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their topics are flushed, but nothing waits for it."""
-    monkeypatch.setattr(coordinator_shell, "may_acknowledge", lambda partition, end: True)
+    monkeypatch.setattr(coordinator_runtime, "may_acknowledge", lambda partition, end: True)
 
 
 def _show_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:

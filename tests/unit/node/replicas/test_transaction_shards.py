@@ -14,7 +14,7 @@ from millstream.config.loading import load_broker_config
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity, TopicPartition
-from millstream.node.coordination import runtime as coordinator_shards
+from millstream.node.coordination import runtime as coordinator_runtime
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import PartitionState
 from millstream.node.replicas.partition import Partition
@@ -135,7 +135,7 @@ def test_what_is_decided_is_found_after_a_start_without_a_request(world: World) 
 
 
 def test_a_shard_that_cannot_be_loaded_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_shards, "_LOAD_RETRY_S", 0.01)
+    monkeypatch.setattr(coordinator_runtime, "_LOAD_RETRY_S", 0.01)
 
     async def story() -> None:
         shards = world.begin()
