@@ -62,7 +62,7 @@ class RowCollector:
         position = 0
         for _ in range(count):
             # Numbers of one byte are read in place: most are, and the calls would cost more than all the rest. Zeros
-            # behind the data stand for what a record that reaches too far would read; its end tells it apart.
+            # after the data are read by a record that is too long; its end is then wrong, which is checked.
             size = data[position] >> 1
             if data[position] & 0x81:
                 size, position = read_varint(data, position)

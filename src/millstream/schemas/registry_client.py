@@ -1,7 +1,7 @@
 """The client of a schema registry that speaks Confluent's API: schemas by id and by subject, register, look up.
 
-What an id stands for never changes and is kept; all else is asked anew. Errors of the server and of the network are
-tried again, at each address that was given, until the time allowed is over.
+The schema of an id never changes and is cached; everything else is requested each time. Errors of the server and of the
+network are retried at each address until the timeout.
 """
 
 import base64

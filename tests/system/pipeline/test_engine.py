@@ -223,7 +223,7 @@ def test_latest_is_looked_at_again_while_the_pipeline_runs(shop: Shop, spark: Sp
 
         wait_until(has_second, 200.0)
     finally:
-        stop.ask()
+        stop.request()
         thread.join(timeout=120)
     assert results == [RunResult.STOPPED]
     names = [row["name"] for row in shop.rows("e8-out")]
@@ -324,7 +324,7 @@ def test_a_run_is_stopped_after_the_batch_and_goes_on_where_it_was(shop: Shop, s
         shop.fill("e4-orders", [{"id": f"p{i}", "amount": 1.0, "at": at(i)} for i in range(50)], key="id")
         wait_until(lambda: bool(results) or len(shop.records("e4-copy")) == 100)
     finally:
-        stop.ask()
+        stop.request()
         thread.join(timeout=120)
     assert results == [RunResult.STOPPED]
     state = read_state("e4")

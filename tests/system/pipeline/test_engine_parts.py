@@ -244,7 +244,7 @@ class TestSupervision:
         def work(query: PretendQuery) -> None:
             looks[0] += 1
             if looks[0] == 2:
-                stop.ask()
+                stop.request()
             if looks[0] == 5:
                 assert query.stops == 0
                 query.batch = 1
@@ -262,7 +262,7 @@ class TestSupervision:
 
     def test_a_stop_does_not_wait_for_ever(self) -> None:
         stop = StopSignal()
-        stop.ask()
+        stop.request()
         now = iter(range(0, 1000, 50))
         handle = PretendQuery(batch=0)
         made = supervisor(stop, Reports(), watched(handle), grace_s=100.0, clock=lambda: float(next(now)))

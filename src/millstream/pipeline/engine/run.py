@@ -165,7 +165,7 @@ class _Run:
             running = stack.enter_context(
                 Running(self._pipeline.name, self._pipeline.file, self._pipeline.bootstrap, **details)
             )
-            stack.enter_context(_signals_ask(self._stop))
+            stack.enter_context(_signals_stop(self._stop))
             if not self._options.json:
                 stack.enter_context(self._view)
             self._serve_metrics(running, stack)
@@ -220,7 +220,7 @@ class _Run:
 
     def _await(self, starting: "Future[SparkSession]") -> "SparkSession | None":
         while not starting.done():
-            if self._stop.asked:
+            if self._stop.is_requested:
                 return None
             time.sleep(0.05)
         try:
@@ -274,7 +274,7 @@ class _Run:
 
     def _tick(self, running: Running) -> None:
         self._report_dead_letters()
-        if self._stop.asked and running.state.phase is Phase.RUNNING:
+        if self._stop.is_requested and running.state.phase is Phase.RUNNING:
             running.update(phase=Phase.STOPPING)
             self._say("stopping after the batch; repeat to stop at once")
 
@@ -363,14 +363,14 @@ def _end_session(session: "SparkSession") -> None:
 
 
 @contextmanager
-def _signals_ask(stop: StopSignal) -> Iterator[None]:
+def _signals_stop(stop: StopSignal) -> Iterator[None]:
     """Ctrl-C and SIGTERM request a stop; only the main thread can set handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
-        signal.signal(number, lambda *_: stop.ask())
+        signal.signal(number, lambda *_: stop.request())
     try:
         yield
     finally:

@@ -73,8 +73,8 @@ def topic_stream(
         **source.options,
     }
     if source.format is not Format.RAW and "columns" not in source.options:
-        told = [] if "deadLetterTopic" in options or "badRecords" not in options else [ERROR]
-        columns = [*ALL_COLUMNS, *told] if keep_bad else [*columns_to_read(pipeline, source), *told]
+        errors = [] if "deadLetterTopic" in options or "badRecords" not in options else [ERROR]
+        columns = [*ALL_COLUMNS, *errors] if keep_bad else [*columns_to_read(pipeline, source), *errors]
         options["columns"] = ",".join(columns)
         options.pop("includeHeaders", None)
     if source.max_records_per_trigger is not None:

@@ -43,12 +43,12 @@ class StopSignal:
         self._event = threading.Event()
         self._mode = StopMode.NONE
 
-    def ask(self) -> None:
+    def request(self) -> None:
         self._mode = StopMode.AFTER_BATCH if self._mode is StopMode.NONE else StopMode.NOW
         self._event.set()
 
     @property
-    def asked(self) -> bool:
+    def is_requested(self) -> bool:
         return self._mode is not StopMode.NONE
 
     @property
@@ -118,7 +118,7 @@ class Supervisor:
             if all(each.ended for each in self._watched):
                 return RunResult.FINISHED if self._stopping_since is None else RunResult.STOPPED
             if self._stop.mode is StopMode.NONE and self._stop_requested():
-                self._stop.ask()
+                self._stop.request()
             if self._stop.mode is not StopMode.NONE:
                 self._go_on_stopping()
             self._tick()

@@ -108,7 +108,7 @@ _LONGEST_SOCKET_PATH = 100
 #    two drivers on one checkpoint are kept apart by neither (pipelines take a lock for that, see pipeline/state.py).
 #  - both rename `.name.crc` after the data. A kill between the two leaves new data with the old checksum only where a
 #    state file is overwritten, and that is a file of a batch not yet committed: the batch is run again from the version
-#    before, and writes both anew. Offsets and commits are never overwritten, and a missing .crc is not an error.
+#    before, and writes both again. Offsets and commits are never overwritten, and a missing .crc is not an error.
 #  - neither calls fsync: both survive kill -9 and may lose the last batches in a power cut.
 # So it is used where checkpoints are known to be on this machine's disk, and nowhere else: on HDFS FileContext's rename
 # is atomic without overwriting, which this one's is not.
