@@ -256,7 +256,7 @@ class TestSupervision:
     def test_an_idle_query_is_stopped_at_once_and_a_second_request_does_not_wait(self) -> None:
         stop = StopSignal()
         idle, busy = PretendQuery(batch=0, busy=False), PretendQuery(batch=0)
-        made = supervisor(stop, Reports(), watched(idle), watched(busy), tick=stop.ask)
+        made = supervisor(stop, Reports(), watched(idle), watched(busy), tick=stop.request)
         assert made.watch() is RunResult.STOPPED
         assert (idle.stops, busy.stops) == (1, 1)
 
