@@ -89,7 +89,7 @@ class FakePartition:
         self.is_leader, self.is_internal = True, False
         self.refusal: KafkaError | None = None
         self.log: Any = SimpleNamespace(config=config, opens_batches=wanted_of(config, None) is not None)
-        self.log.judge = self._judge
+        self.log.validate = self._judge
 
     def _judge(self, batch: memoryview, now_ms: int) -> None:
         if self.refusal is not None:
