@@ -121,7 +121,7 @@ def partition(kept: Replicated) -> Partition:
     return cast(Partition, kept)
 
 
-def shell_on(kept: Replicated, **options: Any) -> tuple[CoordinatorRuntime, Keys]:
+def runtime_on(kept: Replicated, **options: Any) -> tuple[CoordinatorRuntime, Keys]:
     state = Keys()
     return CoordinatorRuntime(partition(kept), state, environment(), **options), state
 
@@ -149,9 +149,9 @@ async def code_of(work: "asyncio.Future[Any] | Coroutine[Any, Any, Any]") -> Err
     return caught.value.code
 
 
-def test_who_waits_is_told_when_the_shell_is_closed() -> None:
+def test_who_waits_is_told_when_the_runtime_is_closed() -> None:
     async def main() -> None:
-        runtime, _ = shell_on(Replicated())
+        runtime, _ = runtime_on(Replicated())
         answered, unanswered = DeferredResponse[int](), DeferredResponse[int]()
 
         def outcome(reply: DeferredResponse[int]) -> CoordinatorResult[int]:
@@ -172,7 +172,7 @@ def test_who_waits_is_told_when_the_shell_is_closed() -> None:
 
 def test_with_one_replica_nothing_waits() -> None:
     async def main() -> None:
-        runtime, state = shell_on(Replicated())
+        runtime, state = runtime_on(Replicated())
         await runtime.load()
         assert runtime.run_now(put(b"k")) == b"k"
         assert runtime.is_settled and state.keys == [b"k"]
@@ -183,7 +183,7 @@ def test_with_one_replica_nothing_waits() -> None:
 def test_answers_wait_until_what_they_were_built_on_is_committed() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
-        runtime, state = shell_on(kept)
+        runtime, state = runtime_on(kept)
         write = asyncio.ensure_future(runtime.run(put(b"k")))
         await turns()
         read = asyncio.ensure_future(runtime.run(look(state)))
@@ -208,7 +208,7 @@ def test_who_may_not_coordinate_any_more_refuses_nothing_for_good() -> None:
 
     async def main() -> None:
         kept = Replicated(replicas=3)
-        runtime, _ = shell_on(kept)
+        runtime, _ = runtime_on(kept)
 
         def refuse(code: ErrorCode) -> Callable[[int], CoordinatorResult[None]]:
             def operation(now_ms: int) -> CoordinatorResult[None]:
@@ -228,7 +228,7 @@ def test_who_may_not_coordinate_any_more_refuses_nothing_for_good() -> None:
 def test_an_answer_that_another_operation_gives_waits_for_that_ones_records() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
-        runtime, _ = shell_on(kept)
+        runtime, _ = runtime_on(kept)
         reply = DeferredResponse[int]()
         waiting = asyncio.ensure_future(runtime.run(lambda now_ms: CoordinatorResult[int](reply)))
         await turns()
@@ -246,10 +246,10 @@ def test_an_answer_that_another_operation_gives_waits_for_that_ones_records() ->
     story(main)
 
 
-def test_what_cannot_be_committed_closes_the_shell_and_everyone_hears_of_it() -> None:
+def test_what_cannot_be_committed_closes_the_runtime_and_everyone_hears_of_it() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
-        runtime, state = shell_on(kept)
+        runtime, state = runtime_on(kept)
         lost: list[str] = []
         outside: list[str] = []
         runtime.on_lost = lambda: lost.append("lost")
@@ -269,7 +269,7 @@ def test_what_cannot_be_committed_closes_the_shell_and_everyone_hears_of_it() ->
 def test_a_write_of_an_epoch_that_is_over_is_not_made() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
-        runtime, state = shell_on(kept)
+        runtime, state = runtime_on(kept)
         await runtime.load()
         kept.leader_epoch += 1  # it led, another did, and it leads again
         assert await code_of(runtime.run(put(b"k"))) == ErrorCode.NOT_COORDINATOR
@@ -281,7 +281,7 @@ def test_a_write_of_an_epoch_that_is_over_is_not_made() -> None:
 def test_too_few_replicas_refuse_the_write_and_leave_the_state() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
-        runtime, state = shell_on(kept)
+        runtime, state = runtime_on(kept)
         kept.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "one of two")
         assert await code_of(runtime.run(put(b"k"))) == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert await runtime.run(look(state)) == []
@@ -297,7 +297,7 @@ def test_too_few_replicas_refuse_the_write_and_leave_the_state() -> None:
 def test_an_answer_that_takes_too_long_is_given_up_and_the_state_is_kept() -> None:
     async def main() -> None:
         kept = Replicated(replicas=3)
-        runtime, state = shell_on(kept, commit_timeout_ms=lambda: 10)
+        runtime, state = runtime_on(kept, commit_timeout_ms=lambda: 10)
         assert await code_of(runtime.run(put(b"k"))) == ErrorCode.COORDINATOR_NOT_AVAILABLE
         kept.commit()
         assert await runtime.run(look(state)) == [b"k"]
@@ -308,7 +308,7 @@ def test_an_answer_that_takes_too_long_is_given_up_and_the_state_is_kept() -> No
 def test_loading_waits_until_all_that_is_in_the_log_is_committed() -> None:
     async def main() -> None:
         kept = Replicated(Log(end=7), replicas=3, committed=4)
-        runtime, _ = shell_on(kept)
+        runtime, _ = runtime_on(kept)
         loading = asyncio.ensure_future(runtime.load())
         await turns()
         assert not loading.done()
