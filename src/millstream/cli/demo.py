@@ -132,7 +132,7 @@ class _EndingTimer:
             self._first.cancel()
 
     def _after(self, seconds: float) -> threading.Timer:
-        timer = threading.Timer(seconds, self._stop.ask)
+        timer = threading.Timer(seconds, self._stop.request)
         timer.daemon = True
         timer.start()
         return timer
