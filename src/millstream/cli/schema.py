@@ -232,8 +232,8 @@ def _read(file: str, kind: str | None, references: list[str] | None) -> "Schema"
         raise CommandFailedError(f"{what}: give --type AVRO, JSON or PROTOBUF", exit_codes.USAGE)
     rows = []
     for word in references or []:
-        name, _, place = word.partition("=")
-        subject, _, version = place.rpartition(":")
+        name, _, target = word.partition("=")
+        subject, _, version = target.rpartition(":")
         if not (name and subject and version.isdecimal()):
             raise CommandFailedError(f"--reference {word}: write NAME=SUBJECT:VERSION", exit_codes.USAGE)
         rows.append(Reference(name, subject, int(version)))

@@ -43,10 +43,10 @@ retriable, but a retry does not help."""
 class UnreadableError(RefusedError):
     """The batch at this offset is damaged."""
 
-    def __init__(self, place: object, offset: int, code: ErrorCode) -> None:
+    def __init__(self, topic_partition: object, offset: int, code: ErrorCode) -> None:
         super().__init__(
-            f"{place} cannot be read at offset {offset}: the batch is damaged. Continue after it: the log of the"
-            " broker (batch_unreadable) and its metric millstream_partition_unreadable_batch have its last offset",
+            f"{topic_partition} cannot be read at offset {offset}: the batch is damaged. Continue after it: the log of"
+            " the broker (batch_unreadable) and its metric millstream_partition_unreadable_batch have its last offset",
             code,
         )
 

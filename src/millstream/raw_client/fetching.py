@@ -126,15 +126,15 @@ def _by_hand(frame: bytearray, position: int, version: int) -> ParsedFetch:
 
 
 def _by_schema(frame: bytearray, position: int, version: int) -> ParsedFetch:
-    answer = response_schema("fetch").read(Cursor(frame, position), version)
-    rows = [row for topic in answer.responses for row in topic.partitions]
+    response = response_schema("fetch").read(Cursor(frame, position), version)
+    rows = [row for topic in response.responses for row in topic.partitions]
     if len(rows) != 1:
-        return ParsedFetch(answer.error_code or -1, Fetched(_NOTHING, -1, -1, -1, ()))
+        return ParsedFetch(response.error_code or -1, Fetched(_NOTHING, -1, -1, -1, ()))
     (row,) = rows
     aborted = tuple((each.producer_id, each.first_offset) for each in row.aborted_transactions or ())
     data = memoryview(row.records or b"")
     fetched = Fetched(data, row.high_watermark, row.last_stable_offset, row.log_start_offset, aborted)
-    return ParsedFetch(answer.error_code or row.error_code, fetched)
+    return ParsedFetch(response.error_code or row.error_code, fetched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,26 +158,28 @@ class Fetcher:
         return deadline.retry(lambda: self._once(wanted, deadline))
 
     def _once(self, wanted: FetchTarget, deadline: Deadline) -> Fetched:
-        place = wanted.partition
-        leader = self._routing.leader(place, deadline)
+        topic_partition = wanted.partition
+        leader = self._routing.leader(topic_partition, deadline)
         if wanted.topic_id is not None and wanted.topic_id != leader.topic_id:
-            raise refusal(f"topic {place.topic!r} with id {wanted.topic_id}", ErrorCode.UNKNOWN_TOPIC_ID)
+            raise refusal(f"topic {topic_partition.topic!r} with id {wanted.topic_id}", ErrorCode.UNKNOWN_TOPIC_ID)
         try:
             error, fetched = self._call(wanted, leader, deadline)
         except ConnectionLostError:
-            self._routing.lost(leader, place.topic)
+            self._routing.lost(leader, topic_partition.topic)
             raise
         code = error_code(error)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._check_range(place, wanted.offset, deadline)
-            raise RetriableError(str(place), code)  # it is in range after all: the log grew, or there is another leader
+            self._check_range(topic_partition, wanted.offset, deadline)
+            raise RetriableError(
+                str(topic_partition), code
+            )  # it is in range after all: the log grew, or there is another leader
         if code in UNREADABLE:
-            raise UnreadableError(place, wanted.offset, code)
+            raise UnreadableError(topic_partition, wanted.offset, code)
         if code == ErrorCode.UNKNOWN_TOPIC_ID:
-            self._routing.refresh([place.topic], deadline)
-            raise refusal(f"topic {place.topic!r}", code)
+            self._routing.refresh([topic_partition.topic], deadline)
+            raise refusal(f"topic {topic_partition.topic!r}", code)
         if error:
-            raise self._routing.classify(str(place), place.topic, code, deadline)
+            raise self._routing.classify(str(topic_partition), topic_partition.topic, code, deadline)
         return fetched
 
     def _call(self, wanted: FetchTarget, leader: Leader, deadline: Deadline) -> ParsedFetch:
@@ -203,12 +205,12 @@ class Fetcher:
         except MalformedMessage as error:
             raise ConnectionLostError(str(leader.address), f"its response to a fetch is malformed: {error}") from error
 
-    def _check_range(self, place: TopicPartition, offset: int, deadline: Deadline) -> None:
+    def _check_range(self, topic_partition: TopicPartition, offset: int, deadline: Deadline) -> None:
         log = LogOffsets(self._routing, self._pool)
-        start = log.find({place: EARLIEST}, deadline, read_committed=False)[place].offset
-        end = log.find({place: LATEST}, deadline, read_committed=False)[place].offset
+        start = log.find({topic_partition: EARLIEST}, deadline, read_committed=False)[topic_partition].offset
+        end = log.find({topic_partition: LATEST}, deadline, read_committed=False)[topic_partition].offset
         if not start <= offset <= end:
             why = "it was deleted, probably by retention" if offset < start else "it is not written yet"
             raise OffsetOutOfRangeError(
-                f"{place} has offsets {start} to {end}, not {offset}: {why}; start at one of them", start, end
+                f"{topic_partition} has offsets {start} to {end}, not {offset}: {why}; start at one of them", start, end
             )

@@ -34,7 +34,7 @@ class LogOffsets:
         """The offsets of all partitions. Repeated where the leader has moved."""
         found: dict[TopicPartition, OffsetAndTime] = {}
         deadline.retry(lambda: self._find_rest(wanted, found, deadline, read_committed))
-        return {place: found[place] for place in wanted}
+        return {topic_partition: found[topic_partition] for topic_partition in wanted}
 
     def _find_rest(
         self,
@@ -43,25 +43,29 @@ class LogOffsets:
         deadline: Deadline,
         read_committed: bool,
     ) -> None:
-        unknown = {place.topic for place in wanted if place not in found and not self._routing.knows(place.topic)}
+        unknown = {
+            topic_partition.topic
+            for topic_partition in wanted
+            if topic_partition not in found and not self._routing.knows(topic_partition.topic)
+        }
         if unknown:
             self._routing.refresh(unknown, deadline)
         by_leader: dict[int, dict[TopicPartition, Leader]] = {}
         failure: WireError | None = None
-        for place in wanted:
-            if place not in found:
+        for topic_partition in wanted:
+            if topic_partition not in found:
                 try:
-                    leader = self._routing.leader(place, deadline)
+                    leader = self._routing.leader(topic_partition, deadline)
                 except RetriableError as error:
                     failure = error
                 else:
-                    by_leader.setdefault(leader.node_id, {})[place] = leader
+                    by_leader.setdefault(leader.node_id, {})[topic_partition] = leader
         for led in by_leader.values():
             try:
                 failure = self._call(wanted, led, found, deadline, read_committed) or failure
             except ConnectionLostError as error:
-                for place, leader in led.items():
-                    self._routing.lost(leader, place.topic)
+                for topic_partition, leader in led.items():
+                    self._routing.lost(leader, topic_partition.topic)
                 failure = error
         if failure is not None:
             raise failure
@@ -75,9 +79,13 @@ class LogOffsets:
         read_committed: bool,
     ) -> RetriableError | None:
         topics: dict[str, list[dict[str, int]]] = {}
-        for place, leader in led.items():
-            row = {"partition_index": place.partition, "current_leader_epoch": leader.epoch, "timestamp": wanted[place]}
-            topics.setdefault(place.topic, []).append(row)
+        for topic_partition, leader in led.items():
+            row = {
+                "partition_index": topic_partition.partition,
+                "current_leader_epoch": leader.epoch,
+                "timestamp": wanted[topic_partition],
+            }
+            topics.setdefault(topic_partition.topic, []).append(row)
         fields = {
             "replica_id": -1,
             "isolation_level": int(read_committed),
@@ -85,16 +93,16 @@ class LogOffsets:
             "timeout_ms": 0,
         }
         (address,) = {leader.address for leader in led.values()}
-        answer = self._pool.call(address, "list_offsets", fields, deadline)
+        response = self._pool.call(address, "list_offsets", fields, deadline)
         failure: RetriableError | None = None
-        for topic in answer.topics:
+        for topic in response.topics:
             for row in topic.partitions:
-                place = TopicPartition(topic.name, row.partition_index)
+                topic_partition = TopicPartition(topic.name, row.partition_index)
                 code = error_code(row.error_code)
                 if code == ErrorCode.NONE:
-                    found[place] = OffsetAndTime(row.offset, row.timestamp, row.leader_epoch)
+                    found[topic_partition] = OffsetAndTime(row.offset, row.timestamp, row.leader_epoch)
                     continue
-                classified = self._routing.classify(str(place), place.topic, code, deadline)
+                classified = self._routing.classify(str(topic_partition), topic_partition.topic, code, deadline)
                 if not isinstance(classified, RetriableError):
                     raise classified
                 failure = classified
@@ -114,7 +122,7 @@ def commit_offsets(ask: CallCoordinator, group: str, offsets: Mapping[TopicParti
     for (topic, partition), offset in offsets.items():
         row = {"partition_index": partition, "committed_offset": offset, "committed_metadata": ""}
         rows.setdefault(topic, []).append(row)
-    answer = ask(
+    response = ask(
         group,
         CoordinatorKind.GROUP,
         "offset_commit",
@@ -124,7 +132,7 @@ def commit_offsets(ask: CallCoordinator, group: str, offsets: Mapping[TopicParti
         member_id="",
         topics=[{"name": name, "partitions": found} for name, found in rows.items()],
     )
-    for topic in answer.topics:
+    for topic in response.topics:
         for row in topic.partitions:
             _check_commit(group, TopicPartition(topic.name, row.partition_index), row.error_code)
 
@@ -138,7 +146,7 @@ def committed_offsets(
     for topic, partition in partitions:
         indexes.setdefault(topic, []).append(partition)
     topics = [{"name": name, "partition_indexes": found} for name, found in indexes.items()]
-    answer = ask(
+    response = ask(
         group,
         CoordinatorKind.GROUP,
         "offset_fetch",
@@ -148,24 +156,24 @@ def committed_offsets(
         topics=topics,
         require_stable=True,
     )
-    of_group = answer.groups[0] if answer.groups else answer
+    of_group = response.groups[0] if response.groups else response
     if of_group.error_code:
         raise refusal(f"group {group!r}", error_code(of_group.error_code))
     found: dict[TopicPartition, int] = {}
     for topic in of_group.topics:
         for row in topic.partitions:
-            place = TopicPartition(topic.name, row.partition_index)
-            _check_commit(group, place, row.error_code)
+            topic_partition = TopicPartition(topic.name, row.partition_index)
+            _check_commit(group, topic_partition, row.error_code)
             if row.committed_offset != _NO_OFFSET:
-                found[place] = row.committed_offset
+                found[topic_partition] = row.committed_offset
     return found
 
 
-def _check_commit(group: str, place: TopicPartition, number: int) -> None:
+def _check_commit(group: str, topic_partition: TopicPartition, number: int) -> None:
     if number:
         code = error_code(number)
         about_group = code.name.startswith(("GROUP", "INVALID_GROUP")) or code.name in _OF_MEMBERS
-        raise refusal(f"group {group!r}" if about_group else f"offset of group {group!r} for {place}:", code)
+        raise refusal(f"group {group!r}" if about_group else f"offset of group {group!r} for {topic_partition}:", code)
 
 
 _OF_MEMBERS = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"})

@@ -56,7 +56,7 @@ class _Batch(NamedTuple):
 class _PartitionQueue:
     """The batches of one partition that are not acknowledged. The first `in_flight` of them are sent."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     waiting: deque[_Batch] = field(default_factory=deque)
     in_flight: int = 0
     stalled: bool = False
@@ -102,15 +102,19 @@ class Producer:
 
     @property
     def written(self) -> dict[TopicPartition, Written]:
-        return {place: queue.written for place, queue in self._queues.items() if queue.written is not None}
+        return {
+            topic_partition: queue.written
+            for topic_partition, queue in self._queues.items()
+            if queue.written is not None
+        }
 
-    def send(self, place: TopicPartition, data: bytearray, records: int) -> None:
+    def send(self, topic_partition: TopicPartition, data: bytearray, records: int) -> None:
         """Queues one batch. Blocks while the buffer is full."""
-        queue = self._queues.get(place)
+        queue = self._queues.get(topic_partition)
         if queue is None:
-            queue = _PartitionQueue(place)
+            queue = _PartitionQueue(topic_partition)
             self._find_leader(queue)
-            self._queues[place] = queue
+            self._queues[topic_partition] = queue
         with self._changed:
             while self._buffered >= MAX_BUFFERED_BYTES and self._failure is None:
                 self._changed.wait()
@@ -149,9 +153,11 @@ class Producer:
 
     def _find_leader(self, queue: _PartitionQueue) -> None:
         spent_s = time.monotonic() - queue.failing_since if queue.failing_since is not None else 0.0
-        leader = self._cluster.leader_of(queue.place, Deadline(max(1.0, self._timeout_s - spent_s)))
+        leader = self._cluster.leader_of(queue.topic_partition, Deadline(max(1.0, self._timeout_s - spent_s)))
         if queue.topic_id not in (None, leader.topic_id):
-            raise RefusedError(f"topic {queue.place.topic!r} was deleted and created again", ErrorCode.UNKNOWN_TOPIC_ID)
+            raise RefusedError(
+                f"topic {queue.topic_partition.topic!r} was deleted and created again", ErrorCode.UNKNOWN_TOPIC_ID
+            )
         queue.leader, queue.topic_id = leader.node_id, leader.topic_id
 
     # The thread of one broker
@@ -192,9 +198,9 @@ class Producer:
             elif in_flight:
                 assert connection is not None
                 request = in_flight[0]
-                answer = connection.receive(request.sent, self._request_timeout_s)
+                response = connection.receive(request.sent, self._request_timeout_s)
                 in_flight.popleft()
-                self._handle_response(request, answer)
+                self._handle_response(request, response)
 
     @property
     def _request_timeout_s(self) -> float:
@@ -230,10 +236,11 @@ class Producer:
         topics: dict[str, dict[str, Any]] = {}
         for queue in queues:
             topic = topics.setdefault(
-                queue.place.topic, {"name": queue.place.topic, "topic_id": queue.topic_id, "partition_data": []}
+                queue.topic_partition.topic,
+                {"name": queue.topic_partition.topic, "topic_id": queue.topic_id, "partition_data": []},
             )
             data = queue.waiting[queue.in_flight - 1].data
-            topic["partition_data"].append({"index": queue.place.partition, "records": data})
+            topic["partition_data"].append({"index": queue.topic_partition.partition, "records": data})
         at_most = self._at_most
         if any(queue.topic_id is None or not queue.topic_id.int for queue in queues):
             at_most = min(12, at_most or 12)  # older versions use names instead of topic ids
@@ -248,18 +255,20 @@ class Producer:
 
     # Responses
 
-    def _handle_response(self, request: _Request, answer: Message) -> None:
+    def _handle_response(self, request: _Request, response: Message) -> None:
         rows = {}
-        for topic in answer.responses:
+        for topic in response.responses:
             for row in topic.partition_responses:
                 rows[getattr(topic, "name", None) or topic.topic_id, row.index] = row
         lost = []
         with self._changed:
             for queue in request.queues:
-                place = queue.place
-                row = rows.get((place.topic, place.partition)) or rows.get((queue.topic_id, place.partition))
+                topic_partition = queue.topic_partition
+                row = rows.get((topic_partition.topic, topic_partition.partition)) or rows.get(
+                    (queue.topic_id, topic_partition.partition)
+                )
                 if row is None:
-                    self._fail(WireError(f"{place}: it is missing in the broker's response to a produce"))
+                    self._fail(WireError(f"{topic_partition}: it is missing in the broker's response to a produce"))
                     return
                 self._handle_row(queue, row)
                 if queue.stalled and not queue.in_flight:
@@ -275,7 +284,7 @@ class Producer:
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             self._note_written(queue, row.base_offset)
         elif code.retriable or code in _RETRIABLE:
-            self._stall(queue, f"{queue.place} {advice(code)} ({code.name})")
+            self._stall(queue, f"{queue.topic_partition} {advice(code)} ({code.name})")
         else:
             self._fail(self._refusal(queue, code, row.error_message))
 
@@ -286,7 +295,9 @@ class Producer:
         if base_offset < 0:  # the broker remembers the batch, but not its offset
             if self._transactional_id is not None:  # the offsets may be needed to end it
                 self._fail(
-                    WireError(f"{queue.place}: the broker does not have the offset of a batch that was sent twice")
+                    WireError(
+                        f"{queue.topic_partition}: the broker does not have the offset of a batch that was sent twice"
+                    )
                 )
             return
         last = base_offset + batch.records - 1
@@ -320,7 +331,7 @@ class Producer:
     def _look_up(self, queues: list[_PartitionQueue]) -> None:
         """Finds the new leaders of partitions with nothing in flight. They continue with their first batch."""
         for queue in queues:
-            self._cluster.refresh_leader(queue.place.topic)
+            self._cluster.refresh_leader(queue.topic_partition.topic)
         for queue in queues:
             pause_s = queue.not_before - time.monotonic()
             if pause_s > 0:
@@ -343,7 +354,7 @@ class Producer:
     def _refusal(self, queue: _PartitionQueue, code: ErrorCode, message: str | None) -> RefusedError:
         if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
             size = len(queue.waiting[0].data)
-            text = f"{queue.place}: a batch of {size} bytes is more than the topic's max.message.bytes: raise that"
+            text = f"{queue.topic_partition}: a batch of {size} bytes is above the topic's max.message.bytes: raise it"
             return RefusedError(text, code)
-        what = f"{queue.place}: {message}" if message else f"{queue.place} {advice(code)}"
+        what = f"{queue.topic_partition}: {message}" if message else f"{queue.topic_partition} {advice(code)}"
         return RefusedError(what, code)

@@ -95,23 +95,23 @@ class Routing:
     def refresh(self, names: Collection[str] | None, deadline: Deadline) -> dict[str, TopicInfo]:
         """Reads the metadata of these topics (None: all) and of the brokers. Topics that do not exist are absent."""
         rows = None if names is None else [{"name": name} for name in names]
-        answer = self.call_any("metadata", {"topics": rows, "allow_auto_topic_creation": False}, deadline)
-        if answer.error_code:
-            raise RetriableError("the cluster's metadata", error_code(answer.error_code))
+        response = self.call_any("metadata", {"topics": rows, "allow_auto_topic_creation": False}, deadline)
+        if response.error_code:
+            raise RetriableError("the cluster's metadata", error_code(response.error_code))
         found: dict[str, TopicInfo] = {}
-        for row in answer.topics:
+        for row in response.topics:
             code = error_code(row.error_code)
             if code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
                 found[row.name] = _topic(row)
             elif code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise refusal(f"topic {row.name!r}", code)
         with self._lock:
-            if answer.brokers:
+            if response.brokers:
                 self._brokers = {
-                    row.node_id: BrokerInfo(row.node_id, row.host, row.port, row.rack) for row in answer.brokers
+                    row.node_id: BrokerInfo(row.node_id, row.host, row.port, row.rack) for row in response.brokers
                 }
-            self.cluster_id = answer.cluster_id
-            self.controller_id = answer.controller_id
+            self.cluster_id = response.cluster_id
+            self.controller_id = response.controller_id
             for name in list(self._topics) if names is None else names:
                 if name not in found:
                     self._topics.pop(name, None)
@@ -137,18 +137,19 @@ class Routing:
             raise self.unknown(f"topic {name!r}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, deadline)
         return found
 
-    def leader(self, place: TopicPartition, deadline: Deadline) -> Leader:
+    def leader(self, topic_partition: TopicPartition, deadline: Deadline) -> Leader:
         """The leader of a partition; RetriableError while there is none."""
-        topic = self.topic(place.topic, deadline)
-        if place.partition < 0 or place.partition >= len(topic.partitions):
-            self.forget(place.topic)
-            what = f"partition {place.partition} of topic {place.topic!r}, which has {len(topic.partitions)},"
+        topic = self.topic(topic_partition.topic, deadline)
+        if topic_partition.partition < 0 or topic_partition.partition >= len(topic.partitions):
+            self.forget(topic_partition.topic)
+            name, index = topic_partition
+            what = f"partition {index} of topic {name!r}, which has {len(topic.partitions)},"
             raise self.unknown(what, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, deadline)
-        partition = topic.partitions[place.partition]
+        partition = topic.partitions[topic_partition.partition]
         broker = self._brokers.get(partition.leader)
         if partition.leader == NO_LEADER or broker is None:
-            self.forget(place.topic)
-            raise RetriableError(str(place), ErrorCode.LEADER_NOT_AVAILABLE)
+            self.forget(topic_partition.topic)
+            raise RetriableError(str(topic_partition), ErrorCode.LEADER_NOT_AVAILABLE)
         return Leader(Address(broker.host, broker.port), partition.leader, partition.leader_epoch, topic.topic_id)
 
     def lost(self, leader: Leader, topic: str) -> None:
@@ -224,17 +225,17 @@ class Coordinators:
         """One attempt; RetriableError while the coordinator is loading, moving, or ending the last transaction."""
         address = self.find(key, kind, deadline)
         try:
-            answer = self._pool.call(address, api, fields, deadline, at_most)
+            response = self._pool.call(address, api, fields, deadline, at_most)
         except ConnectionLostError:
             self._routing.note_failure(address)
             self._forget(key, kind)
             raise
-        passing = retriable_code(answer)
-        if passing is not None:
-            if passing in _MOVED:
+        code = retriable_code(response)
+        if code is not None:
+            if code in _MOVED:
                 self._forget(key, kind)
-            raise RetriableError(f"the coordinator of {_name(key, kind)}", passing)
-        return answer
+            raise RetriableError(f"the coordinator of {_name(key, kind)}", code)
+        return response
 
     def find(self, key: str, kind: CoordinatorKind, deadline: Deadline) -> Address:
         """The address of the coordinator, as last known."""
@@ -243,8 +244,8 @@ class Coordinators:
             return known
         # Old versions have a field for one key, newer ones for several.
         fields = {"key": key, "key_type": int(kind), "coordinator_keys": [key]}
-        answer = self._routing.call_any("find_coordinator", fields, deadline)
-        row = answer.coordinators[0] if answer.coordinators else answer
+        response = self._routing.call_any("find_coordinator", fields, deadline)
+        row = response.coordinators[0] if response.coordinators else response
         code = error_code(row.error_code)
         if code in _RETRIABLE:
             raise RetriableError(f"the coordinator of {_name(key, kind)}", code)
@@ -260,15 +261,15 @@ class Coordinators:
             self._known.pop((key, kind), None)
 
 
-def retriable_code(answer: Message) -> ErrorCode | None:
+def retriable_code(response: Message) -> ErrorCode | None:
     """The first retriable error code of a coordinator in a response."""
-    return next((code for code in codes_in(answer) if code in _RETRIABLE), None)
+    return next((code for code in codes_in(response) if code in _RETRIABLE), None)
 
 
-def codes_in(answer: Message) -> Iterator[ErrorCode]:
+def codes_in(response: Message) -> Iterator[ErrorCode]:
     """All error codes in a response, at any depth."""
-    for name in answer.__slots__:
-        value = getattr(answer, name)
+    for name in response.__slots__:
+        value = getattr(response, name)
         if name == "error_code":
             yield error_code(value)
         elif isinstance(value, Message):

@@ -167,25 +167,25 @@ def authenticate(connection: Connection, settings: SaslSettings, timeout_s: floa
     where = f"{connection.address}: SASL {settings.mechanism} as {settings.username!r}"
     if not connection.knows("sasl_handshake"):
         raise _no_sasl(where)
-    answer = connection.ask("sasl_handshake", {"mechanism": settings.mechanism}, timeout_s)
-    if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-        offered = ", ".join(answer.mechanisms) or "none"
+    response = connection.ask("sasl_handshake", {"mechanism": settings.mechanism}, timeout_s)
+    if response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        offered = ", ".join(response.mechanisms) or "none"
         raise SetupError(f"{where}: the broker offers {offered}: change sasl.mechanism")
-    if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+    if response.error_code == ErrorCode.ILLEGAL_SASL_STATE:
         raise _no_sasl(where)
-    if answer.error_code:
-        raise RefusedError(f"{where} was refused", error_code(answer.error_code))
+    if response.error_code:
+        raise RefusedError(f"{where} was refused", error_code(response.error_code))
     lifetime_ms = 0
     conversation = _conversation(settings, where)
     message = next(conversation)
     while True:
-        answer = connection.ask("sasl_authenticate", {"auth_bytes": message}, timeout_s)
-        if answer.error_code:
-            reason = answer.error_message or "the broker gives no reason"
-            raise RefusedError(f"{where}: {reason}: check user and password", error_code(answer.error_code))
-        lifetime_ms = answer.session_lifetime_ms
+        response = connection.ask("sasl_authenticate", {"auth_bytes": message}, timeout_s)
+        if response.error_code:
+            reason = response.error_message or "the broker gives no reason"
+            raise RefusedError(f"{where}: {reason}: check user and password", error_code(response.error_code))
+        lifetime_ms = response.session_lifetime_ms
         try:
-            message = conversation.send(answer.auth_bytes)
+            message = conversation.send(response.auth_bytes)
         except StopIteration:
             break
     if lifetime_ms > 0:

@@ -58,8 +58,8 @@ class EndResult:
 def idempotent_producer(cluster: Cluster) -> tuple[int, int]:
     """A producer id and epoch for writing without transactions. Repeated while a new broker has none yet."""
 
-    def ask() -> tuple[int, int]:
-        answer = cluster.call(
+    def attempt() -> tuple[int, int]:
+        response = cluster.call(
             "init_producer_id",
             at_most=_TWO_PHASE_VERSION - 1,
             transactional_id=None,
@@ -67,14 +67,14 @@ def idempotent_producer(cluster: Cluster) -> tuple[int, int]:
             producer_id=-1,
             producer_epoch=-1,
         )
-        code = error_code(answer.error_code)
+        code = error_code(response.error_code)
         if code.retriable:
             raise RetriableError("a producer id", code)
         if code is not ErrorCode.NONE:
             raise refusal("a producer id", code)
-        return answer.producer_id, answer.producer_epoch
+        return response.producer_id, response.producer_epoch
 
-    return Deadline(cluster.timeout_s).retry(ask)
+    return Deadline(cluster.timeout_s).retry(attempt)
 
 
 class Transactions:
@@ -145,12 +145,12 @@ class Transactions:
             "resource_name": str(node),
             "configuration_keys": ["transaction.max.timeout.ms"],
         }
-        answer = self._cluster.call("describe_configs", node=node, resources=[resource])
-        values = [int(each.value) for row in answer.results for each in row.configs or () if each.value]
+        response = self._cluster.call("describe_configs", node=node, resources=[resource])
+        values = [int(each.value) for row in response.results for each in row.configs or () if each.value]
         return values[0] if values else DEFAULT_MAX_TIMEOUT_MS  # without permission to read it: the default
 
     def _init(self, transactional_id: str, timeout_ms: int, *, two_phase: bool) -> Identity:
-        answer = self._cluster.call_coordinator(
+        response = self._cluster.call_coordinator(
             transactional_id,
             CoordinatorKind.TRANSACTION,
             "init_producer_id",
@@ -162,26 +162,26 @@ class Transactions:
             enable2_pc=two_phase,
             keep_prepared_txn=False,
         )
-        code = error_code(answer.error_code)
+        code = error_code(response.error_code)
         if code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
             text = f"a transaction timeout of {timeout_ms} ms is more than the brokers' transaction.max.timeout.ms:"
             raise RefusedError(f"{text} set kafka.transaction.timeout.ms lower", code)
         if code is not ErrorCode.NONE:
             raise refusal(f"transactional id {transactional_id!r}", code)
-        return Identity(transactional_id, answer.producer_id, answer.producer_epoch)
+        return Identity(transactional_id, response.producer_id, response.producer_epoch)
 
     def add_partitions(self, identity: Identity, partitions: Collection[TopicPartition]) -> None:
         """Adds partitions before they are written to. From version 2 on the brokers do it."""
         if self.version >= EPOCH_PER_TRANSACTION or not partitions:
             return
         topics: dict[str, list[int]] = {}
-        for place in partitions:
-            topics.setdefault(place.topic, []).append(place.partition)
+        for topic_partition in partitions:
+            topics.setdefault(topic_partition.topic, []).append(topic_partition.partition)
         named: list[dict[str, Any]] = [{"name": name, "partitions": numbers} for name, numbers in topics.items()]
         Deadline(self._cluster.timeout_s).retry(lambda: self._add(identity, named))
 
     def _add(self, identity: Identity, topics: list[dict[str, Any]]) -> None:
-        answer = self._cluster.call_coordinator(
+        response = self._cluster.call_coordinator(
             identity.transactional_id,
             CoordinatorKind.TRANSACTION,
             "add_partitions_to_txn",
@@ -191,7 +191,7 @@ class Transactions:
             v3_and_below_producer_epoch=identity.epoch,
             v3_and_below_topics=topics,
         )
-        for topic in answer.results_by_topic_v3_and_below:
+        for topic in response.results_by_topic_v3_and_below:
             for row in topic.results_by_partition:
                 code, what = error_code(row.partition_error_code), f"{topic.name}-{row.partition_index} in {identity}"
                 if code.retriable:  # the previous transaction is still ending, or the coordinator is moving
@@ -201,7 +201,7 @@ class Transactions:
 
     def end(self, identity: Identity, *, commit: bool) -> Identity | None:
         """Ends the transaction. Idempotent. Returns the identity of the next one, None before version 2."""
-        answer = self._cluster.call_coordinator(
+        response = self._cluster.call_coordinator(
             identity.transactional_id,
             CoordinatorKind.TRANSACTION,
             "end_txn",
@@ -211,12 +211,12 @@ class Transactions:
             producer_epoch=identity.epoch,
             committed=commit,
         )
-        code = error_code(answer.error_code)
+        code = error_code(response.error_code)
         if code is not ErrorCode.NONE:
             raise refusal(f"the {'commit' if commit else 'abort'} of {identity}", code)
         if self.version < EPOCH_PER_TRANSACTION:
             return None
-        return Identity(identity.transactional_id, answer.producer_id, answer.producer_epoch)
+        return Identity(identity.transactional_id, response.producer_id, response.producer_epoch)
 
     def end_all(self, identities: Collection[Identity], *, commit: bool) -> list[EndResult]:
         """Ends many transactions in parallel. Errors are in the results."""
@@ -257,13 +257,13 @@ class Transactions:
         )
 
     def _describe(self, transactional_id: str) -> bool:
-        answer = self._cluster.call_coordinator(
+        response = self._cluster.call_coordinator(
             transactional_id,
             CoordinatorKind.TRANSACTION,
             "describe_transactions",
             transactional_ids=[transactional_id],
         )
-        code = error_code(answer.transaction_states[0].error_code)
+        code = error_code(response.transaction_states[0].error_code)
         if code.retriable:
             raise RetriableError(f"transactional id {transactional_id!r}", code)
         if code not in (ErrorCode.NONE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND):
@@ -271,7 +271,7 @@ class Transactions:
         return code is ErrorCode.NONE
 
     def _list(self, node: int, states: Collection[str]) -> list[str]:
-        answer = self._cluster.call(
+        response = self._cluster.call(
             "list_transactions",
             node=node,
             state_filters=list(states),
@@ -279,9 +279,9 @@ class Transactions:
             duration_filter=-1,
             transactional_id_pattern=None,
         )
-        code, what = error_code(answer.error_code), f"the list of transactions of broker {node}"
+        code, what = error_code(response.error_code), f"the list of transactions of broker {node}"
         if code.retriable:  # the coordinator is loading
             raise RetriableError(what, code)
         if code is not ErrorCode.NONE:
             raise refusal(what, code)
-        return [row.transactional_id for row in answer.transaction_states]
+        return [row.transactional_id for row in response.transaction_states]
