@@ -156,7 +156,7 @@ def test_a_transaction_must_know_where_its_batches_are(cluster: Cluster) -> None
         if transactional_id is None:
             producer.flush()
         else:
-            with pytest.raises(WireError, match="does not say where"):
+            with pytest.raises(WireError, match="does not have the offset"):
                 producer.flush()
 
 
