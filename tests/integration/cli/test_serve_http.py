@@ -275,7 +275,7 @@ def test_limits_are_looked_at_before_anything_is_started(monkeypatch: pytest.Mon
     monkeypatch.setenv("MILLSTREAM_HTTP_LIMITS", "max_streams=5 max_consumers=7")
     assert named_limits(["max_streams=6"]) == Limits(max_streams=6, max_consumers=7)
     monkeypatch.setenv("MILLSTREAM_HTTP_LIMITS", "max_streams=5 max_consumers=few")
-    with pytest.raises(GatewayError, match=r"^\$MILLSTREAM_HTTP_LIMITS max_consumers=few: give a whole number"):
+    with pytest.raises(GatewayError, match=r"^\$MILLSTREAM_HTTP_LIMITS max_consumers=few: give an integer"):
         open_gateway_process(HttpOptions("127.0.0.1:0"), by_default=True)
 
 

@@ -281,7 +281,7 @@ def test_the_command_line(broker: EmbeddedBroker, tmp_path: Path, capsys: pytest
         (["--http", "0.0.0.0:0"], "--insecure"),
         (["--tls-cert", "x"], "--tls-key"),
         (["--auth-file", "{people}"], "line 1"),
-        (["--limit", "max_streams=few"], "--limit max_streams=few: give a whole number"),
+        (["--limit", "max_streams=few"], "--limit max_streams=few: give an integer"),
     ],
 )
 def test_wrong_options(words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ def test_every_limit_has_a_range_with_its_default_in_it() -> None:
 @pytest.mark.parametrize(
     ("word", "says"),
     [
-        ("max_streams", "a whole number from 0 to 1000000"),
+        ("max_streams", "an integer from 0 to 1000000"),
         ("max_streams=many", "a whole number"),
         ("max_streams=1.5", "a whole number"),
         ("max_streams=-1", "from 0"),

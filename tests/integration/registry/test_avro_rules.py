@@ -21,7 +21,7 @@ from millstream.registry.registry import Registry
 from millstream.schemas import make_format
 
 AVRO = FORMATS["AVRO"]
-PROGRAM = Path(__file__).parent.parent / "clients" / "java" / "AvroVerdicts.java"
+PROGRAM = Path(__file__).parents[2] / "system" / "clients" / "java" / "AvroVerdicts.java"
 
 
 def refusal(text: str) -> str | None:
@@ -63,13 +63,13 @@ INVALID: list[tuple[Any, str]] = [
     ({**ENUM, "default": "C"}, "default 'C' of enum E is not one of its symbols"),
     (record(field("int", order="up")), "order is 'up'"),
     (record(field("int", default="x")), "default 'x' is not a value of type int"),
-    (record(field("int", default=2**31)), "no value of type int"),
-    (record(field(["null", "int"], default="x")), "no value of type union"),
-    (record(field(["double"], default="NaN")), "no value of type union"),
-    (record(field(ENUM, default="C")), "no value of type E"),
-    (record(field({"type": "fixed", "name": "F", "size": 2}, default="a")), "no value of type F"),
-    (record(field({"type": "array", "items": "int"}, default=["x"])), "no value of type array"),
-    (record(field({"type": "record", "name": "S", "fields": [field("int")]}, default={})), "no value of type S"),
+    (record(field("int", default=2**31)), "not a value of type int"),
+    (record(field(["null", "int"], default="x")), "not a value of type union"),
+    (record(field(["double"], default="NaN")), "not a value of type union"),
+    (record(field(ENUM, default="C")), "not a value of type E"),
+    (record(field({"type": "fixed", "name": "F", "size": 2}, default="a")), "not a value of type F"),
+    (record(field({"type": "array", "items": "int"}, default=["x"])), "not a value of type array"),
+    (record(field({"type": "record", "name": "S", "fields": [field("int")]}, default={})), "not a value of type S"),
     (record(field(ENUM), field(ENUM, "b")), "'E' is defined twice"),
     (record(field("S")), "type 'S' is unknown"),
     ({"type": "array"}, "'items' is missing"),

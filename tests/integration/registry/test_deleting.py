@@ -26,7 +26,7 @@ def test_a_version_that_a_deleted_schema_refers_to_survives_registering_again(re
     again = registry.register(USED, SchemaRequest(PART))
     assert (again.version, again.id) == (2, first.id), "the same schema keeps its id and gets a new version"
     assert [row.version for row in registry.versions(USED, deleted=True)] == [1, 2]
-    assert registry.parser.understands(registry.by_id(user_id)) is None, "records with this id can still be read"
+    assert registry.parser.parse_error(registry.by_id(user_id)) is None, "records with this id can still be read"
 
 
 def test_a_version_that_only_its_own_subject_refers_to_survives_as_well(registry: Registry) -> None:
@@ -35,7 +35,7 @@ def test_a_version_that_only_its_own_subject_refers_to_survives_as_well(registry
     whole = registry.register(USED, SchemaRequest(WHOLE, references=(Reference("Part", "used", 1),)))
     registry.deleter.delete_subject(USED, permanent=False)
     registry.register(USED, SchemaRequest(PART))
-    assert registry.parser.understands(registry.by_id(whole.id)) is None
+    assert registry.parser.parse_error(registry.by_id(whole.id)) is None
 
 
 def test_a_deleted_version_without_users_goes_when_its_schema_is_registered_again(registry: Registry) -> None:
@@ -56,7 +56,7 @@ def test_what_a_deleted_schema_refers_to_is_not_deleted_for_good(registry: Regis
         with pytest.raises(RegistryError, match=f"soft deleted: delete schema ids {user_id} permanently") as refused:
             delete()
         assert refused.value.code == 42206
-    assert registry.parser.understands(registry.by_id(user_id)) is None
+    assert registry.parser.parse_error(registry.by_id(user_id)) is None
     registry.deleter.delete_subject(USER, permanent=True)
     assert registry.deleter.delete_subject(USED, permanent=True) == [1]
 
@@ -104,7 +104,7 @@ def test_an_import_does_not_replace_a_version_that_others_refer_to(registry: Reg
     # The same schema may be imported over itself, and another one beside it.
     assert registry.register(USED, SchemaRequest(PART, id=901, version=1)).version == 1
     assert registry.register(USED, SchemaRequest(OTHER, id=900, version=2)).version == 2
-    assert registry.parser.understands(registry.by_id(user_id)) is None
+    assert registry.parser.parse_error(registry.by_id(user_id)) is None
 
 
 def test_an_import_replaces_a_version_without_users(registry: Registry) -> None:
