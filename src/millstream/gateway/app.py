@@ -46,15 +46,15 @@ CONSOLE = "/console"
 def make_app(
     families: Sequence[Sequence[BaseRoute]],
     *,
-    trouble: Callable[[], str | None],
+    not_ready_reason: Callable[[], str | None],
     credentials: Credentials | None = None,
     loopback: bool = True,
     mounts: Mapping[str, ASGIApp] | None = None,
     lifespans: Sequence[Lifespan] = (),
 ) -> ASGIApp:
-    """`trouble` returns why the gateway is not ready, or None. Without credentials, every caller is admitted."""
+    """Without credentials, every caller is admitted. `not_ready_reason` returns None if the gateway is ready."""
     mounted = dict(mounts or {})
-    routes = [_front_door(CONSOLE in mounted), *health_routes(trouble)]
+    routes = [_front_door(CONSOLE in mounted), *health_routes(not_ready_reason)]
     routes += [route for family in families for route in family]
     routes += openapi_routes(routes)
     app = Starlette(routes=routes, exception_handlers=HANDLERS, lifespan=_together(lifespans))
@@ -73,7 +73,9 @@ def _front_door(has_console: bool) -> BaseRoute:
         return {"docs": "/docs"} | ({"console": CONSOLE} if has_console else {})
 
     doc = Doc(
-        tag="Health", summary="Links to the documentation; browsers are redirected to the console", answer=mapping(TEXT)
+        tag="Health",
+        summary="Links; browsers are redirected to the console",
+        response=mapping(TEXT),
     )
     return endpoint("GET", "/", serve, doc=doc, at_once=True)
 

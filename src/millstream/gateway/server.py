@@ -107,7 +107,7 @@ class Gateway:
         self._close.enter_context(parts.closing)
         app = make_app(
             [family(parts) for family in ROUTE_GROUPS],
-            trouble=lambda: registry.trouble,
+            not_ready_reason=lambda: registry.not_ready_reason,
             credentials=options.credentials,
             loopback=is_loopback(options.host) and not options.insecure,
             mounts=parts.mounts,

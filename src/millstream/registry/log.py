@@ -137,7 +137,7 @@ class SchemaLog:
         self._writing = threading.Lock()
         self._session: _WriterSession | None = None
         self._topic_id: UUID | None = None
-        self._trouble = "the topic has not been read yet"
+        self._not_ready_reason = "the topic has not been read yet"
         self._progress_at = time.monotonic()
         self._closed = False
         self._tail = threading.Thread(target=self._read_topic, name="schemas-tail", daemon=True)
@@ -155,8 +155,8 @@ class SchemaLog:
             if self._loaded:
                 return
         if timeout_s is None:
-            raise store_timed_out(self._trouble)
-        _log.warning("schemas_not_read_yet topic=%s reason=%s", self.topic, self._trouble)
+            raise store_timed_out(self._not_ready_reason)
+        _log.warning("schemas_not_read_yet topic=%s reason=%s", self.topic, self._not_ready_reason)
 
     def close(self) -> None:
         with self._moved:
@@ -170,16 +170,16 @@ class SchemaLog:
     @property
     def state(self) -> RegistryState:
         if not self._loaded:
-            raise store_timed_out(f"the schemas have not been read yet: {self._trouble}")
+            raise store_timed_out(f"the schemas have not been read yet: {self._not_ready_reason}")
         return self._state
 
     @property
-    def trouble(self) -> str | None:
+    def not_ready_reason(self) -> str | None:
         """Why the topic is not being read now, or None."""
         idle_s = time.monotonic() - self._progress_at
-        if not self._trouble and idle_s > _FETCH_TIMEOUT_S:
+        if not self._not_ready_reason and idle_s > _FETCH_TIMEOUT_S:
             return f"the cluster has not responded for {idle_s:.0f} s"
-        return self._trouble or None
+        return self._not_ready_reason or None
 
     def catch_up(self) -> None:
         """Returns when all records have been read that were written before the call."""
@@ -298,7 +298,7 @@ class SchemaLog:
             if self._closed:
                 raise store_timed_out("this registry is shutting down")
             if not done:
-                raise store_timed_out(f"offset {position - 1} of {self.topic} was not read: {self._trouble}")
+                raise store_timed_out(f"offset {position - 1} of {self.topic} was not read: {self._not_ready_reason}")
 
     def _read_topic(self) -> None:
         while not self._closed:
@@ -340,16 +340,16 @@ class SchemaLog:
     def _note_progress(self, *, loaded: bool) -> None:
         self._progress_at = time.monotonic()
         if loaded or self._loaded:
-            self._trouble = ""
+            self._not_ready_reason = ""
         if loaded and not self._loaded:
             with self._moved:
                 self._loaded = True
                 self._moved.notify_all()
 
-    def _pause(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            _log.warning("schemas_not_read topic=%s reason=%s", self.topic, trouble)
-        self._trouble = trouble
+    def _pause(self, not_ready_reason: str) -> None:
+        if not_ready_reason != self._not_ready_reason:
+            _log.warning("schemas_not_read topic=%s reason=%s", self.topic, not_ready_reason)
+        self._not_ready_reason = not_ready_reason
         with self._moved:
             self._moved.wait_for(lambda: self._closed, 0.5)
 
@@ -366,7 +366,7 @@ class SchemaLog:
         _log.warning("schemas_reread topic=%s from=%d reason=%s", self.topic, position, reason)
         with self._moved:
             self._state = RegistryState()
-            self._loaded, self._trouble = False, "the topic is being read again"
+            self._loaded, self._not_ready_reason = False, "the topic is being read again"
             self._position, self._last_writer, self._registry_producer = position, (-1, -1), -1
             self._moved.notify_all()
 

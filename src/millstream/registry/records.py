@@ -15,7 +15,7 @@ from millstream.registry.errors import invalid_subject
 DEFAULT_CONTEXT = "."
 EVERY_CONTEXT = ":*:"
 GLOBAL = "__GLOBAL"
-"""What Confluent's tools call the level above all contexts when a subject is asked for."""
+"""The prefix for all contexts in Confluent's tools."""
 
 
 class Subject(NamedTuple):

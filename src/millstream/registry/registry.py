@@ -246,19 +246,19 @@ class Registry:
         self._registrar = Registrar(log, self.parser)
 
     @property
-    def trouble(self) -> str | None:
+    def not_ready_reason(self) -> str | None:
         """Why the registry is not up to date, or None."""
-        return self._log.trouble
+        return self._log.not_ready_reason
 
     def retry_if_missing(self, ask: Callable[[], Result]) -> Result:
         """Runs a read. If it finds nothing, reads to the end of the topic and runs it again."""
         try:
             return ask()
         except NotFoundError as error:
-            trouble = self._log.trouble
-            if trouble is not None:
+            not_ready_reason = self._log.not_ready_reason
+            if not_ready_reason is not None:
                 raise errors.store_timed_out(
-                    f"{error.message.partition('.')[0]} in the records read so far, but {trouble}"
+                    f"{error.message.partition('.')[0]} in the records read so far, but {not_ready_reason}"
                 ) from None
             self._log.catch_up()
             return ask()

@@ -48,7 +48,7 @@ class TopicInMemory:
         self.lock = threading.RLock()
         self.state = RegistryState()
         self.records: list[tuple[bytes, bytes | None]] = []
-        self.trouble = None
+        self.not_ready_reason = None
 
     def catch_up(self) -> None:
         pass

@@ -365,7 +365,7 @@ class _Subjects:
             with self._frame.reporting("The schemas cannot be read"):
                 rows = await self._frame.run(subject_rows, registry, deleted=bool(self._deleted.value))
                 level = str(await self._frame.run(registry.level, None))
-                trouble = registry.trouble
+                trouble = registry.not_ready_reason
                 self._trouble.set_text(f"The registry is not up to date: {trouble}" if trouble else "")
                 self._trouble.set_visibility(bool(trouble))
                 self._table.update(rows)

@@ -54,7 +54,7 @@ _SETTINGS = mapping(nullable({"type": ["string", "number", "boolean"]}))
 CLUSTER = Doc(
     tag="Cluster",
     summary="The cluster and its brokers",
-    answer=record(
+    response=record(
         {
             "cluster_id": TEXT,
             "controller": INT32,
@@ -66,7 +66,7 @@ LIST_TOPICS = Doc(
     tag=_TOPICS,
     summary="List topics",
     parameters=(Parameter("internal", "Include internal topics.", FLAG), *_PAGE),
-    answer=record({"topics": array(record(_SUMMARY))}),
+    response=record({"topics": array(record(_SUMMARY))}),
 )
 CREATE_TOPIC = Doc(
     tag=_TOPICS,
@@ -81,7 +81,7 @@ CREATE_TOPIC = Doc(
         },
         closed=True,
     ),
-    answer=record(_SUMMARY),
+    response=record(_SUMMARY),
     status=201,
     errors=(409, 422),
     example={"name": "orders", "partitions": 6, "configs": {"retention.ms": "604800000"}},
@@ -89,7 +89,7 @@ CREATE_TOPIC = Doc(
 DESCRIBE_TOPIC = Doc(
     tag=_TOPICS,
     summary="Describe a topic: partitions, offsets, and the settings that were set for it",
-    answer=record({**_SUMMARY, "partitions": array(_PARTITION), "configs": mapping(nullable(TEXT))}),
+    response=record({**_SUMMARY, "partitions": array(_PARTITION), "configs": mapping(nullable(TEXT))}),
 )
 DELETE_TOPIC = Doc(tag=_TOPICS, summary="Delete a topic and its records", status=204, errors=(403, 409))
 ADD_PARTITIONS = Doc(
@@ -97,17 +97,17 @@ ADD_PARTITIONS = Doc(
     summary="Add partitions to a topic",
     description="Records that are written afterwards may have another partition for the same key.",
     body=record({"count": whole("New number of partitions.", 1, 10_000)}, closed=True),
-    answer=record({"name": TEXT, "partitions": INT32}),
+    response=record({"name": TEXT, "partitions": INT32}),
     errors=(409, 422),
 )
-TOPIC_CONFIGS = Doc(tag=_TOPICS, summary="List the settings of a topic", answer=record({"configs": array(_CONFIG)}))
+TOPIC_CONFIGS = Doc(tag=_TOPICS, summary="List the settings of a topic", response=record({"configs": array(_CONFIG)}))
 SET_TOPIC_CONFIGS = Doc(
     tag=_TOPICS,
     summary="Change settings of a topic",
     description="Changes the given settings; null resets one. The response has the settings of the topic.",
     parameters=(Parameter("dry_run", "Only check the change.", FLAG),),
     body=record({"configs": _SETTINGS}, closed=True),
-    answer=record({"configs": array(_CONFIG)}),
+    response=record({"configs": array(_CONFIG)}),
     errors=(422,),
     example={"configs": {"retention.ms": "60000", "cleanup.policy": None}},
 )
@@ -148,12 +148,12 @@ def group_docs(kind: str) -> dict[tuple[str, str], Doc]:
             tag=tag,
             summary=f"List {kind}s",
             parameters=_PAGE,
-            answer=record({"groups": array(record({"group": TEXT, "type": TEXT, "state": TEXT}))}),
+            response=record({"groups": array(record({"group": TEXT, "type": TEXT, "state": TEXT}))}),
         ),
         ("GET", "/{group}"): Doc(
             tag=tag,
             summary=f"Describe a {kind}: members, assignments and offsets",
-            answer=record(
+            response=record(
                 {
                     "group": TEXT,
                     "type": TEXT,
@@ -167,7 +167,7 @@ def group_docs(kind: str) -> dict[tuple[str, str], Doc]:
         ),
         ("DELETE", "/{group}"): Doc(tag=tag, summary=f"Delete a {kind} without members", status=204, errors=(409,)),
         ("GET", "/{group}/offsets"): Doc(
-            tag=tag, summary=f"Offsets and lag of a {kind}", answer=record({"offsets": array(_OFFSET)})
+            tag=tag, summary=f"Offsets and lag of a {kind}", response=record({"offsets": array(_OFFSET)})
         ),
         ("POST", "/{group}/offsets"): Doc(
             tag=tag,
@@ -177,7 +177,7 @@ def group_docs(kind: str) -> dict[tuple[str, str], Doc]:
                 {"partitions": nullable(array(whole(minimum=0, maximum=2**31 - 1))), "dry_run": FLAG},
                 closed=True,
             ),
-            answer=record(
+            response=record(
                 {
                     "dry_run": FLAG,
                     "offsets": array(record({"topic": TEXT, "partition": INT32, "from": nullable(INT64), "to": INT64})),

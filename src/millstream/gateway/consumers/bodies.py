@@ -171,7 +171,7 @@ SUBSCRIBE = Doc(
     "ones change its topics. With an `instance_id`, each program is a separate member.",
     parameters=_WHICH,
     body=Subscription,
-    answer=ConsumerState,
+    response=ConsumerState,
     errors=(403, 409, 429, 501, 502),
     example={"topics": ["orders"]},
 )
@@ -191,7 +191,7 @@ POLL = Doc(
         ),
         FORMAT,
     ),
-    answer=PollResult,
+    response=PollResult,
     errors=(403, 409, 410, 502),
 )
 COMMIT = Doc(
@@ -202,7 +202,7 @@ COMMIT = Doc(
     parameters=_WHICH,
     body=Offsets,
     body_required=False,
-    answer=Offsets,
+    response=Offsets,
     errors=(403, 409, 410, 502),
     example={"offsets": {"orders": {"0": 17}}},
 )
@@ -211,7 +211,7 @@ SEEK = Doc(
     summary="Change the position in a partition",
     parameters=_WHICH,
     body=Seek,
-    answer=SeekResult,
+    response=SeekResult,
     errors=(403, 409, 410, 416, 502),
     example={"topic": "orders", "partition": 0, "offset": 17},
 )
@@ -219,7 +219,7 @@ SHOW = Doc(
     tag=_TAG,
     summary="The consumers of a group in this gateway: partitions, positions, time until they expire",
     parameters=_WHICH,
-    answer=GroupConsumers,
+    response=GroupConsumers,
     errors=(410,),
 )
 SHOW_ALL = Doc(
@@ -229,7 +229,7 @@ SHOW_ALL = Doc(
         Parameter("offset", "Number of entries to skip.", whole("", minimum=0)),
         Parameter("limit", "Maximum number of entries; below 1 is no limit.", INT32),
     ),
-    answer=Consumers,
+    response=Consumers,
 )
 LEAVE = Doc(
     tag=_TAG, summary="Leave the group and close the consumer", parameters=_WHICH, status=204, errors=(409, 410)

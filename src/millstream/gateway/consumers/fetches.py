@@ -4,7 +4,7 @@ Each fetch is a request on its own connection; the event loop waits for the conn
 used only to send the request and to read the response.
 
 `PendingFetches` keeps one fetch pending for each position that its reader wants. When a position changes (seek,
-rebalance), the old fetch is cancelled and a new one is sent at once on another connection, because a broker answers
+rebalance), the old fetch is cancelled and a new one is sent at once on another connection, because a broker serves
 the requests of one connection in order.
 """
 
@@ -48,7 +48,7 @@ _MOST_RECORDS = 10_000
 _MOST_HELD_BYTES = 8 << 20
 """Size of their keys and values; a single larger record is kept."""
 _SEND_S = 10.0
-_ANSWER_S = 10.0
+_RESPONSE_GRACE_S = 10.0
 """How much longer than the requested wait a response may take."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _MOVED = frozenset(
@@ -131,7 +131,7 @@ class PendingFetches:
         """Raises if all positions have had errors for so long, and no new fetch is pending for any of them."""
         paused = self._paused(positions)
         if positions and len(paused) == len(positions):
-            latest = max(paused, key=lambda trouble: trouble.since)
+            latest = max(paused, key=lambda row: row.since)
             if time.monotonic() - latest.since >= for_s:
                 raise latest.error
 
@@ -220,7 +220,7 @@ class PendingFetches:
 
     async def _wait(self, positions: Positions, deadline: float, wake: asyncio.Event) -> None:
         """Waits until a fetch is complete, `wake` is set, the timeout expires, or a pause after an error ends."""
-        until = min([deadline, *(trouble.until for trouble in self._paused(positions))])
+        until = min([deadline, *(row.until for row in self._paused(positions))])
         waking = asyncio.create_task(wake.wait())
         try:
             tasks = {waking, *(fetch.task for fetch in self._pending)}
@@ -234,7 +234,7 @@ class PendingFetches:
         request = _request(wanted, epochs, self.max_bytes(), wait_ms)
         borrowed, connection, sent = await self._in_thread(lambda: self._send(node, request))
         try:
-            await _readable(connection.fileno(), wait_ms / 1000 + _ANSWER_S)
+            await _readable(connection.fileno(), wait_ms / 1000 + _RESPONSE_GRACE_S)
             return await self._in_thread(lambda: _read(connection, sent, wanted, self.limits))
         except TimeoutError:
             connection.close()
@@ -304,11 +304,11 @@ def _request(wanted: Positions, epochs: Positions, max_bytes: int, wait_ms: int)
 def _read(
     connection: Connection, sent: Sent, wanted: Positions, limits: OpeningLimits
 ) -> dict[TopicPartition, FetchedPartition]:
-    answer = connection.receive(sent, _ANSWER_S)
-    if answer.error_code:
-        raise refusal("a fetch", error_code(answer.error_code))
+    response = connection.receive(sent, _RESPONSE_GRACE_S)
+    if response.error_code:
+        raise refusal("a fetch", error_code(response.error_code))
     parts: dict[TopicPartition, FetchedPartition] = {}
-    for topic in answer.responses:
+    for topic in response.responses:
         for row in topic.partitions:
             partition = TopicPartition(topic.topic, row.partition_index)
             if partition in wanted:

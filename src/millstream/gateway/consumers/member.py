@@ -111,7 +111,7 @@ class GroupMember:
                     self._beating.cancel()  # not before: its thread would continue unobserved
                 self._give_up(self.partitions)
                 if self.epoch != _JOIN_EPOCH:
-                    await self._ask({"member_epoch": _LEAVE_EPOCH, "topic_partitions": None})
+                    await self._heartbeat({"member_epoch": _LEAVE_EPOCH, "topic_partitions": None})
         except WireError as error:
             _log.info("consumer_leave_failed group=%s reason=%s", self.group, error)
 
@@ -128,12 +128,12 @@ class GroupMember:
                 "member_id": self.member_id,
                 "topics": [{"name": name, "partitions": found} for name, found in rows.items()],
             }
-            answer = await self._in_thread(
+            response = await self._in_thread(
                 lambda: self._cluster.call_coordinator(
                     self.group, CoordinatorKind.GROUP, "offset_commit", at_most=_LAST_COMMIT_WITH_NAMES, **fields
                 )
             )
-        for topic in answer.topics:
+        for topic in response.topics:
             for row in topic.partitions:
                 code = error_code(row.error_code)
                 if code in _FENCED or code is ErrorCode.GROUP_ID_NOT_FOUND:
@@ -167,21 +167,21 @@ class GroupMember:
 
     async def _beat(self) -> None:
         async with self._one_call:
-            answer = await self._ask(self._heartbeat_fields())
-            code = error_code(answer.error_code)
+            response = await self._heartbeat(self._heartbeat_fields())
+            code = error_code(response.error_code)
             if code in _FENCED or (code is ErrorCode.GROUP_ID_NOT_FOUND and self.epoch != _JOIN_EPOCH):
                 self._give_up(self.partitions)
                 self.epoch, self._tell_all = _JOIN_EPOCH, True
-                answer = await self._ask(self._heartbeat_fields())
-                code = error_code(answer.error_code)
+                response = await self._heartbeat(self._heartbeat_fields())
+                code = error_code(response.error_code)
             if code in _FINAL:
-                self._fail(code, answer.error_message)
+                self._fail(code, response.error_message)
             elif code is ErrorCode.NONE:
                 self._tell_all = False
-                self.epoch = answer.member_epoch
-                self._interval_s = max(0.1, answer.heartbeat_interval_ms / 1000)
-                if answer.assignment is not None:
-                    await self._take(answer.assignment)
+                self.epoch = response.member_epoch
+                self._interval_s = max(0.1, response.heartbeat_interval_ms / 1000)
+                if response.assignment is not None:
+                    await self._take(response.assignment)
             else:  # a retriable error
                 self._interval_s = _RETRY_S
 
@@ -204,7 +204,7 @@ class GroupMember:
             rows.setdefault(ids[partition.topic], []).append(partition.partition)
         return [{"topic_id": topic_id, "partitions": numbers} for topic_id, numbers in rows.items()]
 
-    async def _ask(self, fields: dict[str, Any]) -> Message:
+    async def _heartbeat(self, fields: dict[str, Any]) -> Message:
         try:
             return await self._in_thread(
                 lambda: self._cluster.call_coordinator(

@@ -23,15 +23,15 @@ OPEN_PATHS = frozenset({"/livez", "/readyz"})
 """Served without credentials: probes have none, and the response says only yes or no."""
 
 
-def health_routes(trouble: Callable[[], str | None]) -> list[BaseRoute]:
+def health_routes(not_ready_reason: Callable[[], str | None]) -> list[BaseRoute]:
     def ready(req: ApiRequest) -> object:
-        reason = trouble()
+        reason = not_ready_reason()
         if reason:
             raise ApiError(503, f"not ready: {reason}")
         return {"status": "ready"}
 
     def doc(summary: str) -> Doc:
-        return Doc(tag="Health", summary=summary, answer=record({"status": text("live or ready.")}))
+        return Doc(tag="Health", summary=summary, response=record({"status": text("live or ready.")}))
 
     return [
         endpoint(

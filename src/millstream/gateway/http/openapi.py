@@ -77,7 +77,7 @@ class _Schemas:
     def __init__(self, docs: Iterable[Doc]) -> None:
         kinds: list[BodyType] = [Error, ConfluentError]
         for doc in docs:
-            given = (doc.body, doc.answer, doc.partial, *(parameter.schema for parameter in doc.parameters))
+            given = (doc.body, doc.response, doc.partial, *(parameter.schema for parameter in doc.parameters))
             kinds += [kind for kind in given if kind is not None and not isinstance(kind, dict) and kind not in kinds]
         schemas, components = msgspec.json.schema_components(kinds, ref_template=f"{_REFERENCE}{{name}}")
         self._schemas = list(zip(kinds, schemas, strict=True))
@@ -152,12 +152,12 @@ def _parameter(parameter: Parameter, schemas: _Schemas, *, required: bool) -> di
 
 
 def _responses(doc: Doc, path: str, schemas: _Schemas) -> dict[str, Any]:
-    good: dict[str, Any] = {"description": "Success." if doc.answer is not None else "Success, without a body."}
-    if doc.answer is not None:
-        good["content"] = {doc.answer_type: {"schema": schemas.of(doc.answer)}}
+    good: dict[str, Any] = {"description": "Success." if doc.response is not None else "Success, without a body."}
+    if doc.response is not None:
+        good["content"] = {doc.response_type: {"schema": schemas.of(doc.response)}}
     responses = {str(doc.status): good}
     if doc.partial is not None:
-        content = {doc.answer_type: {"schema": schemas.of(doc.partial)}}
+        content = {doc.response_type: {"schema": schemas.of(doc.partial)}}
         responses["207"] = {"description": "Partial success.", "content": content}
     error = {"application/json": {"schema": schemas.of(ConfluentError if is_confluent(path) else Error)}}
     statuses = sorted({*_EVERY_ROUTE, *doc.errors})
@@ -270,8 +270,8 @@ def _schema(title: str, schema: dict[str, Any]) -> str:
 
 _TAG = "Documentation"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
-_DOCUMENT = Doc(tag=_TAG, summary="This documentation as OpenAPI 3.1", answer=mapping(ANYTHING))
-_PAGE = Doc(tag=_TAG, summary="This documentation as a page", answer=text("An HTML page."), answer_type="text/html")
+_DOCUMENT = Doc(tag=_TAG, summary="This documentation as OpenAPI 3.1", response=mapping(ANYTHING))
+_PAGE = Doc(tag=_TAG, summary="This documentation as a page", response=text("An HTML page."), response_type="text/html")
 
 
 def openapi_routes(routes: Sequence[BaseRoute]) -> list[BaseRoute]:

@@ -69,9 +69,9 @@ class Doc:
     body: BodyType | None = None
     """None: the route takes no body."""
     body_type: str = JSON
-    answer: BodyType | None = None
+    response: BodyType | None = None
     """The body of a successful response. None: it has none."""
-    answer_type: str = JSON
+    response_type: str = JSON
     status: int = 200
     """Of a successful response."""
     partial: BodyType | None = None

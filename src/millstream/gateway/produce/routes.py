@@ -121,7 +121,7 @@ class TopicCache:
         """The number of partitions, read from the cluster; 404 if there is no such topic."""
         deadline = time.monotonic() + _CREATION_TIMEOUT_S
         while True:
-            count, code = self._ask(topic)
+            count, code = self._read_partitions(topic)
             if count:
                 with self._lock:
                     if len(self._known) >= _KEPT:
@@ -139,9 +139,9 @@ class TopicCache:
         with self._lock:
             self._known.pop(topic, None)
 
-    def _ask(self, topic: str) -> tuple[int, ErrorCode]:
-        answer = self._cluster.call("metadata", topics=[{"name": topic}], allow_auto_topic_creation=True)
-        (row,) = answer.topics
+    def _read_partitions(self, topic: str) -> tuple[int, ErrorCode]:
+        response = self._cluster.call("metadata", topics=[{"name": topic}], allow_auto_topic_creation=True)
+        (row,) = response.topics
         code = error_code(row.error_code)
         if row.is_internal:
             raise ApiError(403, f"topic {topic!r} is internal", "write to another topic", code=40301)
@@ -163,7 +163,7 @@ class Producing:
         self.encoders = Encoders(parts.registry)
         self.threads = CapacityLimiter(_THREADS)
         """For requests to the cluster, which may block. Other requests have their own threads."""
-        self._asking: dict[str, asyncio.Task[int]] = {}
+        self._lookups: dict[str, asyncio.Task[int]] = {}
         parts.closing.callback(self.publisher.close)
 
     async def partitions(self, topic: str) -> int:
@@ -171,16 +171,16 @@ class Producing:
         known = self.topics.known_partitions(topic)
         if known is not None:
             return known
-        asking = self._asking.get(topic)
-        if asking is None:
-            asking = self._asking[topic] = asyncio.create_task(self._ask(topic))
-        return await asyncio.shield(asking)
+        lookup = self._lookups.get(topic)
+        if lookup is None:
+            lookup = self._lookups[topic] = asyncio.create_task(self._read_partitions(topic))
+        return await asyncio.shield(lookup)
 
-    async def _ask(self, topic: str) -> int:
+    async def _read_partitions(self, topic: str) -> int:
         try:
             return await to_thread.run_sync(self.topics.partitions, topic, limiter=self.threads)
         finally:
-            del self._asking[topic]
+            del self._lookups[topic]
 
     async def publish(self, topic: str, records: Sequence[OutgoingRecord]) -> list[Outcome]:
         """Nothing is sent if a record names a partition that does not exist."""

@@ -159,7 +159,7 @@ RECORDS_DOC = Doc(
     description="The body is a sequence of JSON objects. The response has one line for each record, in the same order, "
     "and begins while the request is still being sent: `error_code` 200 with the position, or an error.",
     body=Record,
-    answer=RecordResult,
+    response=RecordResult,
     errors=(422, 429),
     example={"value": {"type": "JSON", "data": {"order": 17}}},
 )
@@ -167,7 +167,7 @@ BATCH_DOC = Doc(
     tag=TAG,
     summary="Write a batch of records",
     body=Batch,
-    answer=RecordBatchResult,
+    response=RecordBatchResult,
     status=207,
     errors=(422, 429),
     example={"entries": [{"id": "1", "value": {"type": "STRING", "data": "hello"}}]},
@@ -313,7 +313,7 @@ class RecordRoutes:
         if first is None:
             await reader
             raise ApiError(400, _MISSING)
-        return _LineResponse(_answers(first, waiting, reader))
+        return _LineResponse(_result_lines(first, waiting, reader))
 
     async def _read(
         self, req: ApiRequest, sender: "_RecordSender", waiting: "asyncio.Queue[asyncio.Future[dict[str, Any]] | None]"
@@ -342,9 +342,9 @@ class RecordRoutes:
             if not 0 < len(entries) <= limits.max_records or not all(ids) or len(set(ids)) < len(ids):
                 message = f"a batch has from 1 to {limits.max_records} entries, each with a different id"
                 raise ApiError(400, message)
-            answers = [await sender.send_record(entry, 0) for entry in entries]
-            for entry, answer in zip(entries, answers, strict=True):
-                told = {"id": entry.id, **await answer}
+            results = [await sender.send_record(entry, 0) for entry in entries]
+            for entry, result in zip(entries, results, strict=True):
+                told = {"id": entry.id, **await result}
                 (successes if told["error_code"] == 200 else failures).append(told)
         for told in successes:
             del told["error_code"]
@@ -385,9 +385,9 @@ class _RecordSender:
         except (ApiError, RegistryError, WireError) as error:
             return self.refused(error)
         outcome = self._producing.publisher.enqueue(self._topic, [outgoing])
-        return asyncio.ensure_future(self._answer(outcome, key, value, size))
+        return asyncio.ensure_future(self._result(outcome, key, value, size))
 
-    async def _answer(
+    async def _result(
         self, pending: "asyncio.Future[list[Outcome]]", key: EncodedPart, value: EncodedPart, size: int
     ) -> dict[str, Any]:
         try:
@@ -422,7 +422,7 @@ class _RecordSender:
         return future
 
 
-async def _answers(
+async def _result_lines(
     first: "asyncio.Future[dict[str, Any]]",
     waiting: "asyncio.Queue[asyncio.Future[dict[str, Any]] | None]",
     reader: "asyncio.Task[None]",

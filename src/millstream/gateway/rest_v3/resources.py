@@ -165,9 +165,9 @@ TAG = "Confluent REST v3"
 
 
 def _doc(
-    summary: str, answer: BodyType | None, body: BodyType | None = None, status: int = 200, more: Sequence[int] = ()
+    summary: str, response: BodyType | None, body: BodyType | None = None, status: int = 200, more: Sequence[int] = ()
 ) -> Doc:
-    return Doc(tag=TAG, summary=summary, answer=answer, body=body, status=status, errors=more)
+    return Doc(tag=TAG, summary=summary, response=response, body=body, status=status, errors=more)
 
 
 CONFIG_DOCS: dict[tuple[str, str], Doc] = {

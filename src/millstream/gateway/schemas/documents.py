@@ -201,16 +201,16 @@ _PAGE = (
 
 
 def _doc(
-    summary: str, answer: BodyType, *parameters: Parameter, body: BodyType | None = None, errors: Sequence[int] = ()
+    summary: str, response: BodyType, *parameters: Parameter, body: BodyType | None = None, errors: Sequence[int] = ()
 ) -> Doc:
     return Doc(
         tag=_TAG,
         summary=summary,
-        answer=answer,
+        response=response,
         parameters=parameters,
         body=body,
         body_type=MEDIA_TYPE,
-        answer_type=MEDIA_TYPE,
+        response_type=MEDIA_TYPE,
         errors=(*errors, 422),
     )
 

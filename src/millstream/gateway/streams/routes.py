@@ -225,8 +225,8 @@ DOC = Doc(
         Parameter("Last-Event-ID", "The id of the last event received.", TEXT, place="header"),
         Parameter("last_event_id", "The same as a query parameter.", TEXT),
     ),
-    answer=text("Server-sent events."),
-    answer_type=EVENT_STREAM,
+    response=text("Server-sent events."),
+    response_type=EVENT_STREAM,
     errors=(403, 429, 502),
 )
 

@@ -195,12 +195,12 @@ class Tail:
             _log.info("stream_error topic=%s reason=%s", self._topic, error)
             self.trouble = str(error)
             self.is_gone = await self._tools.is_gone(self._topic)
-            self._tell()
+            self._notify()
             await asyncio.sleep(_PAUSE_S)
         except Exception:  # a bug of the gateway must not leave readers waiting
             _log.exception("stream_broken topic=%s", self._topic)
             self.trouble = INTERNAL_ERROR
-            self._tell()
+            self._notify()
             await asyncio.sleep(_PAUSE_S)
 
     async def _find_partitions(self) -> None:
@@ -223,11 +223,11 @@ class Tail:
             self._bytes -= oldest.size
             self._begins |= oldest.after
             self.first += 1
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
-        told, self._news = self._news, asyncio.Event()
-        told.set()
+    def _notify(self) -> None:
+        waiters, self._news = self._news, asyncio.Event()
+        waiters.set()
 
 
 class Tails:

@@ -114,9 +114,9 @@ def _apart(here: NormalizedSchema, there: NormalizedSchema, least: str, most: st
 def _of_property(facts: NormalizedSchema, name: str) -> list[Any]:
     """Schemas that a property of this name satisfies for certain."""
     found = [facts["properties"][name]] if name in facts.get("properties", {}) else []
-    answers = [(matches(pattern, name), schema) for pattern, schema in facts.get("patternProperties", {}).items()]
-    found += [schema for matching, schema in answers if matching]
-    if found or any(matching is None for matching, _ in answers):
+    matched = [(matches(pattern, name), schema) for pattern, schema in facts.get("patternProperties", {}).items()]
+    found += [schema for matching, schema in matched if matching]
+    if found or any(matching is None for matching, _ in matched):
         return found or [True]
     return [facts.get("additionalProperties", True)]
 

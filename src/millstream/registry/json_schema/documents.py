@@ -160,7 +160,7 @@ class JsonDocuments:
         if keyword is None:
             return normalize(schema, draft)
         beside = normalize(schema, draft) if draft >= DRAFT_2019 else NormalizedSchema()
-        # Others are dynamic: they lead elsewhere when another document refers to this one.
+        # Others are dynamic: they have another target when another document refers to this one.
         target = self._find(schema["$ref"], document) if keyword == "$ref" else NormalizedSchema({UNDECIDABLE: True})
         return NormalizedSchema({"allOf": [target, beside]}) if beside else self.resolved(target)
 

@@ -225,21 +225,21 @@ class _Evaluated:
 
 
 def _wanted(rules: NormalizedSchema, name: str) -> list[Any]:
-    """The reader's schemas that a property of this name must satisfy; more than that where it cannot be told."""
-    answers = [(matches(pattern, name), schema) for pattern, schema in rules.get("patternProperties", {}).items()]
+    """The reader's schemas that a property of this name must satisfy; possibly more if a pattern is undecidable."""
+    matched = [(matches(pattern, name), schema) for pattern, schema in rules.get("patternProperties", {}).items()]
     found = [rules["properties"][name]] if name in rules.get("properties", {}) else []
-    found += [schema for matching, schema in answers if matching]
-    unsure = [schema for matching, schema in answers if matching is None]
+    found += [schema for matching, schema in matched if matching]
+    unsure = [schema for matching, schema in matched if matching is None]
     return [*found, *unsure] if found else [rules.get("additionalProperties", True), *unsure]
 
 
 def _written(facts: NormalizedSchema, name: str) -> Any:
     """What is known of a property of this name."""
-    answers = [(matches(pattern, name), schema) for pattern, schema in facts.get("patternProperties", {}).items()]
+    matched = [(matches(pattern, name), schema) for pattern, schema in facts.get("patternProperties", {}).items()]
     found = [facts["properties"][name]] if name in facts.get("properties", {}) else []
-    found += [schema for matching, schema in answers if matching]
+    found += [schema for matching, schema in matched if matching]
     if not found:
-        return True if any(matching is None for matching, _ in answers) else facts.get("additionalProperties", True)
+        return True if any(matching is None for matching, _ in matched) else facts.get("additionalProperties", True)
     return found[0] if len(found) == 1 else NormalizedSchema({"allOf": found})
 
 

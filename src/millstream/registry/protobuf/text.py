@@ -158,9 +158,9 @@ class ProtoPrinter:
         yield from (f"{_INDENT}option {name} = {value};" for name, value in self._options(service.options))
         for method in service.method:
             given = ("stream " if method.client_streaming else "") + method.input_type
-            answer = ("stream " if method.server_streaming else "") + method.output_type
+            output = ("stream " if method.server_streaming else "") + method.output_type
             options = self._options(method.options)
-            head = f"{_INDENT}rpc {method.name} ({given}) returns ({answer})"
+            head = f"{_INDENT}rpc {method.name} ({given}) returns ({output})"
             if not options:
                 yield f"{head};"
                 continue
@@ -303,7 +303,7 @@ def _quoted(text: str | bytes) -> str:
 
 
 def _camel_case(name: str) -> str:
-    """The JSON name that a field has unless told otherwise."""
+    """The default JSON name of a field."""
     out, upper = [], False
     for character in name:
         if character == "_":
