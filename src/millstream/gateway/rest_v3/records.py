@@ -182,7 +182,7 @@ class EncodedPart:
     """A key or value as bytes, and its summary in the response."""
 
     data: bytes | None
-    told: dict[str, Any] | None
+    summary: dict[str, Any] | None
 
 
 def to_outgoing(record: Record, key: EncodedPart, value: EncodedPart) -> OutgoingRecord:
@@ -255,14 +255,14 @@ class PartEncoder:
         except InvalidValueError as error:
             raise ApiError(422, f"{which}: {error}", code=42206) from None
         stored = encoder.stored
-        told = {
+        summary = {
             "type": _TYPE_NAMES[stored.type],
             "subject": str(stored.subject),
             "schema_id": stored.id,
             "schema_version": stored.version,
             "size": len(data or b""),
         }
-        return EncodedPart(data, told)
+        return EncodedPart(data, summary)
 
 
 def _plain(type_: str | None, raw: bytes) -> bytes:
@@ -344,10 +344,10 @@ class RecordRoutes:
                 raise ApiError(400, message)
             results = [await sender.send_record(entry, 0) for entry in entries]
             for entry, result in zip(entries, results, strict=True):
-                told = {"id": entry.id, **await result}
-                (successes if told["error_code"] == 200 else failures).append(told)
-        for told in successes:
-            del told["error_code"]
+                summary = {"id": entry.id, **await result}
+                (successes if summary["error_code"] == 200 else failures).append(summary)
+        for summary in successes:
+            del summary["error_code"]
         return json_response({"successes": successes, "failures": failures}, status=207)
 
 
@@ -397,7 +397,7 @@ class _RecordSender:
         if isinstance(outcome, ApiError):
             return error_document(self._path, outcome.code, outcome.message, outcome.hint)
         at = datetime.fromtimestamp(outcome.timestamp / 1000, UTC)
-        told: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "error_code": 200,
             "cluster_id": self._cluster_id,
             "topic_name": self._topic,
@@ -405,11 +405,11 @@ class _RecordSender:
             "offset": outcome.offset,
             "timestamp": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         }
-        if key.told is not None:
-            told["key"] = key.told
-        if value.told is not None:
-            told["value"] = value.told
-        return told
+        if key.summary is not None:
+            summary["key"] = key.summary
+        if value.summary is not None:
+            summary["value"] = value.summary
+        return summary
 
     def refused(self, error: ApiError | RegistryError | WireError) -> "asyncio.Future[dict[str, Any]]":
         if isinstance(error, WireError):
