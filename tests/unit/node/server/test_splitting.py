@@ -34,8 +34,8 @@ def test_every_row_of_the_table_names_arrays_that_there_are() -> None:
         for split in splits:
             asked, answered = request_schema(api).root, response_schema(api).root
             for level in split.levels:
-                (question,) = [each for each in asked.fields if each.name == level.asked][:1]
-                (answer,) = [each for each in answered.fields if each.name == level.answered][:1]
+                (question,) = [each for each in asked.fields if each.name == level.request_field][:1]
+                (answer,) = [each for each in answered.fields if each.name == level.response_field][:1]
                 assert question.type.startswith("[]") and answer.type == "[]{}", (api, level)
                 assert bool(level.key) == (question.children is not None), (api, level)
                 if question.children is not None:
