@@ -156,12 +156,12 @@ class DataTable:
         self._render()
 
     def _requested(self, event: events.GenericEventArguments) -> None:
-        asked = event.args["pagination"]
+        requested = event.args["pagination"]
         for name in ("page", "rowsPerPage"):
-            self._pagination[name] = max(0, int(asked.get(name) or 0))
+            self._pagination[name] = max(0, int(requested.get(name) or 0))
         self._pagination["page"] = max(1, self._pagination["page"])
-        self._pagination["sortBy"] = asked.get("sortBy")
-        self._pagination["descending"] = bool(asked.get("descending"))
+        self._pagination["sortBy"] = requested.get("sortBy")
+        self._pagination["descending"] = bool(requested.get("descending"))
         self._shown = None
         self._render()
 

@@ -125,7 +125,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._pending_tasks: list[asyncio.Task[Any]] = []
         self._exception_handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
 
-    # What the simulation does to it
+    # Control by the simulation
 
     @property
     def paused(self) -> bool:
@@ -213,7 +213,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         if ready:
             self._want_turn()
 
-    # What asyncio asks of it
+    # The interface for asyncio
 
     def time(self) -> float:
         return self._uptime + (self._scheduler.now - self._born) * self._rate

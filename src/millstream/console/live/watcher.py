@@ -216,9 +216,9 @@ class Watcher:
         self.history.note(snapshot)
         self.snapshot = snapshot
 
-    def _cluster_error(self, poll: "_PollJobs", asked: Sequence["Future[Any]"]) -> str | None:
+    def _cluster_error(self, poll: "_PollJobs", jobs: Sequence["Future[Any]"]) -> str | None:
         """Why no broker responds. A slow response counts as an error only after a while."""
-        for job in asked:
+        for job in jobs:
             why = poll.error(job)
             if why is not None:
                 late = not job.done() or getattr(job.exception(), "late", False)

@@ -90,9 +90,9 @@ class _Messages:
         ui.timer(0.05, self._begin, once=True)
 
     def _lay_out_form(self, frame: Frame) -> None:
-        asked = frame.parameters
+        parameters = frame.parameters
         with ui.element("div").classes("ms-form"):
-            topic, number = asked.get("topic", ""), asked.get("partition", "")
+            topic, number = parameters.get("topic", ""), parameters.get("partition", "")
             wanted = int(number) if number.isascii() and number.isdigit() and len(number) < 7 else None
             self._topic = (
                 LiveSelect(
@@ -116,19 +116,19 @@ class _Messages:
                 .classes("ms-field")
             )
             self._mode = (
-                ui.toggle(MODES, value=OFFSET if asked.get("offset") else NEWEST, on_change=self._mode_changed)
+                ui.toggle(MODES, value=OFFSET if parameters.get("offset") else NEWEST, on_change=self._mode_changed)
                 .props("no-caps unelevated dense toggle-color=primary data-testid=mode")
                 .classes("ms-toggle")
             )
             self._at = (
-                send_form_on_enter(ui.input("Offset", value=asked.get("offset", "")), self._ask_typed)
+                send_form_on_enter(ui.input("Offset", value=parameters.get("offset", "")), self._ask_typed)
                 .props("outlined dense data-testid=at")
                 .classes("ms-field")
             )
             self._show_at()
         with ui.element("div").classes("ms-form"):
             self._text = (
-                send_form_on_enter(ui.input("Contains", value=asked.get("contains", "")), self._ask_typed)
+                send_form_on_enter(ui.input("Contains", value=parameters.get("contains", "")), self._ask_typed)
                 .props("outlined dense clearable data-filter data-testid=contains")
                 .classes("ms-field-wide")
             )
@@ -139,7 +139,8 @@ class _Messages:
             )
             self._field = (
                 send_form_on_enter(
-                    ui.input("Field", value=asked.get("field", ""), placeholder="order.total >= 100"), self._ask_typed
+                    ui.input("Field", value=parameters.get("field", ""), placeholder="order.total >= 100"),
+                    self._ask_typed,
                 )
                 .props("outlined dense clearable data-testid=field")
                 .classes("ms-field-wide")

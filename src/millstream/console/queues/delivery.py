@@ -48,7 +48,7 @@ def read_delivery(
 
 
 def _read(cluster: Cluster, group: str, topic_id: UUID, topic_partition: TopicPartition) -> Message | None:
-    def ask(api: str, epoch: int) -> Message:
+    def send(api: str, epoch: int) -> Message:
         key = f"{group}:{base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip('=')}:{topic_partition.partition}"
         partitions = [{"partition": topic_partition.partition, "leader_epoch": epoch}]
         response = cluster.call_coordinator(
@@ -63,8 +63,8 @@ def _read(cluster: Cluster, group: str, topic_id: UUID, topic_partition: TopicPa
             raise refusal(f"the state of {group} in {topic_partition}", error_code(row.error_code), row.error_message)
         return row
 
-    summary = ask("read_share_group_state_summary", -1)
-    return None if summary.start_offset < 0 else ask("read_share_group_state", summary.leader_epoch)
+    summary = send("read_share_group_state_summary", -1)
+    return None if summary.start_offset < 0 else send("read_share_group_state", summary.leader_epoch)
 
 
 def _counted(row: Message) -> Delivery:

@@ -128,8 +128,8 @@ class PipeliningProducer(Producer):
     ) -> list[Outcome]:
         """Sends batches. Returns the outcomes of those sent, all or the first ones. `add_one` adds another batch."""
         leader = self._client.leader(topic, partition)
-        patience = self._client.randomness.choice(self._workload.response_timeouts_s)
-        flight = _InFlight(self._client, topic, partition, timeout_ms=int(patience * 1000) - 1000)
+        timeout_s = self._client.randomness.choice(self._workload.response_timeouts_s)
+        flight = _InFlight(self._client, topic, partition, timeout_ms=int(timeout_s * 1000) - 1000)
         try:
             if leader is None or not await flight.connect(leader):
                 return []
@@ -137,7 +137,7 @@ class PipeliningProducer(Producer):
                 if not await flight.send(batch):
                     break
             may_go_on = flight.count == len(batches)
-            deadline = self._loop.time() + patience
+            deadline = self._loop.time() + timeout_s
             while not flight.is_over and self._loop.time() < deadline:
                 await flight.wait(min(_LOOK_SECONDS, max(0.0, deadline - self._loop.time())))
                 if flight.is_over or not may_go_on:

@@ -348,8 +348,8 @@ async def fetch_offset(client: SimulatedClient, group: str, at: At) -> int | Non
     if leader is None:
         raise ConnectionError("unknown topic")
     topics = [{"name": topic, "topic_id": leader.topic_id, "partition_indexes": [partition]}]
-    asked = {"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}
-    response = await client.request(node_id, "offset_fetch", {"groups": [asked], "require_stable": True})
+    group_row = {"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}
+    response = await client.request(node_id, "offset_fetch", {"groups": [group_row], "require_stable": True})
     row = response.groups[0]
     if row.error_code:
         raise ConnectionError(ErrorCode(row.error_code).name)

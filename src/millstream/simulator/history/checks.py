@@ -242,14 +242,14 @@ def lost_commits(evidence: Evidence) -> Iterator[Anomaly]:
     for read in history.committed_reads:
         if evidence.stale_allowed(read.invoked_at, read.finished_at):
             continue
-        for name, told in read.offsets.items():
+        for name, found in read.offsets.items():
             bound = bounds.get((read.group, name, read.stable))
             least = None if bound is None else bound.before(read.invoked_at)
-            if least is not None and (told is None or told < least):
+            if least is not None and (found is None or found < least):
                 yield Anomaly(
                     Kind.LOST_COMMIT,
                     name,
-                    f"{read.group} had committed {least}, but a later read returned {told}",
+                    f"{read.group} had committed {least}, but a later read returned {found}",
                 )
 
 
