@@ -1,3 +1,3 @@
 """Fixtures of these tests are those of `unit/node/replicas`."""
 
-from tests.unit.node.replicas.conftest import replicated  # noqa: F401
+from tests.unit.node.replicas.conftest import replicated, running  # noqa: F401
