@@ -57,7 +57,7 @@ def test_a_file_with_mistakes_shows_where(offline: Run, file: Path) -> None:  # 
 def test_a_file_that_is_not_there(offline: Run, file: Path) -> None:  # noqa: F811
     outcome = offline("pipeline", "validate", file.with_name("pipline.yaml"))
     assert outcome.code == exit_codes.NOT_FOUND
-    assert "beside it: pipeline.yaml" in outcome.err
+    assert "other files there: pipeline.yaml" in outcome.err
 
 
 def test_graph(offline: Run, file: Path) -> None:  # noqa: F811
