@@ -99,7 +99,7 @@ def test_a_write_without_its_input_is_known_by_its_number(
         replayed = AppTransaction("q", number, BatchInput.of_rows(5, 1))
         if kept is None:
             assert not table.commit([], replayed, replace=False)
-            assert f"batch 0 was written by an earlier version; its input is not compared" in caplog.text
+            assert f"batch {number} was written by an earlier version; its input is not compared" in caplog.text
         else:
             with pytest.raises(StaleWriteError):
                 table.commit([], replayed, replace=False)
