@@ -20,7 +20,7 @@ cdef struct Column:
 
 
 cdef Column column_of(array):
-    """The buffers of a binary or string array; whoever calls keeps the array alive."""
+    """The buffers of a binary or string array; the caller keeps the array alive."""
     cdef Column column
     validity, offsets, data = array.buffers()
     column.validity = NULL

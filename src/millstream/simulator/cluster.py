@@ -250,11 +250,11 @@ class Cluster:
 
     def close(self) -> None:
         """Ends all processes, so that nothing of this simulation runs later."""
-        everybody = [*self.machines.values(), *self.clients]
-        for machine in everybody:
+        all_machines = [*self.machines.values(), *self.clients]
+        for machine in all_machines:
             machine.kill()
         self.scheduler.clear()
-        for machine in everybody:
+        for machine in all_machines:
             machine.close_tasks()
 
 
