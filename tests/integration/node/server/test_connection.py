@@ -37,8 +37,14 @@ def test_one_connection_does_not_keep_the_others_from_their_turns(start: Start) 
         wire.send_raw(frame(b"say ready"))
         assert wire.receive_raw() == b"ready"
     running.service.seen.clear()
-    arrived = threading.Event()
-    running.loop.call_soon_threadsafe(arrived.wait, 30)  # the loop stands still until all of it has arrived
+    stopped, arrived = threading.Event(), threading.Event()
+
+    def stop() -> None:
+        stopped.set()
+        arrived.wait(30)
+
+    running.loop.call_soon_threadsafe(stop)  # the loop stands still until all of it has arrived
+    assert stopped.wait(30)
     count = 1000
     for name, wire in ((b"a", first), (b"b", second)):
         wire.send_raw(b"".join(frame(b"say %s%d" % (name, number)) for number in range(count)))
