@@ -167,8 +167,8 @@ def test_a_gateway_that_cannot_live_is_not_started_without_end(tmp_path: Path) -
     [
         (["--http", "0.0.0.0:0"], "--insecure"),
         (["--http", "nowhere"], "HOST:PORT"),
-        (["--http", "127.0.0.1:0", "--no-http"], "contradict"),
-        (["--no-http", "--insecure"], "leave --no-http out"),
+        (["--http", "127.0.0.1:0", "--no-http"], "exclude each other"),
+        (["--no-http", "--insecure"], "remove --no-http"),
         (["--http", "127.0.0.1:0", "--auth-file", "missing"], "missing"),
         (["--http", "127.0.0.1:0", "--tls-cert", "missing"], "--tls-key"),
         (["--http", "127.0.0.1:0", "--tls-cert", "missing", "--tls-key", "missing"], "PEM"),
