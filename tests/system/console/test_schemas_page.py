@@ -41,10 +41,10 @@ def test_a_subject_from_its_first_schema_to_its_deletion(looking: Looking, scree
     page.get_by_test_id("check").click()
     looking.await_text("verdict", "The schema is compatible")
     page.get_by_test_id("register").click()
-    looking.await_text("diff-note", "came")
+    looking.await_text("diff-note", "added")
     looking.await_text("diff", '"name": "note"')
     assert page.locator(".ms-diff .ms-came").count() > 3
-    screenshot("schema", "/schemas?subject=console-orders-value", lambda tab: tab.get_by_text("came").first.wait_for())
+    screenshot("schema", "/schemas?subject=console-orders-value", lambda tab: tab.get_by_text("added").first.wait_for())
 
     page.get_by_test_id("level").click()
     page.get_by_role("option", name="NONE", exact=True).click()
