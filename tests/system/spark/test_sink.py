@@ -112,7 +112,7 @@ def test_rows_say_which_topic(spark: SparkSession, cluster: Cluster) -> None:
     [
         ("SELECT string(null) AS topic, 'x' AS value", {}, "has null in the column `topic`"),
         ("SELECT 'no-such-topic' AS topic, 'x' AS value", {}, "'no-such-topic' does not exist"),
-        ("SELECT 'x' AS value, 7 AS partition", {"topic": "*"}, "has the partitions 0 to 2"),
+        ("SELECT 'x' AS value, 7 AS partition", {"topic": "*"}, "has partitions 0 to 2"),
         ("SELECT repeat('x', 3000000) AS value", {"topic": "*"}, "the limit is 1048576"),
         ("SELECT 'x' AS values", {"topic": "*"}, "rename 'values'"),
     ],
@@ -136,7 +136,7 @@ def test_a_row_larger_than_the_topic_allows(spark: SparkSession, cluster: Cluste
 
 def test_a_batch_write_exactly_once_shows_nothing_of_what_failed(sink: Sink, spark: SparkSession) -> None:
     failing = spark.range(100).repartition(2).selectExpr("string(id) as value", "if(id = 99, 9, 0) as partition")
-    with pytest.raises(PySparkException, match="has the partitions 0 to 2"):
+    with pytest.raises(PySparkException, match="has partitions 0 to 2"):
         sink.write(failing, delivery="exactly-once")
     assert sink.values() == []
     sink.write(spark.range(100).selectExpr("string(id) as value"), delivery="exactly-once")
