@@ -22,7 +22,7 @@ from pathlib import Path
 import apache_kafka
 from apache_kafka import CACHE, REPOSITORY_ROOT, ToolchainMissingError
 
-SOURCES = REPOSITORY_ROOT / "tests" / "clients"
+SOURCES = REPOSITORY_ROOT / "tests" / "system" / "clients"
 INSTALLED = CACHE / "clients"
 
 
