@@ -57,7 +57,7 @@ def test_a_topic_from_its_creation_to_its_end(looking: Looking, admin: AdminClie
 
     page.get_by_test_id("tab-settings").click()
     page.get_by_test_id("settings").get_by_text("retention.ms", exact=True).first.click()
-    looking.await_text("edit-setting", "How long")
+    looking.await_text("edit-setting", "The minimum time for which records are kept")
     page.get_by_test_id("value-retention.ms").fill("7200000")
     page.get_by_test_id("save-setting").click()
     looking.await_text("settings", "7200000")

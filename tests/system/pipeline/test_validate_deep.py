@@ -80,7 +80,7 @@ def test_topics_and_tables(tmp_path: Path, millstream_broker: EmbeddedBroker) ->
     check_tables(pipeline, problems)
     b, c, d, x = said(problems)
     assert b.startswith("5 error source 'b': there is no topic 'deep-ordrs'") and "did you mean 'deep-orders'?" in b
-    assert c == "6 warning source 'c': no topic matches 'deep-nothing-.*' so far"
+    assert c == "6 warning source 'c': no topic matches 'deep-nothing-.*' yet"
     assert d == f"7 error source 'd': there is no {tmp_path / 'nowhere'}"
     assert x.startswith("11 warning sink 'x': there is no topic 'deep-out' yet")
 
@@ -90,7 +90,7 @@ def test_a_broker_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     problems = Problems()
     check_topics(pipeline_of(tmp_path, pipeline_text(top="name: deep\nbootstrap: 127.0.0.1:1")), problems)
     (only,) = said(problems)
-    assert "the broker at 127.0.0.1:1 could not be asked" in only
+    assert "the broker at 127.0.0.1:1 did not respond" in only
 
 
 def test_schemas(tmp_path: Path, registry: str) -> None:

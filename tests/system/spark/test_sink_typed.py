@@ -66,7 +66,7 @@ def test_rows_that_do_not_fit_are_told() -> None:
 def test_what_is_missing_is_told() -> None:
     with pytest.raises(SinkError, match="no column `key`"):
         shape_of(StructType().add("x", LongType()), options(keyFormat="json", valueFormat="json"))
-    with pytest.raises(SinkError, match="no columns to make a value of"):
+    with pytest.raises(SinkError, match="no columns for the value"):
         shape_of(StructType().add("key", StringType()), options(valueFormat="json"))
     with pytest.raises(SinkError, match="`partition` is string"):
         shape_of(StructType().add("x", IntegerType()).add("partition", StringType()), options(valueFormat="json"))

@@ -21,6 +21,7 @@ from millstream.node.replicas.partition import Partition
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.real_environment import real_environment
 from millstream.node.storage.log.directory import LogDirectory
+from millstream.node.storage.log.leader_epochs import LeaderEpochFile
 from millstream.node.storage.log.partition_log import PartitionLog
 
 AT = TopicPartition("t", 0)
@@ -316,7 +317,7 @@ def test_a_leadership_that_cannot_be_noted_takes_nothing_until_it_can(
         def fail(epoch: int, start_offset: int) -> None:
             raise OSError("disk full")
 
-        broken.setattr(PartitionLog, "begin_epoch", lambda self, epoch, start: fail(epoch, start))
+        broken.setattr(LeaderEpochFile, "begin", lambda self, epoch, start: fail(epoch, start))
         with pytest.raises(KafkaError):
             bench.partition.become_leader(LED)
         with pytest.raises(KafkaError):
