@@ -190,7 +190,7 @@ def test_voters_come_and_go(cluster: EmbeddedCluster, tools: Tools) -> None:
     for at in (tools.brokers, tools.controllers):
         said = tools.run("kafka-features", *at, "describe")
         assert re.search(r"kraft.version .*FinalizedVersionLevel: 1", said), said
-    assert "never down" in tools.refused("kafka-features", "downgrade", "--feature", "kraft.version=0")
+    assert "can only be upgraded" in tools.refused("kafka-features", "downgrade", "--feature", "kraft.version=0")
     assert "not a voter" in tools.refused(quorum, *remove)
     rows = _voters(tools)
     leader = next(row for row in rows.values() if row[-1] == "Leader")
@@ -231,7 +231,7 @@ def test_features(tools: Tools) -> None:
     # Together with the quorum's own feature, as `--release-version` asks for it.
     both = ("--feature", "share.version=1", "--feature", "kraft.version=1")
     assert tools.run("kafka-features", *tools.controllers, "upgrade", *both).count("was upgraded") == 2
-    assert "supports 0 to 1" in tools.refused("kafka-features", "upgrade", "--feature", "share.version=7")
+    assert "supports levels 0 to 1" in tools.refused("kafka-features", "upgrade", "--feature", "share.version=7")
     assert "does not know" in tools.refused("kafka-features", "upgrade", "--feature", "nonsense=1")
     assert "downgraded to 1" in tools("kafka-features", "downgrade", "--feature", "transaction.version=1")
     eventually(_feature(tools, "transaction.version", 1))

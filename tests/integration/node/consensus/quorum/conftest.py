@@ -1,3 +1,3 @@
 """Fixtures of these tests are those of `unit/node/consensus/quorum`."""
 
-from tests.unit.node.consensus.quorum.conftest import node  # noqa: F401
+from tests.unit.node.consensus.quorum.conftest import environment, loop, node, threads  # noqa: F401
