@@ -81,7 +81,7 @@ def test_topics_and_tables(tmp_path: Path, millstream_broker: EmbeddedBroker) ->
     b, c, d, x = said(problems)
     assert b.startswith("5 error source 'b': there is no topic 'deep-ordrs'") and "did you mean 'deep-orders'?" in b
     assert c == "6 warning source 'c': no topic matches 'deep-nothing-.*' yet"
-    assert d == f"7 error source 'd': there is no {tmp_path / 'nowhere'}"
+    assert d == f"7 error source 'd': the path {tmp_path / 'nowhere'} does not exist"
     assert x.startswith("11 warning sink 'x': there is no topic 'deep-out' yet")
 
 

@@ -70,7 +70,7 @@ def test_what_is_missing_is_told() -> None:
         shape_of(StructType().add("key", StringType()), options(valueFormat="json"))
     with pytest.raises(SinkError, match="`partition` is string"):
         shape_of(StructType().add("x", IntegerType()).add("partition", StringType()), options(valueFormat="json"))
-    with pytest.raises(OptionError, match="which schema is it"):
+    with pytest.raises(OptionError, match="needs a subject"):
         parse_write_options(
             {"kafka.bootstrap.servers": "a:1", "valueFormat": "avro", "schema.registry.url": "http://a"}, streaming=True
         )
