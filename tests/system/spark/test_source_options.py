@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from millstream.raw_client import EARLIEST, LATEST, TopicPartition
 from millstream.spark.errors import CheckpointError, DataLossError, OptionError
-from millstream.spark.options import READ_OPTIONS, ReadOptions, parse_read_options
+from millstream.spark.options import ReadOptions, parse_read_options
+from millstream.spark.read_options import READ_OPTIONS
 from millstream.spark.source.limits import Range, at_most_bytes, at_most_offsets, pending_offsets, split_ranges
 from millstream.spark.source.log_view import Topics, resume
 from millstream.spark.source.offsets import StreamOffset, positions_of

@@ -9,7 +9,8 @@ from millstream.formats.records.compression import Codec
 from millstream.spark.connections import Connection
 from millstream.spark.errors import OptionError
 from millstream.spark.option_table import Option, OptionTable, choice, count, flag, text
-from millstream.spark.options import FORMATS, Registry, Typing
+from millstream.spark.options import Registry, Typing
+from millstream.spark.read_options import FORMATS
 
 _log = logging.getLogger("millstream.spark")
 

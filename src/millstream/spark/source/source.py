@@ -25,7 +25,8 @@ from pyspark.sql.types import (
 
 from millstream.columnar import ArrowDecoder
 from millstream.spark.errors import OptionError
-from millstream.spark.options import ERROR_COLUMN, ReadOptions, parse_read_options
+from millstream.spark.options import ReadOptions, parse_read_options
+from millstream.spark.read_options import ERROR_COLUMN
 from millstream.spark.source.limits import Range
 from millstream.spark.source.offsets import HistoryPart, HistoryPlanner, OpenHistory
 from millstream.spark.source.planner import StreamPlanner, plan_batch, plan_with_history

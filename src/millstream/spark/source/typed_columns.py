@@ -15,7 +15,8 @@ from pyspark.sql.types import DataType
 
 from millstream.columnar.schema import HEADERS_TYPE
 from millstream.spark.errors import BadRecordError, OptionError
-from millstream.spark.options import ERROR_COLUMN, ReadOptions, Typing
+from millstream.spark.options import ReadOptions, Typing
+from millstream.spark.read_options import ERROR_COLUMN
 from millstream.spark.sink.options import WriteOptions, parse_write_options
 from millstream.spark.sink.task import write_at_least_once
 

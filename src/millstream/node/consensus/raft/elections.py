@@ -1,5 +1,6 @@
 """Elections: the ballot, and the roles that request votes. A prospective requests pre-votes, a candidate votes."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ class Ballot:
         return tuple(node_id for node_id in self.voters.ids if node_id not in self.votes)
 
 
-class _Campaign(ReplicaRole):
+class _Campaign(ReplicaRole, ABC):
     """Requests votes, until the ballot is decided or the timeout has passed."""
 
     is_pre_vote: bool
@@ -73,9 +74,9 @@ class _Campaign(ReplicaRole):
             return
         super().on_response(send, response, now_ms)
 
+    @abstractmethod
     def count(self, now_ms: int) -> None:
         """Counts the votes, and acts on the result."""
-        raise NotImplementedError
 
     def _request_votes(self, now_ms: int) -> None:
         replica = self._replica
