@@ -20,11 +20,15 @@ from millstream.node.metadata import records
 from millstream.node.metadata.records import (
     LOST_DIRECTORY,
     NO_LEADER,
+    AccessControlEntryRecord,
     ConfigRecord,
     CorruptMetadataError,
+    DelegationTokenRecord,
     Endpoint,
     MetadataRecord,
+    QuotaEntity,
     SupportedFeature,
+    UserScramCredentialRecord,
 )
 from millstream.node.metadata.topic_names import folded
 
@@ -126,6 +130,13 @@ class MetadataImage:
     features_off: frozenset[str] = frozenset()
     """Disabled features, as opposed to features that are not in the log."""
     next_producer_id: int = 0
+    acls: Mapping[UUID, AccessControlEntryRecord] = field(default_factory=dict)
+    scram_credentials: Mapping[tuple[str, int], UserScramCredentialRecord] = field(default_factory=dict)
+    """By user and mechanism."""
+    delegation_tokens: Mapping[str, DelegationTokenRecord] = field(default_factory=dict)
+    """By token id."""
+    quotas: Mapping[frozenset[QuotaEntity], Mapping[str, float]] = field(default_factory=dict)
+    """The quotas of each entity, by key."""
 
     def partition(self, at: TopicPartition) -> PartitionState | None:
         topic = self.topics.get(at.topic)
@@ -166,6 +177,12 @@ class MetadataDelta:
     """The existing topics with changed partitions, as they are now."""
     configs: frozenset[ConfigResource] = frozenset()
     brokers: frozenset[BrokerId] = frozenset()
+    acls_changed: bool = False
+    scram_users: frozenset[str] = frozenset()
+    """The users with changed SCRAM credentials."""
+    delegation_tokens: frozenset[str] = frozenset()
+    """The ids of changed tokens."""
+    quotas_changed: bool = False
 
 
 class Applied(NamedTuple):
@@ -253,6 +270,8 @@ class _Builder:
         self._deleted: dict[TopicId, TopicImage] = {}
         self._configs: set[ConfigResource] = set()
         self._brokers: set[BrokerId] = set()
+        self._scram_users: set[str] = set()
+        self._delegation_tokens: set[str] = set()
         self._tuples: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
     def take(self, record: MetadataRecord) -> None:
@@ -282,6 +301,10 @@ class _Builder:
             changed=changed,
             configs=frozenset(self._configs),
             brokers=frozenset(self._brokers),
+            acls_changed="acls" in maps,
+            scram_users=frozenset(self._scram_users),
+            delegation_tokens=frozenset(self._delegation_tokens),
+            quotas_changed="quotas" in maps,
         )
         return Applied(image, delta)
 
@@ -407,6 +430,45 @@ class _Builder:
             features[record.name] = record.feature_level
             self._features_off -= {record.name}
 
+    def access_control_entry(self, record: records.AccessControlEntryRecord) -> None:
+        self._map("acls")[record.id] = record
+
+    def remove_access_control_entry(self, record: records.RemoveAccessControlEntryRecord) -> None:
+        if self._map("acls").pop(record.id, None) is None:
+            raise CorruptMetadataError(f"the metadata log removes ACL {record.id}, which does not exist")
+
+    def user_scram_credential(self, record: records.UserScramCredentialRecord) -> None:
+        self._map("scram_credentials")[record.name, record.mechanism] = record
+        self._scram_users.add(record.name)
+
+    def remove_user_scram_credential(self, record: records.RemoveUserScramCredentialRecord) -> None:
+        if self._map("scram_credentials").pop((record.name, record.mechanism), None) is None:
+            raise CorruptMetadataError(
+                f"the metadata log removes the SCRAM credential of user {record.name}, which does not exist"
+            )
+        self._scram_users.add(record.name)
+
+    def delegation_token(self, record: records.DelegationTokenRecord) -> None:
+        self._map("delegation_tokens")[record.token_id] = record
+        self._delegation_tokens.add(record.token_id)
+
+    def remove_delegation_token(self, record: records.RemoveDelegationTokenRecord) -> None:
+        # Kafka accepts the removal of a token that does not exist: several controllers may have removed it.
+        self._map("delegation_tokens").pop(record.token_id, None)
+        self._delegation_tokens.add(record.token_id)
+
+    def client_quota(self, record: records.ClientQuotaRecord) -> None:
+        quotas, entity = self._map("quotas"), frozenset(record.entity)
+        values = dict(quotas.get(entity, {}))
+        if record.remove:
+            values.pop(record.key, None)
+        else:
+            values[record.key] = record.value
+        if values:
+            quotas[entity] = values
+        else:
+            quotas.pop(entity, None)
+
     def no_op(self, record: records.NoOpRecord) -> None:
         """Changes only the offset."""
 
@@ -459,5 +521,12 @@ _APPLIERS: dict[type[Any], Callable[[_Builder, Any], None]] = {
     records.ConfigRecord: _Builder.config,
     records.ProducerIdsRecord: _Builder.producer_ids,
     records.FeatureLevelRecord: _Builder.feature_level,
+    records.AccessControlEntryRecord: _Builder.access_control_entry,
+    records.RemoveAccessControlEntryRecord: _Builder.remove_access_control_entry,
+    records.UserScramCredentialRecord: _Builder.user_scram_credential,
+    records.RemoveUserScramCredentialRecord: _Builder.remove_user_scram_credential,
+    records.DelegationTokenRecord: _Builder.delegation_token,
+    records.RemoveDelegationTokenRecord: _Builder.remove_delegation_token,
+    records.ClientQuotaRecord: _Builder.client_quota,
     records.NoOpRecord: _Builder.no_op,
 }

@@ -10,7 +10,7 @@ applied to the image.
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.resources import files
 from typing import Any, Generic, TypeVar
@@ -165,6 +165,85 @@ class FeatureLevelRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccessControlEntryRecord:
+    """An ACL was added. The numbers are Kafka's, see `formats/model/access_control.py`."""
+
+    id: UUID
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveAccessControlEntryRecord:
+    """An ACL was removed."""
+
+    id: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserScramCredentialRecord:
+    """The SCRAM credential of a user was set, for one mechanism (1: SCRAM-SHA-256, 2: SCRAM-SHA-512)."""
+
+    name: str
+    mechanism: int
+    salt: bytes = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveUserScramCredentialRecord:
+    """The SCRAM credential of a user was removed, for one mechanism."""
+
+    name: str
+    mechanism: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationTokenRecord:
+    """A delegation token was created or renewed. Principals are written as `User:name`."""
+
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issue_timestamp: int
+    max_timestamp: int
+    expiration_timestamp: int
+    token_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveDelegationTokenRecord:
+    """A delegation token was removed."""
+
+    token_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaEntity:
+    """A part of the entity that a quota is for: `user`, `client-id` or `ip`, and its name. None is the default."""
+
+    entity_type: str
+    entity_name: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuotaRecord:
+    """A quota of an entity was set or removed."""
+
+    entity: tuple[QuotaEntity, ...]
+    key: str
+    value: float
+    remove: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoOpRecord:
     """No change: it only advances the log end offset."""
 
@@ -201,6 +280,13 @@ MetadataRecord = (
     | ConfigRecord
     | ProducerIdsRecord
     | FeatureLevelRecord
+    | AccessControlEntryRecord
+    | RemoveAccessControlEntryRecord
+    | UserScramCredentialRecord
+    | RemoveUserScramCredentialRecord
+    | DelegationTokenRecord
+    | RemoveDelegationTokenRecord
+    | ClientQuotaRecord
     | NoOpRecord
 )
 
@@ -220,11 +306,18 @@ _WRITTEN_VERSIONS: dict[type[Any], tuple[str, int]] = {
     ConfigRecord: ("config", 0),
     ProducerIdsRecord: ("producer_ids", 0),
     FeatureLevelRecord: ("feature_level", 0),
+    AccessControlEntryRecord: ("access_control_entry", 0),
+    RemoveAccessControlEntryRecord: ("remove_access_control_entry", 0),
+    UserScramCredentialRecord: ("user_scram_credential", 0),
+    RemoveUserScramCredentialRecord: ("remove_user_scram_credential", 0),
+    DelegationTokenRecord: ("delegation_token", 0),
+    RemoveDelegationTokenRecord: ("remove_delegation_token", 0),
+    ClientQuotaRecord: ("client_quota", 0),
     NoOpRecord: ("no_op", 0),
 }
 """The schema of each record, and the version in which it is written: that of metadata.version 4.2-IV1."""
 
-_INNER: dict[str, type[Any]] = {"end_points": Endpoint, "features": SupportedFeature}
+_INNER: dict[str, type[Any]] = {"end_points": Endpoint, "features": SupportedFeature, "entity": QuotaEntity}
 """The structures inside records, by field name."""
 
 _FIELD_NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (*_WRITTEN_VERSIONS, *_INNER.values())}

@@ -16,6 +16,7 @@ from millstream.node.metadata.image import (
     cluster_id_record,
 )
 from millstream.node.metadata.records import (
+    ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
@@ -52,6 +53,13 @@ def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
             yield ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=name, value=value)
     if image.next_producer_id > 0:
         yield ProducerIdsRecord(broker_id=_NOBODY, broker_epoch=-1, next_producer_id=image.next_producer_id)
+    yield from image.scram_credentials.values()
+    yield from image.delegation_tokens.values()
+    yield from image.acls.values()
+    for entity, quotas in image.quotas.items():
+        parts = tuple(sorted(entity, key=lambda part: part.entity_type, reverse=True))
+        for key, quota in quotas.items():
+            yield ClientQuotaRecord(entity=parts, key=key, value=quota)
 
 
 def difference(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
@@ -70,6 +78,10 @@ def difference(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
         changed=changed,
         configs=_unequal(old.configs, new.configs),
         brokers=_unequal(old.brokers, new.brokers),
+        acls_changed=old.acls != new.acls,
+        scram_users=frozenset(user for user, _ in _unequal(old.scram_credentials, new.scram_credentials)),
+        delegation_tokens=_unequal(old.delegation_tokens, new.delegation_tokens),
+        quotas_changed=old.quotas != new.quotas,
     )
 
 

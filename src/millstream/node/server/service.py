@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from millstream.formats.model.access_control import ANONYMOUS, Principal
 from millstream.formats.model.ordered_set import OrderedSet
 
 
@@ -38,6 +39,13 @@ class Peer:
     listener: str
     client_id: str = ""
     client_software: str = "unknown"
+    principal: Principal = ANONYMOUS
+    """The authenticated client. Set by the listener (TLS) or by SASL."""
+    groups: tuple[Principal, ...] = ()
+    """The `Group:` principals of the client: an ACL for one of them applies too."""
+    security_protocol: str = "PLAINTEXT"
+    token_authenticated: bool = False
+    """Whether it authenticated with a delegation token. Such a client may not create tokens."""
     closed: bool = False
     on_close: OrderedSet[Callable[[], None]] = field(default_factory=OrderedSet)
     """Called once when the connection ends: releases what belongs to it."""

@@ -18,9 +18,13 @@ from millstream.node.metadata.image import (
     cluster_id_record,
 )
 from millstream.node.metadata.records import (
+    AccessControlEntryRecord,
     CorruptMetadataError,
+    DelegationTokenRecord,
     Endpoint,
+    QuotaEntity,
     SupportedFeature,
+    UserScramCredentialRecord,
     decode_record,
     encode_record,
 )
@@ -60,6 +64,45 @@ BROKERS = st.builds(
 RESOURCES = st.sampled_from([ConfigResource(2, "a"), ConfigResource(4, ""), ConfigResource(4, "1")])
 VALUES = st.dictionaries(st.sampled_from(["x", "y"]), st.sampled_from(["", "1"]), min_size=1)
 
+ACLS = st.builds(
+    AccessControlEntryRecord,
+    id=UUIDS,
+    resource_type=st.integers(2, 7),
+    resource_name=st.sampled_from(["a", "*"]),
+    pattern_type=st.integers(3, 4),
+    principal=st.sampled_from(["User:a", "User:*"]),
+    host=st.just("*"),
+    operation=st.integers(2, 15),
+    permission_type=st.integers(2, 3),
+)
+CREDENTIALS = st.builds(
+    UserScramCredentialRecord,
+    name=st.sampled_from(["a", "b"]),
+    mechanism=st.integers(1, 2),
+    salt=st.binary(max_size=3),
+    stored_key=st.binary(max_size=3),
+    server_key=st.binary(max_size=3),
+    iterations=st.integers(4096, 16384),
+)
+TOKENS = st.builds(
+    DelegationTokenRecord,
+    owner=st.just("User:a"),
+    requester=st.just("User:b"),
+    renewers=st.sampled_from([(), ("User:c",)]),
+    issue_timestamp=st.integers(0, 9),
+    max_timestamp=st.integers(0, 9),
+    expiration_timestamp=st.integers(0, 9),
+    token_id=st.sampled_from(["t", "u"]),
+)
+ENTITIES = st.frozensets(
+    st.builds(
+        QuotaEntity, entity_type=st.sampled_from(["user", "client-id"]), entity_name=st.sampled_from([None, "a"])
+    ),
+    min_size=1,
+    max_size=1,
+)
+QUOTAS = st.dictionaries(st.sampled_from(["producer_byte_rate", "request_percentage"]), st.floats(0, 9), min_size=1)
+
 
 @st.composite
 def images(draw: st.DrawFn) -> MetadataImage:
@@ -84,6 +127,10 @@ def images(draw: st.DrawFn) -> MetadataImage:
         features=draw(st.dictionaries(st.sampled_from(["metadata.version", "a", "z"]), st.integers(1, 9))),
         features_off=draw(st.sampled_from([frozenset(), frozenset({"m", "n"})])),
         next_producer_id=draw(st.sampled_from([0, 1000])),
+        acls={acl.id: acl for acl in draw(st.lists(ACLS, max_size=2))},
+        scram_credentials={(each.name, each.mechanism): each for each in draw(st.lists(CREDENTIALS, max_size=2))},
+        delegation_tokens={token.token_id: token for token in draw(st.lists(TOKENS, max_size=2))},
+        quotas=draw(st.dictionaries(ENTITIES, QUOTAS, max_size=2)),
     )
 
 
@@ -106,6 +153,11 @@ def test_the_difference_of_two_images(old: MetadataImage, new: MetadataImage) ->
         assert (resource in delta.configs) == (old.configs.get(resource) != new.configs.get(resource))
     for number in old.brokers.keys() | new.brokers.keys():
         assert (number in delta.brokers) == (old.brokers.get(number) != new.brokers.get(number))
+    assert delta.acls_changed == (old.acls != new.acls)
+    assert delta.quotas_changed == (old.quotas != new.quotas)
+    for user, mechanism in old.scram_credentials.keys() | new.scram_credentials.keys():
+        if old.scram_credentials.get((user, mechanism)) != new.scram_credentials.get((user, mechanism)):
+            assert user in delta.scram_users
 
 
 def test_the_metadata_version_comes_first() -> None:

@@ -1,0 +1,1 @@
+"""The pure part of quotas: which quota applies, and how long to throttle."""

@@ -1,0 +1,1 @@
+"""The pure part of security: what credentials prove, and what ACLs allow."""
