@@ -207,8 +207,6 @@ _GROUPS = {
         ssl.truststore.location string - medium
         ssl.truststore.password password - medium
         ssl.truststore.type string JKS medium
-        super.users string "" low
-        allow.everyone.if.no.acl.found boolean false low
     """,
     "a failed disk is detected by the first operation that fails": """
         log.dir.failure.timeout.ms long 30000 low 1..

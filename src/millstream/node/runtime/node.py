@@ -33,6 +33,7 @@ from millstream.node.metadata.records import Endpoint
 from millstream.node.metrics.endpoints import NodeEndpoints
 from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
+from millstream.node.security.authorizer import StandardAuthorizer, open_authorizer, or_none
 from millstream.node.server.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
 from millstream.node.server.plain_http import HttpService
 from millstream.node.server.service import HeldRequests, Service
@@ -177,9 +178,17 @@ class Node:
             max_bytes_between_snapshots=config[cluster.METADATA_LOG_MAX_RECORD_BYTES_BETWEEN_SNAPSHOTS],
             max_snapshot_interval_ms=config[cluster.METADATA_LOG_MAX_SNAPSHOT_INTERVAL_MS],
         )
+        authorizer = self._open_authorizer(loader)
         loader.subscribe(self._on_metadata_change)
         if config.is_controller:
-            self.controller = ControllerRole(config, quorum, loader, environment, new_cluster_id=self._new_cluster_id)
+            self.controller = ControllerRole(
+                config,
+                quorum,
+                loader,
+                environment,
+                new_cluster_id=self._new_cluster_id,
+                authorizer=or_none(authorizer),
+            )
         leaders = LeaderListener()
         quorum.subscribe(leaders)
         if not config.is_broker:
@@ -218,6 +227,7 @@ class Node:
             environment,
             kraft_version=lambda: quorum.kraft_version,
             has_lost_controller=lambda: contact.is_lost,
+            authorizer=authorizer,
         )
         lifecycle.initialized()
         await lifecycle.serving
@@ -229,6 +239,14 @@ class Node:
         self._held.give_to(self.broker.dispatcher)
         self._schedule_maintenance()
         return f"{end_points[0].host}:{end_points[0].port}"
+
+    def _open_authorizer(self, loader: MetadataLoader) -> StandardAuthorizer | None:
+        """The authorizer, which follows the ACLs of the metadata before anything else does."""
+        authorizer = open_authorizer(self._config)
+        if authorizer is not None:
+            authorizer.use(loader.image)
+            loader.subscribe(lambda delta: authorizer.follow(delta, loader.image))
+        return authorizer
 
     def _open_directory(self) -> tuple[LogDirectory, Identity]:
         config = self._config
