@@ -42,7 +42,7 @@ def parse_jaas(text: str, *, name: str) -> LoginModule:
     while not reader.take(";"):
         key = reader.word("an option or a semicolon at the end")
         if not reader.take("="):
-            raise reader.error(f"option {key} has no value; write {key}=\"…\"")
+            raise reader.error(f'option {key} has no value; write {key}="…"')
         if key in options:
             raise reader.error(f"option {key} is written twice")
         options[key] = reader.value(key)

@@ -4,14 +4,15 @@
 |---|---|---|
 | OPENING | ApiVersions, a few times | OPENING |
 | OPENING | SaslHandshake with an enabled mechanism | EXCHANGE |
-| EXCHANGE | a message of the mechanism (SaslAuthenticate, or raw after a handshake of version 0) | EXCHANGE, AUTHENTICATED |
+| EXCHANGE | a message of the mechanism | EXCHANGE, AUTHENTICATED |
 | AUTHENTICATED | SaslHandshake, if the session has an end, once a second | EXCHANGE (re-authentication) |
 | FAILED | nothing | |
 
 Everything else leads to FAILED, and the caller closes the connection. The number of messages is limited. A
 re-authentication must use the same mechanism and lead to the same principal (KIP-368).
 
-The mechanisms are in `plain.py`, `scram.py` and `oauthbearer.py`; bytes and timers are in `node/security/sasl_server.py`.
+The mechanisms are in `plain.py`, `scram.py` and `oauthbearer.py`; bytes and timers in
+`node/security/sasl_server.py`.
 """
 
 from collections.abc import Callable, Mapping

@@ -245,7 +245,9 @@ def scram_client(
 ) -> Generator[bytes, bytes, None]:
     """The client's side: yields messages, gets responses. Ends when the server has proved that it knows the user."""
     escaped = user.replace("=", "=3D").replace(",", "=2C")
-    first_bare = ",".join((f"n={escaped},r={nonce}", *(f"{name}={value}" for name, value in (extensions or {}).items())))
+    first_bare = ",".join(
+        (f"n={escaped},r={nonce}", *(f"{name}={value}" for name, value in (extensions or {}).items()))
+    )
     server_first = (yield f"n,,{first_bare}".encode()).decode("utf-8", "replace")
     try:
         fields = _attributes(server_first)
