@@ -127,23 +127,21 @@ _GROUPS = {
         quota.window.num int 11 low 1..
         quota.window.size.seconds int 1 low 1..
     """,
-    "only PLAINTEXT listeners are supported, without authentication": """
-        connection.failed.authentication.delay.ms int 100 low 0..
-        connections.max.reauth.ms long 0 medium
-        delegation.token.expiry.check.interval.ms long 3600000 low 1..
-        delegation.token.expiry.time.ms long 86400000 medium 1..
-        delegation.token.max.lifetime.ms long 604800000 medium 1..
-        delegation.token.secret.key password - medium
+    "TLS is OpenSSL's, without Java's providers": """
+        security.providers string - low
+        ssl.keymanager.algorithm string SunX509 medium
+        ssl.provider string - medium
+        ssl.secure.random.implementation string - low
+        ssl.trustmanager.algorithm string PKIX medium
+    """,
+    "Kerberos, SASL plug-ins in Java and token services are not supported": """
         sasl.client.callback.handler.class class - medium
-        sasl.enabled.mechanisms list GSSAPI medium
-        sasl.jaas.config password - medium
         sasl.kerberos.kinit.cmd string /usr/bin/kinit medium
         sasl.kerberos.min.time.before.relogin long 60000 medium
         sasl.kerberos.principal.to.local.rules list DEFAULT medium
         sasl.kerberos.service.name string - medium
         sasl.kerberos.ticket.renew.jitter double 0.05 medium
         sasl.kerberos.ticket.renew.window.factor double 0.8 medium
-        sasl.login.callback.handler.class class - medium
         sasl.login.class class - medium
         sasl.login.connect.timeout.ms int - low
         sasl.login.read.timeout.ms int - low
@@ -153,8 +151,6 @@ _GROUPS = {
         sasl.login.refresh.window.jitter double 0.05 medium
         sasl.login.retry.backoff.max.ms long 10000 low
         sasl.login.retry.backoff.ms long 100 low
-        sasl.mechanism.controller.protocol string GSSAPI high
-        sasl.mechanism.inter.broker.protocol string GSSAPI medium
         sasl.oauthbearer.assertion.algorithm string RS256 medium
         sasl.oauthbearer.assertion.claim.aud string - medium
         sasl.oauthbearer.assertion.claim.exp.seconds int 300 low 0..86400
@@ -168,45 +164,8 @@ _GROUPS = {
         sasl.oauthbearer.assertion.template.file string - medium
         sasl.oauthbearer.client.credentials.client.id string - medium
         sasl.oauthbearer.client.credentials.client.secret password - medium
-        sasl.oauthbearer.clock.skew.seconds int 30 low
-        sasl.oauthbearer.expected.audience list "" low
-        sasl.oauthbearer.expected.issuer string - low
-        sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000 low
-        sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000 low
-        sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100 low
-        sasl.oauthbearer.jwks.endpoint.url string - medium
         sasl.oauthbearer.jwt.retriever.class class - medium
-        sasl.oauthbearer.jwt.validator.class class - medium
         sasl.oauthbearer.scope string - medium
-        sasl.oauthbearer.scope.claim.name string scope low
-        sasl.oauthbearer.sub.claim.name string sub low
-        sasl.oauthbearer.token.endpoint.url string - medium
-        sasl.server.callback.handler.class class - medium
-        sasl.server.max.receive.size int 524288 medium
-        security.providers string - low
-        ssl.allow.dn.changes boolean false low
-        ssl.allow.san.changes boolean false low
-        ssl.cipher.suites list "" medium
-        ssl.client.auth string none medium
-        ssl.enabled.protocols list TLSv1.2,TLSv1.3 medium
-        ssl.endpoint.identification.algorithm string https low
-        ssl.engine.factory.class class - low
-        ssl.key.password password - medium
-        ssl.keymanager.algorithm string SunX509 medium
-        ssl.keystore.certificate.chain password - medium
-        ssl.keystore.key password - medium
-        ssl.keystore.location string - medium
-        ssl.keystore.password password - medium
-        ssl.keystore.type string JKS medium
-        ssl.principal.mapping.rules string DEFAULT low
-        ssl.protocol string TLSv1.3 medium
-        ssl.provider string - medium
-        ssl.secure.random.implementation string - low
-        ssl.trustmanager.algorithm string PKIX medium
-        ssl.truststore.certificates password - medium
-        ssl.truststore.location string - medium
-        ssl.truststore.password password - medium
-        ssl.truststore.type string JKS medium
     """,
     "a failed disk is detected by the first operation that fails": """
         log.dir.failure.timeout.ms long 30000 low 1..

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from millstream.config.table import network, node, share, transactions
+from millstream.config.table import network, node, sasl, share, transactions
 from millstream.formats.protocol import fetch as fetch_codec
 from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.records.opening import OpeningLimits
@@ -42,6 +42,8 @@ from millstream.node.security.api_checks import guarded
 from millstream.node.security.authorizer import StandardAuthorizer, or_none
 from millstream.node.security.data_rights import DataRights
 from millstream.node.security.guards import Checks
+from millstream.node.security.identity_apis import IdentityHandlers
+from millstream.node.security.sasl_server import sasl_apis
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.request import Api, ApiVersions, Handler, api
 from millstream.node.storage.cleaner.log_cleaner import LogCleaner
@@ -255,7 +257,12 @@ class Broker:
             max_bytes=view.config[network.FETCH_MAX_BYTES],
             may_read=None if self._rights is None else self._rights.may_read,
         )
+        identities = IdentityHandlers(
+            lambda: view.image, lambda: view.config[sasl.DELEGATION_TOKEN_SECRET_KEY], self.authorizer
+        )
         handlers: dict[str, Handler] = {
+            "describe_user_scram_credentials": identities.describe_user_scram_credentials,
+            "describe_delegation_token": identities.describe_delegation_token,
             "list_offsets": offsets.list_offsets,
             "metadata": cluster.metadata,
             "offset_commit": commits.offset_commit,
@@ -307,6 +314,7 @@ class Broker:
         ]
         apis += guarded((api(name, handler) for name, handler in handlers.items()), self._checks)
         apis += Forwarding(self.link).table()
+        apis += sasl_apis()
         versions = api("api_versions", lambda request, context: api_versions.handle(request, context))
         apis.append(versions)
         api_versions = ApiVersions(apis, self._features, self._rules)

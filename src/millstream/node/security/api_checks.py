@@ -228,7 +228,7 @@ API_CHECKS: Mapping[str, ApiCheck] = {
     "sasl_authenticate": ApiCheck(note=_FREE),
     "create_partitions": ApiCheck((Need(Op.ALTER, Kind.TOPIC),), _CREATE_PARTITIONS),
     "create_delegation_token": ApiCheck(
-        (Need(Op.CREATE_TOKENS, Kind.USER, "a token for another user"),), where=_IN_HANDLER
+        (Need(Op.CREATE_TOKENS, Kind.USER, "a token for another user"),), of.create_delegation_token
     ),
     "renew_delegation_token": ApiCheck(where=_IN_HANDLER, note="the owner, or a renewer that the token names"),
     "expire_delegation_token": ApiCheck(where=_IN_HANDLER, note="the owner, or a renewer that the token names"),

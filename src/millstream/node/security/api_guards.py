@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from millstream.formats.model.access_control import CLUSTER_NAME
+from millstream.formats.model.access_control import CLUSTER_NAME, Principal
 from millstream.formats.model.access_control import AclOperation as Op
 from millstream.formats.model.access_control import AclResourceType as Kind
 from millstream.formats.model.errors import ErrorCode
@@ -456,3 +456,22 @@ def describe_share_group_offsets(checks: Checks, request: Any, context: Context,
         return {**response, "groups": [*rows, *refused]}
 
     return changed(handler(copied(request, groups=groups), context), shown)
+
+
+def create_delegation_token(checks: Checks, request: Any, context: Context, handler: Handler) -> Result:
+    """A token for oneself needs no permission; one for another user needs CREATE_TOKENS of that user."""
+    requester = context.peer.principal
+    owner_kind = getattr(request, "owner_principal_type", None) or requester.kind
+    owner_name = getattr(request, "owner_principal_name", None) or requester.name
+    owner = Principal(owner_kind, owner_name)
+    if owner == requester or checks.authorizer.allows(context.peer, Op.CREATE_TOKENS, Kind.USER, str(owner)):
+        return handler(request, context)
+    return {
+        "error_code": ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+        "principal_type": owner.kind,
+        "principal_name": owner.name,
+        "token_requester_principal_type": requester.kind,
+        "token_requester_principal_name": requester.name,
+        "token_id": "",
+        "hmac": b"",
+    }

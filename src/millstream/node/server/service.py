@@ -52,6 +52,8 @@ class Peer:
     """What the client said to prove that it is a broker, if it did (`node/cluster/broker_proof.py`)."""
     access: object = None
     """What the client may do: kept by the authorizer."""
+    authentication: "Authentication | None" = None
+    """Of a SASL listener: gets every frame first. None when nothing is left to do for it."""
     closed: bool = False
     on_close: OrderedSet[Callable[[], None]] = field(default_factory=OrderedSet)
     """Called once when the connection ends: releases what belongs to it."""
@@ -136,6 +138,18 @@ class Pending:
             self.on_abandon = None
 
 
+class Authentication(Protocol):
+    """The authentication of one connection by SASL (`node/security/sasl_server.py`)."""
+
+    def frame_limits(self, largest: int) -> tuple[int, int]:
+        """The smallest and the largest frame now; `largest` is the limit of an authenticated client."""
+        ...
+
+    def handle(self, buffer: bytearray, start: int, end: int) -> "Parts | Pending | None":
+        """Handles a frame, or returns None: then it is a request that may be served. Raises Refused."""
+        ...
+
+
 class Refused(Exception):
     """The peer broke the protocol; its connection is closed, and the reason goes to the log."""
 
@@ -183,6 +197,7 @@ def _pass_on(given: "Parts | Pending | None", pending: Pending) -> None:
         if given.failed:
             pending.fail()
         else:
+            pending.is_last = given.is_last
             pending.resolve(given.parts)
 
     pending.on_abandon = given.abandon
