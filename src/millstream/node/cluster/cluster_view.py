@@ -145,7 +145,7 @@ class BrokerChannels:
         if channel is None or (channel.host, channel.port) != (host, port):
             if channel is not None:
                 channel.close()  # it registered again with another address
-            network, loop = self._environment.network, self._environment.loop
+            network, loop = self._environment.broker_network, self._environment.loop
             channel = self._channels[broker_id] = Channel(host, port, network, loop, client_id=self._client_id)
         return channel
 

@@ -244,7 +244,7 @@ class ControllerLink:
             if channel is not None:
                 channel.close()
             environment = self._environment
-            channel = Channel(*address, environment.network, environment.loop, client_id=self._client_id)
+            channel = Channel(*address, environment.controller_network, environment.loop, client_id=self._client_id)
             self._channel = channel
         return channel
 

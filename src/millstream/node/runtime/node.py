@@ -33,6 +33,7 @@ from millstream.node.metadata.records import Endpoint
 from millstream.node.metrics.endpoints import NodeEndpoints
 from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
+from millstream.node.runtime.node_tls import NodeTls
 from millstream.node.server.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
 from millstream.node.server.plain_http import HttpService
 from millstream.node.server.service import HeldRequests, Service
@@ -47,6 +48,7 @@ def bind(
     config: BrokerConfig,
     environment: Environment,
     http: HttpService,
+    tls: NodeTls,
 ) -> dict[str, int]:
     """Binds the listeners and adds them to `into`, without accepting connections yet. Returns their ports by name.
 
@@ -54,10 +56,17 @@ def bind(
     """
     ports: dict[str, int] = {}
     for each in wanted:
-        if each.security_protocol != "PLAINTEXT":
+        if each.security_protocol.startswith("SASL_"):
             raise ConfigError(f"{each}: {each.security_protocol} is not supported yet", name="listeners")
-        stopwatch = environment.stopwatch
-        listener = Listener(each.name, _limits(config), environment.network, environment.loop, stopwatch)
+        listener = Listener(
+            each.name,
+            _limits(config),
+            environment.network,
+            environment.loop,
+            environment.stopwatch,
+            security_protocol=each.security_protocol,
+            tls=tls.of_listener(each.name),
+        )
         try:
             _, ports[each.name] = listener.bind(each.host, each.port)
         except OSError as error:
@@ -114,6 +123,7 @@ class Node:
         self.is_stopping = False
         self._endpoints = NodeEndpoints(self)
         self._held = HeldRequests()
+        self.tls: NodeTls | None = None
         self._loop = environment.loop
         self._disk = disk
         self._root = os.path.abspath(config.data_dir)
@@ -157,12 +167,15 @@ class Node:
         return starting.result()
 
     async def _start(self) -> str:
-        config, environment = self._config, self._environment
+        config = self._config
+        tls = self.tls = NodeTls(config, self._environment)
+        environment = self.environment = self._environment = tls.secured()
         self._metadata_changed = asyncio.Event()
         logs, identity = self._open_directory()
         end_points = self._bind(config.listeners, self._listeners)
         controller_end_points = self._bind(config.controller_listeners, self._controller_listeners)
         _serve(self._listeners, self._held)  # from here on the node responds to probes
+        tls.start()
         quorum = self.quorum = open_quorum(
             config,
             logs,
@@ -260,7 +273,8 @@ class Node:
     def _bind(self, wanted: Iterable[ListenerConfig], into: list[Listener]) -> tuple[Endpoint, ...]:
         """Binds listeners without serving them yet, so that their addresses are known for the registration."""
         config = self._config
-        ports = bind(wanted, into, config, self._environment, self._endpoints)
+        assert self.tls is not None
+        ports = bind(wanted, into, config, self._environment, self._endpoints, self.tls)
         return tuple(
             Endpoint(name=shown.name, host=shown.host, port=shown.port, security_protocol=shown.protocol_number)
             for shown in config.advertised(ports, socket.gethostname(), wanted)
@@ -421,6 +435,8 @@ class Node:
         if self._giving_up is not None:
             self._giving_up.cancel()
         self._endpoints.close()
+        if self.tls is not None:
+            self.tls.close()
         for listener in self.listeners:
             listener.close()
         broker_epoch = -1
