@@ -134,7 +134,14 @@ def test_what_is_no_token(token: str) -> None:
 
 
 def test_keys_that_cannot_be_used() -> None:
-    for document in (b"", b"[]", b"{}", b'{"keys": []}', b'{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}', b'{"keys": 7}'):
+    for document in (
+        b"",
+        b"[]",
+        b"{}",
+        b'{"keys": []}',
+        b'{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}',
+        b'{"keys": 7}',
+    ):
         with pytest.raises(ValueError, match=r"keys|key"):
             read_keys(document)
     encryption = {**RSA.as_dict(private=False), "use": "enc"}
