@@ -9,16 +9,8 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.node.security.core.oauthbearer import oauthbearer_client
-from tests.integration.node.security.conftest import (
-    PASSWORD,
-    Connect,
-    Issuer,
-    authenticate,
-    handshake,
-    plain,
-    scram,
-    upsertion,
-)
+from tests.integration.node.security.conftest import Connect
+from tests.sasl import PASSWORD, Issuer, authenticate, handshake, plain, scram, upsertion
 from tests.waiting import until
 from tests.wire import Closed, Wire, framed, request
 
