@@ -70,6 +70,18 @@ def _update_features(request: Message, error: dict[str, Any]) -> Response:
     return {**error, "results": [{"feature": update.feature, **error} for update in request.feature_updates]}
 
 
+def _alter_client_quotas(request: Message, error: dict[str, Any]) -> Response:
+    return {
+        "entries": [
+            {
+                **error,
+                "entity": [{"entity_type": part.entity_type, "entity_name": part.entity_name} for part in entry.entity],
+            }
+            for entry in request.entries
+        ]
+    }
+
+
 _REFUSALS: dict[str, Callable[[Message, dict[str, Any]], Response]] = {
     "create_topics": _create_topics,
     "delete_topics": _delete_topics,
@@ -79,6 +91,7 @@ _REFUSALS: dict[str, Callable[[Message, dict[str, Any]], Response]] = {
     "alter_partition_reassignments": _alter_reassignments,
     "elect_leaders": _elect_leaders,
     "update_features": _update_features,
+    "alter_client_quotas": _alter_client_quotas,
 }
 
 
@@ -107,6 +120,7 @@ FORWARDED_APIS = (
     "describe_quorum",
     "add_raft_voter",
     "remove_raft_voter",
+    "alter_client_quotas",
 )
 """The APIs that clients may send to any broker, which forwards them to the active controller."""
 

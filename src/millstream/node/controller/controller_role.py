@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millstream.config.broker_config import BrokerConfig
-from millstream.config.table import cluster
+from millstream.config.table import cluster, quotas
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.consensus.quorum.handlers import QuorumHandlers
 from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
@@ -25,6 +25,7 @@ from millstream.node.controller.cluster_handlers import (
 from millstream.node.controller.config_handlers import ConfigHandlers, DescribeConfigsHandlers
 from millstream.node.controller.controller_apis import ControllerApis
 from millstream.node.controller.heartbeats import Heartbeats
+from millstream.node.controller.quota_handlers import ControllerMutations, DescribeQuotasHandlers, QuotaHandlers
 from millstream.node.controller.topic_handlers import PartitionHandlers, ReassignmentHandlers, TopicHandlers
 from millstream.node.environment import Environment
 from millstream.node.metadata.elections import MAX_ELECTIONS_AT_ONCE, ElectionResult, balance_leaders, elect_leaderless
@@ -32,6 +33,7 @@ from millstream.node.metadata.features import missing_features
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
 from millstream.node.metadata.reassignment import ReassignmentResult, grow_internal_topics
 from millstream.node.metadata.records import Decision
+from millstream.node.quotas.mutations import MutationQuotas
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.request import ApiVersions, Handler, api
 
@@ -144,6 +146,13 @@ class ControllerRole:
     ) -> None:
         self._quorum = quorum
         self._loader = loader
+        self.mutations = MutationQuotas(
+            environment.loop.time,
+            burst_seconds=config[quotas.CONTROLLER_QUOTA_WINDOW_NUM]
+            * config[quotas.CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS],
+        )
+        loader.subscribe(self._follow)
+        self._controller_listeners = frozenset(listener.name for listener in config.controller_listeners)
         self.active = ActiveController(config, quorum, loader, environment, new_cluster_id=new_cluster_id)
         self._heartbeats = Heartbeats(self.active, environment, last_leader=lambda: quorum.last_leader)
         self._upkeep = Upkeep(self.active, loader, environment)
@@ -159,8 +168,14 @@ class ControllerRole:
         self._heartbeats.close()
         self._upkeep.close()
 
+    def _follow(self, delta: MetadataDelta) -> None:
+        if delta.quotas_changed:
+            self.mutations.follow(self._loader.image)
+
     def _handlers(self) -> dict[str, Handler]:
-        topics = TopicHandlers(self.active)
+        topics = TopicHandlers(self.active, ControllerMutations(self.mutations, self._controller_listeners))
+        client_quotas = QuotaHandlers(self.active)
+        described_quotas = DescribeQuotasHandlers(lambda: self._loader.image)
         configs = ConfigHandlers(self.active)
         partitions = PartitionHandlers(self.active)
         reassignments = ReassignmentHandlers(self.active)
@@ -183,6 +198,8 @@ class ControllerRole:
             "broker_heartbeat": self._heartbeats.broker_heartbeat,
             "unregister_broker": self._heartbeats.unregister_broker,
             "list_config_resources": described.list_config_resources,
+            "alter_client_quotas": client_quotas.alter_client_quotas,
+            "describe_client_quotas": described_quotas.describe_client_quotas,
             "allocate_producer_ids": ProducerIdHandlers(self.active).allocate_producer_ids,
         }
 

@@ -33,6 +33,7 @@ from millstream.node.metadata.records import Endpoint
 from millstream.node.metrics.endpoints import NodeEndpoints
 from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
+from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
 from millstream.node.server.plain_http import HttpService
 from millstream.node.server.service import HeldRequests, Service
@@ -47,6 +48,7 @@ def bind(
     config: BrokerConfig,
     environment: Environment,
     http: HttpService,
+    turns: FairTurns | None = None,
 ) -> dict[str, int]:
     """Binds the listeners and adds them to `into`, without accepting connections yet. Returns their ports by name.
 
@@ -55,7 +57,7 @@ def bind(
     ports: dict[str, int] = {}
     for each in wanted:
         stopwatch = environment.stopwatch
-        listener = Listener(each.name, _limits(config), environment.network, environment.loop, stopwatch)
+        listener = Listener(each.name, _limits(config), environment.network, environment.loop, stopwatch, turns)
         try:
             _, ports[each.name] = listener.bind(each.host, each.port)
         except OSError as error:
@@ -112,6 +114,7 @@ class Node:
         self.is_stopping = False
         self._endpoints = NodeEndpoints(self)
         self._held = HeldRequests()
+        self.turns = FairTurns(environment.loop.call_soon, environment.stopwatch or environment.loop.time)
         self._loop = environment.loop
         self._disk = disk
         self._root = os.path.abspath(config.data_dir)
@@ -225,6 +228,7 @@ class Node:
         while not view.is_unfenced_here:
             await self._next_change()
         logs.health.recovered()  # operations that failed during the start were repeated, or will be
+        self._limit_connections(self.broker)
         _serve(self._listeners, self.broker.dispatcher)
         self._held.give_to(self.broker.dispatcher)
         self._schedule_maintenance()
@@ -258,11 +262,18 @@ class Node:
     def _bind(self, wanted: Iterable[ListenerConfig], into: list[Listener]) -> tuple[Endpoint, ...]:
         """Binds listeners without serving them yet, so that their addresses are known for the registration."""
         config = self._config
-        ports = bind(wanted, into, config, self._environment, self._endpoints)
+        ports = bind(wanted, into, config, self._environment, self._endpoints, self.turns)
         return tuple(
             Endpoint(name=shown.name, host=shown.host, port=shown.port)
             for shown in config.advertised(ports, socket.gethostname(), wanted)
         )
+
+    def _limit_connections(self, broker: Broker) -> None:
+        """Connections of other brokers are exempt if they have their own listener."""
+        own = self._config.inter_broker_listener
+        for listener in self._listeners:
+            if len(self._listeners) == 1 or listener.name != own:
+                listener.rates = broker.connection_rates
 
     @property
     def listeners(self) -> tuple[Listener, ...]:

@@ -6,15 +6,19 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from millstream.formats.model.ordered_set import OrderedSet
 from millstream.node.server.connection import SCRATCH_BYTES, Connection
+from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.limits import LogThrottle, RequestMemory
 from millstream.node.server.network import Listening, Network, Transport
 from millstream.node.server.plain_http import LARGEST_FRAME_BYTES, HttpService
 from millstream.node.server.service import Peer, Service
 
 _SWEEP_SECONDS = 5.0
+_MOST_DELAYED = 1000
+"""The maximum number of connections above a quota that are kept open for the delay."""
 DEFAULT_REQUEST_MEMORY_BYTES = 512 << 20
 _log = logging.getLogger("millstream.net")
 _log.addFilter(LogThrottle())  # for the whole package, which shares the logger
@@ -36,6 +40,16 @@ class ConnectionLimits:
     """Limits for single addresses, in place of `max_connections_per_address`."""
 
 
+class ConnectionRates(Protocol):
+    def of_address(self, address: str) -> float:
+        """Counts a new connection; the seconds after which to close it, or 0 to accept it."""
+        ...
+
+    def of_broker(self) -> float:
+        """Counts an accepted connection; the seconds for which no other is accepted."""
+        ...
+
+
 class Listener:
     """One listening socket and its connections. It is bound first, and accepts when there is a service."""
 
@@ -48,10 +62,14 @@ class Listener:
         network: Network,
         loop: asyncio.AbstractEventLoop,
         stopwatch: Callable[[], float] | None = None,
+        turns: FairTurns | None = None,
     ) -> None:
-        """`stopwatch` measures turns of the loop; the loop's own time may stand still during a turn."""
+        """`stopwatch` measures turns of the loop; the loop's own time may stand still during a turn. `turns` are those
+        of all listeners on the loop."""
         self.stopwatch = stopwatch or loop.time
         self.call_soon = loop.call_soon
+        self.call_at = loop.call_at
+        self.turns = turns if turns is not None else FairTurns(loop.call_soon, self.stopwatch)
         self.name = name
         self.limits = limits
         self.memory = RequestMemory(limits.request_memory_bytes)
@@ -69,6 +87,9 @@ class Listener:
         self._per_address: Counter[str] = Counter()
         self.http: HttpService | None = None
         """Handles HTTP connections; None closes them."""
+        self.rates: ConnectionRates | None = None
+        """Limits on new connections per second; None while the node starts."""
+        self._delayed: dict[Transport, asyncio.TimerHandle] = {}
         self.accepted = 0
         self.refused: Counter[str] = Counter()
         """Connections that were refused, by the setting that limits them."""
@@ -111,6 +132,11 @@ class Listener:
                     self._loop.call_later(1.0, self._accept_again)
                 return
             self._welcome(accepted)
+            if self.rates is not None and (pause_s := self.rates.of_broker()):
+                # max.connection.creation.rate: connections wait in the backlog.
+                self._listening.watch(None)
+                self._loop.call_later(pause_s, self._accept_again)
+                return
 
     def _accept_again(self) -> None:
         if self._listening is not None:
@@ -128,10 +154,25 @@ class Listener:
             self.refused["max.connections.per.ip"] += 1
             _log.warning("connection_refused peer=%s limit=max.connections.per.ip", host)
             transport.close()
+        elif self.rates is not None and (delay_s := self.rates.of_address(host)):
+            self.refused["connection_creation_rate"] += 1
+            self._close_later(transport, delay_s)
         else:
             self._per_address[host] += 1
             self.accepted += 1
             self.connections.add(Connection(transport, Peer(host, transport.peer_port, self.name), self))
+
+    def _close_later(self, transport: Transport, delay_s: float) -> None:
+        """Closes a connection above the quota of its address after a delay: a client that retries at once waits."""
+        if len(self._delayed) >= _MOST_DELAYED:
+            transport.close()
+            return
+
+        def close() -> None:
+            del self._delayed[transport]
+            transport.close()
+
+        self._delayed[transport] = self._loop.call_later(delay_s, close)
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -162,5 +203,9 @@ class Listener:
         self.stop_accepting()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        for transport, timer in self._delayed.items():
+            timer.cancel()
+            transport.close()
+        self._delayed.clear()
         for connection in list(self.connections):
             connection.close()

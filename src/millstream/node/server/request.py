@@ -94,8 +94,10 @@ class FetchService(Protocol):
         request: fetch_codec.FetchRequest,
         version: int,
         deliver: Callable[[FetchTopics, int, int], None],
+        admits: Callable[[int], bool] | None = None,
     ) -> Waiting | None:
-        """Responds through `deliver` (topics, top-level error, session id), now or later."""
+        """Responds through `deliver` (topics, top-level error, session id), now or later. `admits` is called with the
+        size of the records that were found; if it returns false, the response is empty."""
         ...
 
 

@@ -46,6 +46,8 @@ class Peer:
     security_protocol: str = "PLAINTEXT"
     token_authenticated: bool = False
     """Whether it authenticated with a delegation token. Such a client may not create tokens."""
+    throttle: Callable[[int], None] | None = None
+    """Mutes the connection for some milliseconds: responses are sent, and the socket is not read."""
     closed: bool = False
     on_close: OrderedSet[Callable[[], None]] = field(default_factory=OrderedSet)
     """Called once when the connection ends: releases what belongs to it."""
