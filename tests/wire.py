@@ -36,11 +36,14 @@ def header(key: int, version: int, correlation_id: int, *, flexible: bool, clien
     return out + b"\x00" if flexible else out
 
 
-def request(api: str, version: int, fields: Mapping[str, Any], correlation_id: int = 0) -> bytes:
+def request(
+    api: str, version: int, fields: Mapping[str, Any], correlation_id: int = 0, client_id: str | None = "wire"
+) -> bytes:
     """A request without its length."""
     schema = request_schema(api)
     flexible = schema.is_flexible(version)
-    return header(schema.api_key, version, correlation_id, flexible=flexible) + schema.encode(fields, version)
+    head = header(schema.api_key, version, correlation_id, flexible=flexible, client_id=client_id)
+    return head + schema.encode(fields, version)
 
 
 def framed(data: bytes) -> bytes:
@@ -75,7 +78,8 @@ class Closed(Exception):
 
 
 class Wire:
-    def __init__(self, address: str, timeout: float = TIMEOUT_S) -> None:
+    def __init__(self, address: str, timeout: float = TIMEOUT_S, client_id: str | None = "wire") -> None:
+        self.client_id = client_id
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout)
         self._next = 0
@@ -98,7 +102,7 @@ class Wire:
     def send(self, api: str, version: int, **fields: Any) -> int:
         """Sends without waiting for the answer."""
         self._next += 1
-        self.send_raw(framed(request(api, version, fields, self._next)))
+        self.send_raw(framed(request(api, version, fields, self._next, self.client_id)))
         return self._next
 
     def receive_exactly(self, count: int) -> bytes:

@@ -11,6 +11,7 @@ from millstream.cli import (
     exit_codes,
     gateway,
     produce,
+    quota,
     schema,
     settings,
     simulate,
@@ -94,6 +95,7 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(group_app, name="group")
 app.add_typer(share_app, name="share")
 app.add_typer(txn.app, name="txn")
+app.add_typer(quota.app, name="quota")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
 app.add_typer(log.app, name="log")

@@ -43,8 +43,6 @@ _GROUPS = {
         alter.log.dirs.replication.quota.window.size.seconds int 1 low 1..
         controller.quorum.append.linger.ms int 25 medium 0..
         controller.quorum.auto.join.enable boolean false low
-        controller.quota.window.num int 11 low 1..
-        controller.quota.window.size.seconds int 1 low 1..
         controller.socket.timeout.ms int 30000 medium
         early.start.listeners list - high
         num.replica.alter.log.dirs.threads int - high
@@ -121,11 +119,6 @@ _GROUPS = {
         remote.log.storage.manager.class.name string - medium
         remote.log.storage.manager.class.path string - medium
         remote.log.storage.manager.impl.prefix string rsm.config. medium
-    """,
-    "quotas are not supported": """
-        max.connection.creation.rate int 2147483647 medium 0..
-        quota.window.num int 11 low 1..
-        quota.window.size.seconds int 1 low 1..
     """,
     "TLS is OpenSSL's, without Java's providers": """
         security.providers string - low

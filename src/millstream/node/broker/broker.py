@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from millstream.config.table import network, node, sasl, share, transactions
+from millstream.config.table import network, node, quotas, sasl, share, transactions
 from millstream.formats.protocol import fetch as fetch_codec
 from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.records.opening import OpeningLimits
@@ -17,6 +17,7 @@ from millstream.node.consensus.quorum.metadata_log import METADATA_PARTITION
 from millstream.node.controller.acl_handlers import DescribeAclsHandlers
 from millstream.node.controller.cluster_handlers import features_for_api_versions
 from millstream.node.controller.config_handlers import DescribeConfigsHandlers
+from millstream.node.controller.quota_handlers import DescribeQuotasHandlers
 from millstream.node.coordination.core.state_machine import KnownEpochs
 from millstream.node.data.batch_opening import OpenedProduce
 from millstream.node.data.fetch import FetchHandler
@@ -37,6 +38,8 @@ from millstream.node.queues.fetch import ShareFetchHandlers
 from millstream.node.queues.handlers import ShareGroupHandlers, ShareStateHandlers
 from millstream.node.queues.partitions import SharePartitions
 from millstream.node.queues.persister import ShareGroupStates, SharePersister
+from millstream.node.quotas.client_quotas import ClientQuotas
+from millstream.node.quotas.connection_rates import ConnectionRates
 from millstream.node.replicas.manager import ReplicaManager
 from millstream.node.security.api_checks import guarded
 from millstream.node.security.authorizer import StandardAuthorizer, or_none
@@ -134,9 +137,20 @@ class Broker:
         self.opened_produce = OpenedProduce(
             self.partitions, self.schema_guard, schemas, environment, self._opening_limits
         )
+        samples = view.config[quotas.QUOTA_WINDOW_NUM]
+        sample_seconds = view.config[quotas.QUOTA_WINDOW_SIZE_SECONDS]
+        now = environment.loop.time
+        self.quotas = ClientQuotas(now, samples=samples, sample_seconds=sample_seconds)
+        self.connection_rates = ConnectionRates(
+            now,
+            lambda: view.config[quotas.MAX_CONNECTION_CREATION_RATE],
+            samples=samples,
+            sample_seconds=sample_seconds,
+        )
         view.subscribe(self._follow)
         self.apis = self._make_apis()
         self.dispatcher = self._make_dispatcher()
+        self._follow_quotas()
         self.groups.start()
         self.transactions.start()
 
@@ -158,6 +172,14 @@ class Broker:
         self.share_coordinator.follow(delta)
         self.shared.follow(delta)
         self.schema_guard.follow(delta, self.view.image)
+        if delta.quotas_changed:
+            self._follow_quotas()
+
+    def _follow_quotas(self) -> None:
+        image = self.view.image
+        self.quotas.follow(image)
+        self.connection_rates.follow(image)
+        self.dispatcher.quotas = self.quotas if self.quotas.is_enabled else None
 
     def close(self) -> None:
         """Call it before the logs are closed: nothing is written after it."""
@@ -182,6 +204,8 @@ class Broker:
             self._run(job)
         self.hot_keys.tick()
         self.cleaner.tick()
+        if self.dispatcher.quotas is not None:
+            self.quotas.tick()
 
     def broken_log(self) -> DirectoryFailure | None:
         """A log that accepts no more writes until it is opened again, if there is one.
@@ -287,6 +311,7 @@ class Broker:
             "describe_producers": ProducerHandlers(partitions, self.replicas).describe_producers,
             "describe_configs": configs.describe_configs,
             "describe_acls": acls.describe_acls,
+            "describe_client_quotas": DescribeQuotasHandlers(lambda: view.image).describe_client_quotas,
             "describe_log_dirs": log_dirs.describe_log_dirs,
             "delete_groups": group_admin.delete_groups,
             "offset_delete": commits.offset_delete,

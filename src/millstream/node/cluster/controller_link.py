@@ -19,6 +19,7 @@ from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.node.controller.active_controller import ImageSource, Leadership
 from millstream.node.controller.controller_apis import FORWARDED_APIS, error_response, has_error
+from millstream.node.controller.quota_handlers import LOCAL_LISTENER
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import MetadataRecord
@@ -68,7 +69,7 @@ class ControllerLink:
         self._source = source
         self._environment = environment
         self._client_id = client_id
-        self._peer = Peer(host="local", port=0, listener="local", is_node=True)
+        self._peer = Peer(host="local", port=0, listener=LOCAL_LISTENER, is_node=True)
         self._channel: Channel | None = None
         self._moved: asyncio.Future[None] | None = None
         self._seen: asyncio.Future[None] | None = None

@@ -78,6 +78,18 @@ def _alter_scram_users(request: Message, error: dict[str, Any]) -> Response:
     return {"results": [{"user": user, **error} for user in users]}
 
 
+def _alter_client_quotas(request: Message, error: dict[str, Any]) -> Response:
+    return {
+        "entries": [
+            {
+                **error,
+                "entity": [{"entity_type": part.entity_type, "entity_name": part.entity_name} for part in entry.entity],
+            }
+            for entry in request.entries
+        ]
+    }
+
+
 _REFUSALS: dict[str, Callable[[Message, dict[str, Any]], Response]] = {
     "create_topics": _create_topics,
     "delete_topics": _delete_topics,
@@ -88,6 +100,7 @@ _REFUSALS: dict[str, Callable[[Message, dict[str, Any]], Response]] = {
     "elect_leaders": _elect_leaders,
     "update_features": _update_features,
     "alter_user_scram_credentials": _alter_scram_users,
+    "alter_client_quotas": _alter_client_quotas,
 }
 
 
@@ -122,6 +135,7 @@ FORWARDED_APIS = (
     "create_delegation_token",
     "renew_delegation_token",
     "expire_delegation_token",
+    "alter_client_quotas",
 )
 """The APIs that clients may send to any broker, which forwards them to the active controller."""
 

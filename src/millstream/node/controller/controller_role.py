@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from millstream.config.broker_config import BrokerConfig
-from millstream.config.table import cluster
+from millstream.config.table import cluster, quotas
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.consensus.quorum.handlers import QuorumHandlers
 from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
@@ -27,6 +27,7 @@ from millstream.node.controller.config_handlers import ConfigHandlers, DescribeC
 from millstream.node.controller.controller_apis import ControllerApis
 from millstream.node.controller.heartbeats import Heartbeats
 from millstream.node.controller.identity_handlers import DelegationTokenHandlers, ScramUserHandlers
+from millstream.node.controller.quota_handlers import ControllerMutations, DescribeQuotasHandlers, QuotaHandlers
 from millstream.node.controller.topic_handlers import PartitionHandlers, ReassignmentHandlers, TopicHandlers
 from millstream.node.environment import Environment
 from millstream.node.metadata.elections import MAX_ELECTIONS_AT_ONCE, ElectionResult, balance_leaders, elect_leaderless
@@ -34,6 +35,7 @@ from millstream.node.metadata.features import missing_features
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
 from millstream.node.metadata.reassignment import ReassignmentResult, grow_internal_topics
 from millstream.node.metadata.records import Decision, MetadataRecord
+from millstream.node.quotas.mutations import MutationQuotas
 from millstream.node.security.guards import Checks
 from millstream.node.security.sasl_server import sasl_apis
 from millstream.node.server.authorization import NO_AUTHORIZER, Authorizer
@@ -153,6 +155,13 @@ class ControllerRole:
         self._authorizer = authorizer
         self._quorum = quorum
         self._loader = loader
+        self.mutations = MutationQuotas(
+            environment.loop.time,
+            burst_seconds=config[quotas.CONTROLLER_QUOTA_WINDOW_NUM]
+            * config[quotas.CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS],
+        )
+        loader.subscribe(self._follow)
+        self._controller_listeners = frozenset(listener.name for listener in config.controller_listeners)
         self.active = ActiveController(
             config, quorum, loader, environment, new_cluster_id=new_cluster_id, first_records=first_records
         )
@@ -174,8 +183,14 @@ class ControllerRole:
         self._upkeep.close()
         self._tokens.close()
 
+    def _follow(self, delta: MetadataDelta) -> None:
+        if delta.quotas_changed:
+            self.mutations.follow(self._loader.image)
+
     def _handlers(self) -> dict[str, Handler]:
-        topics = TopicHandlers(self.active)
+        topics = TopicHandlers(self.active, ControllerMutations(self.mutations, self._controller_listeners))
+        client_quotas = QuotaHandlers(self.active)
+        described_quotas = DescribeQuotasHandlers(lambda: self._loader.image)
         configs = ConfigHandlers(self.active)
         partitions = PartitionHandlers(self.active)
         reassignments = ReassignmentHandlers(self.active)
@@ -207,6 +222,8 @@ class ControllerRole:
             "create_delegation_token": self._tokens.create_delegation_token,
             "renew_delegation_token": self._tokens.renew_delegation_token,
             "expire_delegation_token": self._tokens.expire_delegation_token,
+            "alter_client_quotas": client_quotas.alter_client_quotas,
+            "describe_client_quotas": described_quotas.describe_client_quotas,
             "allocate_producer_ids": ProducerIdHandlers(self.active).allocate_producer_ids,
         }
 

@@ -27,6 +27,7 @@ from millstream.formats.protocol.wire_types import (
     ListPartitionReassignmentsResponse,
 )
 from millstream.node.controller.active_controller import ActiveController
+from millstream.node.controller.quota_handlers import ControllerMutations
 from millstream.node.metadata.elections import (
     ANY_EPOCH,
     ElectionType,
@@ -48,6 +49,7 @@ from millstream.node.metadata.topics import (
     delete_topics,
     partitions_asked_for,
 )
+from millstream.node.quotas.mutations import MutationQuota
 from millstream.node.server.request import Context
 
 _PARTITIONS_PER_DECISION = 500
@@ -55,11 +57,13 @@ _TOPICS_PER_DECISION = 20
 
 
 class TopicHandlers:
-    def __init__(self, controller: ActiveController) -> None:
+    def __init__(self, controller: ActiveController, mutations: ControllerMutations) -> None:
         self._controller = controller
+        self._mutations = mutations
 
     async def create_topics(self, request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
         rows: list[CreateTopicsResponseTopics] = []
+        quota = self._mutations.quota(context, strict_since=6)
         try:
             topics = _new_topics(request)
             await asyncio.sleep(0)  # there can be thousands of topics: lets the event loop serve others
@@ -78,15 +82,17 @@ class TopicHandlers:
             }
         for part in _in_parts(topics, self._controller.config):
             await asyncio.sleep(0)
-            results = await self._create(part, validate_only=request.validate_only)
+            results = await self._create(part, quota, validate_only=request.validate_only)
             await asyncio.sleep(0)
             rows += [self._created(result) for result in results]
-        return {"topics": rows}
+        return {"throttle_time_ms": quota.throttle_ms, "topics": rows}
 
-    async def _create(self, topics: list[NewTopic], *, validate_only: bool) -> tuple[TopicCreation, ...]:
+    async def _create(
+        self, topics: list[NewTopic], quota: MutationQuota, *, validate_only: bool
+    ) -> tuple[TopicCreation, ...]:
         return await self._controller.decide(
             lambda image, config, randomness: create_topics(
-                image, topics, config, randomness, validate_only=validate_only
+                image, topics, config, randomness, validate_only=validate_only, charge=quota
             )
         )
 
@@ -117,10 +123,12 @@ class TopicHandlers:
             references = [TopicReference(name=topic.name, topic_id=topic.topic_id) for topic in request.topics]
         else:
             references = [TopicReference(name=name) for name in request.topic_names]
+        quota = self._mutations.quota(context, strict_since=5)
         results = await self._controller.decide(
-            lambda image, config, randomness: delete_topics(image, references, config)
+            lambda image, config, randomness: delete_topics(image, references, config, charge=quota)
         )
         return {
+            "throttle_time_ms": quota.throttle_ms,
             "responses": [
                 {
                     "name": result.name,
@@ -129,7 +137,7 @@ class TopicHandlers:
                     "error_message": result.message,
                 }
                 for result in results
-            ]
+            ],
         }
 
     async def create_partitions(self, request: CreatePartitionsRequest, context: Context) -> CreatePartitionsResponse:
@@ -141,15 +149,17 @@ class TopicHandlers:
             )
             for topic in request.topics
         ]
+        quota = self._mutations.quota(context, strict_since=3)
         results = await self._controller.decide(
             lambda image, config, randomness: create_partitions(
-                image, wanted, config, randomness, validate_only=request.validate_only
+                image, wanted, config, randomness, validate_only=request.validate_only, charge=quota
             )
         )
         return {
+            "throttle_time_ms": quota.throttle_ms,
             "results": [
                 {"name": result.name, "error_code": result.error, "error_message": result.message} for result in results
-            ]
+            ],
         }
 
 

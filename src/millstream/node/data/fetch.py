@@ -32,6 +32,8 @@ _log = logging.getLogger("millstream.broker")
 Topics = list[tuple[bytes, list[PartitionResult]]]
 Deliver = Callable[[Topics, int, int], None]
 """Takes the response: topics, top-level error, session id."""
+Admits = Callable[[int], bool]
+"""Whether the client's quota allows a response with records of this size now."""
 
 
 class FetchHandler:
@@ -54,7 +56,12 @@ class FetchHandler:
         """Number of waiting fetches."""
 
     def fetch(
-        self, request: FetchRequest, version: int, deliver: Deliver, refusals: Refusals | None = None
+        self,
+        request: FetchRequest,
+        version: int,
+        deliver: Deliver,
+        refusals: Refusals | None = None,
+        admits: Admits | None = None,
     ) -> "FetchWait | None":
         """Responds through `deliver`, now or later; returns the waiting fetch, so that it can be cancelled. `refusals`
         has the topics that the client may not read; they are also refused in a session that had them before."""
@@ -65,7 +72,7 @@ class FetchHandler:
         except KafkaError as error:
             deliver([], error.code, 0)
             return None
-        operation = FetchWait(self, request, version, session, deliver, refusals)
+        operation = FetchWait(self, request, version, session, deliver, refusals, admits)
         operation.start()
         return operation
 
@@ -88,6 +95,7 @@ class FetchWait:
     """One fetch from its arrival to its response."""
 
     __slots__ = (
+        "_admits",
         "_deliver",
         "_followed",
         "_grown",
@@ -110,9 +118,11 @@ class FetchWait:
         session: FetchSession | None,
         deliver: Deliver,
         refusals: Refusals | None = None,
+        admits: Admits | None = None,
     ) -> None:
         self._handler = handler
         self._refusals = refusals
+        self._admits = admits
         self._request = request
         self._version = version
         self._session = session
@@ -355,6 +365,9 @@ class FetchWait:
 
     def _respond(self, found: ReadResult) -> None:
         self._leave()
+        if self._admits is not None and not self._admits(found.size):
+            self._respond_throttled()
+            return
         cold = [row.records for _, row in found.rows if isinstance(row.records, Slice) and not row.records.ready]
         if not cold:
             if found.size or found.must_respond or found.has_errors:
@@ -363,6 +376,17 @@ class FetchWait:
             return
         prepared = self._handler.environment.offload(lambda: _prepare(cold))
         prepared.add_done_callback(lambda done: self._prepared(_with_failures(found.rows, done.result())))
+
+    def _respond_throttled(self) -> None:
+        """An empty response, as in Kafka. A new session is not kept: the client begins it again."""
+        session = self._session
+        if session is None:
+            self._deliver([], ErrorCode.NONE, 0)
+        elif self._request.session_epoch == 0:
+            self._handler.sessions.drop(session.id)
+            self._deliver([], ErrorCode.NONE, 0)
+        else:
+            self._deliver([], ErrorCode.NONE, session.id)
 
     def _prepared(self, rows: list[Row]) -> None:
         self._handler.reader.count_sent(rows, self._request, self._version >= FIRST_WITH_TOPIC_ID)

@@ -173,10 +173,10 @@ class FetchSessions:
         """The session of this request, updated; None for a fetch without a session."""
         by_id = version >= FIRST_WITH_TOPIC_ID
         if request.session_epoch == FINAL_EPOCH:
-            self._drop(request.session_id)
+            self.drop(request.session_id)
             return None
         if request.session_epoch == FIRST_EPOCH:
-            self._drop(request.session_id)
+            self.drop(request.session_id)
             return self._create(request, by_id, now)
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -193,7 +193,7 @@ class FetchSessions:
         session.last_used = now
         session.update(request)
         if not session.partitions:
-            self._drop(session.id)
+            self.drop(session.id)
             return session
         session.epoch = 1 if session.epoch == _LARGEST_EPOCH else session.epoch + 1
         self._sessions.move_to_end(session.id)
@@ -229,10 +229,10 @@ class FetchSessions:
             oldest = next(consumers, None) if is_replica else None
         if oldest is None:
             return False
-        self._drop(oldest.id)
+        self.drop(oldest.id)
         return True
 
-    def _drop(self, session_id: int) -> None:
+    def drop(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
@@ -241,4 +241,4 @@ class FetchSessions:
         """Drops the sessions of an earlier process of this broker."""
         for session in tuple(self._sessions.values()):
             if session.replica_id == replica_id and session.replica_epoch < replica_epoch:
-                self._drop(session.id)
+                self.drop(session.id)

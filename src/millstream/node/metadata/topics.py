@@ -1,7 +1,7 @@
 """Decisions on topics: CreateTopics (19), DeleteTopics (20), CreatePartitions (37)."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
@@ -80,6 +80,14 @@ class PartitionsCreation(DecisionResult):
     name: str
 
 
+Charge = Callable[[int], None]
+"""Counts partitions that are created or deleted; raises KafkaError if the client's quota is exceeded."""
+
+
+def _free(partitions: int) -> None:
+    """No quota."""
+
+
 def create_topics(
     image: MetadataImage,
     topics: Sequence[NewTopic],
@@ -87,6 +95,7 @@ def create_topics(
     random: Random,
     *,
     validate_only: bool = False,
+    charge: Charge = _free,
 ) -> Decision[TopicCreation]:
     """Creates topics. Each topic succeeds or fails on its own."""
     records: list[MetadataRecord] = []
@@ -100,6 +109,7 @@ def create_topics(
             if counts[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic name {topic.name!r} in one request.")
             made, result = _create_topic(image, topic, config, random, accepted)
+            charge(result.partition_count)
         except KafkaError as error:
             code, message = refusal(error)
             results.append(TopicCreation(name=topic.name, error=code, message=message))
@@ -111,7 +121,7 @@ def create_topics(
 
 
 def delete_topics(
-    image: MetadataImage, topics: Sequence[TopicReference], config: BrokerConfig
+    image: MetadataImage, topics: Sequence[TopicReference], config: BrokerConfig, *, charge: Charge = _free
 ) -> Decision[TopicDeletion]:
     records: list[MetadataRecord] = []
     results: list[TopicDeletion] = []
@@ -129,6 +139,7 @@ def delete_topics(
                 )
             if topic.id in removed:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names a topic twice.")
+            charge(len(topic.partitions))
         except KafkaError as error:
             code, message = refusal(error)
             results.append(TopicDeletion(name=reference.name, topic_id=reference.topic_id, error=code, message=message))
@@ -146,6 +157,7 @@ def create_partitions(
     random: Random,
     *,
     validate_only: bool = False,
+    charge: Charge = _free,
 ) -> Decision[PartitionsCreation]:
     records: list[MetadataRecord] = []
     results: list[PartitionsCreation] = []
@@ -154,7 +166,9 @@ def create_partitions(
         try:
             if counts[request.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic name {request.name!r} in one request.")
-            records += _add_partitions(image, request, config, random, already=len(records))
+            added = _add_partitions(image, request, config, random, already=len(records))
+            charge(len(added))
+            records += added
         except KafkaError as error:
             code, message = refusal(error)
             results.append(PartitionsCreation(name=request.name, error=code, message=message))

@@ -14,6 +14,7 @@ from millstream.node.metrics.groups import GROUP_SUBJECT
 from millstream.node.metrics.observed_node import MetricsSubject, ObservedNode, TimeSlices, why_not_ready
 from millstream.node.metrics.partitions import COMPACTION, PARTITIONS, REPLICATION, TOPICS
 from millstream.node.metrics.process import PROCESS
+from millstream.node.metrics.quotas import QUOTAS
 from millstream.node.metrics.requests import CONNECTIONS, REQUESTS
 from millstream.node.server.plain_http import HttpRequest, HttpResponse
 
@@ -21,6 +22,7 @@ SUBJECTS: tuple[MetricsSubject, ...] = (
     PROCESS,
     REQUESTS,
     CONNECTIONS,
+    QUOTAS,
     TOPICS,
     PARTITIONS,
     REPLICATION,

@@ -75,7 +75,7 @@ OPEN = gauge("millstream_connections", "Open connections.", "listener")
 ACCEPTED = counter("millstream_connections_accepted_total", "Connections accepted since the start.", "listener")
 REFUSED_CONNECTIONS = counter(
     "millstream_connections_refused_total",
-    "Connections refused because of a limit, by the setting of the limit.",
+    "Connections refused because of a limit, by the setting or the quota of the limit.",
     "listener",
     "setting",
 )
@@ -92,7 +92,7 @@ MEMORY = gauge(
     "listener",
 )
 MEMORY_LIMIT = gauge("millstream_request_memory_limit_bytes", "The limit of this memory.", "listener")
-_LIMITS = ("max.connections", "max.connections.per.ip")
+_LIMITS = ("max.connections", "max.connections.per.ip", "connection_creation_rate")
 
 
 async def collect_connections(node: ObservedNode, page: Page, turns: TimeSlices) -> None:

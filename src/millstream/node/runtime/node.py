@@ -40,6 +40,7 @@ from millstream.node.security.credentials import Credentials
 from millstream.node.security.first_users import read_first_users
 from millstream.node.security.sasl_client import new_nonce
 from millstream.node.security.sasl_listeners import SaslListeners, node_login
+from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
 from millstream.node.server.plain_http import HttpService
 from millstream.node.server.service import HeldRequests, Service
@@ -55,6 +56,7 @@ def bind(
     environment: Environment,
     http: HttpService,
     tls: NodeTls,
+    turns: FairTurns | None = None,
 ) -> dict[str, int]:
     """Binds the listeners and adds them to `into`, without accepting connections yet. Returns their ports by name.
 
@@ -70,6 +72,7 @@ def bind(
             environment.stopwatch,
             security_protocol=each.security_protocol,
             tls=tls.of_listener(each.name),
+            turns=turns,
         )
         try:
             _, ports[each.name] = listener.bind(each.host, each.port)
@@ -144,6 +147,7 @@ class Node:
         self._endpoints = NodeEndpoints(self)
         self._held = HeldRequests()
         self.tls: NodeTls | None = None
+        self.turns = FairTurns(environment.loop.call_soon, environment.stopwatch or environment.loop.time)
         self._loop = environment.loop
         self._disk = disk
         self._root = os.path.abspath(config.data_dir)
@@ -272,6 +276,7 @@ class Node:
         while not view.is_unfenced_here:
             await self._next_change()
         logs.health.recovered()  # operations that failed during the start were repeated, or will be
+        self._limit_connections(self.broker)
         _serve(self._listeners, self.broker.dispatcher)
         self._held.give_to(self.broker.dispatcher)
         self._schedule_maintenance()
@@ -314,7 +319,7 @@ class Node:
         """Binds listeners without serving them yet, so that their addresses are known for the registration."""
         config = self._config
         assert self.tls is not None
-        ports = bind(wanted, into, config, self._environment, self._endpoints, self.tls)
+        ports = bind(wanted, into, config, self._environment, self._endpoints, self.tls, self.turns)
         for listener in into:
             if config.listener(listener.name).uses_sasl:
                 listener.authenticate = self.sasl.authentication(config.listener(listener.name))
@@ -322,6 +327,13 @@ class Node:
             Endpoint(name=shown.name, host=shown.host, port=shown.port, security_protocol=shown.protocol_number)
             for shown in config.advertised(ports, socket.gethostname(), wanted)
         )
+
+    def _limit_connections(self, broker: Broker) -> None:
+        """Connections of other brokers are exempt if they have their own listener."""
+        own = self._config.inter_broker_listener
+        for listener in self._listeners:
+            if len(self._listeners) == 1 or listener.name != own:
+                listener.rates = broker.connection_rates
 
     @property
     def listeners(self) -> tuple[Listener, ...]:

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.setting import ConfigError
-from millstream.config.table import cluster
+from millstream.config.table import authorization, cluster
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.protocol.wire_types import (
     ApiVersionsRequest,
@@ -39,6 +39,7 @@ from millstream.node.runtime.node import Node, bind
 from millstream.node.runtime.node_tls import NodeTls
 from millstream.node.runtime.real_environment import ProcessMonitor, real_environment
 from millstream.node.server.dispatch import Dispatcher
+from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.listener import Listener
 from millstream.node.server.request import Api, ApiVersions, Context, api
 from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth, try_directory
@@ -76,6 +77,7 @@ class OfflineNode:
         self._root = self.directory.root
         self._disk = disk
         self._listeners: list[Listener] = []
+        self.turns = FairTurns(environment.loop.call_soon, environment.stopwatch or environment.loop.time)
         self._endpoints = NodeEndpoints(self)
         own = [api("describe_log_dirs", self._describe_log_dirs), api("api_versions", self._api_versions)]
         keys = {each.key for each in own}
@@ -117,10 +119,14 @@ class OfflineNode:
             self.environment,
             self._endpoints,
             NodeTls(config, self.environment),
+            self.turns,
         )
         service = Dispatcher(self._apis, self.environment.loop)
+        # Users and ACLs are in the metadata, which this node does not have: clients of such listeners get no data.
+        only_versions = [each if each.name == "api_versions" else replace(each, handler=None) for each in self._apis]
         for listener in self._listeners:
-            listener.serve(service)
+            is_open = not config.listener(listener.name).uses_sasl and not config[authorization.AUTHORIZER_CLASS_NAME]
+            listener.serve(service if is_open else Dispatcher(only_versions, self.environment.loop))
 
     def _api_versions(self, request: ApiVersionsRequest, context: Context) -> ApiVersionsResponse:
         return self._versions.handle(request, context)

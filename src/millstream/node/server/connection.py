@@ -2,16 +2,21 @@
 
 Requests are pipelined: each goes to the service when it is complete, also while earlier ones wait (a long poll, an
 fsync). Responses are sent in order. A connection has a budget for each turn of the event loop; more requests that have
-arrived wait until other connections had their turn. Everything is bounded: waiting responses, unsent bytes, the size of
-a frame, the memory for frames that arrive in pieces. Above a limit, the socket is not read.
+arrived wait until other connections had their turn, and those of a busy tenant until others had theirs
+(`fair_turns`). Everything is bounded: waiting responses, unsent bytes, the size of a frame, the memory for frames that
+arrive in pieces. Above a limit, the socket is not read. The socket of a client above its quota is not read either, for
+the throttle time in its response (*muted*).
 """
 
+import asyncio
 import logging
 import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from millstream.formats.model.access_control import ANONYMOUS
+from millstream.node.server.fair_turns import SHARE_SECONDS, FairTurns
 from millstream.node.server.limits import RequestMemory
 from millstream.node.server.network import Transport
 from millstream.node.server.plain_http import METHODS, HttpExchange, HttpService
@@ -53,12 +58,15 @@ class Shared(Protocol):
     http: HttpService | None
     pauses: int
     authenticate: Callable[[Peer], Authentication] | None
+    turns: FairTurns
 
     def now(self) -> float: ...
 
     def stopwatch(self) -> float: ...
 
     def call_soon(self, callback: Callable[[], None]) -> object: ...
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> asyncio.TimerHandle: ...
 
     def forget(self, connection: "Connection") -> None: ...
 
@@ -73,12 +81,15 @@ class Connection:
         "_frame_size",
         "_frame_view",
         "_http",
+        "_mute",
         "_out",
         "_out_sent",
         "_paused",
+        "_principal",
         "_responses",
         "_rest",
         "_shared",
+        "_tenant",
         "_transport",
         "_turn",
         "_unsent",
@@ -108,14 +119,45 @@ class Connection:
         self._paused = False
         self._yielded = False  # requests that have arrived go on in the next turn of the loop
         self._turn: Turn | None = None  # of the request that was read last
+        self._mute: asyncio.TimerHandle | None = None  # ends the throttle time of a client above its quota
         self._http: HttpExchange | None = None
         if shared.authenticate is not None:
             peer.authentication = shared.authenticate(peer)
+        self._principal = peer.principal
+        self._tenant = shared.turns.join(_tenant_name(peer))
+        peer.throttle = self._throttle
         transport.watch_readable(self._on_readable)
 
     # Reading
 
     def _on_readable(self) -> None:
+        shared = self._shared
+        if self.peer.principal is not self._principal:
+            self._change_tenant()
+        turns = shared.turns
+        if turns.is_shared and turns.must_wait(self._tenant):
+            self._yielded = True
+            self._transport.watch_readable(None)
+            turns.wait(self._tenant, self._read_in_turn)
+            return
+        self._read()
+
+    def _read_in_turn(self) -> None:
+        self._yielded = False
+        if self._paused or self.closed:
+            return
+        self._read()
+        if not self._paused and not self._yielded and not self.closed and self._http is None:
+            self._transport.watch_readable(self._on_readable)
+
+    def _change_tenant(self) -> None:
+        """The client has authenticated since the last read."""
+        turns = self._shared.turns
+        turns.leave(self._tenant)
+        self._principal = self.peer.principal
+        self._tenant = turns.join(_tenant_name(self.peer))
+
+    def _read(self) -> None:
         shared = self._shared
         self.last_active = shared.now()
         try:
@@ -150,12 +192,14 @@ class Connection:
         if self._frame_filled == self._frame_size:
             self._frame_view.release()
             self._frame = None
+            begun = self._shared.stopwatch()
             try:
                 self._corked = True
                 self._handle(frame, 0, self._frame_size)
             finally:
                 self._shared.memory.give_back(frame, self._frame_size)
             self._uncork()
+            self._tenant.spent += self._shared.stopwatch() - begun
 
     def _take(self, buffer: bytearray, position: int, end: int) -> None:
         """Handles the frames in buffer[position:end] and keeps the rest."""
@@ -163,7 +207,9 @@ class Connection:
         smallest, largest = _SMALLEST_FRAME, shared.max_frame_bytes
         if self.peer.authentication is not None:
             smallest, largest = self.peer.authentication.frame_limits(largest)
-        left, until = TURN_REQUESTS, shared.stopwatch() + TURN_SECONDS
+        left, begun = TURN_REQUESTS, shared.stopwatch()
+        is_shared = shared.turns.is_shared
+        until = begun + (SHARE_SECONDS if is_shared else TURN_SECONDS)
         self._corked = True
         while end - position >= 4 and not self._paused and not self.closed:
             (size,) = _SIZE.unpack_from(buffer, position)
@@ -207,12 +253,18 @@ class Connection:
         if position < end:
             self._rest = bytes(buffer[position:end])
         self._uncork()
+        if is_shared:
+            self._tenant.spent += shared.stopwatch() - begun
 
     def _yield(self) -> None:
         """Lets other connections have their turn before more requests of this one."""
         self._yielded = True
         self._transport.watch_readable(None)
-        self._shared.call_soon(self._go_on)
+        turns = self._shared.turns
+        if turns.is_shared:
+            turns.wait(self._tenant, self._go_on)
+        else:
+            self._shared.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         self._yielded = False
@@ -285,11 +337,46 @@ class Connection:
         self._turn = None
         self._resume()
 
+    def _throttle(self, throttle_ms: int) -> None:
+        """Mutes the connection: responses are sent, and requests are not read for this time.
+
+        The connection looks at the socket once more, so that a peer that closes it is noticed.
+        """
+        if self.closed:
+            return
+        until = self._shared.now() + throttle_ms / 1000
+        mute = self._mute
+        if mute is not None:
+            if mute.when() >= until:
+                return
+            mute.cancel()
+        self._mute = self._shared.call_at(until, self._unmute)
+        if mute is None and not self._paused:
+            self._paused = True
+            if self._frame is None and not self._yielded:
+                self._transport.watch_readable(self._read_muted)
+            else:
+                self._transport.watch_readable(None)
+
+    def _read_muted(self) -> None:
+        """Reads once while the connection is muted: the end of the stream closes it, requests wait."""
+        if not self._rest:
+            self._read()
+        self._transport.watch_readable(None)
+
+    def _unmute(self) -> None:
+        self._mute = None
+        now = self.last_active = self._shared.now()
+        if self._frame is not None:
+            self._frame_since = now
+        self._resume()
+
     def _resume(self) -> None:
         if (
             not self._paused
             or self.closed
             or self._turn is not None
+            or self._mute is not None
             or len(self._responses) >= self._shared.max_waiting_responses
             or self._unsent > self._shared.max_unsent_bytes
         ):
@@ -409,6 +496,11 @@ class Connection:
             return
         self.closed = True
         self._transport.close()
+        if self._mute is not None:
+            self._mute.cancel()
+            self._mute = None
+        self.peer.throttle = None
+        self._shared.turns.leave(self._tenant)
         for response in self._responses:
             response.abandon()
         self._responses.clear()
@@ -424,20 +516,30 @@ class Connection:
         self._shared.forget(self)
 
     @property
+    def is_muted(self) -> bool:
+        """Whether the socket is not read, because the client is above its quota."""
+        return self._mute is not None
+
+    @property
     def is_paused(self) -> bool:
         """Whether the socket is not read, because a limit is reached."""
         return self._paused
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a request waits for its response; false if the peer does not read its responses."""
-        return bool(self._responses) and not self._blocked
+        """Whether a request waits for its response, or to be read; false if the peer does not read its responses."""
+        return (bool(self._responses) or self._mute is not None) and not self._blocked
 
     def is_stalling(self, now: float) -> bool:
         """Whether a frame has begun and arrives slower than an honest peer sends."""
         elapsed = now - self._frame_since
         return (
             self._frame is not None
+            and self._mute is None
             and elapsed > _STALLED_SECONDS
             and self._frame_filled < elapsed * _SLOWEST_BYTES_PER_SECOND
         )
+
+
+def _tenant_name(peer: Peer) -> str:
+    return str(peer.principal) if peer.principal != ANONYMOUS else peer.host

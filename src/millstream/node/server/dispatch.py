@@ -31,7 +31,8 @@ from millstream.node.server.request import (
     Response,
     TurnTaker,
 )
-from millstream.node.server.service import Parts, Peer, Pending, Refused, Turn
+from millstream.node.server.service import Part, Parts, Peer, Pending, Refused, Turn
+from millstream.node.server.throttling import ClientThrottle, Throttling, set_throttle, throttle_of
 
 PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
 _SMALL_REQUEST_BYTES = 16 << 20
@@ -39,6 +40,7 @@ _SMALL_REQUEST_BYTES = 16 << 20
 _WHOLE_REQUEST_BYTES = 8 << 10
 """Longer requests are decoded in steps (`formats/protocol/steps.py`). Their connection is not read meanwhile."""
 
+SHARE_FETCH = "share_fetch"
 _REQUEST_HEAD = struct.Struct(">hhih")
 _RESPONSE_HEAD = struct.Struct(">ii")
 _SIZE = struct.Struct(">i")
@@ -81,6 +83,8 @@ class Dispatcher:
         for name, service in (("produce", produce), ("fetch", fetch)):
             if service is not None:
                 self.turns.expect(name)
+        self.quotas: Throttling | None = None
+        """None while there are no client quotas."""
         self.refused = 0
         """Requests that were malformed, or of an API or version that is not offered."""
 
@@ -128,13 +132,16 @@ class Dispatcher:
             position += length
         if position > end:
             raise Refused("client id runs past the end of the request")
+        client: ClientThrottle | None = None
+        if self.quotas is not None:
+            client = self.quotas.client(peer, bytes(buffer[position - max(length, 0) : position]))
         if key == PRODUCE_KEY and version >= produce_codec.FIRST_VERSION and self._produce is not None:
             by_broker = peer.broker_claim != "" and self._rules.is_broker(peer)
             return self._handle_produce(
-                self._produce, buffer, position, end, version, correlation_id, peer, by_broker, begun
+                self._produce, buffer, position, end, version, correlation_id, peer, by_broker, begun, client
             )
         if key == FETCH_KEY and self._fetch is not None:
-            return self._handle_fetch(self._fetch, buffer, position, end, version, correlation_id, peer, begun)
+            return self._handle_fetch(self._fetch, buffer, position, end, version, correlation_id, peer, begun, client)
         api = self._apis.get(key)
         if api is None or api.handler is None:
             raise Refused(f"API key {key} is not offered")
@@ -147,9 +154,10 @@ class Dispatcher:
             if key != API_VERSIONS_KEY:
                 raise Refused(f"{api.name} version {version} is not offered")
             # Every client can read version 0, so the response with the supported versions is in that version.
-            return self._call(api, bytearray(), 0, 0, 0, correlation_id, Context(-1, client_id, peer))
+            return self._call(api, bytearray(), 0, 0, 0, correlation_id, Context(-1, client_id, peer), client)
         frame = bytes(buffer[start:end]) if api.with_frame else b""
-        return self._call(api, buffer, position, end, version, correlation_id, Context(version, client_id, peer, frame))
+        context = Context(version, client_id, peer, frame)
+        return self._call(api, buffer, position, end, version, correlation_id, context, client)
 
     # Produce and fetch
 
@@ -164,6 +172,7 @@ class Dispatcher:
         peer: Peer,
         by_broker: bool,
         begun: float,
+        client: ClientThrottle | None,
     ) -> Parts | Pending | None:
         if version > produce_codec.LAST_VERSION:
             raise Refused(f"produce version {version} is not offered")
@@ -178,6 +187,11 @@ class Dispatcher:
             results, wait = produce.append(request, version, buffer, by_broker=by_broker)
             if refused:
                 results, wait = [*results, *refused], _and_refused(wait, refused)
+        throttle_ms = 0
+        if client is not None:
+            # Counted at once, not with the response: requests that are pipelined must not pass before it is known.
+            throttle_ms = max(client.produced(end - position), client.worked(self._now() - begun))
+            _throttle(peer, throttle_ms)
         if request.acks == 0:
             if isinstance(wait, TurnTaker):
                 return self._produce_without_response(wait, begun, peer)
@@ -190,13 +204,13 @@ class Dispatcher:
             def deliver(final: ProduceResults) -> None:
                 self._produce_durations.observe(self._now() - begun)
                 pending.is_last = _has_lost_the_cluster(final)
-                pending.resolve(self._produce_response(final, version, flexible, correlation_id, peer))
+                pending.resolve(self._produce_response(final, version, flexible, correlation_id, peer, throttle_ms))
 
             wait(deliver)
             if isinstance(wait, TurnTaker):
                 pending.turn = wait
             return pending
-        response = self._produce_response(results, version, flexible, correlation_id, peer)
+        response = self._produce_response(results, version, flexible, correlation_id, peer, throttle_ms)
         self._produce_durations.observe(self._now() - begun)
         return response
 
@@ -228,6 +242,7 @@ class Dispatcher:
         correlation_id: int,
         peer: Peer,
         begun: float,
+        client: ClientThrottle | None,
     ) -> Parts | Pending:
         if not fetch_codec.FIRST_VERSION <= version <= fetch_codec.LAST_VERSION:
             raise Refused(f"fetch version {version} is not offered")
@@ -244,8 +259,13 @@ class Dispatcher:
             refusals = self._authorization.fetch(request, version, peer)
         pending = Pending()
         durations = self._fetch_durations if request.replica_id < 0 else self._durations_of("fetch_follower")
+        throttle = None
+        if client is not None and request.replica_id < 0:
+            throttle = _FetchThrottle(client, peer, self._now, begun)
+            request = throttle.limited(request)
 
         def deliver(topics: FetchTopics, error: int, session_id: int) -> None:
+            throttle_ms = 0 if throttle is None else throttle.ended()
             parts = fetch_codec.ResponseParts(_head(correlation_id, flexible))
             fetch_codec.encode_response(
                 parts,
@@ -253,6 +273,7 @@ class Dispatcher:
                 version,
                 error=error,
                 session_id=session_id,
+                throttle_ms=throttle_ms,
                 locate=self._locate,
                 listener=peer.listener,
             )
@@ -260,16 +281,24 @@ class Dispatcher:
             durations.observe(self._now() - begun)
             pending.resolve(parts.parts)  # type: ignore[arg-type]
 
-        waiting = fetch.fetch(request, version, deliver, refusals)
+        waiting = fetch.fetch(request, version, deliver, refusals, None if throttle is None else throttle.admits)
+        if throttle is not None:
+            throttle.arrived()
         if waiting is not None and not pending.resolved:
             pending.on_abandon = waiting.give_up
         return pending
 
     def _produce_response(
-        self, results: ProduceResults, version: int, flexible: bool, correlation_id: int, peer: Peer
+        self,
+        results: ProduceResults,
+        version: int,
+        flexible: bool,
+        correlation_id: int,
+        peer: Peer,
+        throttle_ms: int,
     ) -> Parts:
         out = _head(correlation_id, flexible)
-        produce_codec.encode_response(out, results, version, locate=self._locate, listener=peer.listener)
+        produce_codec.encode_response(out, results, version, throttle_ms, self._locate, peer.listener)
         _SIZE.pack_into(out, 0, len(out) - 4)
         return (out,)
 
@@ -284,11 +313,14 @@ class Dispatcher:
         version: int,
         correlation_id: int,
         context: Context,
+        client: ClientThrottle | None,
     ) -> Parts | Pending:
         assert api.handler is not None
         begun = self._now()
         if end - position > _WHOLE_REQUEST_BYTES:
-            return self._call_in_steps(api, bytes(buffer[position:end]), version, correlation_id, context, begun)
+            return self._call_in_steps(
+                api, bytes(buffer[position:end]), version, correlation_id, context, begun, client
+            )
         if context.version < 0:
             request = request_schema(api.name).root.new()
         else:
@@ -298,13 +330,23 @@ class Dispatcher:
             if not is_long(response):
                 encoded = encode_response(api.name, response, version, correlation_id)
                 self._durations_of(api.name).observe(self._now() - begun)
+                if client is not None:
+                    _throttle_response(api.name, version, encoded, context.peer, client, self._now() - begun)
                 return encoded
             response = _already(response)
         turn = Turn() if is_split(api.name, request) else None
-        return self._later(api, self._encoded(api.name, response, version, correlation_id), context, begun, turn)
+        work = self._encoded(api.name, response, version, correlation_id)
+        return self._later(api, work, context, version, begun, turn, client)
 
     def _call_in_steps(
-        self, api: Api, body: bytes, version: int, correlation_id: int, context: Context, begun: float
+        self,
+        api: Api,
+        body: bytes,
+        version: int,
+        correlation_id: int,
+        context: Context,
+        begun: float,
+        client: ClientThrottle | None,
     ) -> Pending:
         turn = Turn()
 
@@ -318,7 +360,7 @@ class Dispatcher:
                 response = _already(response)
             return await self._encoded(api.name, response, version, correlation_id)
 
-        return self._later(api, work(), context, begun, turn)
+        return self._later(api, work(), context, version, begun, turn, client)
 
     def _respond(self, api: Api, request: Message, context: Context) -> "Response | Awaitable[Response]":
         assert api.handler is not None
@@ -330,12 +372,20 @@ class Dispatcher:
         return await encode_in_turns(api, await response, version, correlation_id, self.turnstile)
 
     def _later(
-        self, api: Api, work: Coroutine[Any, Any, Parts], context: Context, begun: float, turn: Turn | None
+        self,
+        api: Api,
+        work: Coroutine[Any, Any, Parts],
+        context: Context,
+        version: int,
+        begun: float,
+        turn: Turn | None,
+        client: ClientThrottle | None,
     ) -> Pending:
         """The response of a task. With a turn, the connection is not read until the turn is over."""
         pending, peer = Pending(), context.peer
         pending.turn = turn
-        task = asyncio.ensure_future(self.turns.over(work, api.name, peer), loop=self._loop)
+        watched = self.turns.over(work, api.name, peer)
+        task = asyncio.ensure_future(watched, loop=self._loop)
         self._tasks.add(task)
 
         def finished(done: "asyncio.Future[Parts]") -> None:
@@ -353,12 +403,73 @@ class Dispatcher:
                 if error is not None:
                     pending.fail()
                 else:
+                    if client is not None:
+                        _throttle_response(api.name, version, done.result(), peer, client, watched.seconds)
                     pending.resolve(done.result())
             if turn is not None and not turn.is_over:
                 turn.turn_is_over()
 
         task.add_done_callback(finished)
         return pending
+
+
+class _FetchThrottle:
+    """The quotas of one fetch of a consumer, from its arrival to its response."""
+
+    __slots__ = ("_arrival_s", "_begun", "_client", "_now", "_peer", "_throttle_ms")
+
+    def __init__(self, client: ClientThrottle, peer: Peer, now: Callable[[], float], begun: float) -> None:
+        self._client = client
+        self._peer = peer
+        self._now = now
+        self._begun = begun
+        self._arrival_s: float | None = None
+        self._throttle_ms = 0
+
+    def limited(self, request: fetch_codec.FetchRequest) -> fetch_codec.FetchRequest:
+        """The request, with a limit of bytes that the quota allows after a pause."""
+        largest = self._client.largest_fetch_bytes
+        if largest is None or largest >= request.max_bytes:
+            return request
+        return request._replace(max_bytes=largest, min_bytes=min(request.min_bytes, largest))
+
+    def admits(self, size: int) -> bool:
+        """Whether records of this size may be sent now. If not, the response is empty and has a throttle time."""
+        self._throttle_ms = self._client.may_fetch(size)
+        return not self._throttle_ms
+
+    def arrived(self) -> None:
+        """The fetch has its response, or waits for records: that time does not count."""
+        self._arrival_s = self._now() - self._begun
+
+    def ended(self) -> int:
+        """The throttle time for the response."""
+        spent_s = self._now() - self._begun if self._arrival_s is None else self._arrival_s
+        throttle_ms = max(self._throttle_ms, self._client.worked(spent_s))
+        _throttle(self._peer, throttle_ms)
+        return throttle_ms
+
+
+def _throttle(peer: Peer, throttle_ms: int) -> None:
+    if throttle_ms and peer.throttle is not None:
+        peer.throttle(throttle_ms)
+
+
+def _throttle_response(
+    api: str, version: int, parts: Parts, peer: Peer, client: ClientThrottle, seconds: float
+) -> None:
+    """Sets the throttle time of an encoded response. One from the controller may have a throttle time already."""
+    throttle_ms = client.worked(seconds)
+    if api == SHARE_FETCH:
+        throttle_ms = max(throttle_ms, client.fetched(sum(_length(part) for part in parts)))
+    throttle_ms = max(throttle_ms, throttle_of(api, version, parts))
+    if throttle_ms:
+        set_throttle(api, version, parts, throttle_ms)
+        _throttle(peer, throttle_ms)
+
+
+def _length(part: Part) -> int:
+    return len(part) if isinstance(part, bytes | bytearray) else part.length
 
 
 async def _already(response: Response) -> Response:

@@ -7,9 +7,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from millstream.formats.model.ordered_set import OrderedSet
 from millstream.node.server.connection import SCRATCH_BYTES, Connection
+from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.handshakes import HandshakeGate, HandshakeLimits
 from millstream.node.server.limits import LogThrottle, RequestMemory
 from millstream.node.server.network import Listening, Network, Transport
@@ -23,6 +25,8 @@ _USE_HTTPS_RESPONSE = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n"
     b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_USE_HTTPS), _USE_HTTPS)
 )
+_MOST_DELAYED = 1000
+"""The maximum number of connections above a quota that are kept open for the delay."""
 DEFAULT_REQUEST_MEMORY_BYTES = 512 << 20
 _log = logging.getLogger("millstream.net")
 _log.addFilter(LogThrottle())  # for the whole package, which shares the logger
@@ -53,6 +57,16 @@ class ListenerTls:
     limits: HandshakeLimits
 
 
+class ConnectionRates(Protocol):
+    def of_address(self, address: str) -> float:
+        """Counts a new connection; the seconds after which to close it, or 0 to accept it."""
+        ...
+
+    def of_broker(self) -> float:
+        """Counts an accepted connection; the seconds for which no other is accepted."""
+        ...
+
+
 class Listener:
     """One listening socket and its connections. It is bound first, and accepts when there is a service."""
 
@@ -66,10 +80,12 @@ class Listener:
         loop: asyncio.AbstractEventLoop,
         stopwatch: Callable[[], float] | None = None,
         *,
+        turns: FairTurns | None = None,
         security_protocol: str = "PLAINTEXT",
         tls: ListenerTls | None = None,
     ) -> None:
-        """`stopwatch` measures turns of the loop; the loop's own time may stand still during a turn."""
+        """`stopwatch` measures turns of the loop; the loop's own time may stand still during a turn. `turns` are those
+        of all listeners on the loop."""
         self.security_protocol = security_protocol
         self.tls = tls
         self.handshakes = HandshakeGate(tls.limits if tls is not None else HandshakeLimits(), loop.time)
@@ -79,6 +95,8 @@ class Listener:
         self._in_handshake: dict[TlsTransport, asyncio.Task[None]] = {}
         self.stopwatch = stopwatch or loop.time
         self.call_soon = loop.call_soon
+        self.call_at = loop.call_at
+        self.turns = turns if turns is not None else FairTurns(loop.call_soon, self.stopwatch)
         self.name = name
         self.limits = limits
         self.memory = RequestMemory(limits.request_memory_bytes)
@@ -98,6 +116,9 @@ class Listener:
         """Handles HTTP connections; None closes them."""
         self.authenticate: Callable[[Peer], Authentication] | None = None
         """Begins the authentication of a connection by SASL; None without SASL."""
+        self.rates: ConnectionRates | None = None
+        """Limits on new connections per second; None while the node starts."""
+        self._delayed: dict[Transport, asyncio.TimerHandle] = {}
         self.accepted = 0
         self.refused: Counter[str] = Counter()
         """Connections that were refused, by the setting that limits them."""
@@ -140,6 +161,11 @@ class Listener:
                     self._loop.call_later(1.0, self._accept_again)
                 return
             self._welcome(accepted)
+            if self.rates is not None and (pause_s := self.rates.of_broker()):
+                # max.connection.creation.rate: connections wait in the backlog.
+                self._listening.watch(None)
+                self._loop.call_later(pause_s, self._accept_again)
+                return
 
     def _accept_again(self) -> None:
         if self._listening is not None:
@@ -157,6 +183,9 @@ class Listener:
             self.refused["max.connections.per.ip"] += 1
             _log.warning("connection_refused peer=%s limit=max.connections.per.ip", host)
             transport.close()
+        elif self.rates is not None and (delay_s := self.rates.of_address(host)):
+            self.refused["connection_creation_rate"] += 1
+            self._close_later(transport, delay_s)
         else:
             self._per_address[host] += 1
             self.accepted += 1
@@ -216,6 +245,18 @@ class Listener:
         self.handshakes_failed[kind] += 1
         _log.warning("tls_handshake_failed listener=%s peer=%s:%d reason=%s", self.name, peer.host, peer.port, reason)
 
+    def _close_later(self, transport: Transport, delay_s: float) -> None:
+        """Closes a connection above the quota of its address after a delay: a client that retries at once waits."""
+        if len(self._delayed) >= _MOST_DELAYED:
+            transport.close()
+            return
+
+        def close() -> None:
+            del self._delayed[transport]
+            transport.close()
+
+        self._delayed[transport] = self._loop.call_later(delay_s, close)
+
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self._forget_address(connection.peer.host)
@@ -250,5 +291,9 @@ class Listener:
             self._sweeper.cancel()
         for handshake in list(self._in_handshake.values()):
             handshake.cancel()
+        for transport, timer in self._delayed.items():
+            timer.cancel()
+            transport.close()
+        self._delayed.clear()
         for connection in list(self.connections):
             connection.close()

@@ -42,8 +42,8 @@ class TurnWatch:
         """Adds an API before it has had a long turn."""
         self.long_turns.setdefault(api, Histogram(_LONG_TURN_BUCKETS_SECONDS))
 
-    def ended(self, begun: float, api: str, peer: Peer) -> None:
-        """Called at the end of a turn that handled a request."""
+    def ended(self, begun: float, api: str, peer: Peer) -> float:
+        """Called at the end of a turn that handled a request; returns its seconds."""
         seconds = self.now() - begun
         if seconds > LONG_TURN_SECONDS:
             self.expect(api)
@@ -52,36 +52,39 @@ class TurnWatch:
                 "long_turn api=%s peer=%s:%d client_id=%s ms=%d: nothing else was served meanwhile",
                 api, peer.host, peer.port, peer.client_id, seconds * 1000,
             )  # fmt: skip
+        return seconds
 
-    def over(self, coroutine: Coroutine[Any, Any, T], api: str, peer: Peer) -> Coroutine[Any, Any, T]:
+    def over(self, coroutine: Coroutine[Any, Any, T], api: str, peer: Peer) -> "Watched[T]":
         """The coroutine, with each of its turns watched."""
-        return _Watched(coroutine, self, api, peer)
+        return Watched(coroutine, self, api, peer)
 
 
-class _Watched(Coroutine[Any, Any, T]):
+class Watched(Coroutine[Any, Any, T]):
     """Delegates to a coroutine, and measures each step."""
 
-    __slots__ = ("_api", "_coroutine", "_peer", "_watch")
+    __slots__ = ("_api", "_coroutine", "_peer", "_watch", "seconds")
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], watch: TurnWatch, api: str, peer: Peer) -> None:
         self._coroutine = coroutine
         self._watch = watch
         self._api = api
         self._peer = peer
+        self.seconds = 0.0
+        """The time that its turns took."""
 
     def send(self, value: Any) -> Any:
         begun = self._watch.now()
         try:
             return self._coroutine.send(value)
         finally:
-            self._watch.ended(begun, self._api, self._peer)
+            self.seconds += self._watch.ended(begun, self._api, self._peer)
 
     def throw(self, *error: Any) -> Any:
         begun = self._watch.now()
         try:
             return self._coroutine.throw(*error)
         finally:
-            self._watch.ended(begun, self._api, self._peer)
+            self.seconds += self._watch.ended(begun, self._api, self._peer)
 
     def close(self) -> None:
         self._coroutine.close()
@@ -320,6 +323,8 @@ async def in_parts(
             joined = dict(response)
         else:
             _join(joined, response, split.levels)
+            if response.get("throttle_time_ms", 0) > joined.get("throttle_time_ms", 0):
+                joined["throttle_time_ms"] = response["throttle_time_ms"]
         if response.get("error_code"):
             # The error is of the whole request. Earlier parts stay done, as after a lost response.
             return {**joined, "error_code": response["error_code"]}

@@ -134,9 +134,11 @@ class FetchService(Protocol):
         version: int,
         deliver: Callable[[FetchTopics, int, int], None],
         refusals: Refusals | None = None,
+        admits: Callable[[int], bool] | None = None,
     ) -> Waiting | None:
         """Responds through `deliver` (topics, top-level error, session id), now or later. `refusals` has the topics
-        that the client may not read; None if it may read all."""
+        that the client may not read; None if it may read all. `admits` is called with the size of the records that were
+        found; if it returns false, the response is empty."""
         ...
 
 

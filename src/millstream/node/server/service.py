@@ -54,6 +54,8 @@ class Peer:
     """What the client may do: kept by the authorizer."""
     authentication: "Authentication | None" = None
     """Of a SASL listener: gets every frame first. None when nothing is left to do for it."""
+    throttle: Callable[[int], None] | None = None
+    """Mutes the connection for some milliseconds: responses are sent, and the socket is not read."""
     closed: bool = False
     on_close: OrderedSet[Callable[[], None]] = field(default_factory=OrderedSet)
     """Called once when the connection ends: releases what belongs to it."""
