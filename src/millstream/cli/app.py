@@ -6,6 +6,7 @@ import typer
 
 from millstream.cli import (
     broker,
+    command_config,
     consume,
     demo,
     exit_codes,
@@ -128,7 +129,7 @@ def version(json: Json = False) -> None:
 def run_app(arguments: list[str]) -> int:
     """Runs a command line. An expected failure is one line on stderr and an exit code."""
     try:
-        app(args=arguments, prog_name="millstream")
+        command_config.add_to_all(typer.main.get_command(app))(args=arguments, prog_name="millstream")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else exit_codes.FAILED if leaving.code else exit_codes.OK
     except CommandFailedError as error:
@@ -152,6 +153,7 @@ def _exit_code(error: Exception) -> int | None:
     if isinstance(error, WireError):
         return _wire_exit_code(error)
     meanings: tuple[tuple[type[Exception], int], ...] = (
+        (errors.NotAllowedError, exit_codes.NOT_ALLOWED),
         (errors.NoBrokerError, exit_codes.NO_BROKER),
         (errors.DeadlineError, exit_codes.TIMED_OUT),
         (errors.TopicNotFoundError, exit_codes.NOT_FOUND),
@@ -170,6 +172,7 @@ def _wire_exit_code(error: "WireError") -> int:
     from millstream.admin.errors import InvalidArgumentError
     from millstream.formats.model.errors import ErrorCode
     from millstream.raw_client import RefusedError, SetupError, UnreachableError
+    from millstream.raw_client.errors import NOT_ALLOWED
 
     if isinstance(error, UnreachableError):
         return exit_codes.TIMED_OUT if error.late else exit_codes.NO_BROKER
@@ -188,5 +191,6 @@ def _wire_exit_code(error: "WireError") -> int:
         ErrorCode.RESOURCE_NOT_FOUND: exit_codes.NOT_FOUND,
         ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: exit_codes.NOT_FOUND,
         ErrorCode.TOPIC_ALREADY_EXISTS: exit_codes.EXISTS,
+        **dict.fromkeys(NOT_ALLOWED, exit_codes.NOT_ALLOWED),
     }
     return meanings.get(error.code, exit_codes.FAILED) if isinstance(error, RefusedError) else exit_codes.FAILED

@@ -9,19 +9,15 @@ Values may refer to secrets elsewhere (`common/secret_references.py`); `read_cli
 of producers and consumers in the description are ignored: it describes the connection only.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from millstream.common.properties import PropertiesError, parse_properties
+from millstream.common.properties import PropertiesError, Property, parse_properties
 from millstream.common.secret_references import SecretError, resolve_all
 from millstream.raw_client.bearer_tokens import TokenSource, bearer_token
 from millstream.raw_client.errors import SetupError
 from millstream.raw_client.security import BEARER, SaslSettings, TlsSettings, pkcs12_store
 from millstream.raw_client.settings import IGNORED, USED, parse_settings
-
-VARIABLE = "MILLSTREAM_COMMAND_CONFIG"
-"""The environment variable with the path of the file."""
 
 _CREDENTIALS = frozenset(name for name in USED if name.startswith("sasl."))
 _SASL_PROTOCOLS = {"PLAINTEXT": "SASL_PLAINTEXT", "SSL": "SASL_SSL"}
@@ -40,18 +36,10 @@ _TIMEOUTS = {
 
 def read_client_properties(path: str, environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """The settings of a connection in a file of client properties. SetupError names the file and the line."""
+    items = _items(path)
+    places = {item.name: item.place for item in items}
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise SetupError(f"{path}: the client properties cannot be read: {reason}") from error
-    try:
-        items = list(parse_properties(text, path))
-        places = {item.name: item.place for item in items}
         values = resolve_all({item.name: item.value.strip() for item in items}, environment)
-    except PropertiesError as error:
-        raise SetupError(str(error)) from error
     except SecretError as error:
         raise SetupError(f"{path}: {error}") from error
     providers = [name for name in values if name.startswith("config.providers")]
@@ -68,6 +56,23 @@ def read_client_properties(path: str, environment: Mapping[str, str] | None = No
     except SetupError as error:
         raise SetupError(f"{path}: {error}") from None
     return {name: value for name, value in values.items() if name in USED}
+
+
+def read_bootstrap(path: str) -> str | None:
+    """`bootstrap.servers` of the file."""
+    values = {item.name: item.value.strip() for item in _items(path)}
+    return values.get("bootstrap.servers") or values.get("metadata.broker.list") or None
+
+
+def _items(path: str) -> list[Property]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return list(parse_properties(file.read(), path))
+    except PropertiesError as error:
+        raise SetupError(str(error)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise SetupError(f"{path}: the client properties cannot be read: {reason}") from error
 
 
 def as_user(settings: Mapping[str, str], username: str, password: str, mechanism: str | None = None) -> dict[str, str]:
@@ -157,8 +162,3 @@ def _token_callback(source: TokenSource, timeout_s: float) -> Callable[[str], tu
         return bearer_token(source, timeout_s)
 
     return token
-
-
-def given_file(option: str | None, environment: Mapping[str, str] | None = None) -> str | None:
-    """The path of the file: the option, else the environment variable, else None."""
-    return option or (os.environ if environment is None else environment).get(VARIABLE) or None

@@ -8,8 +8,8 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from millstream.raw_client import SetupError
 from millstream.raw_client.client_properties import (
     as_user,
-    given_file,
     librdkafka_settings,
+    read_bootstrap,
     read_client_properties,
     with_token,
 )
@@ -166,7 +166,6 @@ def test_a_token_in_a_file(tmp_path: Path) -> None:
     assert librdkafka_settings(settings)["oauth_cb"]("") == ("e30.eyJleHAiOiA5OX0.x", 99.0)
 
 
-def test_where_the_file_is() -> None:
-    assert given_file("a", {"MILLSTREAM_COMMAND_CONFIG": "b"}) == "a"
-    assert given_file(None, {"MILLSTREAM_COMMAND_CONFIG": "b"}) == "b"
-    assert given_file(None, {}) is None
+def test_the_address_in_the_file(tmp_path: Path) -> None:
+    assert read_bootstrap(written(tmp_path, "bootstrap.servers=a:1,b:2")) == "a:1,b:2"
+    assert read_bootstrap(written(tmp_path, "client.id=x")) is None
