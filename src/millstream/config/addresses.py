@@ -9,6 +9,8 @@ from millstream.config.table import node
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 """Kafka's security protocols, with their numbers in metadata records."""
 
+_SECURED_NAMES = frozenset(name for name in SECURITY_PROTOCOLS if name != "PLAINTEXT")
+
 
 @dataclass(frozen=True, slots=True)
 class Listener:
@@ -18,6 +20,11 @@ class Listener:
     host: str
     port: int
     security_protocol: str = "PLAINTEXT"
+
+    @property
+    def protocol_number(self) -> int:
+        """The security protocol as metadata records have it."""
+        return SECURITY_PROTOCOLS[self.security_protocol]
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -39,16 +46,35 @@ def parse_protocol_map(text: str) -> dict[str, str]:
     return protocols
 
 
-def parse_listeners(
-    setting: str, items: Iterable[str], protocols: Mapping[str, str], plain_names: Iterable[str] = ()
-) -> tuple[Listener, ...]:
-    """The listeners of `listeners` or `advertised.listeners`.
+def effective_protocol_map(
+    text: str, *, is_written: bool, controller_names: Iterable[str], listeners: Iterable[str]
+) -> dict[str, str]:
+    """The protocol of each listener name, by Kafka's rule for controller listeners.
 
-    `plain_names` are controller listeners, which are PLAINTEXT where the map does not name them (as in Kafka).
+    A controller listener that the map does not name is PLAINTEXT if the map is the default and no listener is named
+    after a security protocol other than PLAINTEXT. Otherwise the map must name it.
     """
+    protocols = parse_protocol_map(text)
+    controllers = [name.upper() for name in controller_names]
+    names = {*controllers, *(item.partition("://")[0].strip().upper() for item in listeners)}
+    if not is_written and not names & _SECURED_NAMES:
+        for name in controllers:
+            protocols.setdefault(name, "PLAINTEXT")
+    for name in controllers:
+        if name not in protocols:
+            raise ConfigError(
+                f"controller.listener.names: listener.security.protocol.map has no protocol for {name}; add "
+                f"{name}:PROTOCOL to it, for example {name}:SSL",
+                name="controller.listener.names",
+            )
+    return protocols
+
+
+def parse_listeners(setting: str, items: Iterable[str], protocols: Mapping[str, str]) -> tuple[Listener, ...]:
+    """The listeners of `listeners` or `advertised.listeners`."""
     listeners: list[Listener] = []
     for item in items:
-        listener = _parse_listener(setting, item, protocols, {name.upper() for name in plain_names})
+        listener = _parse_listener(setting, item, protocols)
         for other in listeners:
             if other.name == listener.name:
                 raise ConfigError(
@@ -60,7 +86,7 @@ def parse_listeners(
     return tuple(listeners)
 
 
-def _parse_listener(setting: str, item: str, protocols: Mapping[str, str], plain_names: set[str]) -> Listener:
+def _parse_listener(setting: str, item: str, protocols: Mapping[str, str]) -> Listener:
     name, separator, address = item.partition("://")
     host, colon, port_text = address.rpartition(":")
     name = name.strip().upper()
@@ -74,15 +100,11 @@ def _parse_listener(setting: str, item: str, protocols: Mapping[str, str], plain
             f"{setting}: {item!r} is not a listener; write NAME://host:port, for example PLAINTEXT://127.0.0.1:9092",
             name=setting,
         )
-    protocol = protocols.get(name) or ("PLAINTEXT" if name in plain_names else None)
+    protocol = protocols.get(name)
     if protocol is None:
         raise ConfigError(
-            f"{setting}: listener.security.protocol.map has no protocol for {name}; add {name}:PLAINTEXT to it",
-            name=setting,
-        )
-    if protocol != "PLAINTEXT":
-        raise ConfigError(
-            f"{setting}: {item!r} uses {protocol}, which is not supported; use a PLAINTEXT listener",
+            f"{setting}: listener.security.protocol.map has no protocol for {name}; add {name}:PROTOCOL to it, where "
+            f"PROTOCOL is one of {', '.join(SECURITY_PROTOCOLS)}",
             name=setting,
         )
     return Listener(name, host, int(port_text), protocol)

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from millstream.config.addresses import (
     Listener,
     VoterAddress,
+    effective_protocol_map,
     parse_bootstrap_servers,
     parse_listeners,
-    parse_protocol_map,
     parse_voters,
 )
-from millstream.config.catalog import BROKER_SETTINGS, broker_setting
+from millstream.config.catalog import BROKER_SETTINGS, LISTENER_PREFIX, broker_setting
 from millstream.config.setting import ConfigError, Setting
 from millstream.config.table import cluster, network, node
 from millstream.formats.model.identifiers import BrokerId
@@ -53,11 +53,57 @@ class UnknownSetting:
         return f"{self.place}: unknown setting {self.name}" + (f" ({self.hint})" if self.hint else "")
 
 
+class ListenerConfig:
+    """The settings of one listener: `listener.name.<listener>.<setting>` if it is set, else `<setting>`."""
+
+    __slots__ = ("_config", "_prefix", "name")
+
+    def __init__(self, config: "BrokerConfig", name: str, mechanism: str = "") -> None:
+        self._config = config
+        self.name = name.upper()
+        self._prefix = f"{LISTENER_PREFIX}{name.lower()}." + (f"{mechanism.lower()}." if mechanism else "")
+
+    def __getitem__(self, setting: Setting[T]) -> T:
+        values = self._config.values
+        own = self._prefix + setting.name
+        return values[own] if own in values else values[setting.name]  # type: ignore[no-any-return]
+
+    def own(self, setting: Setting[T]) -> T | None:
+        """The value that is set for this listener alone; None if there is none."""
+        return self._config.values.get(self._prefix + setting.name)
+
+    def is_set(self, setting: Setting[Any]) -> bool:
+        """Whether the value was written somewhere, and is not just the default."""
+        return self._prefix + setting.name in self._config.values or self._config.is_set(setting)
+
+    def mechanism(self, mechanism: str) -> "ListenerConfig":
+        """The settings of one SASL mechanism: `listener.name.<listener>.<mechanism>.<setting>`, else `<setting>`.
+
+        `own` has those of the mechanism alone, as Kafka requires for `sasl.jaas.config`.
+        """
+        return ListenerConfig(self._config, self.name, mechanism)
+
+    @property
+    def security_protocol(self) -> str:
+        return self._config.protocols[self.name]
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class BrokerConfig:
     layers: Mapping[ConfigSource, Mapping[str, str]]
     """The values as text, by source, in order of precedence."""
     values: Mapping[str, Any]
+    """The typed values by name, also those of `listener.name.…` that are set."""
+    protocols: Mapping[str, str]
+    """The security protocol of each listener name, also of controller listeners that are not on this node."""
     listeners: tuple[Listener, ...]
     """The listeners for clients."""
     controller_listeners: tuple[Listener, ...]
@@ -109,8 +155,27 @@ class BrokerConfig:
 
     @property
     def inter_broker_listener(self) -> str:
-        """The name of the listener for other brokers."""
-        return (self[node.INTER_BROKER_LISTENER_NAME] or self.listeners[0].name).upper()
+        """The name of the listener for other brokers.
+
+        Without `inter.broker.listener.name`, it is named as `security.inter.broker.protocol`. If that is not set and
+        there is no such listener, the first listener is used.
+        """
+        named = self[node.INTER_BROKER_LISTENER_NAME]
+        if named:
+            return named.upper()
+        protocol = self[node.SECURITY_INTER_BROKER_PROTOCOL]
+        names = [listener.name for listener in self.listeners]
+        return protocol if protocol in names or not names else names[0]
+
+    @property
+    def controller_listener(self) -> str | None:
+        """The name of the listener of controllers that this node connects to: the first name, as in Kafka."""
+        names = self[node.CONTROLLER_LISTENER_NAMES]
+        return names[0].upper() if names else None
+
+    def listener(self, name: str) -> ListenerConfig:
+        """The settings of the listener with this name, in upper or lower case."""
+        return ListenerConfig(self, name)
 
     @property
     def data_dir(self) -> str:
@@ -175,17 +240,22 @@ def build_broker_config(
             setting = broker_setting(name)
             assert setting is not None, name
             value = setting.parse(text)
-            if name == setting.name:
+            if name == setting.name or name.startswith(LISTENER_PREFIX):
                 values[name] = value
     controller_names = {name.upper() for name in values[node.CONTROLLER_LISTENER_NAMES.name]}
-    protocols = parse_protocol_map(values[node.LISTENER_SECURITY_PROTOCOL_MAP.name])
-    listeners = parse_listeners("listeners", values[node.LISTENERS.name], protocols, controller_names)
-    advertised = parse_listeners(
-        "advertised.listeners", values[node.ADVERTISED_LISTENERS.name] or (), protocols, controller_names
+    map_name = node.LISTENER_SECURITY_PROTOCOL_MAP.name
+    protocols = effective_protocol_map(
+        values[map_name],
+        is_written=any(map_name in layer for layer in layers.values()),
+        controller_names=values[node.CONTROLLER_LISTENER_NAMES.name],
+        listeners=values[node.LISTENERS.name],
     )
+    listeners = parse_listeners("listeners", values[node.LISTENERS.name], protocols)
+    advertised = parse_listeners("advertised.listeners", values[node.ADVERTISED_LISTENERS.name] or (), protocols)
     config = BrokerConfig(
         layers=MappingProxyType({source: MappingProxyType(dict(layer)) for source, layer in layers.items()}),
         values=MappingProxyType(values),
+        protocols=MappingProxyType(protocols),
         listeners=tuple(listener for listener in listeners if listener.name not in controller_names),
         controller_listeners=tuple(listener for listener in listeners if listener.name in controller_names),
         advertised_listeners=advertised,
@@ -324,11 +394,38 @@ def _check_listeners(config: BrokerConfig) -> None:
                 f"advertised.listeners: clients cannot connect to {listener}; use a host name",
                 name="advertised.listeners",
             )
-    between_brokers = config[node.INTER_BROKER_LISTENER_NAME]
-    if between_brokers and between_brokers.upper() not in names:
+    _check_inter_broker_listener(config, names)
+
+
+def _check_inter_broker_listener(config: BrokerConfig, names: list[str]) -> None:
+    setting, by_protocol = node.INTER_BROKER_LISTENER_NAME.name, node.SECURITY_INTER_BROKER_PROTOCOL.name
+    named, protocol = config[node.INTER_BROKER_LISTENER_NAME], config[node.SECURITY_INTER_BROKER_PROTOCOL]
+    protocol_is_set = config.is_set(node.SECURITY_INTER_BROKER_PROTOCOL)
+    if named and protocol_is_set:
+        raise ConfigError(f"{setting} and {by_protocol} are both set: remove one of them", name=setting)
+    if named and named.upper() not in config.protocols:
         raise ConfigError(
-            f"inter.broker.listener.name={between_brokers} is not one of listeners ({', '.join(names)})",
-            name="inter.broker.listener.name",
+            f"{setting}={named}: listener.security.protocol.map has no protocol for {named.upper()}; add it",
+            name=setting,
+        )
+    if named and named.upper() in {name.upper() for name in config[node.CONTROLLER_LISTENER_NAMES]}:
+        raise ConfigError(
+            f"{setting}={named} is also in controller.listener.names: brokers need another listener", name=setting
+        )
+    if not config.is_broker:
+        return
+    if named and named.upper() not in names:
+        raise ConfigError(f"{setting}={named} is not one of listeners ({', '.join(names)})", name=setting)
+    if protocol_is_set and protocol not in names:
+        raise ConfigError(
+            f"{by_protocol}={protocol}: listeners ({', '.join(names)}) has no listener with this name; set {setting}",
+            name=by_protocol,
+        )
+    if protocol not in names and not named and len({listener.security_protocol for listener in config.listeners}) > 1:
+        raise ConfigError(
+            f"the listeners ({', '.join(names)}) have different security protocols: set {setting} to the one for "
+            "connections between brokers",
+            name="listeners",
         )
 
 

@@ -12,6 +12,7 @@ from millstream.config.table import (
     network,
     node,
     share,
+    ssl,
     topic,
     transactions,
 )
@@ -20,6 +21,7 @@ FAMILIES: dict[str, tuple[Setting[Any], ...]] = {
     "Node, listeners, topics": node.SETTINGS,
     "Cluster: quorum, brokers, replication": cluster.SETTINGS,
     "Network": network.SETTINGS,
+    "TLS": ssl.SETTINGS,
     "Logs, and defaults for topics": log.SETTINGS,
     "Share groups": share.SETTINGS,
     "Groups and committed offsets": groups.SETTINGS,
@@ -48,17 +50,36 @@ _PREFIXED = ("rsm.config.", "rlmm.config.")
 """Prefixes of settings for Kafka's plug-ins for tiered storage."""
 
 
+LISTENER_PREFIX = "listener.name."
+"""`listener.name.<listener in lower case>[.<sasl mechanism in lower case>].<setting>`."""
+
+_PER_LISTENER = frozenset(
+    ("connections.max.reauth.ms", "max.connection.creation.rate", "max.connections", "principal.builder.class")
+)
+"""Settings that can differ between listeners, beside those that begin with `ssl.`, `sasl.` or `security.`."""
+
+
+def is_per_listener(name: str) -> bool:
+    """Whether the setting can be set for one listener."""
+    return name in _PER_LISTENER or name.startswith(("ssl.", "sasl.", "security.providers", "num.network.threads"))
+
+
+def listener_setting(name: str) -> Setting[Any] | None:
+    """The declaration of `listener.name.…`; None if the name is unknown, or has upper case in the listener's name."""
+    parts = name.removeprefix(LISTENER_PREFIX).split(".")
+    for start in (1, 2):  # the second one with a SASL mechanism
+        setting = BROKER_SETTINGS.get(".".join(parts[start:]))
+        if setting is not None and is_per_listener(setting.name):
+            given = ".".join(parts[:start])
+            return setting if given == given.lower() else None
+    return None
+
+
 def broker_setting(name: str) -> Setting[Any] | None:
     """The declaration of a broker setting, also with Kafka's prefixes for one listener or one plug-in."""
     found = BROKER_SETTINGS.get(name)
-    if found is None and name.startswith("listener.name."):
-        # listener.name.<listener>[.<sasl mechanism>].<setting>
-        parts = name.split(".")[3:]
-        for start in range(min(2, len(parts))):
-            candidate = BROKER_SETTINGS.get(".".join(parts[start:]))
-            if candidate is not None and candidate.without_effect:
-                return candidate
-        return None
+    if found is None and name.startswith(LISTENER_PREFIX):
+        return listener_setting(name)
     if found is None and name.startswith(_PREFIXED):
         return BROKER_SETTINGS["remote.log.storage.manager.class.path"]
     return found
@@ -69,6 +90,8 @@ def hint(name: str, known: dict[str, Setting[Any]]) -> str:
     for gone, reason in _GONE.items():
         if name == gone or (gone.endswith(".") and name.startswith(gone)):
             return reason
+    if known is BROKER_SETTINGS and name.startswith(LISTENER_PREFIX):
+        return _listener_hint(name)
     if known is BROKER_SETTINGS and name in TOPIC_SETTINGS and TOPIC_SETTINGS[name].synonyms:
         return f"this is a topic setting; for all topics it is {TOPIC_SETTINGS[name].synonyms[0].setting.name}"
     if known is TOPIC_SETTINGS:
@@ -76,3 +99,13 @@ def hint(name: str, known: dict[str, Setting[Any]]) -> str:
             if any(synonym.setting.name == name for synonym in setting.synonyms):
                 return f"this is a broker setting; for a topic it is {setting.name}"
     return did_you_mean(name, known, cutoff=0.8, quoted=False)
+
+
+def _listener_hint(name: str) -> str:
+    rest = name.removeprefix(LISTENER_PREFIX)
+    if rest != rest.lower() and listener_setting(name.lower()) is not None:
+        return f"write the names of listeners and mechanisms in lower case: {name.lower()}"
+    setting = rest.partition(".")[2]
+    if setting in BROKER_SETTINGS:
+        return f"{setting} cannot be set for one listener; set it without {LISTENER_PREFIX}"
+    return did_you_mean(setting, [each for each in BROKER_SETTINGS if is_per_listener(each)], cutoff=0.8, quoted=False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millstream.config.addresses import Listener, parse_listeners, parse_protocol_map
+from millstream.config.addresses import Listener, effective_protocol_map, parse_listeners, parse_protocol_map
 from millstream.config.setting import ConfigError
 
 PROTOCOLS = {"PLAINTEXT": "PLAINTEXT", "SSL": "SSL", "INSIDE": "PLAINTEXT"}
@@ -31,8 +31,7 @@ def test_addresses(text: str, host: str, port: int) -> None:
         (["PLAINTEXT://host:65536"], "is not a listener"),
         (["PLAINTEXT://host:-1"], "is not a listener"),
         (["PLAINTEXT://::1:9092"], "is not a listener"),
-        (["OUTSIDE://host:1"], "add OUTSIDE:PLAINTEXT to it"),
-        (["SSL://host:1"], "uses SSL, which is not supported"),
+        (["OUTSIDE://host:1"], "add OUTSIDE:PROTOCOL to it"),
         (["PLAINTEXT://a:1", "PLAINTEXT://b:2"], "the name PLAINTEXT is used twice"),
         (["PLAINTEXT://a:1", "INSIDE://a:1"], "port 1 is used twice"),
     ],
@@ -43,9 +42,31 @@ def test_refusals(items: list[str], message: str) -> None:
     assert message in str(refused.value)
 
 
-def test_a_controller_listener_is_plain_where_the_map_does_not_name_it() -> None:
-    (listener,) = parse_listeners("listeners", ["CONTROLLER://:9093"], PROTOCOLS, ["CONTROLLER"])
-    assert listener.security_protocol == "PLAINTEXT"
+def test_security_protocols_and_their_numbers() -> None:
+    listeners = parse_listeners("listeners", ["PLAINTEXT://a:1", "SSL://a:2", "INSIDE://a:3"], PROTOCOLS)
+    assert [(each.security_protocol, each.protocol_number) for each in listeners] == [
+        ("PLAINTEXT", 0),
+        ("SSL", 1),
+        ("PLAINTEXT", 0),
+    ]
+
+
+def protocol_map(text: str, listeners: str, *, is_written: bool = True) -> dict[str, str]:
+    return effective_protocol_map(
+        text, is_written=is_written, controller_names=["CONTROLLER"], listeners=listeners.split(",")
+    )
+
+
+def test_a_controller_listener_is_plain_where_the_default_map_does_not_name_it() -> None:
+    protocols = protocol_map("PLAINTEXT:PLAINTEXT", "PLAINTEXT://:1,CONTROLLER://:2", is_written=False)
+    assert protocols["CONTROLLER"] == "PLAINTEXT"
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_with_a_secured_listener_the_map_must_name_the_controllers_listener(is_written: bool) -> None:
+    with pytest.raises(ConfigError, match="no protocol for CONTROLLER; add CONTROLLER:PROTOCOL"):
+        protocol_map("SSL:SSL", "SSL://:1,CONTROLLER://:2", is_written=is_written)
+    assert protocol_map("SSL:SSL,CONTROLLER:SSL", "SSL://:1", is_written=is_written)["CONTROLLER"] == "SSL"
 
 
 def test_two_listeners_may_both_take_a_free_port() -> None:

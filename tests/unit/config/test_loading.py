@@ -119,7 +119,7 @@ def test_settings_of_one_listener_or_plugin_are_known(tmp_path: Path) -> None:
     )
     config = load(tmp_path, "\n".join(f"{name}=x" for name in names))
     assert config.unknown == ()
-    assert all(name in config.without_effect[0] for name in names)
+    assert all(name in config.without_effect[0] for name in names[1:])
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,12 @@ def test_settings_of_one_listener_or_plugin_are_known(tmp_path: Path) -> None:
     [
         ("\n\nnum.partitions=0", "FILE:3: num.partitions=0 is not allowed: it must be a whole number, at least 1"),
         ("log.dirs=/a,/b", "FILE:1: log.dirs has 2 directories: exactly one is supported"),
-        ("listeners=SSL://:9093", "FILE:1: listeners: 'SSL://:9093' uses SSL"),
-        ("listeners=SASL_PLAINTEXT://:9093", "uses SASL_PLAINTEXT, which is not supported"),
         ("listeners=", "FILE:1: listeners has no listener for clients"),
         ("listeners=CONTROLLER://:1\ncontroller.listener.names=CONTROLLER", "listeners has no listener for clients"),
         ("advertised.listeners=PLAINTEXT://0.0.0.0:1", "clients cannot connect to"),
         ("listener.security.protocol.map=A:PLAINTEXT,PLAINTEXT:PLAINTEXT\nadvertised.listeners=A://h:1",
          "FILE:2: advertised.listeners: A is not one of listeners (PLAINTEXT)"),
-        ("inter.broker.listener.name=INSIDE", "inter.broker.listener.name=INSIDE is not one of listeners (PLAINTEXT)"),
+        ("inter.broker.listener.name=INSIDE", "listener.security.protocol.map has no protocol for INSIDE"),
         ("node.id=1\nbroker.id=2", "FILE:1: node.id=1 and broker.id=2 differ"),
         ("node.id=-1", "node.id=-1 is not allowed"),
         ("process.roles=broker", "process.roles=broker needs controllers"),

@@ -127,7 +127,14 @@ _GROUPS = {
         quota.window.num int 11 low 1..
         quota.window.size.seconds int 1 low 1..
     """,
-    "only PLAINTEXT listeners are supported, without authentication": """
+    "TLS is OpenSSL's, without Java's providers": """
+        security.providers string - low
+        ssl.keymanager.algorithm string SunX509 medium
+        ssl.provider string - medium
+        ssl.secure.random.implementation string - low
+        ssl.trustmanager.algorithm string PKIX medium
+    """,
+    "clients are not authenticated by SASL": """
         connection.failed.authentication.delay.ms int 100 low 0..
         connections.max.reauth.ms long 0 medium
         delegation.token.expiry.check.interval.ms long 3600000 low 1..
@@ -183,30 +190,6 @@ _GROUPS = {
         sasl.oauthbearer.token.endpoint.url string - medium
         sasl.server.callback.handler.class class - medium
         sasl.server.max.receive.size int 524288 medium
-        security.providers string - low
-        ssl.allow.dn.changes boolean false low
-        ssl.allow.san.changes boolean false low
-        ssl.cipher.suites list "" medium
-        ssl.client.auth string none medium
-        ssl.enabled.protocols list TLSv1.2,TLSv1.3 medium
-        ssl.endpoint.identification.algorithm string https low
-        ssl.engine.factory.class class - low
-        ssl.key.password password - medium
-        ssl.keymanager.algorithm string SunX509 medium
-        ssl.keystore.certificate.chain password - medium
-        ssl.keystore.key password - medium
-        ssl.keystore.location string - medium
-        ssl.keystore.password password - medium
-        ssl.keystore.type string JKS medium
-        ssl.principal.mapping.rules string DEFAULT low
-        ssl.protocol string TLSv1.3 medium
-        ssl.provider string - medium
-        ssl.secure.random.implementation string - low
-        ssl.trustmanager.algorithm string PKIX medium
-        ssl.truststore.certificates password - medium
-        ssl.truststore.location string - medium
-        ssl.truststore.password password - medium
-        ssl.truststore.type string JKS medium
         super.users string "" low
         allow.everyone.if.no.acl.found boolean false low
     """,

@@ -64,18 +64,19 @@ ADVERTISED_LISTENERS = optional_list(
 LISTENER_SECURITY_PROTOCOL_MAP = string(
     "listener.security.protocol.map",
     "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-    "The security protocol of each listener name, as `NAME:PROTOCOL,…`. Only PLAINTEXT is supported.",
+    "The security protocol of each listener name, as `NAME:PROTOCOL,…`: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
     importance=Importance.LOW,
 )
 INTER_BROKER_LISTENER_NAME = optional_string(
-    "inter.broker.listener.name", "The listener for connections between brokers."
+    "inter.broker.listener.name",
+    "The listener for connections between brokers. Without it, the listener named as `security.inter.broker.protocol`.",
 )
 SECURITY_INTER_BROKER_PROTOCOL = string(
     "security.inter.broker.protocol",
     "PLAINTEXT",
-    "The security protocol between brokers if `inter.broker.listener.name` is not set.",
+    "The security protocol between brokers, and the name of their listener, if `inter.broker.listener.name` is not "
+    "set.",
     allowed=one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-    only_default="only PLAINTEXT listeners are supported",
 )
 CONTROLLER_LISTENER_NAMES = listed(
     "controller.listener.names",

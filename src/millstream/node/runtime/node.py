@@ -54,6 +54,8 @@ def bind(
     """
     ports: dict[str, int] = {}
     for each in wanted:
+        if each.security_protocol != "PLAINTEXT":
+            raise ConfigError(f"{each}: {each.security_protocol} is not supported yet", name="listeners")
         stopwatch = environment.stopwatch
         listener = Listener(each.name, _limits(config), environment.network, environment.loop, stopwatch)
         try:
@@ -260,7 +262,7 @@ class Node:
         config = self._config
         ports = bind(wanted, into, config, self._environment, self._endpoints)
         return tuple(
-            Endpoint(name=shown.name, host=shown.host, port=shown.port)
+            Endpoint(name=shown.name, host=shown.host, port=shown.port, security_protocol=shown.protocol_number)
             for shown in config.advertised(ports, socket.gethostname(), wanted)
         )
 
