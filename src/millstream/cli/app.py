@@ -81,7 +81,7 @@ def serve(
     \b
     Examples:
       millstream serve
-      millstream serve --listen 0.0.0.0:9092 --data-dir /var/lib/millstream --no-http
+      millstream serve --listen 0.0.0.0:9092 --data-dir /var/lib/millstream --no-http --insecure
       millstream serve --http 0.0.0.0:8081 --auth-file people.txt --tls-cert chain.pem --tls-key key.pem
       millstream serve --config server.properties --set log.retention.ms=86400000
     """

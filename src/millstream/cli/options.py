@@ -163,7 +163,7 @@ AuthFile = Annotated[
     ),
 ]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Serve HTTP without credentials on an address that other hosts can reach.")
+    bool, typer.Option("--insecure", help="Allow addresses that other machines can reach without credentials.")
 ]
 TlsCert = Annotated[str | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate chain for HTTPS (PEM).")]
 TlsKey = Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Private key of the certificate (PEM).")]

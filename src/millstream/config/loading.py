@@ -2,13 +2,15 @@
 
 The file format is Java's `.properties`, as Kafka reads it: comments, escapes, continuation lines; the last of two
 properties with the same name is used. Each error is one line with file and line number. Unknown names do not stop a
-broker: they are collected for a warning.
+broker: they are collected for a warning. Values may refer to secrets in files or in the environment
+(`common/secret_references.py`); errors never show the values of passwords.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from millstream.common import properties
 from millstream.common.properties import Property
+from millstream.common.secret_references import SecretError, resolve_all
 from millstream.config.broker_config import BrokerConfig, ConfigSource, UnknownSetting, build_broker_config
 from millstream.config.catalog import BROKER_SETTINGS, broker_setting, hint
 from millstream.config.setting import ConfigError
@@ -51,6 +53,7 @@ def broker_config_from(
         for name in ("log.dir", "log.dirs", "metadata.log.dir"):
             written.pop(name, None)
         written["log.dir"] = Property("log.dir", data_dir, "--data-dir")
+    _resolve_secrets(written)
     unknown = tuple(
         UnknownSetting(item.name, item.place, hint(item.name, BROKER_SETTINGS))
         for item in written.values()
@@ -66,6 +69,21 @@ def broker_config_from(
     except ConfigError as error:
         place = known[error.name].place if error.name in known else None
         raise (error.at(place) if place else error) from None
+
+
+def _resolve_secrets(written: dict[str, Property]) -> None:
+    """Replaces references such as `${file:/path:key}`. The settings of config providers are used up by this."""
+    try:
+        resolved = resolve_all({name: item.value for name, item in written.items()})
+    except SecretError as error:
+        name = str(error).partition(":")[0]
+        place = written[name].place if name in written else next(iter(written.values())).place
+        raise ConfigError(f"{place}: {error}", name=name) from None
+    for name, value in resolved.items():
+        if value != written[name].value:
+            written[name] = Property(name, value, written[name].place)
+    for name in [name for name in written if name == "config.providers" or name.startswith("config.providers.")]:
+        del written[name]
 
 
 def _check_each(written: dict[str, Property]) -> None:

@@ -81,14 +81,14 @@ def listening(context: ssl.SSLContext) -> Iterator[str]:
 
 
 def test_ports_with_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    authority = Authority.make(tmp_path)
-    Authority.make(tmp_path, "other")
+    files = Authority("ca").node().write(tmp_path, "server")
+    other = Authority("other").node().write(tmp_path, "other")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(authority.store("server"))
+    context.load_cert_chain(files.keystore)
     with listening(context) as address:
         assert run_app(["topic", "list", "-b", address]) == 1
         assert "it seems to require TLS: give the client properties with --command-config" in capsys.readouterr().err
-        distrusting = ["-X", "security.protocol=SSL", "-X", f"ssl.ca.location={tmp_path}/other.pem"]
+        distrusting = ["-X", "security.protocol=SSL", "-X", f"ssl.ca.location={other.ca}"]
         for command in ("topic", "group"):
             assert run_app([command, "list", "-b", address, *distrusting]) == 2
             said = capsys.readouterr().err

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
 from millstream.raw_client import SetupError
 from millstream.raw_client.client_properties import (
@@ -15,7 +14,7 @@ from millstream.raw_client.client_properties import (
 )
 from millstream.raw_client.security import TlsSettings, make_context
 from millstream.raw_client.settings import parse_settings
-from tests.certificates import Authority
+from tests.certificates import PASSWORD, Authority
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -50,14 +49,13 @@ def test_a_file_of_kafka(tmp_path: Path) -> None:
 
 
 def test_librdkafka(tmp_path: Path) -> None:
-    authority = Authority.make(tmp_path)
-    path = authority.store("client")
+    files = Authority("ca").sign("client").write(tmp_path, "client")
     given = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "PLAIN",
         "sasl.jaas.config": f'{PLAIN} required username="u" password="p";',
-        "ssl.truststore.location": str(authority.certificate_file),
-        "ssl.keystore.location": str(path),
+        "ssl.truststore.location": str(files.ca),
+        "ssl.keystore.location": str(files.keystore),
         "ssl.endpoint.identification.algorithm": "",
         "request.timeout.ms": "5000",
         "send.buffer.bytes": "-1",
@@ -67,9 +65,9 @@ def test_librdkafka(tmp_path: Path) -> None:
         "sasl.mechanism": "PLAIN",
         "sasl.username": "u",
         "sasl.password": "p",
-        "ssl.ca.location": str(authority.certificate_file),
-        "ssl.certificate.location": str(path),
-        "ssl.key.location": str(path),
+        "ssl.ca.location": str(files.ca),
+        "ssl.certificate.location": str(files.keystore),
+        "ssl.key.location": str(files.keystore),
         "ssl.endpoint.identification.algorithm": "none",
         "enable.ssl.certificate.verification": True,
         "socket.timeout.ms": "5000",
@@ -80,21 +78,14 @@ def test_librdkafka(tmp_path: Path) -> None:
 
 
 def test_pkcs12_stores(tmp_path: Path) -> None:
-    authority = Authority.make(tmp_path)
-    key, certificate = authority.issue("client")
-    encryption = BestAvailableEncryption(b"changeit")
-    (tmp_path / "client.p12").write_bytes(
-        pkcs12.serialize_key_and_certificates(b"client", key, certificate, [authority.certificate], encryption)
-    )
-    trusted = [pkcs12.PKCS12Certificate(authority.certificate, b"ca")]
-    (tmp_path / "trust.p12").write_bytes(pkcs12.serialize_java_truststore(trusted, encryption))
+    files = Authority("ca").sign("client").write(tmp_path, "client")
     given = {
         "security.protocol": "SSL",
-        "ssl.keystore.location": str(tmp_path / "client.p12"),
+        "ssl.keystore.location": str(files.keystore_p12),
         "ssl.keystore.type": "PKCS12",
-        "ssl.keystore.password": "changeit",
-        "ssl.truststore.location": str(tmp_path / "trust.p12"),
-        "ssl.truststore.password": "changeit",
+        "ssl.keystore.password": PASSWORD,
+        "ssl.truststore.location": str(files.truststore_p12),
+        "ssl.truststore.password": PASSWORD,
     }
     tls = parse_settings(given, "", 1.0).tls
     assert tls is not None
@@ -102,14 +93,14 @@ def test_pkcs12_stores(tmp_path: Path) -> None:
     mapped = librdkafka_settings(given)
     assert mapped["ssl.ca.pem"].startswith("-----BEGIN CERTIFICATE")
     assert (mapped["ssl.keystore.location"], mapped["ssl.keystore.password"]) == (
-        str(tmp_path / "client.p12"),
-        "changeit",
+        str(files.keystore_p12),
+        PASSWORD,
     )
     with pytest.raises(SetupError, match=r"password is wrong.*ssl\.truststore\.password") as wrong:
-        make_context(TlsSettings(ca_location=str(tmp_path / "trust.p12"), ca_password="guessed"))
+        make_context(TlsSettings(ca_location=str(files.truststore_p12), ca_password="guessed"))
     assert "guessed" not in str(wrong.value)
     with pytest.raises(SetupError, match="needs a password"):
-        make_context(TlsSettings(ca_location=str(tmp_path / "trust.p12")))
+        make_context(TlsSettings(ca_location=str(files.truststore_p12)))
 
 
 @pytest.mark.parametrize(
