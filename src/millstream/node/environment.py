@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from millstream.node.server.channel import Login
 from millstream.node.server.network import Network
 
 T = TypeVar("T")
@@ -39,6 +40,10 @@ class Environment:
     """Called periodically by long computations in threads, so that the event loop gets the interpreter lock."""
     stopwatch: Callable[[], float] | None = None
     """A clock for durations with a higher resolution than the loop's time. None: the loop's time is used."""
+    broker_login: Login | None = None
+    """How this node authenticates to other brokers; None without SASL."""
+    controller_login: Login | None = None
+    """How this node authenticates to controllers; None without SASL."""
     opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_OPENING_AT_ONCE))
 
     async def open_in_turn(self, function: Callable[[], T]) -> T:

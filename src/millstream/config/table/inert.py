@@ -134,23 +134,14 @@ _GROUPS = {
         ssl.secure.random.implementation string - low
         ssl.trustmanager.algorithm string PKIX medium
     """,
-    "clients are not authenticated by SASL": """
-        connection.failed.authentication.delay.ms int 100 low 0..
-        connections.max.reauth.ms long 0 medium
-        delegation.token.expiry.check.interval.ms long 3600000 low 1..
-        delegation.token.expiry.time.ms long 86400000 medium 1..
-        delegation.token.max.lifetime.ms long 604800000 medium 1..
-        delegation.token.secret.key password - medium
+    "Kerberos, SASL plug-ins in Java and token services are not supported": """
         sasl.client.callback.handler.class class - medium
-        sasl.enabled.mechanisms list GSSAPI medium
-        sasl.jaas.config password - medium
         sasl.kerberos.kinit.cmd string /usr/bin/kinit medium
         sasl.kerberos.min.time.before.relogin long 60000 medium
         sasl.kerberos.principal.to.local.rules list DEFAULT medium
         sasl.kerberos.service.name string - medium
         sasl.kerberos.ticket.renew.jitter double 0.05 medium
         sasl.kerberos.ticket.renew.window.factor double 0.8 medium
-        sasl.login.callback.handler.class class - medium
         sasl.login.class class - medium
         sasl.login.connect.timeout.ms int - low
         sasl.login.read.timeout.ms int - low
@@ -160,8 +151,6 @@ _GROUPS = {
         sasl.login.refresh.window.jitter double 0.05 medium
         sasl.login.retry.backoff.max.ms long 10000 low
         sasl.login.retry.backoff.ms long 100 low
-        sasl.mechanism.controller.protocol string GSSAPI high
-        sasl.mechanism.inter.broker.protocol string GSSAPI medium
         sasl.oauthbearer.assertion.algorithm string RS256 medium
         sasl.oauthbearer.assertion.claim.aud string - medium
         sasl.oauthbearer.assertion.claim.exp.seconds int 300 low 0..86400
@@ -175,21 +164,10 @@ _GROUPS = {
         sasl.oauthbearer.assertion.template.file string - medium
         sasl.oauthbearer.client.credentials.client.id string - medium
         sasl.oauthbearer.client.credentials.client.secret password - medium
-        sasl.oauthbearer.clock.skew.seconds int 30 low
-        sasl.oauthbearer.expected.audience list "" low
-        sasl.oauthbearer.expected.issuer string - low
-        sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000 low
-        sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000 low
-        sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100 low
-        sasl.oauthbearer.jwks.endpoint.url string - medium
         sasl.oauthbearer.jwt.retriever.class class - medium
-        sasl.oauthbearer.jwt.validator.class class - medium
         sasl.oauthbearer.scope string - medium
-        sasl.oauthbearer.scope.claim.name string scope low
-        sasl.oauthbearer.sub.claim.name string sub low
-        sasl.oauthbearer.token.endpoint.url string - medium
-        sasl.server.callback.handler.class class - medium
-        sasl.server.max.receive.size int 524288 medium
+    """,
+    "there are no ACLs": """
         super.users string "" low
         allow.everyone.if.no.acl.found boolean false low
     """,

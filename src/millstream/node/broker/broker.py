@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from millstream.config.table import network, node, share, transactions
+from millstream.config.table import network, node, sasl, share, transactions
 from millstream.formats.protocol import fetch as fetch_codec
 from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.records.opening import OpeningLimits
@@ -36,6 +36,9 @@ from millstream.node.queues.handlers import ShareGroupHandlers, ShareStateHandle
 from millstream.node.queues.partitions import SharePartitions
 from millstream.node.queues.persister import ShareGroupStates, SharePersister
 from millstream.node.replicas.manager import ReplicaManager
+from millstream.node.security.identity_apis import IdentityHandlers
+from millstream.node.security.sasl_server import sasl_apis
+from millstream.node.server.authorization import NoAuthorizer
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.request import Api, ApiVersions, Handler, api
 from millstream.node.storage.cleaner.log_cleaner import LogCleaner
@@ -241,7 +244,12 @@ class Broker:
             session_slots=view.config[share.GROUP_SHARE_MAX_SHARE_SESSIONS],
             max_bytes=view.config[network.FETCH_MAX_BYTES],
         )
+        identities = IdentityHandlers(
+            lambda: view.image, lambda: view.config[sasl.DELEGATION_TOKEN_SECRET_KEY], NoAuthorizer()
+        )
         handlers: dict[str, Handler] = {
+            "describe_user_scram_credentials": identities.describe_user_scram_credentials,
+            "describe_delegation_token": identities.describe_delegation_token,
             "list_offsets": offsets.list_offsets,
             "metadata": cluster.metadata,
             "offset_commit": commits.offset_commit,
@@ -292,6 +300,7 @@ class Broker:
         ]
         apis += [api(name, handler) for name, handler in handlers.items()]
         apis += Forwarding(self.link).table()
+        apis += sasl_apis()
         versions = api("api_versions", lambda request, context: api_versions.handle(request, context))
         apis.append(versions)
         api_versions = ApiVersions(apis, self._features)

@@ -145,8 +145,15 @@ class BrokerChannels:
         if channel is None or (channel.host, channel.port) != (host, port):
             if channel is not None:
                 channel.close()  # it registered again with another address
-            network, loop = self._environment.network, self._environment.loop
-            channel = self._channels[broker_id] = Channel(host, port, network, loop, client_id=self._client_id)
+            environment = self._environment
+            channel = self._channels[broker_id] = Channel(
+                host,
+                port,
+                environment.network,
+                environment.loop,
+                client_id=self._client_id,
+                login=environment.broker_login,
+            )
         return channel
 
     def _address(self, broker: BrokerRegistration) -> tuple[str, int]:

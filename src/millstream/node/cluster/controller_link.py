@@ -244,7 +244,13 @@ class ControllerLink:
             if channel is not None:
                 channel.close()
             environment = self._environment
-            channel = Channel(*address, environment.network, environment.loop, client_id=self._client_id)
+            channel = Channel(
+                *address,
+                environment.network,
+                environment.loop,
+                client_id=self._client_id,
+                login=environment.controller_login,
+            )
             self._channel = channel
         return channel
 

@@ -139,8 +139,11 @@ class ActiveController:
         environment: Environment,
         *,
         new_cluster_id: Callable[[], str],
+        first_records: Sequence[MetadataRecord] = (),
     ) -> None:
-        """`new_cluster_id` returns the id of a new cluster, if this node is its first leader."""
+        """`new_cluster_id` returns the id of a new cluster, if this node is its first leader. `first_records` are
+        written with it: users that must exist from the beginning."""
+        self._first_records = tuple(first_records)
         self._static_config = config
         self.config = dynamic_config(config, source.image)
         self._log = log
@@ -166,7 +169,8 @@ class ActiveController:
         self.epoch = epoch
         self._decided = self._source.image
         if not self._decided.cluster_id:
-            self._write(Decision(bootstrap_records(self._new_cluster_id(), self.config), ()))
+            first = bootstrap_records(self._new_cluster_id(), self.config)
+            self._write(Decision((*first, *self._first_records), ()))
         for callback in self.on_leading:
             callback()
 

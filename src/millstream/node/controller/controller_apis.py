@@ -70,6 +70,11 @@ def _update_features(request: Message, error: dict[str, Any]) -> Response:
     return {**error, "results": [{"feature": update.feature, **error} for update in request.feature_updates]}
 
 
+def _alter_scram_users(request: Message, error: dict[str, Any]) -> Response:
+    users = dict.fromkeys(row.name for row in (*request.deletions, *request.upsertions))
+    return {"results": [{"user": user, **error} for user in users]}
+
+
 _REFUSALS: dict[str, Callable[[Message, dict[str, Any]], Response]] = {
     "create_topics": _create_topics,
     "delete_topics": _delete_topics,
@@ -79,6 +84,7 @@ _REFUSALS: dict[str, Callable[[Message, dict[str, Any]], Response]] = {
     "alter_partition_reassignments": _alter_reassignments,
     "elect_leaders": _elect_leaders,
     "update_features": _update_features,
+    "alter_user_scram_credentials": _alter_scram_users,
 }
 
 
@@ -107,6 +113,10 @@ FORWARDED_APIS = (
     "describe_quorum",
     "add_raft_voter",
     "remove_raft_voter",
+    "alter_user_scram_credentials",
+    "create_delegation_token",
+    "renew_delegation_token",
+    "expire_delegation_token",
 )
 """The APIs that clients may send to any broker, which forwards them to the active controller."""
 

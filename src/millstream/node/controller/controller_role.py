@@ -6,7 +6,7 @@ for partitions without one, moves leadership to preferred replicas, and adds rep
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from millstream.config.broker_config import BrokerConfig
@@ -25,13 +25,15 @@ from millstream.node.controller.cluster_handlers import (
 from millstream.node.controller.config_handlers import ConfigHandlers, DescribeConfigsHandlers
 from millstream.node.controller.controller_apis import ControllerApis
 from millstream.node.controller.heartbeats import Heartbeats
+from millstream.node.controller.identity_handlers import DelegationTokenHandlers, ScramUserHandlers
 from millstream.node.controller.topic_handlers import PartitionHandlers, ReassignmentHandlers, TopicHandlers
 from millstream.node.environment import Environment
 from millstream.node.metadata.elections import MAX_ELECTIONS_AT_ONCE, ElectionResult, balance_leaders, elect_leaderless
 from millstream.node.metadata.features import missing_features
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
 from millstream.node.metadata.reassignment import ReassignmentResult, grow_internal_topics
-from millstream.node.metadata.records import Decision
+from millstream.node.metadata.records import Decision, MetadataRecord
+from millstream.node.security.sasl_server import sasl_apis
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.request import ApiVersions, Handler, api
 
@@ -141,15 +143,21 @@ class ControllerRole:
         environment: Environment,
         *,
         new_cluster_id: Callable[[], str],
+        first_records: Sequence[MetadataRecord] = (),
     ) -> None:
+        """`first_records` follow the bootstrap records of an empty log: the first users."""
         self._quorum = quorum
         self._loader = loader
-        self.active = ActiveController(config, quorum, loader, environment, new_cluster_id=new_cluster_id)
+        self.active = ActiveController(
+            config, quorum, loader, environment, new_cluster_id=new_cluster_id, first_records=first_records
+        )
         self._heartbeats = Heartbeats(self.active, environment, last_leader=lambda: quorum.last_leader)
         self._upkeep = Upkeep(self.active, loader, environment)
+        self._tokens = DelegationTokenHandlers(self.active, environment)
         quorum.subscribe(self.active)
         self.apis = ControllerApis(self.active, self._handlers(), QuorumHandlers(quorum).apis())
         table = self.apis.table()
+        table += sasl_apis()
         table.append(api("api_versions", lambda request, context: versions.handle(request, context)))
         versions = ApiVersions(table, self._features)
         self.dispatcher = Dispatcher(table, environment.loop, stopwatch=environment.stopwatch)
@@ -158,6 +166,7 @@ class ControllerRole:
         self.active.close()
         self._heartbeats.close()
         self._upkeep.close()
+        self._tokens.close()
 
     def _handlers(self) -> dict[str, Handler]:
         topics = TopicHandlers(self.active)
@@ -183,6 +192,10 @@ class ControllerRole:
             "broker_heartbeat": self._heartbeats.broker_heartbeat,
             "unregister_broker": self._heartbeats.unregister_broker,
             "list_config_resources": described.list_config_resources,
+            "alter_user_scram_credentials": ScramUserHandlers(self.active).alter_user_scram_credentials,
+            "create_delegation_token": self._tokens.create_delegation_token,
+            "renew_delegation_token": self._tokens.renew_delegation_token,
+            "expire_delegation_token": self._tokens.expire_delegation_token,
             "allocate_producer_ids": ProducerIdHandlers(self.active).allocate_producer_ids,
         }
 

@@ -255,7 +255,14 @@ class ReplicaFetcher:
             host, port = self._node.address_of(self.leader_id)
             environment = self._environment
             client_id = f"broker-{self._node.node_id}-fetcher"
-            self._channel = Channel(host, port, environment.network, environment.loop, client_id=client_id)
+            self._channel = Channel(
+                host,
+                port,
+                environment.network,
+                environment.loop,
+                client_id=client_id,
+                login=environment.broker_login,
+            )
             self._channel.on_lost = lambda: self._node.connection_lost(self.leader_id)
         return self._channel
 

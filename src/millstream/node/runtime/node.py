@@ -12,11 +12,12 @@ import math
 import os
 import socket
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from millstream.config.addresses import Listener as ListenerConfig
 from millstream.config.broker_config import BrokerConfig, contact_limit_s
 from millstream.config.setting import ConfigError
-from millstream.config.table import cluster, network, node
+from millstream.config.table import cluster, network, node, sasl
 from millstream.config.table import log as log_settings
 from millstream.node.broker.broker import Broker
 from millstream.node.cluster.cluster_view import ClusterView
@@ -28,11 +29,15 @@ from millstream.node.consensus.quorum.opening import inspect_metadata, open_quor
 from millstream.node.consensus.raft.voter_set import Endpoint as VoterEndpoint
 from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.environment import Environment
-from millstream.node.metadata.image import MetadataDelta
-from millstream.node.metadata.records import Endpoint
+from millstream.node.metadata.image import MetadataDelta, MetadataImage
+from millstream.node.metadata.records import Endpoint, UserScramCredentialRecord
 from millstream.node.metrics.endpoints import NodeEndpoints
 from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
+from millstream.node.security.credentials import Credentials
+from millstream.node.security.first_users import read_first_users
+from millstream.node.security.sasl_client import new_nonce
+from millstream.node.security.sasl_listeners import SaslListeners, node_login
 from millstream.node.server.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
 from millstream.node.server.plain_http import HttpService
 from millstream.node.server.service import HeldRequests, Service
@@ -54,7 +59,7 @@ def bind(
     """
     ports: dict[str, int] = {}
     for each in wanted:
-        if each.security_protocol != "PLAINTEXT":
+        if each.security_protocol not in ("PLAINTEXT", "SASL_PLAINTEXT"):
             raise ConfigError(f"{each}: {each.security_protocol} is not supported yet", name="listeners")
         stopwatch = environment.stopwatch
         listener = Listener(each.name, _limits(config), environment.network, environment.loop, stopwatch)
@@ -109,9 +114,25 @@ class Node:
         self, config: BrokerConfig, environment: Environment, disk: Disk, probe: ProcessProbe | None = None
     ) -> None:
         self.config = self._config = config
+        environment = replace(
+            environment,
+            broker_login=node_login(
+                config,
+                config.inter_broker_listener if config.is_broker else None,
+                sasl.SASL_MECHANISM_INTER_BROKER_PROTOCOL,
+                environment,
+            ),
+            controller_login=node_login(
+                config, config.controller_listener, sasl.SASL_MECHANISM_CONTROLLER_PROTOCOL, environment
+            ),
+        )
         self.environment = self._environment = environment
         self.probe = probe
         self.is_stopping = False
+        self._first_users: tuple[UserScramCredentialRecord, ...] = ()
+        self.sasl = SaslListeners(
+            Credentials(self._image, config[sasl.DELEGATION_TOKEN_SECRET_KEY], environment), environment, new_nonce
+        )
         self._endpoints = NodeEndpoints(self)
         self._held = HeldRequests()
         self._loop = environment.loop
@@ -160,8 +181,10 @@ class Node:
         config, environment = self._config, self._environment
         self._metadata_changed = asyncio.Event()
         logs, identity = self._open_directory()
+        self._first_users = read_first_users(self._root)
         end_points = self._bind(config.listeners, self._listeners)
         controller_end_points = self._bind(config.controller_listeners, self._controller_listeners)
+        self.sasl.start()
         _serve(self._listeners, self._held)  # from here on the node responds to probes
         quorum = self.quorum = open_quorum(
             config,
@@ -181,7 +204,14 @@ class Node:
         )
         loader.subscribe(self._on_metadata_change)
         if config.is_controller:
-            self.controller = ControllerRole(config, quorum, loader, environment, new_cluster_id=self._new_cluster_id)
+            self.controller = ControllerRole(
+                config,
+                quorum,
+                loader,
+                environment,
+                new_cluster_id=self._new_cluster_id,
+                first_records=self._first_users,
+            )
         leaders = LeaderListener()
         quorum.subscribe(leaders)
         if not config.is_broker:
@@ -261,6 +291,9 @@ class Node:
         """Binds listeners without serving them yet, so that their addresses are known for the registration."""
         config = self._config
         ports = bind(wanted, into, config, self._environment, self._endpoints)
+        for listener in into:
+            if config.listener(listener.name).uses_sasl:
+                listener.authenticate = self.sasl.authentication(config.listener(listener.name))
         return tuple(
             Endpoint(name=shown.name, host=shown.host, port=shown.port, security_protocol=shown.protocol_number)
             for shown in config.advertised(ports, socket.gethostname(), wanted)
@@ -273,6 +306,13 @@ class Node:
     def _serve_controllers(self) -> None:
         if self.controller is not None:
             _serve(self._controller_listeners, self.controller.dispatcher)
+
+    def _image(self) -> MetadataImage:
+        """The metadata for logins. Before the first records of a new cluster, only the first users can log in."""
+        image = self.loader.image if self.loader is not None else MetadataImage()
+        if image.cluster_id or not self._first_users:
+            return image
+        return MetadataImage(scram_credentials={(each.name, each.mechanism): each for each in self._first_users})
 
     # The cluster id in the metadata
 

@@ -3,13 +3,17 @@
 Many requests may be in flight; responses come in their order. Every failure is an OSError: ConnectionRefusedError when
 no process listens at the address, TimeoutError when no response came in time, ConnectionError when the connection
 broke. After the last one it is not known whether the other node received the request.
+
+With a login, a connection is authenticated by SASL before its first request. If the session has an end, a new
+connection is made in time, and the old one is closed when its requests are done.
 """
 
 import asyncio
+import logging
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
 
 from millstream.formats.protocol.primitives import Cursor, MalformedMessage, read_unsigned_varint
 from millstream.formats.protocol.schema import Message, request_schema, response_schema
@@ -20,17 +24,40 @@ _SIZE = struct.Struct(">i")
 _API_VERSIONS_KEY = 18
 _MAX_RESPONSE_BYTES = 1 << 30
 _READ_BYTES = 256 << 10
+_log = logging.getLogger("millstream.net")
+
+
+Ask = Callable[[str, Mapping[str, Any]], Awaitable[Message]]
+"""Sends a request of an API on a new connection; returns the response."""
+_RENEW_AT = 0.85
+"""The part of a session's lifetime after which a new connection takes its place."""
+
+
+class Login(Protocol):
+    """How this node authenticates to another node by SASL (`node/security/sasl_client.py`)."""
+
+    async def log_in(self, ask: Ask) -> float | None:
+        """Authenticates; returns the lifetime of the session in seconds, if it has an end. Raises ConnectionError."""
+        ...
 
 
 class Channel:
     def __init__(
-        self, host: str, port: int, network: Network, loop: asyncio.AbstractEventLoop, *, client_id: str
+        self,
+        host: str,
+        port: int,
+        network: Network,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        client_id: str,
+        login: Login | None = None,
     ) -> None:
         self.host = host
         self.port = port
         self._network = network
         self._loop = loop
         self._client_id = client_id.encode()
+        self._login = login
         self._link: _Link | None = None
         self._connecting: asyncio.Task[_Link] | None = None
         self._closed = False
@@ -93,7 +120,7 @@ class Channel:
 
         For fetchers, which send all the time: they watch the time themselves, and read with `body_position`.
         """
-        link = self._link
+        link = self._current()
         if link is None:
             return None
         schema = request_schema(api)
@@ -113,8 +140,9 @@ class Channel:
     async def _connected(self) -> "_Link":
         if self._closed:
             raise ConnectionError("the channel is closed")
-        if self._link is not None:
-            return self._link
+        link = self._current()
+        if link is not None:
+            return link
         if self._connecting is None:
             self._connecting = asyncio.ensure_future(self._connect())
             self._connecting.add_done_callback(self._connected_or_not)
@@ -128,6 +156,15 @@ class Channel:
                 raise ConnectionError(f"{self.host}:{self.port} could not be reached in time") from None
             raise
 
+    def _current(self) -> "_Link | None":
+        """The connection, unless its session ends soon: then the next request makes a new one."""
+        link = self._link
+        if link is not None and link.renew_at is not None and self._loop.time() >= link.renew_at:
+            self._link = None
+            link.retire()
+            return None
+        return link
+
     async def _connect(self) -> "_Link":
         link = _Link(await self._network.connect(self.host, self.port), self._loop)
         try:
@@ -139,6 +176,8 @@ class Channel:
             cursor.position += 4  # the response header of ApiVersions never has tagged fields
             response = response_schema("api_versions").read(cursor, 3)
             link.versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
+            if self._login is not None:
+                await self._authenticate(link, self._login)
         except MalformedMessage as error:
             link.close()
             raise ConnectionError(f"{self.host}:{self.port} does not use the Kafka protocol: {error}") from None
@@ -151,6 +190,25 @@ class Channel:
         link.on_lost = lambda: self._lost(link)
         self._link = link
         return link
+
+    async def _authenticate(self, link: "_Link", login: Login) -> None:
+        async def ask(api: str, fields: Mapping[str, Any]) -> Message:
+            schema = request_schema(api)
+            version = link.best_version(schema.api_key, schema.versions.low, schema.versions.high)
+            body = bytearray()
+            schema.write(body, fields, version)
+            frame = await link.request(schema.api_key, version, schema.is_flexible(version), self._client_id, body)
+            cursor = Cursor(frame)
+            _skip_response_header(cursor, response_schema(api).is_flexible(version))
+            return response_schema(api).read(cursor, version)
+
+        try:
+            lifetime_s = await login.log_in(ask)
+        except ConnectionError as error:
+            _log.warning("login_failed node=%s:%d error=%s", self.host, self.port, error)
+            raise
+        if lifetime_s is not None:
+            link.renew_at = self._loop.time() + lifetime_s * _RENEW_AT
 
     def _connected_or_not(self, task: "asyncio.Task[_Link]") -> None:
         if self._connecting is task:
@@ -196,6 +254,8 @@ class _Link:
         self._frame: bytearray | None = None
         self._filled = 0
         self._closed = False
+        self.renew_at: float | None = None
+        self._retired = False
         transport.watch_readable(self._readable)
 
     def best_version(self, api_key: int, low: int, high: int) -> int:
@@ -281,6 +341,15 @@ class _Link:
         _, response = self._waiting.popleft()
         if not response.done():
             response.set_result(frame)
+        if self._retired and not self._waiting:
+            self.close()
+
+    def retire(self) -> None:
+        """Closes the connection after the responses to the requests that were sent."""
+        self._retired = True
+        self.on_lost = lambda: None
+        if not self._waiting:
+            self.close()
 
     def _fail(self, error: OSError) -> None:
         lost = not self._closed

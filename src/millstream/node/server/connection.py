@@ -15,7 +15,7 @@ from typing import Protocol
 from millstream.node.server.limits import RequestMemory
 from millstream.node.server.network import Transport
 from millstream.node.server.plain_http import METHODS, HttpExchange, HttpService
-from millstream.node.server.service import Part, Parts, Peer, Pending, Refused, Service, Turn
+from millstream.node.server.service import Authentication, Part, Parts, Peer, Pending, Refused, Service, Turn
 
 SCRATCH_BYTES = 64 << 10
 """The size of one read: a busy connection must not keep the event loop from the others."""
@@ -50,6 +50,7 @@ class Shared(Protocol):
     max_unsent_bytes: int
     http: HttpService | None
     pauses: int
+    authenticate: Callable[[Peer], Authentication] | None
 
     def now(self) -> float: ...
 
@@ -106,6 +107,8 @@ class Connection:
         self._yielded = False  # requests that have arrived go on in the next turn of the loop
         self._turn: Turn | None = None  # of the request that was read last
         self._http: HttpExchange | None = None
+        if shared.authenticate is not None:
+            peer.authentication = shared.authenticate(peer)
         transport.watch_readable(self._on_readable)
 
     # Reading
@@ -155,17 +158,19 @@ class Connection:
     def _take(self, buffer: bytearray, position: int, end: int) -> None:
         """Handles the frames in buffer[position:end] and keeps the rest."""
         shared = self._shared
-        largest = shared.max_frame_bytes
+        smallest, largest = _SMALLEST_FRAME, shared.max_frame_bytes
+        if self.peer.authentication is not None:
+            smallest, largest = self.peer.authentication.frame_limits(largest)
         left, until = TURN_REQUESTS, shared.stopwatch() + TURN_SECONDS
         self._corked = True
         while end - position >= 4 and not self._paused and not self.closed:
             (size,) = _SIZE.unpack_from(buffer, position)
-            if not _SMALLEST_FRAME <= size <= largest:
+            if not smallest <= size <= largest:
                 if self._begins_http(buffer, position, end):
                     return
                 _log.warning(
                     "frame_refused peer=%s:%d size=%d largest=%d: this is not a Kafka client, or "
-                    "socket.request.max.bytes is too small for it",
+                    "socket.request.max.bytes (before authentication sasl.server.max.receive.size) is too small for it",
                     self.peer.host, self.peer.port, size, largest,
                 )  # fmt: skip
                 self._refuse()

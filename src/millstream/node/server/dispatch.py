@@ -111,6 +111,10 @@ class Dispatcher:
         return "unknown" if api is None else api.name
 
     def _handle(self, buffer: bytearray, start: int, end: int, peer: Peer, begun: float) -> Parts | Pending | None:
+        if peer.authentication is not None:
+            response = peer.authentication.handle(buffer, start, end)
+            if response is not None:
+                return response
         if end - start < _REQUEST_HEAD.size:
             raise Refused("frame is shorter than a request header")
         key, version, correlation_id, length = _REQUEST_HEAD.unpack_from(buffer, start)

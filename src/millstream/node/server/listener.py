@@ -12,7 +12,7 @@ from millstream.node.server.connection import SCRATCH_BYTES, Connection
 from millstream.node.server.limits import LogThrottle, RequestMemory
 from millstream.node.server.network import Listening, Network, Transport
 from millstream.node.server.plain_http import LARGEST_FRAME_BYTES, HttpService
-from millstream.node.server.service import Peer, Service
+from millstream.node.server.service import Authentication, Peer, Service
 
 _SWEEP_SECONDS = 5.0
 DEFAULT_REQUEST_MEMORY_BYTES = 512 << 20
@@ -69,6 +69,8 @@ class Listener:
         self._per_address: Counter[str] = Counter()
         self.http: HttpService | None = None
         """Handles HTTP connections; None closes them."""
+        self.authenticate: Callable[[Peer], Authentication] | None = None
+        """Begins the authentication of a connection by SASL; None without SASL."""
         self.accepted = 0
         self.refused: Counter[str] = Counter()
         """Connections that were refused, by the setting that limits them."""

@@ -46,6 +46,8 @@ class Peer:
     security_protocol: str = "PLAINTEXT"
     token_authenticated: bool = False
     """Whether it authenticated with a delegation token. Such a client may not create tokens."""
+    authentication: "Authentication | None" = None
+    """Of a SASL listener: gets every frame first. None when nothing is left to do for it."""
     closed: bool = False
     on_close: OrderedSet[Callable[[], None]] = field(default_factory=OrderedSet)
     """Called once when the connection ends: releases what belongs to it."""
@@ -130,6 +132,18 @@ class Pending:
             self.on_abandon = None
 
 
+class Authentication(Protocol):
+    """The authentication of one connection by SASL (`node/security/sasl_server.py`)."""
+
+    def frame_limits(self, largest: int) -> tuple[int, int]:
+        """The smallest and the largest frame now; `largest` is the limit of an authenticated client."""
+        ...
+
+    def handle(self, buffer: bytearray, start: int, end: int) -> "Parts | Pending | None":
+        """Handles a frame, or returns None: then it is a request that may be served. Raises Refused."""
+        ...
+
+
 class Refused(Exception):
     """The peer broke the protocol; its connection is closed, and the reason goes to the log."""
 
@@ -177,6 +191,7 @@ def _pass_on(given: "Parts | Pending | None", pending: Pending) -> None:
         if given.failed:
             pending.fail()
         else:
+            pending.is_last = given.is_last
             pending.resolve(given.parts)
 
     pending.on_abandon = given.abandon

@@ -97,4 +97,11 @@ class Peers:
 
     def _new_channel(self, host: str, port: int) -> Channel:
         environment = self._environment
-        return Channel(host, port, environment.network, environment.loop, client_id=f"quorum-{self._node_id}")
+        return Channel(
+            host,
+            port,
+            environment.network,
+            environment.loop,
+            client_id=f"quorum-{self._node_id}",
+            login=environment.controller_login,
+        )

@@ -1,0 +1,121 @@
+"""SASL as a client: how this node authenticates to another node, on a new connection.
+
+Every failure is a ConnectionError that names the mechanism and the user, never a secret.
+"""
+
+import base64
+import secrets
+from collections.abc import Generator
+from typing import Protocol
+
+from millstream.formats.model.errors import ErrorCode
+from millstream.node.environment import Environment
+from millstream.node.security.core.oauthbearer import oauthbearer_client
+from millstream.node.security.core.plain import plain_client
+from millstream.node.security.core.scram import ScramMechanism, ServerRefusedError, scram_client
+from millstream.node.server.channel import Ask
+
+_LONGEST_TOKEN = 64 << 10
+
+
+class LoginFailedError(ConnectionError):
+    """The other node refused the login, or did not prove that it knows the user."""
+
+
+class SaslLogin(Protocol):
+    """One way to log in. It can be used for many connections."""
+
+    async def log_in(self, ask: Ask) -> float | None: ...
+
+
+def new_nonce() -> str:
+    return base64.b64encode(secrets.token_bytes(24)).decode()
+
+
+async def _handshake(ask: Ask, mechanism: str) -> None:
+    response = await ask("sasl_handshake", {"mechanism": mechanism})
+    if response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        offered = ", ".join(response.mechanisms) or "none"
+        raise LoginFailedError(f"SASL {mechanism}: the other node offers {offered}")
+    if response.error_code:
+        raise LoginFailedError(f"SASL {mechanism}: {ErrorCode(response.error_code).name}")
+
+
+async def _send(ask: Ask, what: str, message: bytes) -> tuple[bytes, float | None]:
+    response = await ask("sasl_authenticate", {"auth_bytes": message})
+    if response.error_code:
+        raise LoginFailedError(f"{what}: {response.error_message or ErrorCode(response.error_code).name}")
+    lifetime_ms = response.session_lifetime_ms
+    return bytes(response.auth_bytes), lifetime_ms / 1000 if lifetime_ms > 0 else None
+
+
+class PlainLogin:
+    def __init__(self, user: str, password: str) -> None:
+        self._user = user
+        self._password = password
+
+    async def log_in(self, ask: Ask) -> float | None:
+        await _handshake(ask, "PLAIN")
+        message = plain_client(self._user, self._password)
+        return (await _send(ask, f"SASL PLAIN as {self._user!r}", message))[1]
+
+
+class ScramLogin:
+    def __init__(self, mechanism: ScramMechanism, user: str, password: str, environment: Environment) -> None:
+        self._mechanism = mechanism
+        self._user = user
+        self._password = password
+        self._environment = environment
+
+    async def log_in(self, ask: Ask) -> float | None:
+        what = f"SASL {self._mechanism.name} as {self._user!r}"
+        await _handshake(ask, self._mechanism.name)
+        conversation = scram_client(self._mechanism, self._user, self._password, new_nonce())
+        message: bytes | None = next(conversation)
+        lifetime_s = None
+        try:
+            while message is not None:
+                response, lifetime_s = await _send(ask, what, message)
+                message = await self._environment.offload(_Next(conversation, response))
+        except ServerRefusedError as error:
+            raise LoginFailedError(f"{what}: the other node cannot be trusted: {error}") from None
+        return lifetime_s
+
+
+class _Next:
+    """The next message of a conversation: the key of a password takes milliseconds, so it runs in a thread."""
+
+    def __init__(self, conversation: Generator[bytes, bytes, None], response: bytes) -> None:
+        self._conversation = conversation
+        self._response = response
+
+    def __call__(self) -> bytes | None:
+        try:
+            return self._conversation.send(self._response)
+        except StopIteration:
+            return None
+
+
+class OAuthBearerLogin:
+    """With a token in a file, which is read at each login, so that another process can renew it."""
+
+    def __init__(self, path: str, environment: Environment) -> None:
+        self._path = path
+        self._environment = environment
+
+    def _read(self) -> str:
+        with open(self._path, encoding="ascii") as file:
+            return file.read(_LONGEST_TOKEN).strip()
+
+    async def log_in(self, ask: Ask) -> float | None:
+        try:
+            token = await self._environment.offload(self._read)
+        except (OSError, ValueError) as error:
+            raise LoginFailedError(f"SASL OAUTHBEARER: the token in {self._path} cannot be read: {error}") from None
+        await _handshake(ask, "OAUTHBEARER")
+        what = f"SASL OAUTHBEARER with the token in {self._path}"
+        response, lifetime_s = await _send(ask, what, oauthbearer_client(token))
+        if response:  # the status of a refused token; the second message ends the login
+            await _send(ask, what, b"\x01")
+            raise LoginFailedError(f"{what}: {response.decode(errors='replace')[:200]}")
+        return lifetime_s
