@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from millstream.node.server.auditing import Auditor, NoAuditor
 from millstream.node.server.channel import Login
 from millstream.node.server.network import Network
 
@@ -44,6 +45,8 @@ class Environment:
     """How this node authenticates to other brokers; None without SASL."""
     controller_login: Login | None = None
     """How this node authenticates to controllers; None without SASL."""
+    auditor: Auditor = field(default_factory=NoAuditor)
+    """Records who did what; the audit log of the node, if it is on."""
     opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_OPENING_AT_ONCE))
 
     async def open_in_turn(self, function: Callable[[], T]) -> T:

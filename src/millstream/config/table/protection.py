@@ -33,8 +33,8 @@ MILLSTREAM_AUDIT_QUEUE_EVENTS = integer(
 MILLSTREAM_AUDIT_FILE = string(
     "millstream.audit.file",
     "",
-    "A file to which audit events are also appended, one JSON document per line. Empty writes none. SIGHUP opens it"
-    " again. Millstream only.",
+    "A file to which audit events are also appended, one JSON document per line. Empty writes none. It is"
+    " opened for each write, so it can be moved at any time. Millstream only.",
 )
 MILLSTREAM_AUDIT_FILE_MAX_BYTES = integer(
     "millstream.audit.file.max.bytes",

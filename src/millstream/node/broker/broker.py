@@ -8,6 +8,7 @@ from millstream.config.table import network, node, sasl, share, transactions
 from millstream.formats.protocol import fetch as fetch_codec
 from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.records.opening import OpeningLimits
+from millstream.node.broker.audit_topic import AuditTopic
 from millstream.node.broker.cluster_apis import ClusterHandlers
 from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
 from millstream.node.cluster.controller_link import ControllerLink, Forwarding
@@ -101,6 +102,7 @@ class Broker:
         dead_letters = DeadLetters(view, internal_topics, internal_producer, environment)
         self.shared = SharePartitions(view, self.partitions, self.share_persister, dead_letters, environment)
         self.share_states = ShareGroupStates(self.share_persister, self.groups, self.shared.reset, environment)
+        self.audit_topic = AuditTopic(internal_topics, internal_producer, environment)
         self.hot_keys = HotKeys(view, self.partitions, internal_topics, internal_producer, environment)
         self.cleaner = LogCleaner(
             logs,
@@ -335,4 +337,5 @@ class Broker:
             fetch=self.fetch,
             locate=self.replicas.endpoints,
             stopwatch=self._environment.stopwatch,
+            auditor=self._environment.auditor,
         )

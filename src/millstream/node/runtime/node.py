@@ -34,6 +34,7 @@ from millstream.node.metadata.records import Endpoint, UserScramCredentialRecord
 from millstream.node.metrics.endpoints import NodeEndpoints
 from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
+from millstream.node.security.audit_log import AuditLog
 from millstream.node.security.credentials import Credentials
 from millstream.node.security.first_users import read_first_users
 from millstream.node.security.sasl_client import new_nonce
@@ -114,8 +115,10 @@ class Node:
         self, config: BrokerConfig, environment: Environment, disk: Disk, probe: ProcessProbe | None = None
     ) -> None:
         self.config = self._config = config
+        self.audit = AuditLog(self._present_config, environment)
         environment = replace(
             environment,
+            auditor=self.audit,
             broker_login=node_login(
                 config,
                 config.inter_broker_listener if config.is_broker else None,
@@ -176,6 +179,9 @@ class Node:
         if self.failure.done():
             raise ConfigError(self.failure.result())
         return starting.result()
+
+    def _present_config(self) -> BrokerConfig:
+        return self._config if self.broker is None else self.broker.view.config
 
     async def _start(self) -> str:
         config, environment = self._config, self._environment
@@ -251,6 +257,7 @@ class Node:
             kraft_version=lambda: quorum.kraft_version,
             has_lost_controller=lambda: contact.is_lost,
         )
+        self.audit.write_to(self.broker.audit_topic.write)
         lifecycle.initialized()
         await lifecycle.serving
         # Metadata responses list only unfenced brokers, and some clients never retry after an empty list.
@@ -471,6 +478,7 @@ class Node:
             self._link.close()
         if self.broker is not None:
             self.broker.close()
+        self.audit.close()
         if self.controller is not None:
             self.controller.close()
         if self.loader is not None:
