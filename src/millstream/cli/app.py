@@ -25,6 +25,7 @@ from millstream.cli.groups.commands import group_app, share_app
 from millstream.cli.log import commands as log
 from millstream.cli.options import AuthFile, Http, Insecure, Json, NoHttp, TlsCert, TlsKey
 from millstream.cli.pipeline import commands as pipeline
+from millstream.cli.security import commands as security
 from millstream.cli.serve import ServeOptions
 from millstream.cli.serve import run as run_serve
 from millstream.cli.terminal import CommandFailedError, complain, print_json
@@ -101,6 +102,7 @@ app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(table.app, name="table")
 app.add_typer(schema.app, name="schema")
+app.add_typer(security.app, name="security")
 app.command("gateway")(gateway.gateway)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)

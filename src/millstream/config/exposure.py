@@ -16,7 +16,7 @@ def check_exposure(config: BrokerConfig, *, insecure: bool) -> None:
     if insecure or config[protection.MILLSTREAM_ALLOW_INSECURE_LISTENERS]:
         return
     for listener in open_listeners(config):
-        everywhere = listener.host in ("", "0.0.0.0", "::")
+        everywhere = listener.host in ("", "0.0.0.0", "::")  # nosec B104: compared, not bound
         where = "listens on every network interface" if everywhere else "can be reached from other machines"
         how = "TLS without client certificates" if listener.security_protocol == "SSL" else "no authentication"
         local = Listener(listener.name, "127.0.0.1", listener.port)
