@@ -26,6 +26,7 @@ from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
 from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
 from millstream.node.consensus.quorum.opening import inspect_metadata, open_quorum
 from millstream.node.consensus.raft.voter_set import Endpoint as VoterEndpoint
+from millstream.node.controller.active_controller import changes_broker_settings, dynamic_config
 from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta
@@ -203,6 +204,7 @@ class Node:
             return f"{controller_end_points[0].host}:{controller_end_points[0].port}"
         local = self.controller.apis if self.controller is not None else None
         link = self._link = ControllerLink(quorum, local, loader, environment, client_id=f"broker-{config.node_id}")
+        link.check_settings = tls.check_settings
         leaders.subscribe(link.leader_changed)
         view = ClusterView(loader, config)
         contact = ControllerContact(
@@ -294,6 +296,8 @@ class Node:
         assert self._identity is not None and self.loader is not None and self.quorum is not None
         assert self._metadata_changed is not None
         self._metadata_changed.set()
+        if changes_broker_settings(delta) and self.tls is not None:
+            self.tls.settings_changed(dynamic_config(self._config, self.loader.image))
         cluster_id = self.loader.image.cluster_id
         if not cluster_id or cluster_id == self._identity.cluster_id:
             return
