@@ -1,7 +1,7 @@
 """Certificates for tests: an authority, and keys with certificates that it signs, as PEM and PKCS12 files.
 
-Keys are elliptic (P-256), which are made in a millisecond; `rsa=True` makes an RSA key. Certificates are valid for a
-day unless a test says otherwise. An authority is made once per process (`authority()`), or per test where it matters.
+Keys are elliptic (P-256), which are made in a millisecond; `rsa=True` makes an RSA key. Certificates are valid for
+a year unless a test says otherwise. An authority is made once per process (`authority()`), or where a test needs it.
 """
 
 import datetime
@@ -147,7 +147,7 @@ class Authority:
             .public_key(self._key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _CLOCK_SKEW)
-            .not_valid_after(now + 10 * _DAY)
+            .not_valid_after(now + 3650 * _DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=True), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
@@ -163,7 +163,7 @@ class Authority:
         subject: x509.Name | str,
         *,
         hosts: Sequence[str] = (),
-        valid_for: datetime.timedelta = _DAY,
+        valid_for: datetime.timedelta = 365 * _DAY,
         rsa: bool = False,
     ) -> Identity:
         """A new key and its certificate. A text as the subject is its common name, with organization `Millstream`."""

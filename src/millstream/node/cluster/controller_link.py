@@ -68,6 +68,8 @@ class ControllerLink:
         self._environment = environment
         self._client_id = client_id
         self._peer = Peer(host="local", port=0, listener="local")
+        self.check_settings: Callable[[Message], Awaitable[None]] = _accept
+        """Checks a change of settings on this node before it is forwarded. KafkaError refuses it."""
         self._channel: Channel | None = None
         self._moved: asyncio.Future[None] | None = None
         self._seen: asyncio.Future[None] | None = None
@@ -246,7 +248,7 @@ class ControllerLink:
             environment = self._environment
             channel = Channel(
                 *address,
-                environment.network,
+                environment.controller_network,
                 environment.loop,
                 client_id=self._client_id,
                 login=environment.controller_login,
@@ -273,6 +275,10 @@ async def _unless_moved(moved: "asyncio.Future[None]", response: Awaitable[T], g
         pending.cancel()
 
 
+async def _accept(request: Message) -> None:
+    """The check of a node without any."""
+
+
 def _address_bytes(host: str) -> bytes:
     parts = host.split(".")
     if len(parts) == 4 and all(part.isdigit() and int(part) < 256 for part in parts):
@@ -294,6 +300,8 @@ class Forwarding:
     def _forwarded(self, name: str) -> Api:
         async def forward(request: Message, context: Context) -> Response:
             try:
+                if name == "incremental_alter_configs":
+                    await self._link.check_settings(request)
                 return await self._link.forward(name, request, context, timeout_s=_timeout_s(request))
             except KafkaError as error:
                 return error_response(name, request, error)

@@ -27,6 +27,7 @@ from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
 from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
 from millstream.node.consensus.quorum.opening import inspect_metadata, open_quorum
 from millstream.node.consensus.raft.voter_set import Endpoint as VoterEndpoint
+from millstream.node.controller.active_controller import changes_broker_settings, dynamic_config
 from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
@@ -34,6 +35,7 @@ from millstream.node.metadata.records import Endpoint, UserScramCredentialRecord
 from millstream.node.metrics.endpoints import NodeEndpoints
 from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
+from millstream.node.runtime.node_tls import NodeTls
 from millstream.node.security.audit_log import AuditLog
 from millstream.node.security.credentials import Credentials
 from millstream.node.security.first_users import read_first_users
@@ -53,6 +55,7 @@ def bind(
     config: BrokerConfig,
     environment: Environment,
     http: HttpService,
+    tls: NodeTls,
 ) -> dict[str, int]:
     """Binds the listeners and adds them to `into`, without accepting connections yet. Returns their ports by name.
 
@@ -60,10 +63,15 @@ def bind(
     """
     ports: dict[str, int] = {}
     for each in wanted:
-        if each.security_protocol not in ("PLAINTEXT", "SASL_PLAINTEXT"):
-            raise ConfigError(f"{each}: {each.security_protocol} is not supported yet", name="listeners")
-        stopwatch = environment.stopwatch
-        listener = Listener(each.name, _limits(config), environment.network, environment.loop, stopwatch)
+        listener = Listener(
+            each.name,
+            _limits(config),
+            environment.network,
+            environment.loop,
+            environment.stopwatch,
+            security_protocol=each.security_protocol,
+            tls=tls.of_listener(each.name),
+        )
         try:
             _, ports[each.name] = listener.bind(each.host, each.port)
         except OSError as error:
@@ -138,6 +146,7 @@ class Node:
         )
         self._endpoints = NodeEndpoints(self)
         self._held = HeldRequests()
+        self.tls: NodeTls | None = None
         self._loop = environment.loop
         self._disk = disk
         self._root = os.path.abspath(config.data_dir)
@@ -184,7 +193,9 @@ class Node:
         return self._config if self.broker is None else self.broker.view.config
 
     async def _start(self) -> str:
-        config, environment = self._config, self._environment
+        config = self._config
+        tls = self.tls = NodeTls(config, self._environment)
+        environment = self.environment = self._environment = tls.secured()
         self._metadata_changed = asyncio.Event()
         logs, identity = self._open_directory()
         self._first_users = read_first_users(self._root)
@@ -192,6 +203,7 @@ class Node:
         controller_end_points = self._bind(config.controller_listeners, self._controller_listeners)
         self.sasl.start()
         _serve(self._listeners, self._held)  # from here on the node responds to probes
+        tls.start()
         quorum = self.quorum = open_quorum(
             config,
             logs,
@@ -226,6 +238,7 @@ class Node:
             return f"{controller_end_points[0].host}:{controller_end_points[0].port}"
         local = self.controller.apis if self.controller is not None else None
         link = self._link = ControllerLink(quorum, local, loader, environment, client_id=f"broker-{config.node_id}")
+        link.check_settings = tls.check_settings
         leaders.subscribe(link.leader_changed)
         view = ClusterView(loader, config)
         contact = ControllerContact(
@@ -297,7 +310,8 @@ class Node:
     def _bind(self, wanted: Iterable[ListenerConfig], into: list[Listener]) -> tuple[Endpoint, ...]:
         """Binds listeners without serving them yet, so that their addresses are known for the registration."""
         config = self._config
-        ports = bind(wanted, into, config, self._environment, self._endpoints)
+        assert self.tls is not None
+        ports = bind(wanted, into, config, self._environment, self._endpoints, self.tls)
         for listener in into:
             if config.listener(listener.name).uses_sasl:
                 listener.authenticate = self.sasl.authentication(config.listener(listener.name))
@@ -327,6 +341,8 @@ class Node:
         assert self._identity is not None and self.loader is not None and self.quorum is not None
         assert self._metadata_changed is not None
         self._metadata_changed.set()
+        if changes_broker_settings(delta) and self.tls is not None:
+            self.tls.settings_changed(dynamic_config(self._config, self.loader.image))
         cluster_id = self.loader.image.cluster_id
         if not cluster_id or cluster_id == self._identity.cluster_id:
             return
@@ -468,6 +484,8 @@ class Node:
         if self._giving_up is not None:
             self._giving_up.cancel()
         self._endpoints.close()
+        if self.tls is not None:
+            self.tls.close()
         for listener in self.listeners:
             listener.close()
         broker_epoch = -1
