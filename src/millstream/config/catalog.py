@@ -5,6 +5,7 @@ from typing import Any
 from millstream.common.close_match import did_you_mean
 from millstream.config.setting import Setting
 from millstream.config.table import (
+    authorization,
     cluster,
     groups,
     inert,
@@ -30,6 +31,7 @@ FAMILIES: dict[str, tuple[Setting[Any], ...]] = {
     "Share groups": share.SETTINGS,
     "Groups and committed offsets": groups.SETTINGS,
     "Transactions": transactions.SETTINGS,
+    "Authorization": authorization.SETTINGS,
 }
 """The broker settings with an effect, by the headings of the settings page."""
 

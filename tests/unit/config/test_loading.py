@@ -163,7 +163,7 @@ def test_settings_of_one_listener_or_plugin_are_known(tmp_path: Path) -> None:
         ("controller.quorum.voters=a:1", "must be id@host:port"),
         ("controller.quorum.bootstrap.servers=a:1,b:1", "controller.listener.names is missing"),
         ("log.dirs=/a\nmetadata.log.dir=/b", "FILE:2: metadata.log.dir=/b is not supported: remove it"),
-        ("authorizer.class.name=org.example.Guard", "authentication and authorization are not supported"),
+        ("authorizer.class.name=org.example.Guard", "other Java classes cannot be loaded"),
         ("create.topic.policy.class.name=org.example.Policy", "Java classes cannot be loaded"),
         ("remote.log.storage.system.enable=true", "tiered storage is not supported"),
         ("log.preallocate=true", "segments are not preallocated"),

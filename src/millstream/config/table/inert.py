@@ -167,10 +167,6 @@ _GROUPS = {
         sasl.oauthbearer.jwt.retriever.class class - medium
         sasl.oauthbearer.scope string - medium
     """,
-    "there are no ACLs": """
-        super.users string "" low
-        allow.everyone.if.no.acl.found boolean false low
-    """,
     "a failed disk is detected by the first operation that fails": """
         log.dir.failure.timeout.ms long 30000 low 1..
     """,

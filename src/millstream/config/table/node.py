@@ -115,13 +115,6 @@ METADATA_LOG_DIR = optional_string(
     importance=Importance.HIGH,
 )
 
-AUTHORIZER_CLASS_NAME = string(
-    "authorizer.class.name",
-    "",
-    "The class that authorizes requests.",
-    importance=Importance.LOW,
-    only_default=_TRUST,
-)
 PRINCIPAL_BUILDER_CLASS = optional_class(
     "principal.builder.class",
     "The Java class that derives a client's principal from its connection.",

@@ -3,7 +3,9 @@
 Only names and numbers are here. What an ACL allows is decided in `node/security/core/`.
 """
 
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -77,3 +79,48 @@ class AclPermission(IntEnum):
     ANY = 1
     DENY = 2
     ALLOW = 3
+
+
+OPERATIONS: Mapping[AclResourceType, tuple[AclOperation, ...]] = MappingProxyType(
+    {
+        AclResourceType.TOPIC: (
+            AclOperation.READ,
+            AclOperation.WRITE,
+            AclOperation.CREATE,
+            AclOperation.DESCRIBE,
+            AclOperation.DELETE,
+            AclOperation.ALTER,
+            AclOperation.DESCRIBE_CONFIGS,
+            AclOperation.ALTER_CONFIGS,
+        ),
+        AclResourceType.GROUP: (
+            AclOperation.READ,
+            AclOperation.DESCRIBE,
+            AclOperation.DELETE,
+            AclOperation.DESCRIBE_CONFIGS,
+            AclOperation.ALTER_CONFIGS,
+        ),
+        AclResourceType.CLUSTER: (
+            AclOperation.CREATE,
+            AclOperation.CLUSTER_ACTION,
+            AclOperation.DESCRIBE_CONFIGS,
+            AclOperation.ALTER_CONFIGS,
+            AclOperation.IDEMPOTENT_WRITE,
+            AclOperation.ALTER,
+            AclOperation.DESCRIBE,
+        ),
+        AclResourceType.TRANSACTIONAL_ID: (
+            AclOperation.DESCRIBE,
+            AclOperation.WRITE,
+            AclOperation.TWO_PHASE_COMMIT,
+        ),
+        AclResourceType.DELEGATION_TOKEN: (AclOperation.DESCRIBE,),
+        AclResourceType.USER: (AclOperation.CREATE_TOKENS, AclOperation.DESCRIBE_TOKENS),
+    }
+)
+"""The operations that each resource type has: Kafka's AclEntry. Other ones are refused when an ACL is created."""
+
+
+def mask_of(operations: Iterable[AclOperation]) -> int:
+    """The operations as bits, as in `authorized_operations`."""
+    return sum(1 << operation for operation in operations)

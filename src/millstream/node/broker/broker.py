@@ -10,10 +10,12 @@ from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.records.opening import OpeningLimits
 from millstream.node.broker.audit_topic import AuditTopic
 from millstream.node.broker.cluster_apis import ClusterHandlers
+from millstream.node.cluster.broker_proof import listener_rules
 from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
 from millstream.node.cluster.controller_link import ControllerLink, Forwarding
 from millstream.node.cluster.topic_creation import AutomaticTopicCreation, InternalTopics
 from millstream.node.consensus.quorum.metadata_log import METADATA_PARTITION
+from millstream.node.controller.acl_handlers import DescribeAclsHandlers
 from millstream.node.controller.cluster_handlers import features_for_api_versions
 from millstream.node.controller.config_handlers import DescribeConfigsHandlers
 from millstream.node.coordination.core.state_machine import KnownEpochs
@@ -37,9 +39,12 @@ from millstream.node.queues.handlers import ShareGroupHandlers, ShareStateHandle
 from millstream.node.queues.partitions import SharePartitions
 from millstream.node.queues.persister import ShareGroupStates, SharePersister
 from millstream.node.replicas.manager import ReplicaManager
+from millstream.node.security.api_checks import guarded
+from millstream.node.security.authorizer import StandardAuthorizer, or_none
+from millstream.node.security.data_rights import DataRights
+from millstream.node.security.guards import Checks
 from millstream.node.security.identity_apis import IdentityHandlers
 from millstream.node.security.sasl_server import sasl_apis
-from millstream.node.server.authorization import NoAuthorizer
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.request import Api, ApiVersions, Handler, api
 from millstream.node.storage.cleaner.log_cleaner import LogCleaner
@@ -72,9 +77,14 @@ class Broker:
         *,
         kraft_version: Callable[[], int],
         has_lost_controller: Callable[[], bool] = lambda: False,
+        authorizer: StandardAuthorizer | None = None,
     ) -> None:
         """`has_lost_controller` returns whether the controller cannot be reached, so that this node may be fenced."""
         self.view = view
+        self.authorizer = or_none(authorizer)
+        self._rights = DataRights(authorizer, lambda: view.image) if authorizer is not None else None
+        self._checks = Checks(authorizer, lambda: view.image) if authorizer is not None else None
+        self._rules = listener_rules(view.config, self.authorizer, lambda: view.image)
         self._kraft_version = kraft_version
         self.link = link
         self.logs = logs
@@ -219,7 +229,9 @@ class Broker:
             self.groups.ensure_topic,
             self.share_coordinator.ensure_topic,
             self.transactions.ensure_topic,
+            self.authorizer,
         )
+        acls = DescribeAclsHandlers(lambda: view.image, is_enabled=self.authorizer.is_enabled)
         transactional_offsets = TransactionalOffsets(
             self.groups,
             self.verification,
@@ -245,9 +257,10 @@ class Broker:
             self.replicas.endpoints,
             session_slots=view.config[share.GROUP_SHARE_MAX_SHARE_SESSIONS],
             max_bytes=view.config[network.FETCH_MAX_BYTES],
+            may_read=None if self._rights is None else self._rights.may_read,
         )
         identities = IdentityHandlers(
-            lambda: view.image, lambda: view.config[sasl.DELEGATION_TOKEN_SECRET_KEY], NoAuthorizer()
+            lambda: view.image, lambda: view.config[sasl.DELEGATION_TOKEN_SECRET_KEY], self.authorizer
         )
         handlers: dict[str, Handler] = {
             "describe_user_scram_credentials": identities.describe_user_scram_credentials,
@@ -275,6 +288,7 @@ class Broker:
             "write_txn_markers": TxnMarkerHandlers(self.marker_writer, known_epochs).write_txn_markers,
             "describe_producers": ProducerHandlers(partitions, self.replicas).describe_producers,
             "describe_configs": configs.describe_configs,
+            "describe_acls": acls.describe_acls,
             "describe_log_dirs": log_dirs.describe_log_dirs,
             "delete_groups": group_admin.delete_groups,
             "offset_delete": commits.offset_delete,
@@ -300,12 +314,12 @@ class Broker:
             Api(0, "produce", produce_codec.FIRST_VERSION, produce_codec.LAST_VERSION),
             Api(1, "fetch", fetch_codec.FIRST_VERSION, fetch_codec.LAST_VERSION),
         ]
-        apis += [api(name, handler) for name, handler in handlers.items()]
+        apis += guarded((api(name, handler) for name, handler in handlers.items()), self._checks)
         apis += Forwarding(self.link).table()
         apis += sasl_apis()
         versions = api("api_versions", lambda request, context: api_versions.handle(request, context))
         apis.append(versions)
-        api_versions = ApiVersions(apis, self._features)
+        api_versions = ApiVersions(apis, self._features, self._rules)
         return apis
 
     def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
@@ -338,4 +352,6 @@ class Broker:
             locate=self.replicas.endpoints,
             stopwatch=self._environment.stopwatch,
             auditor=self._environment.auditor,
+            authorization=self._rights,
+            rules=self._rules,
         )

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Any
 from uuid import UUID
 
+from millstream.formats.model.access_control import CLUSTER_NAME, AclOperation, AclResourceType
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, TopicId, TopicName
 from millstream.formats.protocol.schema import response_schema
@@ -25,6 +26,7 @@ from millstream.node.groups.coordinator import java_hash
 from millstream.node.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
 from millstream.node.metadata.records import NO_LEADER, Endpoint
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from millstream.node.server.authorization import NO_AUTHORIZER, Authorizer
 from millstream.node.server.long_requests import Turnstile
 from millstream.node.server.request import Context, Response
 from millstream.node.server.service import Refused
@@ -45,10 +47,9 @@ _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _FIRST_WITH_SHARE = 6
 _STATE_TOPICS = {_GROUP: GROUP_TOPIC, _TRANSACTION: TRANSACTION_STATE_TOPIC, _SHARE: SHARE_GROUP_STATE_TOPIC}
 """The topic with the state of each coordinator type."""
-# Bits of AclOperation: all operations, because there are no ACLs.
-_ALL_TOPIC_OPERATIONS = 0b110111111000  # read, write, create, delete, alter, describe, describe and alter configs
-_ALL_CLUSTER_OPERATIONS = 0b1111110100000
 _NOT_ASKED = -(1 << 31)
+_FIRST_WITHOUT_NAME = 12
+"""The first version in which the name of a topic may be null."""
 _BROKER_ENDPOINTS, _CONTROLLER_ENDPOINTS = 1, 2
 
 
@@ -64,8 +65,10 @@ class ClusterHandlers:
         ensure_group_topic: Callable[[], Awaitable[None]],
         ensure_share_topic: Callable[[], Awaitable[None]],
         ensure_transaction_topic: Callable[[], Awaitable[None]],
+        authorizer: Authorizer = NO_AUTHORIZER,
     ) -> None:
         """`create_topics` creates topics with default settings and returns the errors by name."""
+        self._authorizer = authorizer
         self._node_id = node_id
         self._image = image
         self._lost_brokers = lost_brokers
@@ -92,8 +95,10 @@ class ClusterHandlers:
         wanted = _once_each(request.topics) if request.topics or context.version > 0 else None
         if wanted is not None and request.allow_auto_topic_creation and self._may_create_topics():
             missing = [topic.name for topic in wanted if topic.name is not None and topic.name not in image.topics]
+            if missing and self._authorizer.is_enabled:
+                return self._metadata_if_allowed(request, context, wanted, missing)
             if missing:
-                return self._metadata_creating(request, context, wanted, missing)
+                return self._metadata_creating(request, context, wanted, missing, {})
         if wanted and len(image.brokers) > 1:
             return self._metadata_soon(request, context, wanted)
         return self._encoded(request, context, wanted, {})
@@ -105,11 +110,40 @@ class ClusterHandlers:
         await asyncio.sleep(_SOON_SECONDS)
         return await self._awaited(self._encoded(request, context, wanted, {}))
 
-    async def _metadata_creating(
+    def _metadata_if_allowed(
         self, request: MetadataRequest, context: Context, wanted: list[MetadataRequestTopics], missing: list[str]
+    ) -> "Response | Awaitable[Response]":
+        """Creates the topics that the client may describe and create. DESCRIBE comes first, as in Kafka."""
+        allows, peer = self._authorizer.allows, context.peer
+        described = [name for name in missing if self._may_describe(context, name)]
+        may_create_all = bool(described) and allows(peer, AclOperation.CREATE, AclResourceType.CLUSTER, CLUSTER_NAME)
+        created = [
+            name
+            for name in described
+            if may_create_all or allows(peer, AclOperation.CREATE, AclResourceType.TOPIC, name)
+        ]
+        refused = {
+            name: KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "the client may not create topics")
+            for name in described
+            if name not in created
+        }
+        if created:
+            return self._metadata_creating(request, context, wanted, created, refused)
+        return self._encoded(request, context, wanted, refused)
+
+    def _may_describe(self, context: Context, name: str) -> bool:
+        return self._authorizer.allows(context.peer, AclOperation.DESCRIBE, AclResourceType.TOPIC, name)
+
+    async def _metadata_creating(
+        self,
+        request: MetadataRequest,
+        context: Context,
+        wanted: list[MetadataRequestTopics],
+        missing: list[str],
+        failed: dict[str, KafkaError],
     ) -> Response:
         # Internal topics have their own settings, and are created when they are needed.
-        failed = await self._create_topics([name for name in missing if name not in INTERNAL_TOPICS])
+        failed = failed | await self._create_topics([name for name in missing if name not in INTERNAL_TOPICS])
         for key_type in (_GROUP, _TRANSACTION):
             name = _STATE_TOPICS[key_type]
             if name in missing:
@@ -139,7 +173,8 @@ class ClusterHandlers:
         names = None if wanted is None else tuple((topic.name, topic.topic_id) for topic in wanted)
         # A request for all topics, or for none, shows the cluster as it is.
         lost = self._lost_brokers.missing(), self._lost_brokers.departed() if wanted else frozenset[int]()
-        key = (context.version, context.peer.listener, operations, names, lost)
+        rights = self._authorizer.rights(context.peer)
+        key = (context.version, context.peer.listener, operations, names, lost, rights)
         encoded = self._kept.get(key)
         if encoded is not None and not failed:
             return encoded
@@ -188,16 +223,23 @@ class ClusterHandlers:
         lost: tuple[frozenset[int], frozenset[int]],
     ) -> _Making:
         """The fields of the response; yields after every _TOPICS_PER_TURN topics."""
-        topic_operations = _ALL_TOPIC_OPERATIONS if operations[0] else _NOT_ASKED
         missing, departed = lost
+        shows_operations = operations[0]
+        is_checked = self._authorizer.is_enabled
         reachable = _Reachable(image, context.peer.listener, missing, departed)
         topics: list[dict[str, Any]] = []
         rows: Iterable[TopicImage | MetadataRequestTopics] = image.topics.values() if wanted is None else wanted
         for number, row in enumerate(rows, 1):
             if isinstance(row, TopicImage):
-                topics.append(_topic(row, reachable, topic_operations))
+                if not is_checked or self._may_describe(context, row.name):
+                    may_do = self._topic_operations(context, row.name) if shows_operations else _NOT_ASKED
+                    topics.append(_topic(row, reachable, may_do))
+            elif is_checked and (refused := self._refused_topic(row, image, context)) is not None:
+                topics.append(refused)
             else:
-                topics.append(_wanted_topic(row, image, reachable, topic_operations, failed, context.version))
+                name = _name_of(row, image)
+                may_do = self._topic_operations(context, name) if shows_operations and name else _NOT_ASKED
+                topics.append(_wanted_topic(row, image, reachable, may_do, failed, context.version))
             if number % _TOPICS_PER_TURN == 0:
                 yield
         return {
@@ -208,8 +250,30 @@ class ClusterHandlers:
             "cluster_id": image.cluster_id,
             "controller_id": self._some_broker(reachable),
             "topics": topics,
-            "cluster_authorized_operations": _ALL_CLUSTER_OPERATIONS if operations[1] else _NOT_ASKED,
+            "cluster_authorized_operations": self._cluster_operations(context) if operations[1] else _NOT_ASKED,
         }
+
+    def _refused_topic(
+        self, row: MetadataRequestTopics, image: MetadataImage, context: Context
+    ) -> dict[str, Any] | None:
+        """The row of a topic that the client may not describe: no name for an id, no id for a name."""
+        name = _name_of(row, image)
+        if name is None or self._may_describe(context, name):
+            return None
+        by_id = row.name is None
+        return {
+            "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            "name": None if by_id and context.version >= _FIRST_WITHOUT_NAME else "" if by_id else name,
+            "topic_id": row.topic_id,
+            "is_internal": not by_id and name in INTERNAL_TOPICS,
+            "partitions": [],
+        }
+
+    def _topic_operations(self, context: Context, name: str) -> int:
+        return self._authorizer.operations(context.peer, AclResourceType.TOPIC, name)
+
+    def _cluster_operations(self, context: Context) -> int:
+        return self._authorizer.operations(context.peer, AclResourceType.CLUSTER, CLUSTER_NAME)
 
     def _some_broker(self, reachable: "_Reachable") -> int:
         """The controller id for clients: a broker, as in Kafka, because every broker forwards requests."""
@@ -253,7 +317,7 @@ class ClusterHandlers:
                 for broker, at in (shown if request.include_fenced_brokers else reachable.brokers)
             ],
             "cluster_authorized_operations": (
-                _ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
+                self._cluster_operations(context) if request.include_cluster_authorized_operations else _NOT_ASKED
             ),
         }
 
@@ -263,6 +327,13 @@ class ClusterHandlers:
         image = self._image()
         reachable = _Reachable(image, context.peer.listener)
         names = sorted({topic.name for topic in request.topics}) if request.topics else sorted(image.topics)
+        hidden: list[dict[str, Any]] = []
+        if self._authorizer.is_enabled:
+            allowed = [name for name in names if self._may_describe(context, name)]
+            if request.topics:
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                hidden = [{"error_code": code, "name": name} for name in names if name not in set(allowed)]
+            names = allowed
         first_partition = 0
         if request.cursor is not None:
             if request.cursor.partition_index < 0:
@@ -278,9 +349,9 @@ class ClusterHandlers:
                 topics.append({"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "name": name})
                 continue
             if left == 0:
-                return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": 0}}
+                return {"topics": topics + hidden, "next_cursor": {"topic_name": name, "partition_index": 0}}
             shown = topic.partitions[first_partition : first_partition + left]
-            described = _topic(topic, reachable, _ALL_TOPIC_OPERATIONS)
+            described = _topic(topic, reachable, self._topic_operations(context, name))
             described["partitions"] = [
                 {
                     **_partition(first_partition + at, state, reachable),
@@ -293,9 +364,9 @@ class ClusterHandlers:
             left -= len(shown)
             following = first_partition + len(shown)
             if following < len(topic.partitions):
-                return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": following}}
+                return {"topics": topics + hidden, "next_cursor": {"topic_name": name, "partition_index": following}}
             first_partition = 0
-        return {"topics": topics}
+        return {"topics": topics + hidden}
 
     # FindCoordinator
 
@@ -353,6 +424,14 @@ class ClusterHandlers:
         broker = image.brokers.get(BrokerId(leader))
         at = None if broker is None or broker.fenced else _endpoint(broker, listener)
         return None if broker is None or at is None else (broker, at)
+
+
+def _name_of(row: MetadataRequestTopics, image: MetadataImage) -> str | None:
+    """The name of a requested topic; None for an id that no topic has."""
+    if row.name is not None or row.topic_id == NO_TOPIC_ID:
+        return row.name
+    topic = image.topics_by_id.get(TopicId(row.topic_id))
+    return None if topic is None else topic.name
 
 
 def _all_at_once(making: _Making) -> dict[str, Any]:

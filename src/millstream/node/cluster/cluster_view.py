@@ -16,6 +16,7 @@ from typing import Any
 from millstream.config.broker_config import BrokerConfig
 from millstream.formats.model.identifiers import BrokerId
 from millstream.formats.protocol.schema import Message
+from millstream.node.cluster.broker_proof import broker_software
 from millstream.node.controller.active_controller import ImageSource, changes_broker_settings, dynamic_config
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
@@ -126,6 +127,7 @@ class BrokerChannels:
         self._image = image
         self._listener = listener
         self._environment = environment
+        self._node_id = node_id
         self._client_id = f"{BROKER_CLIENT_ID}{node_id}"
         self._channels: dict[int, Channel] = {}
 
@@ -154,6 +156,7 @@ class BrokerChannels:
                 client_id=self._client_id,
                 login=environment.broker_login,
             )
+            channel.software = lambda: broker_software(self._image(), self._node_id)
         return channel
 
     def _address(self, broker: BrokerRegistration) -> tuple[str, int]:

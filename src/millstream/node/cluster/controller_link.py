@@ -25,6 +25,7 @@ from millstream.node.metadata.records import MetadataRecord
 from millstream.node.metadata.topics import NewTopic, TopicCreation
 from millstream.node.server.channel import Channel
 from millstream.node.server.envelope import response_body
+from millstream.node.server.principal_codec import address_bytes, encode_principal
 from millstream.node.server.request import Api, Context, Response, api
 from millstream.node.server.service import Peer
 
@@ -67,7 +68,7 @@ class ControllerLink:
         self._source = source
         self._environment = environment
         self._client_id = client_id
-        self._peer = Peer(host="local", port=0, listener="local")
+        self._peer = Peer(host="local", port=0, listener="local", is_node=True)
         self.check_settings: Callable[[Message], Awaitable[None]] = _accept
         """Checks a change of settings on this node before it is forwarded. KafkaError refuses it."""
         self._channel: Channel | None = None
@@ -174,8 +175,8 @@ class ControllerLink:
         """The active controller's response to a client's request."""
         envelope = {
             "request_data": context.frame,
-            "request_principal": None,
-            "client_host_address": _address_bytes(context.peer.host),
+            "request_principal": encode_principal(context.peer),
+            "client_host_address": address_bytes(context.peer.host),
         }
 
         async def local(controller: LocalController) -> Response:
@@ -277,13 +278,6 @@ async def _unless_moved(moved: "asyncio.Future[None]", response: Awaitable[T], g
 
 async def _accept(request: Message) -> None:
     """The check of a node without any."""
-
-
-def _address_bytes(host: str) -> bytes:
-    parts = host.split(".")
-    if len(parts) == 4 and all(part.isdigit() and int(part) < 256 for part in parts):
-        return bytes(int(part) for part in parts)
-    return bytes(4)
 
 
 _SLACK_SECONDS = 0.5

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from millstream.formats.model.access_control import CLUSTER_NAME, AclResourceType
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId
 from millstream.formats.protocol.wire_types import (
@@ -23,12 +24,11 @@ from millstream.node.controller.active_controller import ActiveController, Image
 from millstream.node.metadata.brokers import allocate_producer_ids
 from millstream.node.metadata.features import SUPPORTED_FEATURES, FeatureUpdate, UpgradeType, update_features
 from millstream.node.metadata.image import MetadataImage
+from millstream.node.server.authorization import NO_AUTHORIZER, Authorizer
 from millstream.node.server.request import Context
 
 BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
 NOT_ASKED = -(1 << 31)
-ALL_CLUSTER_OPERATIONS = 0b1111110100000
-"""Bits of AclOperation: all operations, because there are no ACLs."""
 
 ControllerAddresses = Callable[[], Sequence[tuple[int, str, int]]]
 """Id, host and port of every voter whose address is known."""
@@ -37,7 +37,14 @@ ControllerAddresses = Callable[[], Sequence[tuple[int, str, int]]]
 class ControllerClusterHandlers:
     """Served by every node with the controller role, active or not: clients find the active controller by it."""
 
-    def __init__(self, source: ImageSource, leadership: Leadership, controllers: ControllerAddresses) -> None:
+    def __init__(
+        self,
+        source: ImageSource,
+        leadership: Leadership,
+        controllers: ControllerAddresses,
+        authorizer: Authorizer = NO_AUTHORIZER,
+    ) -> None:
+        self._authorizer = authorizer
         self._source = source
         self._leadership = leadership
         self._controllers = controllers
@@ -51,7 +58,9 @@ class ControllerClusterHandlers:
             "brokers": [],
             "controller_id": -1 if leader_id is None else leader_id,
             "cluster_authorized_operations": (
-                ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+                self._authorizer.operations(context.peer, AclResourceType.CLUSTER, CLUSTER_NAME)
+                if request.include_cluster_authorized_operations
+                else NOT_ASKED
             ),
         }
         if request.endpoint_type == CONTROLLER_ENDPOINTS:

@@ -14,8 +14,11 @@ from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.formats.protocol.wire_types import EnvelopeRequest, EnvelopeResponse
 from millstream.node.controller.active_controller import ActiveController
+from millstream.node.security.api_checks import guard_handler, guarded
+from millstream.node.security.guards import Checks
 from millstream.node.server.envelope import read_body, read_head, write_response
 from millstream.node.server.long_requests import Turnstile, respond
+from millstream.node.server.principal_codec import address_text, decode_principal
 from millstream.node.server.request import Api, Context, Handler, Response, api
 from millstream.node.server.service import Peer
 
@@ -113,6 +116,8 @@ FORWARDED_APIS = (
     "describe_quorum",
     "add_raft_voter",
     "remove_raft_voter",
+    "create_acls",
+    "delete_acls",
     "alter_user_scram_credentials",
     "create_delegation_token",
     "renew_delegation_token",
@@ -123,13 +128,22 @@ FORWARDED_APIS = (
 
 class ControllerApis:
     def __init__(
-        self, controller: ActiveController, handlers: Mapping[str, Handler], others: Sequence[Api] = ()
+        self,
+        controller: ActiveController,
+        handlers: Mapping[str, Handler],
+        others: Sequence[Api] = (),
+        checks: Checks | None = None,
     ) -> None:
-        """`others` are the APIs of the quorum, which the same listener serves."""
+        """`others` are the APIs of the quorum, which the same listener serves. `checks` are those of the authorizer."""
         self._controller = controller
+        self._checks = checks
         self._turnstile = Turnstile()
-        self._own = dict(handlers)
-        self._others = tuple(others)
+        self._own = (
+            dict(handlers)
+            if checks is None
+            else {name: guard_handler(name, handler, checks) for name, handler in handlers.items()}
+        )
+        self._others = tuple(guarded(others, checks))
         self._handlers = self._own | {each.name: each.handler for each in others if each.handler is not None}
         self._forwarded = {request_schema(name).api_key: name for name in FORWARDED_APIS if name in self._handlers}
 
@@ -148,7 +162,7 @@ class ControllerApis:
     def table(self) -> list[Api]:
         """The APIs of the controller's listener."""
         own = [api(name, self._refusing(name)) for name in self._own]
-        return [*own, *self._others, api("envelope", self.envelope)]
+        return [*own, *self._others, *guarded([api("envelope", self.envelope)], self._checks)]
 
     def _refusing(self, name: str) -> Handler:
         async def response(request: Message, context: Context) -> Response:
@@ -174,20 +188,23 @@ class ControllerApis:
             inner = await read_body(name, request.request_data, head, self._turnstile)
         except MalformedMessage:
             return {"error_code": ErrorCode.INVALID_REQUEST}
-        peer = Peer(host=_host(request.client_host_address), port=0, listener=context.peer.listener)
         try:
-            response = await self.call(name, inner, Context(head.version, head.client_id, peer))
+            peer = self._client(request, context.peer.listener)
+        except ValueError:
+            return {"error_code": ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE}
+        try:
+            response = await self.call(name, inner, Context(head.version, head.client_id, peer, is_forwarded=True))
         except KafkaError as error:
             if error.code == ErrorCode.NOT_CONTROLLER:
                 return {"error_code": ErrorCode.NOT_CONTROLLER}
             response = error_response(name, inner, error)
         return {"response_data": await write_response(name, response, head, self._turnstile)}
 
-
-def _host(address: bytes) -> str:
-    """The text form of an IP address of four or sixteen bytes."""
-    if len(address) == 4:
-        return ".".join(str(byte) for byte in address)
-    if len(address) == 16:
-        return ":".join(address[at : at + 2].hex() for at in range(0, 16, 2))
-    return "unknown"
+    def _client(self, request: EnvelopeRequest, listener: str) -> Peer:
+        """The client of a forwarded request. ValueError if its principal cannot be read, or is needed and missing."""
+        peer = Peer(host=address_text(request.client_host_address), port=0, listener=listener)
+        if request.request_principal:
+            peer.principal, peer.token_authenticated, peer.groups = decode_principal(request.request_principal)
+        elif self._checks is not None:
+            raise ValueError("an Envelope without a principal")
+        return peer

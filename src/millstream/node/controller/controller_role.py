@@ -15,6 +15,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.consensus.quorum.handlers import QuorumHandlers
 from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
 from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
+from millstream.node.controller.acl_handlers import AclHandlers, DescribeAclsHandlers
 from millstream.node.controller.active_controller import ActiveController, Decide, ImageSource
 from millstream.node.controller.cluster_handlers import (
     ControllerClusterHandlers,
@@ -33,7 +34,9 @@ from millstream.node.metadata.features import missing_features
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
 from millstream.node.metadata.reassignment import ReassignmentResult, grow_internal_topics
 from millstream.node.metadata.records import Decision, MetadataRecord
+from millstream.node.security.guards import Checks
 from millstream.node.security.sasl_server import sasl_apis
+from millstream.node.server.authorization import NO_AUTHORIZER, Authorizer
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.request import ApiVersions, Handler, api
 
@@ -143,9 +146,11 @@ class ControllerRole:
         environment: Environment,
         *,
         new_cluster_id: Callable[[], str],
+        authorizer: Authorizer = NO_AUTHORIZER,
         first_records: Sequence[MetadataRecord] = (),
     ) -> None:
         """`first_records` follow the bootstrap records of an empty log: the first users."""
+        self._authorizer = authorizer
         self._quorum = quorum
         self._loader = loader
         self.active = ActiveController(
@@ -155,7 +160,8 @@ class ControllerRole:
         self._upkeep = Upkeep(self.active, loader, environment)
         self._tokens = DelegationTokenHandlers(self.active, environment)
         quorum.subscribe(self.active)
-        self.apis = ControllerApis(self.active, self._handlers(), QuorumHandlers(quorum).apis())
+        checks = Checks(authorizer, lambda: loader.image) if authorizer.is_enabled else None
+        self.apis = ControllerApis(self.active, self._handlers(), QuorumHandlers(quorum).apis(), checks)
         table = self.apis.table()
         table += sasl_apis()
         table.append(api("api_versions", lambda request, context: versions.handle(request, context)))
@@ -176,7 +182,9 @@ class ControllerRole:
         partitions = PartitionHandlers(self.active)
         reassignments = ReassignmentHandlers(self.active)
         described = DescribeConfigsHandlers(_Settings(self._loader, self.active))
-        cluster = ControllerClusterHandlers(self._loader, self._quorum, self._controllers)
+        cluster = ControllerClusterHandlers(self._loader, self._quorum, self._controllers, self._authorizer)
+        acls = AclHandlers(self.active, is_enabled=self._authorizer.is_enabled)
+        described_acls = DescribeAclsHandlers(lambda: self._loader.image, is_enabled=self._authorizer.is_enabled)
         return {
             "create_topics": topics.create_topics,
             "delete_topics": topics.delete_topics,
@@ -194,6 +202,9 @@ class ControllerRole:
             "broker_heartbeat": self._heartbeats.broker_heartbeat,
             "unregister_broker": self._heartbeats.unregister_broker,
             "list_config_resources": described.list_config_resources,
+            "describe_acls": described_acls.describe_acls,
+            "create_acls": acls.create_acls,
+            "delete_acls": acls.delete_acls,
             "alter_user_scram_credentials": ScramUserHandlers(self.active).alter_user_scram_credentials,
             "create_delegation_token": self._tokens.create_delegation_token,
             "renew_delegation_token": self._tokens.renew_delegation_token,

@@ -20,6 +20,7 @@ from millstream.node.replicas.local_partition import ReplicaWaiter, Waiter, Wait
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.replicas.unreadable_batches import RepeatedReads
+from millstream.node.server.request import Refusals
 from millstream.node.storage.log.log_reader import Slice
 
 OPENED_PER_TURN = 8
@@ -52,8 +53,11 @@ class FetchHandler:
         self.waiting = self.waiting_followers = 0
         """Number of waiting fetches."""
 
-    def fetch(self, request: FetchRequest, version: int, deliver: Deliver) -> "FetchWait | None":
-        """Responds through `deliver`, now or later; returns the waiting fetch, so that it can be cancelled."""
+    def fetch(
+        self, request: FetchRequest, version: int, deliver: Deliver, refusals: Refusals | None = None
+    ) -> "FetchWait | None":
+        """Responds through `deliver`, now or later; returns the waiting fetch, so that it can be cancelled. `refusals`
+        has the topics that the client may not read; they are also refused in a session that had them before."""
         try:
             self._check_cluster(request)
             self._check_replica(request)
@@ -61,7 +65,7 @@ class FetchHandler:
         except KafkaError as error:
             deliver([], error.code, 0)
             return None
-        operation = FetchWait(self, request, version, session, deliver)
+        operation = FetchWait(self, request, version, session, deliver, refusals)
         operation.start()
         return operation
 
@@ -88,6 +92,7 @@ class FetchWait:
         "_followed",
         "_grown",
         "_handler",
+        "_refusals",
         "_request",
         "_session",
         "_state",
@@ -104,8 +109,10 @@ class FetchWait:
         version: int,
         session: FetchSession | None,
         deliver: Deliver,
+        refusals: Refusals | None = None,
     ) -> None:
         self._handler = handler
+        self._refusals = refusals
         self._request = request
         self._version = version
         self._session = session
@@ -196,7 +203,9 @@ class FetchWait:
             wanted = self._not_level(self._followed)
         else:
             wanted = self._of_session(self._followed, self._followed.moved)
-        return self._handler.reader.read(wanted, self._request, self._version, is_arrival=is_arrival)
+        return self._handler.reader.read(
+            wanted, self._request, self._version, is_arrival=is_arrival, refusals=self._refusals
+        )
 
     def _not_level(self, session: FetchSession) -> list[tuple[Key, FetchPartition]]:
         """The partitions of a follower's session that have news, or whose state has to be updated."""
@@ -306,7 +315,9 @@ class FetchWait:
             found = self._read()
         else:
             wanted = self._of_session(followed, self._grown)
-            found = self._handler.reader.read(wanted, self._request, self._version, is_arrival=False)
+            found = self._handler.reader.read(
+                wanted, self._request, self._version, is_arrival=False, refusals=self._refusals
+            )
         self._grown.clear()
         if self._is_enough(found):
             self._respond(found)

@@ -16,6 +16,7 @@ from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.replicas.throttle import ReplicaThrottle
 from millstream.node.replicas.unreadable_batches import RepeatedReads, UnreadableBatchError
+from millstream.node.server.request import Refusals
 from millstream.node.storage.log.log_reader import Slice, aborted_among
 from millstream.node.storage.log.partition_log import PartitionLog
 
@@ -77,11 +78,18 @@ class FetchReader:
         """Number of failed reads by error code."""
 
     def read(
-        self, wanted: Iterable[tuple[Key, FetchPartition]], request: FetchRequest, version: int, *, is_arrival: bool
+        self,
+        wanted: Iterable[tuple[Key, FetchPartition]],
+        request: FetchRequest,
+        version: int,
+        *,
+        is_arrival: bool,
+        refusals: Refusals | None = None,
     ) -> ReadResult:
         """Reads each partition once, within the request's limits.
 
         At the first read, `is_arrival`, the fetch offset of a follower is stored: it has everything before it.
+        `refusals` has the topics that the client may not read.
         """
         result = ReadResult()
         left = min(request.max_bytes, self._max_bytes)
@@ -89,6 +97,9 @@ class FetchReader:
         topics = self.partitions.by_id if by_id else self.partitions.by_name
         is_replica = request.replica_id >= 0
         for key, fetch in wanted:
+            if refusals is not None and (code := refusals[key[0]]):
+                result.refused(key, PartitionResult(fetch.partition, code))
+                continue
             topic = topics.get(key[0])
             partition = topic.get(fetch.partition) if topic is not None else None
             if partition is None:

@@ -162,7 +162,10 @@ class ShareFetchHandlers:
         *,
         session_slots: int,
         max_bytes: int,
+        may_read: Callable[[Peer, UUID], bool] | None = None,
     ) -> None:
+        """`may_read` returns whether a client may read a topic; None if there is no authorizer."""
+        self._may_read = may_read
         self._shared = shared
         self._environment = environment
         self._node_id = node_id
@@ -225,6 +228,7 @@ class ShareFetchHandlers:
         known: list[PartitionId] = []
         for at, _ in _partitions(request):
             try:
+                self._check_may_read(context.peer, at)
                 self._shared.find(ShareKey(request.group_id, *at))
                 known.append(at)
                 if (
@@ -252,6 +256,7 @@ class ShareFetchHandlers:
         served: list[PartitionId] = []
         for at in list(session.partitions):
             try:
+                self._check_may_read(session.peer, at)
                 leader = await self._shared.get(ShareKey(session.group_id, *at))
                 visited.append(leader)
                 if left_records <= 0 or (left_bytes <= 0 and served):
@@ -280,6 +285,10 @@ class ShareFetchHandlers:
     def loaded(self, session: ShareSession) -> list[SharePartitionLeader]:
         found = (self._shared.loaded(ShareKey(session.group_id, *at)) for at in session.partitions)
         return [leader for leader in found if leader is not None]
+
+    def _check_may_read(self, peer: Peer, at: PartitionId) -> None:
+        if self._may_read is not None and not self._may_read(peer, at[0]):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
 
     # ShareAcknowledge
 
@@ -325,6 +334,7 @@ class ShareFetchHandlers:
             if not partition.acknowledgement_batches:
                 continue
             try:
+                self._check_may_read(session.peer, at)
                 ranges = acknowledged_ranges(partition.acknowledgement_batches, request.is_renew_ack)
                 if not may_renew and any(kind == Acknowledgement.RENEW for _, _, kind in ranges):
                     raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "renewals are disabled for this group")

@@ -37,6 +37,7 @@ from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
 from millstream.node.runtime.node_tls import NodeTls
 from millstream.node.security.audit_log import AuditLog
+from millstream.node.security.authorizer import StandardAuthorizer, open_authorizer, or_none
 from millstream.node.security.credentials import Credentials
 from millstream.node.security.first_users import read_first_users
 from millstream.node.security.sasl_client import new_nonce
@@ -220,6 +221,7 @@ class Node:
             max_bytes_between_snapshots=config[cluster.METADATA_LOG_MAX_RECORD_BYTES_BETWEEN_SNAPSHOTS],
             max_snapshot_interval_ms=config[cluster.METADATA_LOG_MAX_SNAPSHOT_INTERVAL_MS],
         )
+        authorizer = self._open_authorizer(loader)
         loader.subscribe(self._on_metadata_change)
         if config.is_controller:
             self.controller = ControllerRole(
@@ -228,6 +230,7 @@ class Node:
                 loader,
                 environment,
                 new_cluster_id=self._new_cluster_id,
+                authorizer=or_none(authorizer),
                 first_records=self._first_users,
             )
         leaders = LeaderListener()
@@ -269,6 +272,7 @@ class Node:
             environment,
             kraft_version=lambda: quorum.kraft_version,
             has_lost_controller=lambda: contact.is_lost,
+            authorizer=authorizer,
         )
         self.audit.write_to(self.broker.audit_topic.write)
         lifecycle.initialized()
@@ -281,6 +285,14 @@ class Node:
         self._held.give_to(self.broker.dispatcher)
         self._schedule_maintenance()
         return f"{end_points[0].host}:{end_points[0].port}"
+
+    def _open_authorizer(self, loader: MetadataLoader) -> StandardAuthorizer | None:
+        """The authorizer, which follows the ACLs of the metadata before anything else does."""
+        authorizer = open_authorizer(self._config)
+        if authorizer is not None:
+            authorizer.use(loader.image)
+            loader.subscribe(lambda delta: authorizer.follow(delta, loader.image))
+        return authorizer
 
     def _open_directory(self) -> tuple[LogDirectory, Identity]:
         config = self._config

@@ -3,9 +3,10 @@
 Handlers call it with names as the request has them. The ACLs and their rules are in `node/security/`.
 """
 
+from collections.abc import Hashable
 from typing import Protocol
 
-from millstream.formats.model.access_control import AclOperation, AclResourceType
+from millstream.formats.model.access_control import OPERATIONS, AclOperation, AclResourceType, mask_of
 from millstream.node.server.service import Peer
 
 
@@ -17,6 +18,18 @@ class Authorizer(Protocol):
 
     def allows(self, peer: Peer, operation: AclOperation, resource: AclResourceType, name: str) -> bool: ...
 
+    def allows_some(self, peer: Peer, operation: AclOperation, resource: AclResourceType) -> bool:
+        """Whether the client may do this with at least one resource of the type."""
+        ...
+
+    def operations(self, peer: Peer, resource: AclResourceType, name: str) -> int:
+        """What the client may do with a resource: the bits of `authorized_operations`."""
+        ...
+
+    def rights(self, peer: Peer) -> Hashable:
+        """An object that is the same for clients with the same rights, until the ACLs change. For caches."""
+        ...
+
 
 class NoAuthorizer:
     """Allows everything, as Kafka does without `authorizer.class.name`."""
@@ -25,3 +38,16 @@ class NoAuthorizer:
 
     def allows(self, peer: Peer, operation: AclOperation, resource: AclResourceType, name: str) -> bool:
         return True
+
+    def allows_some(self, peer: Peer, operation: AclOperation, resource: AclResourceType) -> bool:
+        return True
+
+    def operations(self, peer: Peer, resource: AclResourceType, name: str) -> int:
+        return _ALL[resource]
+
+    def rights(self, peer: Peer) -> Hashable:
+        return None
+
+
+_ALL = {resource: mask_of(operations) for resource, operations in OPERATIONS.items()}
+NO_AUTHORIZER = NoAuthorizer()

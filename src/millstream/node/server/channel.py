@@ -63,6 +63,8 @@ class Channel:
         self._closed = False
         self.on_lost: Callable[[], None] = lambda: None
         """Called when an established connection ends, except by `close`."""
+        self.software: Callable[[], tuple[str, str]] = lambda: ("millstream", "node")
+        """Name and version of this node's software, in the first request of each connection."""
 
     async def request(
         self, api: str, fields: Mapping[str, Any], *, timeout_s: float, version: int | None = None
@@ -170,7 +172,8 @@ class Channel:
         try:
             schema = request_schema("api_versions")
             body = bytearray()
-            schema.write(body, {"client_software_name": "millstream", "client_software_version": "node"}, 3)
+            name, software_version = self.software()
+            schema.write(body, {"client_software_name": name, "client_software_version": software_version}, 3)
             frame = await link.request(_API_VERSIONS_KEY, 3, True, self._client_id, body)
             cursor = Cursor(frame)
             cursor.position += 4  # the response header of ApiVersions never has tagged fields

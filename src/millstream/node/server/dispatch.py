@@ -20,13 +20,15 @@ from millstream.formats.protocol.steps import is_long, read_in_steps, write_in_s
 from millstream.node.server.auditing import ADMINISTRATION, Auditor, NoAuditor
 from millstream.node.server.long_requests import LONG_TURN_SECONDS, Turnstile, TurnWatch, is_split, most_items, respond
 from millstream.node.server.request import (
-    BROKER_CLIENT_ID,
     Api,
     Context,
+    DataAuthorization,
     FetchService,
     FetchTopics,
+    ListenerRules,
     ProduceResults,
     ProduceService,
+    Refusals,
     Response,
     TurnTaker,
 )
@@ -42,7 +44,6 @@ _REQUEST_HEAD = struct.Struct(">hhih")
 _RESPONSE_HEAD = struct.Struct(">ii")
 _SIZE = struct.Struct(">i")
 _KEY = struct.Struct(">h")
-_BROKER_CLIENT_ID = BROKER_CLIENT_ID.encode()
 _log = logging.getLogger("millstream.broker")
 
 
@@ -59,6 +60,8 @@ class Dispatcher:
         locate: Locate | None = None,
         stopwatch: Callable[[], float] | None = None,
         auditor: Auditor | None = None,
+        authorization: DataAuthorization | None = None,
+        rules: ListenerRules = ListenerRules(),
     ) -> None:
         """`locate` finds the endpoints of leaders, for clients that sent to another node. `stopwatch` measures the
         duration of requests, in seconds; the default is the loop's time."""
@@ -67,6 +70,8 @@ class Dispatcher:
         self._fetch = fetch
         self._locate = locate
         self._auditor = auditor or NoAuditor()
+        self._authorization = authorization
+        self._rules = rules
         self._loop = loop
         self._tasks: set[asyncio.Future[Parts]] = set()
         self._now = stopwatch or loop.time
@@ -127,7 +132,7 @@ class Dispatcher:
         if position > end:
             raise Refused("client id runs past the end of the request")
         if key == PRODUCE_KEY and version >= produce_codec.FIRST_VERSION and self._produce is not None:
-            by_broker = length > 0 and buffer.startswith(_BROKER_CLIENT_ID, position - length, position)
+            by_broker = peer.broker_claim != "" and self._rules.is_broker(peer)
             return self._handle_produce(
                 self._produce, buffer, position, end, version, correlation_id, peer, by_broker, begun
             )
@@ -136,6 +141,8 @@ class Dispatcher:
         api = self._apis.get(key)
         if api is None or api.handler is None:
             raise Refused(f"API key {key} is not offered")
+        if key in self._rules.hidden and self._rules.hides(key, peer):
+            raise Refused(f"{api.name} is for brokers; listener {peer.listener} is for clients")
         if end - start > _SMALL_REQUEST_BYTES:
             raise Refused(f"{api.name} request of {end - start} bytes; the limit is {_SMALL_REQUEST_BYTES}")
         client_id = _text(buffer, position - max(length, 0), position)
@@ -167,7 +174,13 @@ class Dispatcher:
         if flexible:
             position = _skip_header_tags(buffer, position, end)
         request = produce_codec.parse(buffer, position, end, version)
-        results, wait = produce.append(request, version, buffer, by_broker=by_broker)
+        if self._authorization is None:
+            results, wait = produce.append(request, version, buffer, by_broker=by_broker)
+        else:
+            request, refused = self._authorization.produce(request, version, peer)
+            results, wait = produce.append(request, version, buffer, by_broker=by_broker)
+            if refused:
+                results, wait = [*results, *refused], _and_refused(wait, refused)
         if request.acks == 0:
             if isinstance(wait, TurnTaker):
                 return self._produce_without_response(wait, begun, peer)
@@ -227,6 +240,11 @@ class Dispatcher:
         if flexible:
             position = _skip_header_tags(buffer, position, end)
         request = fetch_codec.parse(buffer, position, end, version)
+        refusals: Refusals | None = None
+        if request.replica_id >= 0 and peer.listener in self._rules.client_listeners:
+            raise Refused(f"a fetch as broker {request.replica_id}; listener {peer.listener} is for clients")
+        if self._authorization is not None:
+            refusals = self._authorization.fetch(request, version, peer)
         pending = Pending()
         durations = self._fetch_durations if request.replica_id < 0 else self._durations_of("fetch_follower")
 
@@ -245,7 +263,7 @@ class Dispatcher:
             durations.observe(self._now() - begun)
             pending.resolve(parts.parts)  # type: ignore[arg-type]
 
-        waiting = fetch.fetch(request, version, deliver)
+        waiting = fetch.fetch(request, version, deliver, refusals)
         if waiting is not None and not pending.resolved:
             pending.on_abandon = waiting.give_up
         return pending
@@ -371,6 +389,33 @@ def _cursor(api: str, buffer: bytes | bytearray, position: int, end: int, versio
     if request_schema(api).is_flexible(version):
         position = _skip_header_tags(buffer, position, end)
     return Cursor(buffer, position, end, most_items=most_items(api), longest_text=LONGEST_TEXT)
+
+
+def _and_refused(
+    wait: Callable[[Callable[[ProduceResults], None]], None] | None, refused: ProduceResults
+) -> Callable[[Callable[[ProduceResults], None]], None] | None:
+    """Delivers the results of refused topics with the others."""
+    if wait is None:
+        return None
+    if isinstance(wait, TurnTaker):
+        return _RefusedToo(wait, refused)
+    return lambda deliver: wait(lambda final: deliver([*final, *refused]))
+
+
+class _RefusedToo(TurnTaker):
+    """The turn of a held request, with the results of the topics that were refused before."""
+
+    __slots__ = ("_held", "_refused")
+
+    def __init__(self, held: TurnTaker, refused: ProduceResults) -> None:
+        super().__init__()
+        self._held = held
+        self._refused = refused
+        self.is_over = held.is_over
+        held.when_over(self.turn_is_over)
+
+    def __call__(self, deliver: Callable[[ProduceResults], None]) -> None:
+        self._held(lambda final: deliver([*final, *self._refused]))
 
 
 def _refuse_failed(results: ProduceResults) -> None:

@@ -32,6 +32,8 @@ class Context:
     peer: Peer
     frame: bytes = b""
     """The whole request with its header, for APIs with `with_frame`."""
+    is_forwarded: bool = False
+    """Whether a broker forwarded it in an Envelope: the peer is the client, not the broker."""
 
 
 Handler = Callable[[Any, Context], "Response | Awaitable[Response]"]
@@ -58,10 +60,47 @@ def api(name: str, handler: Handler, *, with_frame: bool = False) -> Api:
 
 ProduceResults = list[tuple[bytes, list[produce_codec.PartitionResult]]]
 FetchTopics = list[tuple[bytes, list[fetch_codec.PartitionResult]]]
+Refusals = Mapping[bytes, int]
+"""The error code of each topic, by the bytes of its name or id; 0 for a topic that the client may use."""
+
+
+class DataAuthorization(Protocol):
+    """The permissions of Produce and Fetch (`node/security/data_rights.py`)."""
+
+    def produce(
+        self, request: produce_codec.ProduceRequest, version: int, peer: Peer
+    ) -> tuple[produce_codec.ProduceRequest, ProduceResults]:
+        """The request without the topics that the client may not write to, and the results of those."""
+        ...
+
+    def fetch(self, request: fetch_codec.FetchRequest, version: int, peer: Peer) -> Refusals | None:
+        """The error codes of topics for this fetch; None if it may read everything."""
+        ...
 
 
 BROKER_CLIENT_ID = "millstream-broker-"
-"""Prefix of the client ids that brokers use for requests to each other."""
+"""Prefix of the client ids that brokers use for requests to each other. It proves nothing: see `ListenerRules`."""
+BROKER_SOFTWARE = "millstream-broker"
+"""The software name in the ApiVersions request of a broker. The version is its proof (`broker_proof.py`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerRules:
+    """Which listener serves what.
+
+    A listener for clients, if the brokers have another one for each other, does not serve the APIs with which brokers
+    talk to each other, and no fetch as a follower. If there is one listener for all, it serves everything, as in Kafka.
+    """
+
+    client_listeners: frozenset[str] = frozenset()
+    """The listeners that only clients use."""
+    hidden: frozenset[int] = frozenset()
+    """The keys of the APIs that these do not serve."""
+    is_broker: Callable[[Peer], bool] = lambda peer: False
+    """Whether a client that says that it is a broker has proved it. Only brokers write to internal topics."""
+
+    def hides(self, key: int, peer: Peer) -> bool:
+        return key in self.hidden and peer.listener in self.client_listeners
 
 
 class TurnTaker(Turn):
@@ -94,8 +133,10 @@ class FetchService(Protocol):
         request: fetch_codec.FetchRequest,
         version: int,
         deliver: Callable[[FetchTopics, int, int], None],
+        refusals: Refusals | None = None,
     ) -> Waiting | None:
-        """Responds through `deliver` (topics, top-level error, session id), now or later."""
+        """Responds through `deliver` (topics, top-level error, session id), now or later. `refusals` has the topics
+        that the client may not read; None if it may read all."""
         ...
 
 
@@ -106,9 +147,13 @@ class ApiVersions:
     """Responds with the supported APIs, in a form that clients of any version can read."""
 
     def __init__(
-        self, apis: Iterable[Api], features: Callable[[], tuple[Mapping[str, tuple[int, int]], Mapping[str, int], int]]
+        self,
+        apis: Iterable[Api],
+        features: Callable[[], tuple[Mapping[str, tuple[int, int]], Mapping[str, int], int]],
+        rules: ListenerRules = ListenerRules(),
     ) -> None:
         """`features` returns the supported ranges, the finalized levels and the metadata epoch of these."""
+        self._rules = rules
         self._rows: list[ApiVersionsResponseApiKeys] = [
             # As Kafka 4 does: it offers Produce from version 0 for old librdkafka, and accepts only 3 and later.
             {
@@ -121,15 +166,18 @@ class ApiVersions:
         self._features = features
 
     def handle(self, request: ApiVersionsRequest, context: Context) -> ApiVersionsResponse:
+        rows = self._rows
+        if context.peer.listener in self._rules.client_listeners:
+            rows = [row for row in rows if row["api_key"] not in self._rules.hidden]
         if context.version < 0:
-            return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": self._rows}
+            return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": rows}
         if context.version >= 3:
             if not (_is_name(request.client_software_name) and _is_name(request.client_software_version)):
                 return {"error_code": ErrorCode.INVALID_REQUEST, "api_keys": []}
-            context.peer.client_software = f"{request.client_software_name} {request.client_software_version}"
+            self._note_software(request, context.peer)
         supported, finalized, epoch = self._features()
         return {
-            "api_keys": self._rows,
+            "api_keys": rows,
             "supported_features": [
                 {"name": name, "min_version": low, "max_version": high}
                 for name, (low, high) in supported.items()
@@ -142,6 +190,14 @@ class ApiVersions:
                 for name, level in finalized.items()
             ],
         }
+
+    @staticmethod
+    def _note_software(request: ApiVersionsRequest, peer: Peer) -> None:
+        name, version = request.client_software_name, request.client_software_version
+        if name == BROKER_SOFTWARE:
+            peer.broker_claim = version  # a secret of brokers: it is not shown
+            version = version.partition(".")[0]
+        peer.client_software = f"{name} {version}"
 
 
 def _is_name(text: str) -> bool:

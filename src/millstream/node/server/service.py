@@ -46,6 +46,12 @@ class Peer:
     security_protocol: str = "PLAINTEXT"
     token_authenticated: bool = False
     """Whether it authenticated with a delegation token. Such a client may not create tokens."""
+    is_node: bool = False
+    """Whether it is this node itself. Its requests need no permission."""
+    broker_claim: str = ""
+    """What the client said to prove that it is a broker, if it did (`node/cluster/broker_proof.py`)."""
+    access: object = None
+    """What the client may do: kept by the authorizer."""
     authentication: "Authentication | None" = None
     """Of a SASL listener: gets every frame first. None when nothing is left to do for it."""
     closed: bool = False
