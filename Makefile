@@ -53,12 +53,13 @@ run: install  ## Start a broker on 127.0.0.1:9092 with its data in ./millstream-
 demo: $(VENV)/.installed-spark  ## A broker, generated orders, a Spark pipeline over them, and its result as a chart; ends by itself
 	$(BIN)/millstream demo
 
-check: install-dev  ## Format, lint, words, types, and the direction of imports
+check: install-dev  ## Format, lint, words, types, the direction of imports, and security mistakes
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/codespell -D - -D tools/words.txt src docs README.md CONTRIBUTING.md
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/bandit -q -c pyproject.toml -r src
 
 clients: install-dev  ## Install the Kafka clients the tests talk with (kcat, kafkajs, Java, franz-go)
 	$(BIN)/python tools/install_test_clients.py

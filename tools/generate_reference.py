@@ -190,9 +190,10 @@ def cli_page() -> str:
 
     from millstream.cli import exit_codes
     from millstream.cli.app import app
+    from millstream.cli.command_config import add_to_all
 
     parts = ["# Commands", _NOTE]
-    for words, command in _commands(typer.main.get_command(app), ("millstream",)):
+    for words, command in _commands(add_to_all(typer.main.get_command(app)), ("millstream",)):
         parts.append(f"{'##' if len(words) <= 2 else '###'} `{' '.join(words)}`")
         parts.append(_help(command.help or ""))
         rows = list(_option_rows(command))

@@ -6,6 +6,7 @@ import typer
 
 from millstream.cli import (
     broker,
+    command_config,
     consume,
     demo,
     exit_codes,
@@ -25,6 +26,7 @@ from millstream.cli.groups.commands import group_app, share_app
 from millstream.cli.log import commands as log
 from millstream.cli.options import AuthFile, Http, Insecure, Json, NoHttp, TlsCert, TlsKey
 from millstream.cli.pipeline import commands as pipeline
+from millstream.cli.security import commands as security
 from millstream.cli.serve import ServeOptions
 from millstream.cli.serve import run as run_serve
 from millstream.cli.terminal import CommandFailedError, complain, print_json
@@ -81,7 +83,7 @@ def serve(
     \b
     Examples:
       millstream serve
-      millstream serve --listen 0.0.0.0:9092 --data-dir /var/lib/millstream --no-http
+      millstream serve --listen 0.0.0.0:9092 --data-dir /var/lib/millstream --no-http --insecure
       millstream serve --http 0.0.0.0:8081 --auth-file people.txt --tls-cert chain.pem --tls-key key.pem
       millstream serve --config server.properties --set log.retention.ms=86400000
     """
@@ -102,6 +104,7 @@ app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(table.app, name="table")
 app.add_typer(schema.app, name="schema")
+app.add_typer(security.app, name="security")
 app.command("gateway")(gateway.gateway)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
@@ -130,7 +133,7 @@ def version(json: Json = False) -> None:
 def run_app(arguments: list[str]) -> int:
     """Runs a command line. An expected failure is one line on stderr and an exit code."""
     try:
-        app(args=arguments, prog_name="millstream")
+        command_config.add_to_all(typer.main.get_command(app))(args=arguments, prog_name="millstream")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else exit_codes.FAILED if leaving.code else exit_codes.OK
     except CommandFailedError as error:
@@ -154,6 +157,7 @@ def _exit_code(error: Exception) -> int | None:
     if isinstance(error, WireError):
         return _wire_exit_code(error)
     meanings: tuple[tuple[type[Exception], int], ...] = (
+        (errors.NotAllowedError, exit_codes.NOT_ALLOWED),
         (errors.NoBrokerError, exit_codes.NO_BROKER),
         (errors.DeadlineError, exit_codes.TIMED_OUT),
         (errors.TopicNotFoundError, exit_codes.NOT_FOUND),
@@ -172,6 +176,7 @@ def _wire_exit_code(error: "WireError") -> int:
     from millstream.admin.errors import InvalidArgumentError
     from millstream.formats.model.errors import ErrorCode
     from millstream.raw_client import RefusedError, SetupError, UnreachableError
+    from millstream.raw_client.errors import NOT_ALLOWED
 
     if isinstance(error, UnreachableError):
         return exit_codes.TIMED_OUT if error.late else exit_codes.NO_BROKER
@@ -190,5 +195,6 @@ def _wire_exit_code(error: "WireError") -> int:
         ErrorCode.RESOURCE_NOT_FOUND: exit_codes.NOT_FOUND,
         ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: exit_codes.NOT_FOUND,
         ErrorCode.TOPIC_ALREADY_EXISTS: exit_codes.EXISTS,
+        **dict.fromkeys(NOT_ALLOWED, exit_codes.NOT_ALLOWED),
     }
     return meanings.get(error.code, exit_codes.FAILED) if isinstance(error, RefusedError) else exit_codes.FAILED

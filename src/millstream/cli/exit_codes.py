@@ -17,10 +17,12 @@ DAMAGED = 7
 """Damaged data in a log, found by `log dump` or by the broker when it read."""
 UNWELL = 8
 """The cluster has problems: `cluster status` found missing brokers, replicas or voters. Or a pipeline has failed."""
+NOT_ALLOWED = 9
+"""The broker does not accept the credentials, or the user may not do this."""
 INTERRUPTED = 130
 """Ctrl-C."""
 
 EXPLANATION = (
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no broker at the address, 4 not found, 5 exists already, "
-    "6 timed out, 7 damaged data found, 8 cluster has problems, 130 interrupted."
+    "6 timed out, 7 damaged data found, 8 cluster has problems, 9 not allowed, 130 interrupted."
 )

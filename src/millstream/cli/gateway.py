@@ -30,7 +30,7 @@ from millstream.cli.options import (
     Timeout,
     TlsCert,
     TlsKey,
-    assignments,
+    connection_settings,
 )
 from millstream.cli.terminal import CommandFailedError
 from millstream.gateway.http.configuration import GatewayError, parse_address
@@ -101,7 +101,7 @@ def gateway(
         bootstrap,
         host,
         port,
-        assignments(settings, "-X"),
+        connection_settings(settings),
         credentials,
         insecure,
         tls_cert,

@@ -76,7 +76,7 @@ class GatewayProcess:
     def url(self) -> str:
         """The URL to open on this machine."""
         host, _, port = self.address.rpartition(":")
-        host = {"0.0.0.0": "localhost", "[::]": "localhost"}.get(host, host)
+        host = {"0.0.0.0": "localhost", "[::]": "localhost"}.get(host, host)  # nosec B104: compared, not bound
         return f"{'https' if self._options.tls_cert else 'http'}://{host}:{port}"
 
     @property

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.cli import exit_codes
+from millstream.cli import command_config, exit_codes
 from millstream.cli.gateway_process import AUTH_VARIABLE, DEFAULT_HTTP
 from millstream.cli.terminal import CommandFailedError
 
@@ -25,7 +25,8 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
         from millstream.client import connect
 
         bootstrap = context.params.get("bootstrap") or "localhost:9092"
-        with connect(bootstrap, timeout=COMPLETION_TIMEOUT_S) as client:
+        settings = command_config.librdkafka_connection_settings({})
+        with connect(bootstrap, settings=settings, timeout=COMPLETION_TIMEOUT_S) as client:
             return [name for name in client.list_topics() if name.startswith(incomplete)]
     except Exception:
         return []
@@ -67,10 +68,44 @@ def assignments(words: list[str] | None, option: str) -> dict[str, str]:
 
 
 def open_client(bootstrap: str, timeout: float, settings: list[str] | None, **more: str) -> "Client":
-    """A client for the shared options. Settings of the user (-X) override `more`."""
+    """A client for the shared options. Settings of the user (-X, --command-config) override `more`.
+
+    Before librdkafka starts, which would retry without a message until its timeout, one connection is tried: wrong
+    credentials, an untrusted certificate or a wrong port are reported at once.
+    """
     from millstream.client import connect
 
-    return connect(bootstrap, settings={**more, **assignments(settings, "-X")}, timeout=timeout)
+    given = assignments(settings, "-X")
+    for_librdkafka = command_config.librdkafka_connection_settings(given)
+    client = connect(bootstrap, settings={**more, **for_librdkafka}, timeout=timeout)
+    try:
+        if str(for_librdkafka.get("security.protocol", "plaintext")).lower() == "plaintext":
+            client.connection.check_protocol()
+        else:
+            _try_connection(bootstrap, timeout, given)
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def connection_settings(settings: list[str] | None) -> dict[str, str]:
+    """The settings of -X and --command-config for the raw client, and for parts that make their own clients."""
+    return command_config.connection_settings(assignments(settings, "-X"))
+
+
+def _try_connection(bootstrap: str, timeout: float, given: dict[str, str]) -> None:
+    from millstream.raw_client import Cluster
+
+    settings = _of_connection(command_config.connection_settings(given))
+    with Cluster(bootstrap, settings, client_id=CLIENT_ID, timeout_s=timeout) as cluster:
+        cluster.brokers()
+
+
+def _of_connection(settings: dict[str, str]) -> dict[str, str]:
+    from millstream.raw_client.settings import USED
+
+    return {name: value for name, value in settings.items() if name in USED}
 
 
 def open_cluster(bootstrap: str, timeout: float, settings: list[str] | None) -> "Cluster":
@@ -81,7 +116,7 @@ def open_cluster(bootstrap: str, timeout: float, settings: list[str] | None) -> 
     from millstream.client.connection import Connection
     from millstream.raw_client import Cluster
 
-    given = assignments(settings, "-X")
+    given = connection_settings(settings)
     Connection(bootstrap, given, timeout).probe()
     if not {_REQUEST_TIMEOUT, "socket.timeout.ms"} & given.keys():
         given[_REQUEST_TIMEOUT] = str(max(1, int(timeout * 1000)))  # one response may take the whole timeout
@@ -128,7 +163,7 @@ AuthFile = Annotated[
     ),
 ]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Serve HTTP without credentials on an address that other hosts can reach.")
+    bool, typer.Option("--insecure", help="Allow addresses that other machines can reach without credentials.")
 ]
 TlsCert = Annotated[str | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate chain for HTTPS (PEM).")]
 TlsKey = Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Private key of the certificate (PEM).")]

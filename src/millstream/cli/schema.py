@@ -1,5 +1,6 @@
 """`millstream schema`: subjects and schemas of a schema registry with Confluent's API."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import typer
 from millstream.cli import exit_codes
 from millstream.cli.options import Json
 from millstream.cli.terminal import CommandFailedError, complain, print_json, print_table
+from millstream.common.secret_references import SecretError, has_reference, resolve_all
 
 if TYPE_CHECKING:
     from millstream.schemas.registry_client import RegisteredSchema, RegistryClient, Schema
@@ -30,13 +32,16 @@ User = Annotated[
         "--user",
         envvar="MILLSTREAM_REGISTRY_USER",
         metavar="NAME:PASSWORD",
-        help="Credentials for basic authentication.",
+        help="Credentials for basic authentication: in the variable, or as '${file:/path}'.",
     ),
 ]
 Token = Annotated[
     str | None,
     typer.Option(
-        "--token", envvar="MILLSTREAM_REGISTRY_TOKEN", metavar="TOKEN", help="Token for bearer authentication."
+        "--token",
+        envvar="MILLSTREAM_REGISTRY_TOKEN",
+        metavar="TOKEN",
+        help="Token for bearer authentication: in the variable, or as '${file:/path}'.",
     ),
 ]
 Ca = Annotated[str | None, typer.Option("--ca", metavar="FILE", help="CA certificate file (PEM) for HTTPS.")]
@@ -194,6 +199,22 @@ def get(
     print_json(document) if json else print(schema.text.rstrip("\n"))
 
 
+def _secret(option: str, value: str | None, variable: str) -> str | None:
+    """The value of an option that holds a secret: from the environment, or a reference to a file."""
+    if value is None or value == os.environ.get(variable):
+        return value
+    if not has_reference(value):
+        raise CommandFailedError(
+            f"{option}: the process list would show this secret to every user of the machine: set ${variable}, or write"
+            f" {option} '${{file:/path}}'",
+            exit_codes.USAGE,
+        )
+    try:
+        return resolve_all({option: value})[option]
+    except SecretError as error:
+        raise CommandFailedError(str(error), exit_codes.USAGE) from error
+
+
 @contextmanager
 def _client(
     registry: str, user: str | None, token: str | None, ca: str | None, timeout: float
@@ -206,6 +227,10 @@ def _client(
         raise CommandFailedError(
             f"schemas need more packages ({error.name}): pip install 'millstream[spark]'"
         ) from error
+    user, token = (
+        _secret("--user", user, "MILLSTREAM_REGISTRY_USER"),
+        _secret("--token", token, "MILLSTREAM_REGISTRY_TOKEN"),
+    )
     name, colon, password = (user or "").partition(":")
     if user is not None and not colon:
         raise CommandFailedError("--user: write NAME:PASSWORD", exit_codes.USAGE)

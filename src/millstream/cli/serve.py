@@ -109,14 +109,17 @@ def listen_address(text: str) -> str:
 
 
 def _serve(options: ServeOptions) -> int:
+    from millstream.config.exposure import check_exposure, check_words
     from millstream.config.loading import load_broker_config
 
+    check_words(options.settings)
     config = load_broker_config(
         file=options.config,
         overrides=options.settings,
         listen=None if options.listen is None else listen_address(options.listen),
         data_dir=options.data_dir,
     )
+    check_exposure(config, insecure=options.insecure)
     for warning in (*config.unknown, *config.warnings, *config.without_effect):
         print(f"millstream: warning: {warning}", file=sys.stderr)
     if options.exit_with_stdin:

@@ -17,6 +17,7 @@ from millstream.cli.options import (
     Timeout,
     assignments,
     complete_topic,
+    connection_settings,
     parsed_duration,
     parsed_time,
 )
@@ -263,7 +264,7 @@ def backfill(
             key=key,
             value_format=value_format,
             order=order,
-            settings=assignments(client_settings, "-X"),
+            settings=connection_settings(client_settings),
             timeout_s=timeout,
         )
         with progress(wanted=not json) as display:

@@ -1,11 +1,12 @@
 """The address of the broker and the settings of librdkafka.
 
 librdkafka retries an unreachable address without a message until its timeout. `probe` opens a socket instead, so that
-a missing broker is reported at once.
+a missing broker is reported at once, and `check_protocol` finds a port that uses TLS or SASL.
 """
 
 import logging
 import socket
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,10 @@ from millstream.client.errors import DeadlineError, MillstreamError, from_kafka,
 
 DEFAULT_PORT = 9092
 PROBE_TIMEOUT_S = 3.0
+_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+_METADATA = struct.pack(">ihhihib", 15, 3, 4, 2, -1, 0, 0)
+"""Metadata of no topic: a broker that requires authentication closes the connection instead of a response."""
+_FIRST_OF_TLS_ALERT = 0x15
 
 _log = logging.getLogger("millstream.client")
 _log.addHandler(logging.NullHandler())
@@ -64,6 +69,35 @@ class Connection:
             except OSError as error:
                 reason = (error.strerror or str(error) or type(error).__name__).lower()
         raise no_broker(self.bootstrap, reason)
+
+    def check_protocol(self) -> None:
+        """Raises an error if the port of a connection without TLS and SASL requires one of them.
+
+        librdkafka would reconnect until its timeout.
+        """
+        if (self.setting("security.protocol") or "plaintext").lower() != "plaintext":
+            return
+        address = self.addresses[0]
+        try:
+            with socket.create_connection(address, timeout=min(PROBE_TIMEOUT_S, self.timeout)) as opened:
+                opened.sendall(_API_VERSIONS)
+                first = opened.recv(4)
+                if first and first[0] != _FIRST_OF_TLS_ALERT:
+                    opened.sendall(_METADATA)
+                    rest = struct.unpack(">i", first + opened.recv(4 - len(first), socket.MSG_WAITALL))[0]
+                    while rest > 0 and (got := opened.recv(min(rest, 65536))):
+                        rest -= len(got)
+                    if rest > 0 or opened.recv(1):
+                        return
+        except ConnectionResetError:
+            first = b""
+        except (OSError, struct.error):
+            return  # librdkafka finds the reason, or another broker
+        needed = "authentication (SASL)" if first and first[0] != _FIRST_OF_TLS_ALERT else "TLS"
+        raise MillstreamError(
+            f"{self.bootstrap} closed the connection: it seems to require {needed}: give the client properties with"
+            " --command-config FILE or settings=…, for example security.protocol=SASL_SSL"
+        )
 
     def reading_error(self, message: Any, topic: str) -> MillstreamError:
         """The exception for an error that was returned instead of a record."""

@@ -47,6 +47,10 @@ class RefusedError(MillstreamError):
     """The broker refused the request."""
 
 
+class NotAllowedError(MillstreamError, PermissionError):
+    """The broker does not accept the user or the password, or the user may not do this."""
+
+
 class DeliveryError(MillstreamError):
     """Published records were not stored: `failed` is their number, the message has the first reason."""
 
@@ -63,6 +67,13 @@ _UNREACHABLE = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE"})
 _LATE = frozenset({"_TIMED_OUT", "_MSG_TIMED_OUT", "_TIMED_OUT_QUEUE", "REQUEST_TIMED_OUT"})
 _NO_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID"})
 _DAMAGED = frozenset({"INVALID_MSG", "_BAD_MSG", "_BAD_COMPRESSION"})
+_NOT_AUTHENTICATED = frozenset({"_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"})
+_NOT_ALLOWED = {
+    "TOPIC_AUTHORIZATION_FAILED": "topic {topic!r}: this user is not allowed to do this",
+    "GROUP_AUTHORIZATION_FAILED": "this user is not allowed to use the group",
+    "CLUSTER_AUTHORIZATION_FAILED": "this user is not allowed to do this on the cluster",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "this user is not allowed to use the transactional id",
+}
 _TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE"})
 
 
@@ -97,6 +108,18 @@ def from_kafka(error: Any, *, bootstrap: str, topic: str = "") -> MillstreamErro
         return MillstreamError(str(error))
     code: str = error.name()
     text: str = error.str()
+    if code in _NOT_AUTHENTICATED:
+        return NotAllowedError(
+            f"{bootstrap} does not accept the credentials ({text}): check sasl.mechanism, user and password", code
+        )
+    if code in _NOT_ALLOWED:
+        said = _NOT_ALLOWED[code].format(topic=topic) if topic or "TOPIC" not in code else text
+        return NotAllowedError(f"{said} ({code}): an administrator can allow it with `millstream acl add`", code)
+    if code == "_SSL":
+        return MillstreamError(
+            f"no TLS connection with {bootstrap} ({text}): check ssl.ca.location and the host name in the certificate",
+            code,
+        )
     if code in _UNREACHABLE:
         return no_broker(bootstrap, text)
     if code in _LATE:

@@ -25,7 +25,7 @@ from millstream.formats.model.identifiers import BrokerId
 
 T = TypeVar("T")
 
-_EVERY_INTERFACE = ("", "0.0.0.0", "::")
+_EVERY_INTERFACE = ("", "0.0.0.0", "::")  # nosec B104: compared, not bound
 
 
 class ConfigSource(IntEnum):

@@ -1,12 +1,12 @@
 """Settings described: for DescribeConfigs (values, sources, synonyms) and for docs/settings.md."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millstream.config import group_config
 from millstream.config.broker_config import BrokerConfig, ConfigSource
-from millstream.config.catalog import BROKER_SETTINGS, FAMILIES, TOPIC_SETTINGS
+from millstream.config.catalog import BROKER_SETTINGS, FAMILIES, LISTENER_PREFIX, TOPIC_SETTINGS, broker_setting
 from millstream.config.group_config import GROUP_SETTINGS
 from millstream.config.setting import Setting, SettingType, Update, format_value
 from millstream.config.table import inert, topic
@@ -67,7 +67,25 @@ def describe_broker(broker: BrokerConfig, names: Collection[str] | None = None) 
             read_only=setting.update is Update.RESTART,
         )
         for setting in _chosen(BROKER_SETTINGS, names)
+    ] + [
+        _entry(
+            setting,
+            format_value(broker.values[setting.name]),
+            list(_written(setting, broker)),
+            read_only=setting.update is Update.RESTART,
+        )
+        for setting in _listener_settings(broker, names)
     ]
+
+
+def _listener_settings(broker: BrokerConfig, names: Collection[str] | None) -> Iterator[Setting[Any]]:
+    """The settings of single listeners that are set, each with its full name."""
+    written = dict.fromkeys(name for layer in broker.layers.values() for name in layer)
+    for name in written:
+        if name.startswith(LISTENER_PREFIX) and (names is None or name in names):
+            setting = broker_setting(name)
+            assert setting is not None
+            yield replace(setting, name=name)
 
 
 def describe_group(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from millstream.node.server.auditing import Auditor, NoAuditor
 from millstream.node.server.channel import Login
 from millstream.node.server.network import Network
 
@@ -45,6 +46,8 @@ class Environment:
     """How this node authenticates to other brokers; None without SASL."""
     controller_login: Login | None = None
     """How this node authenticates to controllers; None without SASL."""
+    auditor: Auditor = field(default_factory=NoAuditor)
+    """Records who did what; the audit log of the node, if it is on."""
     to_brokers: Network | None = None
     """The network for connections to the listener between brokers. None: `network`."""
     to_controllers: Network | None = None

@@ -170,7 +170,7 @@ class Attachment:
         self, host: str, port: int, *, backlog: int = 1024, receive_buffer_bytes: int = -1, send_buffer_bytes: int = -1
     ) -> "SimulatedListening":
         self.check_alive()
-        if host not in ("", "0.0.0.0", "::", self.host):
+        if host not in ("", "0.0.0.0", "::", self.host):  # nosec B104: compared, not bound
             raise OSError(errno.EADDRNOTAVAIL, f"{host} is not an address of {self.host}")
         listening = SimulatedListening(self, port or self.fabric.next_port(), backlog)
         self.fabric.take_address(listening)

@@ -22,6 +22,7 @@ class EmbeddedBroker:
 
     - `settings`: settings of the broker by name, as for `millstream serve --set`: {"num.partitions": 3}.
     - `data_dir`: data directory, which is kept; by default a temporary one, which is removed at the end.
+    - `security_protocol`: of its listener: `SSL`, for example; the certificates are settings.
     - `port`: 0 takes a free port, which `restart` keeps.
     - `start_timeout`: seconds until the broker must be ready.
     """
@@ -30,6 +31,7 @@ class EmbeddedBroker:
         self,
         settings: Mapping[str, Any] | None = None,
         *,
+        security_protocol: str = "PLAINTEXT",
         data_dir: str | os.PathLike[str] | None = None,
         port: int = 0,
         start_timeout: float = 60.0,
@@ -38,6 +40,7 @@ class EmbeddedBroker:
         self._settings = dict(settings or {})
         self._given_data_dir = None if data_dir is None else Path(data_dir)
         self._port = port
+        self._protocol = security_protocol
         self._start_timeout = start_timeout
         self._stop_timeout = stop_timeout
         self._scratch: Path | None = None
@@ -96,7 +99,11 @@ class EmbeddedBroker:
             raise EmbeddedBrokerError(f"the broker runs already (pid {self._process.pid})")
         # Not chosen by the system, which could give the port to an outgoing connection while the broker is down.
         port = self._port or free_ports(1)[0]
-        arguments = ["--listen", f"127.0.0.1:{port}", "--data-dir", str(self.data_dir)]
+        arguments = ["--data-dir", str(self.data_dir)]
+        if self._protocol == "PLAINTEXT":
+            arguments += ["--listen", f"127.0.0.1:{port}"]
+        else:
+            arguments += ["--set", f"listeners={self._protocol}://127.0.0.1:{port}"]
         for name, value in self._settings.items():
             arguments += ["--set", f"{name}={setting_text(value)}"]
         process = NodeProcess("the broker", arguments, self.log_file, stop_timeout=self._stop_timeout)

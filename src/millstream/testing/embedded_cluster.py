@@ -23,6 +23,7 @@ class EmbeddedCluster:
     - `node_settings`: settings of single nodes, by number: {2: {"broker.rack": "b"}}.
     - `controllers`: number of additional nodes that are only controllers; the others are then only brokers.
     - `data_dir`: directory of all nodes, which is kept; by default a temporary one, which is removed at the end.
+    - `security_protocol`: of all listeners: `SSL`, for example; the certificates are settings.
     - `first_port`: brokers have this and the following ports, controllers those after them; by default free ports.
     """
 
@@ -33,6 +34,7 @@ class EmbeddedCluster:
         *,
         node_settings: Mapping[int, Mapping[str, Any]] | None = None,
         controllers: int = 0,
+        security_protocol: str = "PLAINTEXT",
         data_dir: str | os.PathLike[str] | None = None,
         first_port: int | None = None,
         start_timeout: float = 60.0,
@@ -46,6 +48,7 @@ class EmbeddedCluster:
         self._given_data_dir = None if data_dir is None else Path(data_dir)
         self._scratch: Path | None = None
         self._first_port = first_port
+        self._protocol = security_protocol
         self._start_timeout = start_timeout
         self._stop_timeout = stop_timeout
         self._ports: dict[tuple[str, int], int] = {}
@@ -171,7 +174,7 @@ class EmbeddedCluster:
         is_broker, is_controller = number in self.brokers, number in self.controllers
         listeners = []
         if is_broker:
-            listeners.append(f"PLAINTEXT://{self.address(number)}")
+            listeners.append(f"{self._protocol}://{self.address(number)}")
         if is_controller:
             listeners.append(f"CONTROLLER://{self.controller_address(number)}")
         voters = ",".join(f"{voter}@{self.controller_address(voter)}" for voter in self.controllers)
@@ -183,10 +186,20 @@ class EmbeddedCluster:
             "listeners": ",".join(listeners),
             "controller.listener.names": "CONTROLLER",
             "log.dirs": self.data_dir(number),
+            **self._security(),
             **self._settings,
             **self._node_settings.get(number, {}),
         }
         return {name: setting_text(value) for name, value in lines.items()}
+
+    def _security(self) -> dict[str, str]:
+        protocol = self._protocol
+        if protocol == "PLAINTEXT":
+            return {}
+        return {
+            "listener.security.protocol.map": f"{protocol}:{protocol},CONTROLLER:{protocol}",
+            "security.inter.broker.protocol": protocol,
+        }
 
     def write_properties(self, number: int) -> Path:
         """Writes the server.properties of a node."""

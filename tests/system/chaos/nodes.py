@@ -67,6 +67,7 @@ class Node(ABC):
             "inter.broker.listener.name": "PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "millstream.allow.insecure.listeners": "true",  # each node has an address of its own
             "log.dirs": str(self.data_dir),
             **self.settings,
         }

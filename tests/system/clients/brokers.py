@@ -30,8 +30,9 @@ class BrokerProcess(Protocol):
 class MillstreamProcess:
     """`millstream serve` on a free port, which it keeps over restarts."""
 
-    def __init__(self, data_dir: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, data_dir: Path, settings: Mapping[str, str], protocol: str = "PLAINTEXT") -> None:
         self.data_dir = data_dir
+        self.protocol = protocol
         self.settings = settings
         self.address = f"127.0.0.1:{free_ports(1)[0]}"
         self.log_file = data_dir.parent / f"{data_dir.name}.server.log"
@@ -43,7 +44,7 @@ class MillstreamProcess:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "millstream", "serve", "--no-http"]
-        command += ["--data-dir", str(self.data_dir), "--listen", self.address]
+        command += ["--data-dir", str(self.data_dir), "--set", f"listeners={self.protocol}://{self.address}"]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         paths = [str(REPOSITORY_ROOT / "src"), os.environ.get("PYTHONPATH", "")]

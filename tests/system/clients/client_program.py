@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,22 @@ def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> 
     return True
 
 
+@dataclass(frozen=True)
+class ClientSecurity:
+    """How a client connects, in terms that every client's program understands. Paths are of PEM files."""
+
+    protocol: str
+    """SSL, SASL_PLAINTEXT or SASL_SSL."""
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    keystore: str | None = None
+    """Key and certificates in one file, as the Java client wants them."""
+    mechanism: str | None = None
+    username: str | None = None
+    password: str | None = None
+
+
 class ClientFailedError(Exception):
     """The client reported an error: its own name for it, and Kafka's number where it tells."""
 
@@ -46,6 +63,8 @@ class ClientProgram:
     def __init__(self, name: str, log_file: Path) -> None:
         self.name = name
         self.log_file = log_file
+        self.security: ClientSecurity | None = None
+        """For the requests that follow."""
         program = install_test_clients.CLIENTS[name]()
         with open(log_file, "wb") as log:
             self.process = subprocess.Popen(
@@ -87,7 +106,9 @@ class ClientProgram:
 
     def begin(self, operation: str, bootstrap: str, **arguments: Any) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"op": operation, "bootstrap": bootstrap, **arguments}) + "\n")
+        security = None if self.security is None else {k: v for k, v in asdict(self.security).items() if v is not None}
+        line = {"op": operation, "bootstrap": bootstrap, "security": security, **arguments}
+        self.process.stdin.write(json.dumps(line) + "\n")
         self.process.stdin.flush()
 
     def wait_for(self, event: str) -> None:

@@ -204,3 +204,21 @@ def test_a_quorum_of_this_node_alone_is_fine(tmp_path: Path) -> None:
 
 def test_values_that_are_left_empty_are_not_set(tmp_path: Path) -> None:
     assert load(tmp_path, "log.retention.ms=\n")[log.LOG_RETENTION_MS] is None
+
+
+def test_secrets_from_files_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secrets").write_text("key=hunter2\n")
+    monkeypatch.setenv("STORE_PASSWORD", "hunter3")
+    file = tmp_path / "server.properties"
+    file.write_text(
+        f"ssl.key.password=${{file:{tmp_path}/secrets:key}}\nconfig.providers=env\n"
+        "config.providers.env.class=org.apache.kafka.common.config.provider.EnvVarConfigProvider\n"
+        "ssl.keystore.password=${env:STORE_PASSWORD}\nnode.id=3\n"
+    )
+    config = load_broker_config(file=str(file))
+    assert config.values["ssl.key.password"] == "hunter2"
+    assert config.values["ssl.keystore.password"] == "hunter3"
+    assert config.unknown == ()
+    file.write_text("node.id=3\nssl.key.password=${file:/nowhere:x}\n")
+    with pytest.raises(ConfigError, match=r"server\.properties:2: ssl\.key\.password: .*no such file"):
+        load_broker_config(file=str(file))

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millstream.cli import exit_codes
-from millstream.cli.options import Json, assignments
+from millstream.cli.options import ClientSettings, Json, assignments
 from millstream.cli.pipeline import skew as pipeline_skew
 from millstream.cli.pipeline import status as pipeline_status
-from millstream.cli.pipeline.common import PipelineFile, check_deep, inspected, loaded, needs
+from millstream.cli.pipeline.common import PipelineFile, check_deep, connected, inspected, loaded, needs
 from millstream.cli.terminal import CommandFailedError, complain, print_json, print_table
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def run(
         ),
     ] = None,
     json: Json = False,
+    client_settings: ClientSettings = None,
 ) -> None:
     """Run a pipeline until Ctrl-C or `millstream pipeline stop`; with --once until all available records are read.
 
@@ -66,7 +67,7 @@ def run(
     """
     if master is not None and remote is not None:
         raise CommandFailedError("--master and --remote exclude each other", exit_codes.USAGE)
-    pipeline = loaded(file)
+    pipeline = connected(loaded(file), client_settings)
     with needs():
         import pyspark  # noqa: F401  # a missing package is reported before anything is started
 
@@ -161,6 +162,7 @@ def validate(
         typer.Option("--deep", help="Check with the broker (topics), the registry (schemas) and Spark (SQL) too."),
     ] = False,
     json: Json = False,
+    client_settings: ClientSettings = None,
 ) -> None:
     """List all errors and warnings of a pipeline, with their lines. Nothing is started.
 
@@ -175,7 +177,7 @@ def validate(
     """
     found = inspected(file)
     if deep and found.pipeline is not None:
-        check_deep(found.pipeline, found.problems)
+        check_deep(connected(found.pipeline, client_settings), found.problems)
     if json:
         print_json(_as_document(found))
     else:

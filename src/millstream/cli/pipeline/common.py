@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millstream.cli import exit_codes
+from millstream.cli.options import connection_settings
 from millstream.cli.terminal import CommandFailedError, note
 
 if TYPE_CHECKING:
@@ -54,6 +55,14 @@ def inspected(file: Path) -> "Inspected":
     with needs():
         from millstream.pipeline.definition import inspect
     return inspect(resolved(file))
+
+
+def connected(pipeline: "Pipeline", settings: list[str] | None) -> "Pipeline":
+    """The pipeline with the connection settings of the command (-X, --command-config) over those of its file."""
+    from dataclasses import replace
+
+    given = connection_settings(settings)
+    return replace(pipeline, connection={**pipeline.connection, **given}) if given else pipeline
 
 
 def loaded(file: Path) -> "Pipeline":

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millstream.cli import exit_codes
-from millstream.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, ClientSettings, Json, TopicArgument, assignments
+from millstream.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClientSettings,
+    Json,
+    TopicArgument,
+    connection_settings,
+)
 from millstream.cli.pipeline.common import needs, short_session
 from millstream.cli.terminal import CommandFailedError, print_json, print_table
 
@@ -58,7 +65,7 @@ def skew(
     if output is not None and output.suffix != ".svg":
         raise CommandFailedError(f"{output}: the output is SVG; use a name that ends in .svg", exit_codes.USAGE)
     since_ms = _since_ms(since) if since else None
-    client = assignments(settings, "-X")
+    client = connection_settings(settings)
     _check_topic(bootstrap, client, topic)
     with short_session(f"skew of {topic}", master) as session:
         counted = count(session, topic, bootstrap, client, top=top, since_ms=since_ms)

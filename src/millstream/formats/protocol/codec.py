@@ -107,7 +107,7 @@ class _Source:
         return repr(value) if value is None or isinstance(value, bool | int | str) else self.name(value)
 
     def build(self, name: str) -> Any:
-        exec(compile("\n".join(self._lines), "<message codec>", "exec"), self._names)
+        exec(compile("\n".join(self._lines), "<message codec>", "exec"), self._names)  # nosec B102: source from our schema
         return self._names[name]
 
 

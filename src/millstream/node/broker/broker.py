@@ -8,6 +8,7 @@ from millstream.config.table import network, node, quotas, sasl, share, transact
 from millstream.formats.protocol import fetch as fetch_codec
 from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.records.opening import OpeningLimits
+from millstream.node.broker.audit_topic import AuditTopic
 from millstream.node.broker.cluster_apis import ClusterHandlers
 from millstream.node.cluster.broker_proof import listener_rules
 from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
@@ -114,6 +115,7 @@ class Broker:
         dead_letters = DeadLetters(view, internal_topics, internal_producer, environment)
         self.shared = SharePartitions(view, self.partitions, self.share_persister, dead_letters, environment)
         self.share_states = ShareGroupStates(self.share_persister, self.groups, self.shared.reset, environment)
+        self.audit_topic = AuditTopic(internal_topics, internal_producer, environment)
         self.hot_keys = HotKeys(view, self.partitions, internal_topics, internal_producer, environment)
         self.cleaner = LogCleaner(
             logs,
@@ -374,6 +376,7 @@ class Broker:
             fetch=self.fetch,
             locate=self.replicas.endpoints,
             stopwatch=self._environment.stopwatch,
+            auditor=self._environment.auditor,
             authorization=self._rights,
             rules=self._rules,
         )

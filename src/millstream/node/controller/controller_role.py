@@ -175,7 +175,9 @@ class ControllerRole:
         table += sasl_apis()
         table.append(api("api_versions", lambda request, context: versions.handle(request, context)))
         versions = ApiVersions(table, self._features)
-        self.dispatcher = Dispatcher(table, environment.loop, stopwatch=environment.stopwatch)
+        self.dispatcher = Dispatcher(
+            table, environment.loop, stopwatch=environment.stopwatch, auditor=environment.auditor
+        )
 
     def close(self) -> None:
         self.active.close()

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Any
 
 from millstream.config.broker_config import BrokerConfig
-from millstream.config.catalog import BROKER_SETTINGS, broker_setting, hint
+from millstream.config.catalog import BROKER_SETTINGS, LISTENER_PREFIX, broker_setting, hint
 from millstream.config.group_config import check_group_config, group_setting
 from millstream.config.setting import ConfigError, Setting, SettingType, Update
 from millstream.config.table import log
@@ -171,12 +171,27 @@ def _setting(resource: ConfigResource, name: str) -> Setting[Any]:
         help_text = hint(name, BROKER_SETTINGS)
         text = f"unknown broker setting {name}" + (f" ({help_text})" if help_text else "")
         raise KafkaError(ErrorCode.INVALID_CONFIG, text)
-    if setting.update is Update.RESTART or name != setting.name:
+    if setting.update is Update.RESTART:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
             f"Cannot update {name} dynamically: set it in the broker's configuration and restart the broker.",
         )
+    _check_level(resource, name)
     return setting
+
+
+def _check_level(resource: ConfigResource, name: str) -> None:
+    """Settings of TLS and SASL change for one listener of one broker, as in Kafka."""
+    is_of_listener = name.startswith(LISTENER_PREFIX)
+    if is_of_listener and resource == ALL_BROKERS:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Cannot update {name} for all brokers: name one broker. It is per broker."
+        )
+    if not is_of_listener and name.startswith(("ssl.", "sasl.")):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot update {name} dynamically without a listener: use listener.name.<listener>.{name}.",
+        )
 
 
 def _change(values: dict[str, str], resource: ConfigResource, change: ConfigChange, config: BrokerConfig) -> None:
@@ -231,7 +246,9 @@ def _check_values(
             return
         for name, text in values.items():
             if stored.get(name) != text:
-                BROKER_SETTINGS[name].parse(text)
+                setting = broker_setting(name)
+                assert setting is not None  # checked when it was set
+                setting.parse(text)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, error.message) from None
 

@@ -9,7 +9,10 @@ CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 SHARE_GROUP_STATE_TOPIC = "__share_group_state"
 HOT_KEYS_TOPIC = "__millstream_hot_keys"
-INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC, HOT_KEYS_TOPIC})
+AUDIT_TOPIC = "__millstream_audit"
+INTERNAL_TOPICS = frozenset(
+    {CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC, HOT_KEYS_TOPIC, AUDIT_TOPIC}
+)
 """Topics that are marked as internal in responses, and that only brokers write to."""
 
 MAX_NAME_LENGTH = 249

@@ -1,6 +1,7 @@
 """Metrics of requests and connections: numbers, durations, waits, refusals."""
 
 from millstream.common.prometheus import Page, counter, gauge, histogram
+from millstream.config.table.ssl import MAX_HANDSHAKES
 from millstream.formats.model.errors import ErrorCode
 from millstream.node.metrics.observed_node import MetricsSubject, ObservedNode, TimeSlices
 from millstream.node.server.dispatch import Dispatcher
@@ -92,6 +93,20 @@ MEMORY = gauge(
     "listener",
 )
 MEMORY_LIMIT = gauge("millstream_request_memory_limit_bytes", "The limit of this memory.", "listener")
+HANDSHAKES = counter("millstream_tls_handshakes_total", "TLS handshakes that succeeded.", "listener")
+HANDSHAKES_FAILED = counter(
+    "millstream_tls_handshakes_failed_total",
+    "TLS handshakes that failed: the client does not use TLS, it or its certificate was refused, it took too long, or "
+    "the connection broke. The log has the reason.",
+    "listener",
+    "kind",
+)
+HANDSHAKES_UNDER_WAY = gauge("millstream_tls_handshakes_under_way", "TLS handshakes that are not done yet.", "listener")
+CERTIFICATE_EXPIRES = gauge(
+    "millstream_certificate_expires_in_seconds",
+    "Seconds until the listener's certificate, or one of its chain, expires. Negative: it has expired.",
+    "listener",
+)
 _LIMITS = ("max.connections", "max.connections.per.ip", "connection_creation_rate")
 
 
@@ -106,9 +121,32 @@ async def collect_connections(node: ObservedNode, page: Page, turns: TimeSlices)
         page.add(PAUSES, listener.pauses, name)
         page.add(MEMORY, listener.memory.used_bytes, name)
         page.add(MEMORY_LIMIT, listener.limits.request_memory_bytes, name)
+        if listener.tls is not None:
+            page.add(REFUSED_CONNECTIONS, listener.refused[MAX_HANDSHAKES.name], name, MAX_HANDSHAKES.name)
+            page.add(HANDSHAKES, listener.handshakes_done, name)
+            for kind, count in sorted(listener.handshakes_failed.items()):
+                page.add(HANDSHAKES_FAILED, count, name, kind)
+            page.add(HANDSHAKES_UNDER_WAY, listener.handshakes.under_way, name)
+            expires_at = listener.tls.certificates.expires_at
+            if expires_at is not None:
+                page.add(CERTIFICATE_EXPIRES, expires_at.timestamp() - node.environment.clock.now_ms() / 1000, name)
         await turns.pause()
 
 
 CONNECTIONS = MetricsSubject(
-    "connections", (OPEN, ACCEPTED, REFUSED_CONNECTIONS, PAUSED, PAUSES, MEMORY, MEMORY_LIMIT), collect_connections
+    "connections",
+    (
+        OPEN,
+        ACCEPTED,
+        REFUSED_CONNECTIONS,
+        PAUSED,
+        PAUSES,
+        MEMORY,
+        MEMORY_LIMIT,
+        HANDSHAKES,
+        HANDSHAKES_FAILED,
+        HANDSHAKES_UNDER_WAY,
+        CERTIFICATE_EXPIRES,
+    ),
+    collect_connections,
 )

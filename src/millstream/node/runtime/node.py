@@ -27,6 +27,7 @@ from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
 from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
 from millstream.node.consensus.quorum.opening import inspect_metadata, open_quorum
 from millstream.node.consensus.raft.voter_set import Endpoint as VoterEndpoint
+from millstream.node.controller.active_controller import changes_broker_settings, dynamic_config
 from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
@@ -35,6 +36,7 @@ from millstream.node.metrics.endpoints import NodeEndpoints
 from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
 from millstream.node.runtime.node_tls import NodeTls
+from millstream.node.security.audit_log import AuditLog
 from millstream.node.security.authorizer import StandardAuthorizer, open_authorizer, or_none
 from millstream.node.security.credentials import Credentials
 from millstream.node.security.first_users import read_first_users
@@ -125,8 +127,10 @@ class Node:
         self, config: BrokerConfig, environment: Environment, disk: Disk, probe: ProcessProbe | None = None
     ) -> None:
         self.config = self._config = config
+        self.audit = AuditLog(self._present_config, environment)
         environment = replace(
             environment,
+            auditor=self.audit,
             broker_login=node_login(
                 config,
                 config.inter_broker_listener if config.is_broker else None,
@@ -190,6 +194,9 @@ class Node:
             raise ConfigError(self.failure.result())
         return starting.result()
 
+    def _present_config(self) -> BrokerConfig:
+        return self._config if self.broker is None else self.broker.view.config
+
     async def _start(self) -> str:
         config = self._config
         tls = self.tls = NodeTls(config, self._environment)
@@ -238,6 +245,7 @@ class Node:
             return f"{controller_end_points[0].host}:{controller_end_points[0].port}"
         local = self.controller.apis if self.controller is not None else None
         link = self._link = ControllerLink(quorum, local, loader, environment, client_id=f"broker-{config.node_id}")
+        link.check_settings = tls.check_settings
         leaders.subscribe(link.leader_changed)
         view = ClusterView(loader, config)
         contact = ControllerContact(
@@ -270,6 +278,7 @@ class Node:
             has_lost_controller=lambda: contact.is_lost,
             authorizer=authorizer,
         )
+        self.audit.write_to(self.broker.audit_topic.write)
         lifecycle.initialized()
         await lifecycle.serving
         # Metadata responses list only unfenced brokers, and some clients never retry after an empty list.
@@ -356,6 +365,8 @@ class Node:
         assert self._identity is not None and self.loader is not None and self.quorum is not None
         assert self._metadata_changed is not None
         self._metadata_changed.set()
+        if changes_broker_settings(delta) and self.tls is not None:
+            self.tls.settings_changed(dynamic_config(self._config, self.loader.image))
         cluster_id = self.loader.image.cluster_id
         if not cluster_id or cluster_id == self._identity.cluster_id:
             return
@@ -509,6 +520,7 @@ class Node:
             self._link.close()
         if self.broker is not None:
             self.broker.close()
+        self.audit.close()
         if self.controller is not None:
             self.controller.close()
         if self.loader is not None:

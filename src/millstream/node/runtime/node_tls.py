@@ -10,9 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from millstream.common.background_tasks import BackgroundTasks
-from millstream.config.broker_config import BrokerConfig
+from millstream.config.broker_config import BrokerConfig, ConfigSource, ListenerConfig
+from millstream.config.catalog import LISTENER_PREFIX
+from millstream.config.setting import ConfigError
 from millstream.config.table import ssl as settings
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.protocol.schema import Message
 from millstream.node.environment import Environment
+from millstream.node.metadata.configs import Operation
+from millstream.node.metadata.image import ResourceType
 from millstream.node.security.certificates import Certificates
 from millstream.node.server.handshakes import HandshakeLimits
 from millstream.node.server.listener import ListenerTls
@@ -84,11 +90,11 @@ class NodeTls:
         """Begins to check files and expiry."""
         if self.is_used:
             self._report_expiry()
-            self._timer = self._environment.loop.call_later(_CHECK_SECONDS, self._check)
+            self._timer = self._environment.loop.call_later(_CHECK_SECONDS, self._look)
 
-    def _check(self) -> None:
+    def _look(self) -> None:
         self._tasks.start(self._check_files(), loop=self._environment.loop)
-        self._timer = self._environment.loop.call_later(_CHECK_SECONDS, self._check)
+        self._timer = self._environment.loop.call_later(_CHECK_SECONDS, self._look)
 
     async def _check_files(self) -> None:
         self._report_expiry()
@@ -109,6 +115,35 @@ class NodeTls:
         """Takes dynamic settings over. The controller's broker has checked them; a bad one is refused here too."""
         if self.is_used:
             self._tasks.start(self._take_settings(config), loop=self._environment.loop)
+
+    async def check_settings(self, request: Message) -> None:
+        """Checks IncrementalAlterConfigs of this broker's certificates before it goes to the controller, which cannot
+        read the files of this node. KafkaError says what is wrong."""
+        for resource in request.resources:
+            if resource.resource_type != ResourceType.BROKER or resource.resource_name != str(self._config.node_id):
+                continue
+            if not any(row.name.startswith(LISTENER_PREFIX) for row in resource.configs):
+                continue
+            layers = self._config.layers
+            own = dict(layers.get(ConfigSource.DYNAMIC_BROKER_CONFIG, {}))
+            for row in resource.configs:
+                if row.config_operation == Operation.DELETE:
+                    own.pop(row.name, None)
+                elif row.config_operation == Operation.SET and row.value is not None:
+                    own[row.name] = row.value
+            default = layers.get(ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, {})
+            config = self._config.with_dynamic(default=default, own=own)
+            for name, certificates in self.certificates.items():
+                if _values(config, name) != _values_of(certificates):
+                    await self._check(certificates, config.listener(name))
+
+    async def _check(self, certificates: Certificates, config: ListenerConfig) -> None:
+        try:
+            await self._environment.offload(lambda: certificates.prepare(config))
+        except ConfigError as error:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"Listener {certificates.name}: {error.message}. The old certificate stays."
+            ) from None
 
     async def _take_settings(self, config: BrokerConfig) -> None:
         self._config = config

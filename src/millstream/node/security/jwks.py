@@ -55,7 +55,7 @@ def read_document(url: str) -> bytes:
             document = file.read(_LARGEST_DOCUMENT_BYTES + 1)
     else:
         request = urllib.request.Request(url, headers={"Accept": "application/json"})
-        with urllib.request.urlopen(request, timeout=_READ_TIMEOUT_SECONDS) as response:
+        with urllib.request.urlopen(request, timeout=_READ_TIMEOUT_SECONDS) as response:  # nosec B310: checked scheme
             if urlsplit(response.url).scheme != urlsplit(url).scheme:
                 raise ValueError("the address leads to another scheme")
             document = response.read(_LARGEST_DOCUMENT_BYTES + 1)

@@ -207,6 +207,7 @@ class SaslGate:
         peer.principal = Principal(result.kind, result.user)
         peer.groups = tuple(Principal(GROUP, name) for name in result.groups)
         peer.token_authenticated = result.by_token
+        self._environment.auditor.authentication(peer, conversation.mechanism, succeeded=True)
         (self._counts.repeated if conversation.is_repeated else self._counts.succeeded)[key] += 1
         _log.debug("authenticated peer=%s:%d principal=%s mechanism=%s", peer.host, peer.port, peer.principal, key[1])
         if lifetime_ms is None:
@@ -218,6 +219,9 @@ class SaslGate:
     def _note_failure(self, reason: str) -> None:
         peer = self._peer
         self._counts.failed[peer.listener, self._asked_mechanism or "none"] += 1
+        self._environment.auditor.authentication(
+            peer, self._asked_mechanism or "none", succeeded=False, reason=reason[:300]
+        )
         _log.warning(
             "authentication_failed peer=%s:%d listener=%s mechanism=%s reason=%s",
             peer.host, peer.port, peer.listener, self._asked_mechanism or "none", reason[:300],

@@ -17,6 +17,7 @@ from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, Locate, MalformedMessage, skip_tags
 from millstream.formats.protocol.schema import Message, Schema, request_schema, response_schema
 from millstream.formats.protocol.steps import is_long, read_in_steps, write_in_steps
+from millstream.node.server.auditing import ADMINISTRATION, Auditor, NoAuditor
 from millstream.node.server.long_requests import LONG_TURN_SECONDS, Turnstile, TurnWatch, is_split, most_items, respond
 from millstream.node.server.request import (
     Api,
@@ -60,6 +61,7 @@ class Dispatcher:
         fetch: FetchService | None = None,
         locate: Locate | None = None,
         stopwatch: Callable[[], float] | None = None,
+        auditor: Auditor | None = None,
         authorization: DataAuthorization | None = None,
         rules: ListenerRules = ListenerRules(),
     ) -> None:
@@ -69,6 +71,7 @@ class Dispatcher:
         self._produce = produce
         self._fetch = fetch
         self._locate = locate
+        self._auditor = auditor or NoAuditor()
         self._authorization = authorization
         self._rules = rules
         self._loop = loop
@@ -365,8 +368,21 @@ class Dispatcher:
     def _respond(self, api: Api, request: Message, context: Context) -> "Response | Awaitable[Response]":
         assert api.handler is not None
         if api.with_frame:  # forwarded whole; the controller splits it
-            return api.handler(request, context)
-        return respond(api.name, api.handler, request, context, self.turnstile)
+            response = api.handler(request, context)
+        else:
+            response = respond(api.name, api.handler, request, context, self.turnstile)
+        if api.name in ADMINISTRATION and self._auditor.is_enabled:
+            return self._audited(api.name, request, context, response)
+        return response
+
+    async def _audited(
+        self, api: str, request: Message, context: Context, response: "Response | Awaitable[Response]"
+    ) -> Response:
+        """The response, recorded by the auditor."""
+        result = await response if isinstance(response, Awaitable) else response
+        shown = response_schema(api).decode(result, context.version) if isinstance(result, bytes) else result
+        self._auditor.administration(context.peer, api, request, shown)
+        return result
 
     async def _encoded(self, api: str, response: Awaitable[Response], version: int, correlation_id: int) -> Parts:
         return await encode_in_turns(api, await response, version, correlation_id, self.turnstile)

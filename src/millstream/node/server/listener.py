@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from millstream.config.table.ssl import MAX_HANDSHAKES
 from millstream.formats.model.ordered_set import OrderedSet
 from millstream.node.server.connection import SCRATCH_BYTES, Connection
 from millstream.node.server.fair_turns import FairTurns
@@ -200,7 +201,7 @@ class Listener:
     def _begin_handshake(self, transport: Transport, peer: Peer, tls: ListenerTls) -> None:
         wait_s = self.handshakes.enter(peer.host)
         if wait_s is None:
-            self.refused["millstream.ssl.max.handshakes"] += 1
+            self.refused[MAX_HANDSHAKES.name] += 1
             _log.warning("connection_refused peer=%s reason=too many TLS handshakes", peer.host)
             transport.close()
             self._forget_address(peer.host)

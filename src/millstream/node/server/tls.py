@@ -13,6 +13,7 @@ Certificates and their checks are in `node/security/certificates.py`; limits on 
 
 import asyncio
 import contextlib
+import datetime
 import errno
 import ssl
 from collections.abc import Callable
@@ -70,6 +71,9 @@ class ServerTls(Protocol):
 
     @property
     def context(self) -> ssl.SSLContext: ...
+
+    @property
+    def expires_at(self) -> datetime.datetime | None: ...
 
     def principal(self, certificate: bytes | None) -> Principal:
         """The principal of a client with this certificate (DER); None if it has none."""
@@ -342,7 +346,7 @@ class TlsTransport:
             self._watch_writable()
 
     def _watch_writable(self) -> None:
-        """Watches the transport below while there is something to send, or somebody waits to send."""
+        """Watches the transport below while there is something to send, or the connection waits to send."""
         wanted = self._job is None and (bool(self._unsent) or self._on_writable is not None)
         if wanted != self._is_watching_writable:
             self._is_watching_writable = wanted

@@ -114,7 +114,7 @@ def _line_in(part: Part, error: BaseException) -> int | None:
     for each in (context() if context is not None else None) or []:
         try:
             start = int(each.startIndex())
-        except Exception:
+        except Exception:  # nosec B112: Spark gives no position
             continue
         if 0 <= start <= len(query):
             return part.query.query_line + query[:start].count("\n")

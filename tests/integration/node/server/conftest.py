@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 import uvloop
 
-from millstream.node.server.listener import ConnectionLimits, Listener
+from millstream.node.server.listener import ConnectionLimits, Listener, ListenerTls
 from millstream.node.server.network import SocketNetwork
 from millstream.node.server.service import Parts, Peer, Pending, Refused, Turn
 from tests.wire import Wire
@@ -77,10 +77,16 @@ class FileRange:
 class RunningListener:
     """A listener whose loop runs in a thread, so that tests can be plain blocking code."""
 
-    def __init__(self, limits: ConnectionLimits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        loop: asyncio.AbstractEventLoop,
+        tls: Callable[[asyncio.AbstractEventLoop], ListenerTls] | None = None,
+    ) -> None:
         self.service = Words()
         self.loop = loop
-        self.listener = Listener("TEST", limits, SocketNetwork(loop), loop)
+        protocol, secured = ("PLAINTEXT", None) if tls is None else ("SSL", tls(loop))
+        self.listener = Listener("TEST", limits, SocketNetwork(loop), loop, security_protocol=protocol, tls=secured)
         host, port = self.listener.bind("127.0.0.1", 0)
         self.address = f"{host}:{port}"
         self.listener.serve(self.service)
@@ -135,8 +141,10 @@ def start(request: pytest.FixtureRequest) -> Iterator[Start]:
     """Starts listeners with given limits."""
     running: list[RunningListener] = []
 
-    def make(**limits: object) -> RunningListener:
-        made = RunningListener(ConnectionLimits(**limits), LOOPS[request.param]())  # type: ignore[arg-type]
+    def make(
+        tls: Callable[[asyncio.AbstractEventLoop], ListenerTls] | None = None, **limits: object
+    ) -> RunningListener:
+        made = RunningListener(ConnectionLimits(**limits), LOOPS[request.param](), tls)  # type: ignore[arg-type]
         running.append(made)
         return made
 

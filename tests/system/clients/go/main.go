@@ -4,6 +4,8 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -36,9 +38,17 @@ type wireRecord struct {
 	Timestamp *int64       `json:"timestamp"`
 }
 
+type security struct {
+	Protocol    string `json:"protocol"`
+	Ca          string `json:"ca"`
+	Certificate string `json:"certificate"`
+	Key         string `json:"key"`
+}
+
 type request struct {
 	Op            string            `json:"op"`
 	Bootstrap     string            `json:"bootstrap"`
+	Security      *security         `json:"security"`
 	Topic         string            `json:"topic"`
 	Partitions    int32             `json:"partitions"`
 	Partition     int32             `json:"partition"`
@@ -110,11 +120,37 @@ func decode(text *string) []byte {
 	return data
 }
 
+// The options for the request's security: PEM files.
+func (r *request) connection() ([]kgo.Opt, error) {
+	options := []kgo.Opt{kgo.SeedBrokers(r.Bootstrap)}
+	if r.Security == nil || r.Security.Ca == "" {
+		return options, nil
+	}
+	authority, err := os.ReadFile(r.Security.Ca)
+	if err != nil {
+		return nil, err
+	}
+	config := &tls.Config{RootCAs: x509.NewCertPool()}
+	config.RootCAs.AppendCertsFromPEM(authority)
+	if r.Security.Certificate != "" {
+		own, err := tls.LoadX509KeyPair(r.Security.Certificate, r.Security.Key)
+		if err != nil {
+			return nil, err
+		}
+		config.Certificates = []tls.Certificate{own}
+	}
+	return append(options, kgo.DialTLSConfig(config)), nil
+}
+
 func admin(r *request) (*kadm.Client, error) {
 	if present, ok := admins[r.Bootstrap]; ok {
 		return present, nil
 	}
-	client, err := kgo.NewClient(kgo.SeedBrokers(r.Bootstrap), kgo.MetadataMinAge(10*time.Millisecond))
+	options, err := r.connection()
+	if err != nil {
+		return nil, err
+	}
+	client, err := kgo.NewClient(append(options, kgo.MetadataMinAge(10*time.Millisecond))...)
 	if err != nil {
 		return nil, err
 	}
@@ -123,8 +159,11 @@ func admin(r *request) (*kadm.Client, error) {
 }
 
 func producer(r *request, options ...kgo.Opt) (*kgo.Client, error) {
-	options = append(options,
-		kgo.SeedBrokers(r.Bootstrap),
+	connection, err := r.connection()
+	if err != nil {
+		return nil, err
+	}
+	options = append(append(options, connection...),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.AllowAutoTopicCreation(),
 	)
@@ -293,13 +332,16 @@ func consume(ctx context.Context, r *request) (object, error) {
 	if r.Isolation == "read_committed" {
 		isolation = kgo.ReadCommitted()
 	}
-	client, err := kgo.NewClient(
-		kgo.SeedBrokers(r.Bootstrap),
+	options, err := r.connection()
+	if err != nil {
+		return nil, err
+	}
+	client, err := kgo.NewClient(append(options,
 		kgo.FetchIsolationLevel(isolation),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{r.Topic: {r.Partition: start}}),
 		kgo.ConsumeResetOffset(reset),
 		kgo.FetchMaxWait(time.Duration(r.MaxWaitMs)*time.Millisecond),
-	)
+	)...)
 	if err != nil {
 		return nil, err
 	}

@@ -112,8 +112,37 @@ public final class Interoperability {
     }
 
     private static Admin admin(JsonNode request) {
-        return ADMINS.computeIfAbsent(
-                request.get("bootstrap").asText(), bootstrap -> Admin.create(Map.of("bootstrap.servers", bootstrap)));
+        return ADMINS.computeIfAbsent(request.get("bootstrap").asText(), bootstrap -> {
+            Map<String, Object> settings = security(request);
+            settings.put("bootstrap.servers", bootstrap);
+            return Admin.create(settings);
+        });
+    }
+
+    /** The settings for the request's `security`: PEM files, and a user of SASL. */
+    private static Map<String, Object> security(JsonNode request) {
+        Map<String, Object> settings = new HashMap<>();
+        JsonNode security = request.get("security");
+        if (security == null || security.isNull()) {
+            return settings;
+        }
+        settings.put("security.protocol", security.get("protocol").asText());
+        if (security.hasNonNull("ca")) {
+            settings.put("ssl.truststore.type", "PEM");
+            settings.put("ssl.truststore.location", security.get("ca").asText());
+        }
+        if (security.hasNonNull("keystore")) {
+            settings.put("ssl.keystore.type", "PEM");
+            settings.put("ssl.keystore.location", security.get("keystore").asText());
+        }
+        if (security.hasNonNull("mechanism")) {
+            String mechanism = security.get("mechanism").asText();
+            String module = mechanism.equals("PLAIN") ? "plain.PlainLoginModule" : "scram.ScramLoginModule";
+            settings.put("sasl.mechanism", mechanism);
+            settings.put("sasl.jaas.config", "org.apache.kafka.common.security." + module + " required username=\""
+                    + security.get("username").asText() + "\" password=\"" + security.get("password").asText() + "\";");
+        }
+        return settings;
     }
 
     private static ObjectNode hello() {
@@ -141,6 +170,7 @@ public final class Interoperability {
 
     private static KafkaProducer<byte[], byte[]> producer(JsonNode request, Map<String, Object> settings) {
         Map<String, Object> all = new HashMap<>(settings);
+        all.putAll(security(request));
         all.put("bootstrap.servers", request.get("bootstrap").asText());
         // Far above the broker's limit, so that it is the broker who refuses a record.
         all.put("max.request.size", 10_000_000);
@@ -222,6 +252,7 @@ public final class Interoperability {
 
     private static ObjectNode consume(JsonNode request) {
         var settings = new Properties();
+        settings.putAll(security(request));
         settings.put("bootstrap.servers", request.get("bootstrap").asText());
         settings.put("enable.auto.commit", false);
         settings.put("auto.offset.reset", request.get("reset").asText());

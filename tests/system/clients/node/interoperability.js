@@ -1,6 +1,7 @@
 'use strict'
 // kafkajs behind the line protocol of programs/README.md.
 
+const fs = require('node:fs')
 const readline = require('node:readline')
 const { ConfigResourceTypes, CompressionCodecs, CompressionTypes, Kafka, logLevel } = require('kafkajs')
 const fzstd = require('fzstd')
@@ -40,13 +41,30 @@ const decode = text => (text == null ? null : Buffer.from(text, 'base64'))
 
 const transactional = new Map()
 const clients = new Map()
-function kafka({ bootstrap }) {
+// The options of kafkajs for the request's `security`: PEM files, and a user of SASL.
+function secured(security) {
+  if (security == null) return {}
+  const read = path => (path == null ? undefined : fs.readFileSync(path, 'utf-8'))
+  const options = {}
+  if (security.protocol.endsWith('SSL')) {
+    // kafkajs gives the host's address as the server name, which Node refuses for an IP address.
+    options.ssl = { ca: [read(security.ca)], cert: read(security.certificate), key: read(security.key), servername: 'localhost' }
+  }
+  if (security.mechanism != null) {
+    const { username, password } = security
+    options.sasl = { mechanism: security.mechanism.toLowerCase(), username, password }
+  }
+  return options
+}
+
+function kafka({ bootstrap, security }) {
   if (!clients.has(bootstrap)) {
     clients.set(
       bootstrap,
       new Kafka({
         clientId: 'interoperability',
         brokers: [bootstrap],
+        ...secured(security),
         logLevel: logLevel.NOTHING,
         connectionTimeout: 10_000,
         retry: { initialRetryTime: 100, retries: 5 },

@@ -13,16 +13,35 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import BrokerResponseError, for_code
-from line_protocol import ClientError, Request, UnsupportedError, announce, decode, decode_headers, record, serve
+from aiokafka.helpers import create_ssl_context
+from line_protocol import (
+    ClientError,
+    Request,
+    UnsupportedError,
+    announce,
+    decode,
+    decode_headers,
+    keyword_security,
+    record,
+    serve,
+)
 
 MAX_MESSAGE_BYTES = 10_000_000
 
 _transactional: dict[str, AIOKafkaProducer] = {}
 
 
+def security(request: Request) -> dict[str, Any]:
+    arguments = keyword_security(request)
+    files = {name: arguments.pop(f"ssl_{name}", None) for name in ("cafile", "certfile", "keyfile")}
+    if files["cafile"]:
+        arguments["ssl_context"] = create_ssl_context(**files)
+    return arguments
+
+
 @asynccontextmanager
 async def admin(request: Request) -> AsyncIterator[AIOKafkaAdminClient]:
-    client = AIOKafkaAdminClient(bootstrap_servers=request["bootstrap"])
+    client = AIOKafkaAdminClient(bootstrap_servers=request["bootstrap"], **security(request))
     await client.start()
     try:
         yield client
@@ -58,6 +77,7 @@ async def create_topic(request: Request) -> None:
 async def produce(request: Request) -> dict[str, Any]:
     client = AIOKafkaProducer(
         bootstrap_servers=request["bootstrap"],
+        **security(request),
         acks=request["acks"],
         compression_type=None if request["codec"] == "none" else request["codec"],
         enable_idempotence=request["idempotent"],
@@ -94,6 +114,7 @@ async def produce(request: Request) -> dict[str, Any]:
 async def stream(request: Request) -> dict[str, Any]:
     client = AIOKafkaProducer(
         bootstrap_servers=request["bootstrap"],
+        **security(request),
         acks="all",
         enable_idempotence=True,
         max_batch_size=200,
@@ -119,6 +140,7 @@ async def stream(request: Request) -> dict[str, Any]:
 async def consume(request: Request) -> dict[str, Any]:
     client = AIOKafkaConsumer(
         bootstrap_servers=request["bootstrap"],
+        **security(request),
         group_id=None,
         auto_offset_reset=request["reset"],
         isolation_level=request["isolation"],
@@ -158,7 +180,7 @@ async def transact(request: Request) -> None:
     name = request["producer"]
     if name not in _transactional:
         _transactional[name] = AIOKafkaProducer(
-            bootstrap_servers=request["bootstrap"], transactional_id=request["transactional_id"]
+            bootstrap_servers=request["bootstrap"], **security(request), transactional_id=request["transactional_id"]
         )
         await _transactional[name].start()
     client = _transactional[name]
@@ -231,7 +253,7 @@ async def delete_records(request: Request) -> dict[str, Any]:
 async def list_offsets(request: Request) -> dict[str, Any]:
     if request["at"] == "max_timestamp":
         raise UnsupportedError("aiokafka has no lookup of the greatest timestamp")
-    client = AIOKafkaConsumer(bootstrap_servers=request["bootstrap"], group_id=None)
+    client = AIOKafkaConsumer(bootstrap_servers=request["bootstrap"], **security(request), group_id=None)
     await client.start()
     try:
         place = TopicPartition(request["topic"], request["partition"])

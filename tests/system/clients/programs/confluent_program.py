@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from line_protocol import ClientError, Request, announce, decode, decode_headers, record, serve
+from line_protocol import ClientError, Request, announce, decode, decode_headers, librdkafka_security, record, serve
 
 # Far above the broker's limit, so that it is the broker who refuses a record.
 MAX_MESSAGE_BYTES = 10_000_000
@@ -32,7 +32,7 @@ _transactional: dict[str, Producer] = {}
 def admin(request: Request) -> AdminClient:
     bootstrap = request["bootstrap"]
     if bootstrap not in _admins:
-        _admins[bootstrap] = AdminClient({"bootstrap.servers": bootstrap})
+        _admins[bootstrap] = AdminClient({"bootstrap.servers": bootstrap, **librdkafka_security(request)})
     return _admins[bootstrap]
 
 
@@ -63,6 +63,7 @@ def producer(request: Request, **settings: object) -> Producer:
     return Producer(
         {
             "bootstrap.servers": request["bootstrap"],
+            **librdkafka_security(request),
             "message.max.bytes": MAX_MESSAGE_BYTES,
             "message.timeout.ms": DELIVERY_TIMEOUT_MS,
             **settings,
@@ -145,6 +146,7 @@ def consume(request: Request) -> dict[str, Any]:
     client = Consumer(
         {
             "bootstrap.servers": request["bootstrap"],
+            **librdkafka_security(request),
             "group.id": "interoperability",
             "enable.auto.commit": False,
             "auto.offset.reset": "error" if request["reset"] == "none" else request["reset"],
@@ -199,7 +201,9 @@ def transact(request: Request) -> None:
     client.flush()
     if request["offsets"] is not None:
         group, topic, partition, offset = request["offsets"]
-        member = Consumer({"bootstrap.servers": request["bootstrap"], "group.id": group})
+        member = Consumer(
+            {"bootstrap.servers": request["bootstrap"], "group.id": group, **librdkafka_security(request)}
+        )
         metadata = member.consumer_group_metadata()
         client.send_offsets_to_transaction([TopicPartition(topic, partition, offset)], metadata, CALL_S)
         member.close()

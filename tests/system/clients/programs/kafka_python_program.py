@@ -9,7 +9,7 @@ import kafka
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import BrokerResponseError
-from line_protocol import ClientError, Request, announce, decode, decode_headers, record, serve
+from line_protocol import ClientError, Request, announce, decode, decode_headers, keyword_security, record, serve
 
 MAX_MESSAGE_BYTES = 10_000_000
 
@@ -20,7 +20,7 @@ _transactional: dict[str, KafkaProducer] = {}
 def admin(request: Request) -> KafkaAdminClient:
     bootstrap = request["bootstrap"]
     if bootstrap not in _admins:
-        _admins[bootstrap] = KafkaAdminClient(bootstrap_servers=bootstrap)
+        _admins[bootstrap] = KafkaAdminClient(bootstrap_servers=bootstrap, **keyword_security(request))
     return _admins[bootstrap]
 
 
@@ -43,7 +43,12 @@ def create_topic(request: Request) -> None:
 
 
 def producer(request: Request, **settings: Any) -> KafkaProducer:
-    return KafkaProducer(bootstrap_servers=request["bootstrap"], max_request_size=MAX_MESSAGE_BYTES, **settings)
+    return KafkaProducer(
+        bootstrap_servers=request["bootstrap"],
+        max_request_size=MAX_MESSAGE_BYTES,
+        **keyword_security(request),
+        **settings,
+    )
 
 
 def produce(request: Request) -> dict[str, Any]:
@@ -109,6 +114,7 @@ def stream(request: Request) -> dict[str, Any]:
 def consume(request: Request) -> dict[str, Any]:
     client = KafkaConsumer(
         bootstrap_servers=request["bootstrap"],
+        **keyword_security(request),
         group_id=None,
         auto_offset_reset=request["reset"],
         isolation_level=request["isolation"],

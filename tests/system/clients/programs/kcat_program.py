@@ -14,7 +14,17 @@ import tempfile
 import threading
 from typing import Any
 
-from line_protocol import ClientError, Request, UnsupportedError, announce, decode, decode_headers, record, serve
+from line_protocol import (
+    ClientError,
+    Request,
+    UnsupportedError,
+    announce,
+    decode,
+    decode_headers,
+    librdkafka_security,
+    record,
+    serve,
+)
 
 MAX_MESSAGE_BYTES = "10000000"
 # Never part of a key or value here.
@@ -43,9 +53,16 @@ def failure(stderr: str) -> ClientError:
     return ClientError("kcat", None, stderr.strip())
 
 
+def security(request: Request) -> list[str]:
+    return [word for name, value in librdkafka_security(request).items() for word in ("-X", f"{name}={value}")]
+
+
 def kcat(request: Request, *arguments: str, stdin: bytes = b"") -> bytes:
     done = subprocess.run(
-        ["kcat", "-b", request["bootstrap"], *arguments], input=stdin, capture_output=True, timeout=60
+        ["kcat", "-b", request["bootstrap"], *security(request), *arguments],
+        input=stdin,
+        capture_output=True,
+        timeout=60,
     )
     if done.returncode != 0 or b"ERROR" in done.stderr or b"delivery failed" in done.stderr.lower():
         raise failure(done.stderr.decode(errors="replace"))
@@ -143,7 +160,17 @@ def consume(request: Request) -> dict[str, Any]:
     reset = "error" if request["reset"] == "none" else request["reset"]
     process = subprocess.Popen(
         [
-            *("kcat", "-C", "-b", request["bootstrap"], "-t", request["topic"], "-p", str(request["partition"])),
+            *(
+                "kcat",
+                "-C",
+                "-b",
+                request["bootstrap"],
+                *security(request),
+                "-t",
+                request["topic"],
+                "-p",
+                str(request["partition"]),
+            ),
             *("-o", offset, "-c", str(request["count"]), "-f", FORMAT),
             *("-X", f"topic.auto.offset.reset={reset}"),
             *("-X", f"isolation.level={request['isolation']}"),

@@ -27,6 +27,36 @@ class ClientError(Exception):
         return {"type": self.type, "code": self.code, "message": self.message}
 
 
+def librdkafka_security(request: Request) -> dict[str, str]:
+    """The settings of librdkafka for the request's `security`."""
+    security = request.get("security") or {}
+    names = {
+        "protocol": "security.protocol",
+        "ca": "ssl.ca.location",
+        "certificate": "ssl.certificate.location",
+        "key": "ssl.key.location",
+        "mechanism": "sasl.mechanism",
+        "username": "sasl.username",
+        "password": "sasl.password",
+    }
+    return {names[field]: value for field, value in security.items() if field in names and value}
+
+
+def keyword_security(request: Request) -> dict[str, Any]:
+    """The keyword arguments of kafka-python for the request's `security`."""
+    security = request.get("security") or {}
+    names = {
+        "protocol": "security_protocol",
+        "ca": "ssl_cafile",
+        "certificate": "ssl_certfile",
+        "key": "ssl_keyfile",
+        "mechanism": "sasl_mechanism",
+        "username": "sasl_plain_username",
+        "password": "sasl_plain_password",
+    }
+    return {names[field]: value for field, value in security.items() if field in names and value}
+
+
 def encode(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
 
