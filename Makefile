@@ -61,7 +61,7 @@ check: install-dev  ## Format, lint, words, types, and the direction of imports
 	$(BIN)/lint-imports --no-cache
 
 clients: install-dev  ## Install the Kafka clients the tests talk with (kcat, kafkajs, Java, franz-go)
-	$(BIN)/python tools/install_test_clients.py
+	$(BIN)/python -m tools.install_test_clients
 
 unit: install-dev  ## The tests that need no process, no socket and no other program (a minute on two cores)
 	MILLSTREAM_EXAMPLES=quick $(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow' tests/unit

@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -44,7 +45,9 @@ class LogModel(RuleBasedStateMachine):
         return self.batches[-1][1] if self.batches else self.log.log_start_offset
 
     def _batch(self, sizes: list[int], idempotent: bool) -> bytearray:
-        fields = {"producer_id": PRODUCER, "producer_epoch": 0, "sequence": self.sequence} if idempotent else {}
+        fields: dict[str, Any] = (
+            {"producer_id": PRODUCER, "producer_epoch": 0, "sequence": self.sequence} if idempotent else {}
+        )
         return batch(*(b"v" * size for size in sizes), **fields)
 
     def _append(self, data: bytearray, count: int, idempotent: bool) -> None:
@@ -137,8 +140,9 @@ class LogModel(RuleBasedStateMachine):
         for job in self.node.directory.maintenance(NOW):
             job.done(job.run())
         if checkpoint:
-            job = self.node.directory.checkpoint_job(NOW)
-            job.done(job.run())
+            checkpointing = self.node.directory.checkpoint_job(NOW)
+            assert checkpointing is not None
+            checkpointing.done(checkpointing.run())
 
     @rule()
     def flush(self) -> None:

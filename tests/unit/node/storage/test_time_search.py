@@ -1,6 +1,7 @@
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,7 +85,7 @@ def test_searches_in_threads_beside_appends(node: Node) -> None:
     append(log, timestamps=[NOW])
     errors: list[BaseException] = []
     wanted = threading.Semaphore(0)
-    searches = []
+    searches: list[Any] = []
 
     def search() -> None:
         try:
