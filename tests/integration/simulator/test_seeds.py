@@ -15,7 +15,7 @@ from millstream.simulator.simulation import run_seeds
 SEEDS = int(os.environ.get("SEEDS", "200"))
 AT_ONCE = 25
 NICENESS = 10
-FAULT_KINDS = 15
+FAULT_KINDS = 18
 """So many kinds of faults happen in every 25 seeds, and more in all."""
 
 

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.batch import iterate_headers
+from tests.examples import examples
 from tests.unit.node.storage.batches import NOW, batch
 from tests.unit.node.storage.conftest import Node
 from tests.unit.node.storage.faulty_disk import FaultyDisk
@@ -244,6 +245,6 @@ class LogModel(RuleBasedStateMachine):
 
 
 LogModel.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(80), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestLogModel = LogModel.TestCase
