@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 200
-# Tests mostly wait, for processes and clients: three files at once, in the order of tests/conftest.py. What fails is run
-# once more at the end, alone; if it passes then, a line `flaky: <tests>` names it.
+# Tests mostly wait, for processes and clients: four files at once, in the order of tests/conftest.py. One of them are the
+# seeds of the simulator, with low priority. What fails is run once more at the end, alone; if it passes then, a line
+# `flaky: <tests>` names it.
 # pytest keeps what it compiled of the tests, also where the shell says otherwise: each process would compile all of them.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/run_tests.py -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/run_tests.py -n 4 --dist loadfile --no-loadscope-reorder
 SEED   ?= 1
 
 .DEFAULT_GOAL := help
@@ -62,7 +63,7 @@ check: install-dev  ## Format, lint, words, types, the direction of imports, and
 	$(BIN)/bandit -q -c pyproject.toml -r src
 
 clients: install-dev  ## Install the Kafka clients the tests talk with (kcat, kafkajs, Java, franz-go)
-	$(BIN)/python tools/install_test_clients.py
+	$(BIN)/python -m tools.install_test_clients
 
 unit: install-dev  ## The tests that need no process, no socket and no other program (a minute on two cores)
 	MILLSTREAM_EXAMPLES=quick $(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow' tests/unit

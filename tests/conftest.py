@@ -18,6 +18,7 @@ settings.load_profile(os.environ.get("MILLSTREAM_EXAMPLES", "millstream"))
 
 _TESTS = Path(__file__).parent
 _LONGEST_FIRST = [
+    "integration/simulator/test_seeds.py",
     "system/chaos",
     "system/pipeline",
     "system/console",
@@ -58,7 +59,7 @@ run one after another in one process. Spread over all processes, each would star
 
 def _rank(item: pytest.Item) -> int:
     path = item.path.relative_to(_TESTS).as_posix() if item.path.is_relative_to(_TESTS) else ""
-    ranks = (rank for rank, folder in enumerate(_LONGEST_FIRST) if path.startswith(f"{folder}/"))
+    ranks = (rank for rank, folder in enumerate(_LONGEST_FIRST) if f"{path}/".startswith(f"{folder}/"))
     return next(ranks, len(_LONGEST_FIRST))
 
 

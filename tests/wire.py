@@ -68,7 +68,7 @@ def batch(*values: bytes, timestamp: int | None = None, **options: Any) -> bytes
     return bytes(build_batch([Record(None, value, timestamp=when) for value in values], **options))
 
 
-def values(records: bytes | None) -> list[bytes]:
+def values(records: bytes | memoryview | None) -> list[bytes]:
     """The values in the batches of a fetch answer; a batch that is cut off at the end is left out."""
     return [record.value or b"" for _, rows in read_batches(records or b"") for record in rows]
 

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -9,6 +10,7 @@ SOURCE = ROOT / "src" / "millstream"
 TARGET = ROOT / "docs" / "map.md"
 
 
+@cache
 def first_sentence(path: Path) -> str:
     text = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].split())
     sentence = re.match(r"(.+?[.:])(?=\s[A-Z`]|$)", text)

@@ -52,11 +52,11 @@ def definition(module: str, name: str) -> tuple[str, ast.AST] | None:
                 if isinstance(node.value, ast.Name):
                     return definition(module, node.value.id) or (module, node)
                 return module, node
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("millstream"):
-            for alias in node.names:
+    for found in ast.walk(tree):
+        if isinstance(found, ast.ImportFrom) and found.module and found.module.startswith("millstream"):
+            for alias in found.names:
                 if (alias.asname or alias.name) == name:
-                    return definition(node.module, alias.name) if _file(node.module) else None
+                    return definition(found.module, alias.name) if _file(found.module) else None
     return None
 
 

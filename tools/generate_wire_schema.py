@@ -67,10 +67,12 @@ def default_text(field: Any, kind: str) -> str:
     return "-"
 
 
-def fold(into: list[Folded], entity: type, version: int) -> None:
+def fold(into: list[Folded], entity: Any, version: int) -> None:
     position = 0
     for field in dataclasses.fields(entity):
         field_class = classify_field(field)
+        kafka_type: str | None
+        nested: Any
         array = "[]" if field_class.is_array else ""
         match field_class:
             case PrimitiveField() | PrimitiveTupleField():
@@ -131,7 +133,7 @@ def main() -> None:
             flexible = []
             for version in versions:
                 module = load_payload_module(key, version, kind)
-                entity = next(
+                entity: Any = next(
                     v
                     for v in vars(module).values()
                     if isinstance(v, type) and getattr(v, "__type__", None) is kind and v.__module__ == module.__name__

@@ -104,7 +104,7 @@ class TracedNode:
         sys.setprofile(self._trace)
         self._loop.run_forever()
 
-    def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
+    def _wait_for(self, work: Coroutine[Any, Any, object]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def request(self, name: str, version: int, body: dict[str, Any]) -> Message:

@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import apache_kafka
-from apache_kafka import CACHE, REPOSITORY_ROOT, ToolchainMissingError
+from tools import apache_kafka
+from tools.apache_kafka import CACHE, REPOSITORY_ROOT, ToolchainMissingError
 
 SOURCES = REPOSITORY_ROOT / "tests" / "system" / "clients"
 INSTALLED = CACHE / "clients"

@@ -86,7 +86,7 @@ class Bench:
         partition, node = wanted[0], leaders[wanted[0]]
         bare = [BareWriter(TOPIC, number, list(cluster.nodes.values())) for number in range(PARTITIONS)]
         client = LibrdkafkaWriter(cluster.bootstrap, TOPIC, partition)
-        writers = [*bare, client]
+        writers: list[BareWriter | LibrdkafkaWriter] = [*bare, client]
         for writer in writers:
             writer.start()
         try:

@@ -6,6 +6,8 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from millstream.config.loading import load_broker_config
 from millstream.formats.protocol.schema import request_schema
@@ -20,7 +22,7 @@ from millstream.node.server.service import Peer
 PRODUCE_VERSION, FETCH_VERSION = 12, 12
 
 
-def frame(key: int, version: int, name: str, body: dict) -> bytearray:
+def frame(key: int, version: int, name: str, body: dict[str, Any]) -> bytearray:
     head = struct.pack(">hhih", key, version, 7, 5) + b"bench" + b"\x00"
     return bytearray(head + request_schema(name).encode(body, version))
 
@@ -63,8 +65,8 @@ def main(count: int = 50_000) -> None:
             )
             measure(
                 f"produce, one batch of {size} bytes",
-                lambda r=request: handle(r, 0, len(r), peer),
-                count,  # type: ignore[misc]
+                partial(handle, request, 0, len(request), peer),
+                count,
             )
         for title, offset in (("fetch at the end, no wait", None), ("fetch of the first 16 KB", 0)):
             position = broker.partitions.find("t", 0).log.log_end_offset if offset is None else offset

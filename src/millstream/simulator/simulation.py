@@ -18,6 +18,7 @@ Two runs of one seed are equal, event for event; `Result.fingerprint` proves it.
 import gc
 import logging
 import multiprocessing
+import os
 import random
 import time
 import zlib
@@ -568,14 +569,15 @@ _RUNS_PER_PROCESS = 200
 """A worker process is replaced after so many runs."""
 
 
-def run_seeds(seeds: Iterable[int], options: Options, *, processes: int) -> Iterator[Result]:
-    """Runs many seeds in several processes. Yields results in the order of the seeds; passed runs without events."""
+def run_seeds(seeds: Iterable[int], options: Options, *, processes: int, niceness: int = 0) -> Iterator[Result]:
+    """Runs many seeds in several processes. Yields results in the order of the seeds; passed runs without events.
+    `niceness` lowers the priority of these processes."""
     if processes <= 1:
         yield from map(partial(_run, options=options), seeds)
         return
     # Forked processes need not import everything again.
     context = multiprocessing.get_context("fork")
-    with context.Pool(processes, maxtasksperchild=_RUNS_PER_PROCESS) as pool:
+    with context.Pool(processes, os.nice, (niceness,), maxtasksperchild=_RUNS_PER_PROCESS) as pool:
         yield from pool.imap(partial(_run, options=options), seeds)
 
 

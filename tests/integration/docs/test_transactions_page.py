@@ -15,6 +15,7 @@ from millstream.testing import EmbeddedBroker
 from tests.repository import REPOSITORY
 from tests.waiting import PATIENCE_S
 from tests.wire import Wire, batch
+from tools import apache_kafka
 
 ROOT = REPOSITORY
 PAGE = (ROOT / "docs" / "transactions.md").read_text()
@@ -82,10 +83,7 @@ def test_the_python_programs(broker: EmbeddedBroker) -> None:
     assert committed(broker, "copies") == orders
 
 
-def test_the_java_program(broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    import apache_kafka
-
+def test_the_java_program(broker: EmbeddedBroker, tmp_path: Path) -> None:
     kafka = apache_kafka.installed()
     if kafka is None:
         pytest.skip("Apache Kafka's jars are not there: make test-all fetches them")

@@ -62,7 +62,8 @@ def polled(http: httpx.Client, group: str, count: int, **query: Any) -> list[dic
     found: list[dict[str, Any]] = []
     give_up_at = time.monotonic() + PATIENCE_S
     while len(found) < count and time.monotonic() < give_up_at:
-        answer = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 2000, "format": "json"} | query)
+        parameters: dict[str, Any] = {"timeout_ms": 2000, "format": "json"} | query
+        answer = http.get(f"/consumers/{group}/poll", params=parameters)
         assert answer.status_code == 200, answer.text
         found += answer.json()["messages"]
     return found

@@ -203,6 +203,7 @@ def test_only_what_was_handed_out_can_be_committed(
     assert "commit 2 at most" in refusal(commit({topic: {"0": 3}}), 409, 40905)
     refusal(commit({topic: {"7": 0}}), 409, 40904)
     refusal(commit({"another": {"0": 1}}), 400)
+    wrong: Any
     for wrong in ([], {topic: 3}, {topic: {"x": 1}}, {topic: {"0": "1"}}, {topic: {"0": -1}}, {topic: {"0": True}}):
         refusal(commit(wrong), 400)
     assert http.post(f"/consumers/{group}/offsets").json() == {"offsets": {topic: {"0": 2, "1": 0}}}
@@ -255,6 +256,7 @@ def test_a_batch_that_cannot_be_read_is_told_and_the_others_are_handed_out(
 
 
 def test_requests_that_make_no_sense(http: httpx.Client, topic: str, group: str) -> None:
+    body: Any
     for body in ({}, {"topics": []}, {"topics": "t"}, {"topics": [1]}, {"topics": [""]}, {"topics": [topic] * 101},
                  {"topics": [topic], "auto_offset_reset": "newest"}, {"topics": [topic], "expires_after_ms": 1},
                  {"topics": [topic], "instance_id": 7}):  # fmt: skip

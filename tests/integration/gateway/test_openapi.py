@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 
 from millstream.gateway import app as gateway_app
 from millstream.gateway.http.errors import JSON
-from millstream.gateway.http.openapi import undocumented
+from millstream.gateway.http.openapi import openapi_routes, undocumented
 from millstream.gateway.http.routes import TEXT
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
@@ -107,7 +107,7 @@ def test_a_false_description_is_noticed(document: dict[str, Any], gateway: Gatew
 def test_every_route_is_described(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that is added without a word about it would be noticed here."""
     seen: list[list[str]] = []
-    original = gateway_app.openapi_routes
+    original = openapi_routes
 
     def look(routes: Any) -> Any:
         own = original(routes)

@@ -183,7 +183,7 @@ def test_references(call: Caller) -> None:
 def test_json_schemas_that_refer_to_each_other(call: Caller) -> None:
     money = {"schema": '{"type":"object","properties":{"cents":{"type":"integer"}}}', "schemaType": "JSON"}
     call("POST", "/subjects/money/versions", money)
-    order = {
+    order: dict[str, Any] = {
         "schema": '{"type":"object","properties":{"total":{"$ref":"money.json"}},"additionalProperties":false}',
         "schemaType": "JSON",
         "references": [{"name": "money.json", "subject": "money", "version": 1}],

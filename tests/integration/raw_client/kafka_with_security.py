@@ -3,20 +3,14 @@
 import hashlib
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.repository import REPOSITORY
-
-# `tools/` is no package: it holds scripts that must run without anything installed.
-sys.path.insert(0, str(REPOSITORY / "tools"))
-
-import apache_kafka
 from millstream.raw_client import Cluster
 from millstream.testing.node_process import free_ports
+from tools import apache_kafka
 
 LISTENERS = {
     "PLAINTEXT": "PLAINTEXT",

@@ -1,16 +1,9 @@
 """The same agreement on Apache Kafka: it rests on what every broker does with producer epochs."""
 
-import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests.repository import REPOSITORY
-
-# `tools/` is no package: it holds scripts that must run without anything installed.
-sys.path.insert(0, str(REPOSITORY / "tools"))
-
-import apache_kafka
 from tests.integration.registry.test_agreement import (  # noqa: F401
     test_a_changed_producer_id_shuts_out_those_who_still_use_the_old_one,
     test_a_registry_that_was_overtaken_decides_anew,
@@ -19,6 +12,7 @@ from tests.integration.registry.test_agreement import (  # noqa: F401
     test_records_of_a_writer_that_follows_no_rules_do_not_break_ids,
 )
 from tests.integration.registry.test_topic_format import test_what_is_written_is_in_the_format_of_others  # noqa: F401
+from tools import apache_kafka
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -26,7 +26,7 @@ from millstream.node.storage.cleaner.copying import CleanedTransactions
 from millstream.node.storage.disk import File
 from millstream.node.storage.index.transaction_index import AbortedTransaction
 from millstream.node.storage.log import recovery
-from millstream.node.storage.log.batch_scan import header_at
+from millstream.node.storage.log.batch_scan import header_at, walk_checked
 from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.transactions.core import transaction as transaction_end
@@ -95,7 +95,7 @@ _LEAST_BYTES = 17
 
 def _believe_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recovery of records takes a batch for whole when it begins as one: what a torn write left of it counts."""
-    checked = recovery.walk_checked
+    checked = walk_checked
 
     def walk(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader, bool]]:
         if "__cluster_metadata" in file.path:

@@ -11,6 +11,7 @@ from tests.repository import REPOSITORY
 
 PROGRAM = REPOSITORY / "tools" / "run_tests.py"
 BESIDE_OTHERS = ["-n", "2", "--dist", "loadfile"]
+IN_A_WORKER = ["-n", "1", "--dist", "loadfile"]
 GREEN = "def test_green():\n    pass\n"
 ONCE = """
 import pathlib
@@ -56,7 +57,7 @@ def suite(tmp_path: Path) -> Suite:
 
 
 def test_a_green_run_is_one_run(suite: Suite) -> None:
-    code, output = suite.write(test_one=GREEN).run(*BESIDE_OTHERS)
+    code, output = suite.write(test_one=GREEN).run(*IN_A_WORKER)
     assert code == 0
     assert "again" not in output
     assert "flaky:" not in output
@@ -67,7 +68,7 @@ def test_what_takes_longest_is_listed(suite: Suite) -> None:
     """With set-up; once, and not in the second run."""
     slow = "import pytest, time\n@pytest.fixture\ndef slow():\n    time.sleep(0.7)\n"
     slow += "def test_a(slow):\n    time.sleep(0.7)\ndef test_b():\n    time.sleep(0.1)\n"
-    code, output = suite.write(test_one=slow, test_two=GREEN + FLAKY).run(*BESIDE_OTHERS)
+    code, output = suite.write(test_one=slow, test_two=GREEN + FLAKY).run(*IN_A_WORKER)
     assert code == 0
     lines = output.splitlines()
     (files,) = (number for number, line in enumerate(lines) if line == "slowest files:")
@@ -89,13 +90,13 @@ def test_what_passes_the_second_time_is_green_and_named(suite: Suite, arguments:
 
 def test_only_what_failed_runs_again(suite: Suite) -> None:
     beside = "def test_beside():\n    open('beside', 'a').write('ran\\n')\n"
-    code, _ = suite.write(test_one=FLAKY + beside, test_two=beside).run(*BESIDE_OTHERS, "test_one.py")
+    code, _ = suite.write(test_one=FLAKY + beside, test_two=beside).run(*IN_A_WORKER, "test_one.py")
     assert code == 0
     assert suite.count("beside") == 1
 
 
 def test_what_fails_twice_is_red_and_what_passed_is_still_named(suite: Suite) -> None:
-    code, output = suite.write(test_one=FLAKY, test_two="def test_red():\n    assert 0\n").run(*BESIDE_OTHERS)
+    code, output = suite.write(test_one=FLAKY, test_two="def test_red():\n    assert 0\n").run(*IN_A_WORKER)
     assert code == 1
     assert output.count("FAILED test_two.py::test_red") == 2
     assert "flaky: test_one.py::test_flaky" in output.splitlines()
@@ -121,14 +122,14 @@ def test_a_test_whose_name_is_strange_is_found_again(suite: Suite) -> None:
         ONCE + "import pytest\n@pytest.mark.parametrize('what', ['a b', 'c::d', '[e]', 'f, g', '-n 3', 'ü'])\n"
         "def test_strange(what):\n    assert not once('mark' + what.encode().hex())\n"
     )
-    code, output = suite.write(test_one=text).run(*BESIDE_OTHERS)
+    code, output = suite.write(test_one=text).run(*IN_A_WORKER)
     assert code == 0
     assert "6 passed" in output.splitlines()[-1]
 
 
 def test_marks_hold_in_the_second_run_too(suite: Suite) -> None:
     slow = "import pytest\n@pytest.mark.slow\ndef test_slow():\n    assert 0\n"
-    code, output = suite.write(test_one=FLAKY + slow).run(*BESIDE_OTHERS, "-m", "not slow")
+    code, output = suite.write(test_one=FLAKY + slow).run(*IN_A_WORKER, "-m", "not slow")
     assert code == 0
     assert "test_slow" not in output
 
@@ -140,7 +141,7 @@ def test_a_fixture_that_fails_by_chance(suite: Suite, scope: str, when: str) -> 
     before, after = (fails, "") if when == "before" else ("", fails)
     text = ONCE + f"import pytest\n@pytest.fixture(scope='{scope}')\ndef thing():\n{before}    yield\n{after}"
     text += "def test_a(thing):\n    pass\ndef test_b(thing):\n    pass\n"
-    code, output = suite.write(test_one=text).run(*BESIDE_OTHERS)
+    code, output = suite.write(test_one=text).run(*IN_A_WORKER)
     assert code == 0
     (line,) = (line for line in output.splitlines() if line.startswith("flaky: "))
     assert "test_one.py::test_b" in line
@@ -148,7 +149,7 @@ def test_a_fixture_that_fails_by_chance(suite: Suite, scope: str, when: str) -> 
 
 def test_a_fixture_that_fails_twice_at_its_end_is_red(suite: Suite) -> None:
     text = "import pytest\n@pytest.fixture(scope='module')\ndef thing():\n    yield\n    assert 0\n"
-    code, output = suite.write(test_one=text + "def test_a(thing):\n    pass\n").run(*BESIDE_OTHERS)
+    code, output = suite.write(test_one=text + "def test_a(thing):\n    pass\n").run(*IN_A_WORKER)
     assert code == 1
     assert "flaky:" not in output
 
@@ -212,13 +213,13 @@ def test_what_is_gone_the_second_time_has_not_passed(suite: Suite) -> None:
 
 def test_an_expected_failure_is_none(suite: Suite) -> None:
     text = "import pytest\n@pytest.mark.xfail\ndef test_one():\n    assert 0\n"
-    code, output = suite.write(test_one=text).run(*BESIDE_OTHERS)
+    code, output = suite.write(test_one=text).run(*IN_A_WORKER)
     assert code == 0
     assert "again" not in output
 
 
 def test_many_failures_are_not_chance(suite: Suite) -> None:
     text = "import pytest\n@pytest.mark.parametrize('n', range(51))\ndef test_red(n):\n    assert 0\n"
-    code, output = suite.write(test_one=text).run(*BESIDE_OTHERS)
+    code, output = suite.write(test_one=text).run(*IN_A_WORKER)
     assert code == 1
     assert "not run again: 51 tests failed, more than 50: that is not chance" in output

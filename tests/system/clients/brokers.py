@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-import apache_kafka
 from millstream.testing.node_process import free_ports
+from tools import apache_kafka
 
 REPOSITORY_ROOT = apache_kafka.REPOSITORY_ROOT
 RUNS_ON_APACHE = os.environ.get("MILLSTREAM_TEST_BROKER") == "apache"

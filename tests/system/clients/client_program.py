@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-import install_test_clients
 from tests.waiting import PATIENCE_S
+from tools import install_test_clients
 
 ANSWER_TIMEOUT_S = 150
 

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.repository import REPOSITORY
-
-# `tools/` is no package: it holds scripts that must run without anything installed.
-sys.path.insert(0, str(REPOSITORY / "tools"))
-
-import apache_kafka
-import install_test_clients
 from tests.system.clients import brokers
 from tests.system.clients.client_program import ClientFailedError, ClientProgram, eventually
 from tests.system.cluster.kafka_tools import KafkaTools
+from tools import apache_kafka, install_test_clients
 
 GetClient = Callable[[str], ClientProgram]
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import random
 import time
 from typing import Any
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 # 0 comes last: its failures are silent, so by then the others have shown that the topic takes writes.
-ACKS = ("all", 1, 0)
+ACKS: tuple[int | str, ...] = ("all", 1, 0)
 # Just under the 1 MiB a broker takes by default, with room for a batch header and for codecs that cannot compress it.
 LARGE_VALUE_BYTES = 1_040_000
 # In the past, so that it is surely the client's and not the broker's, and within every broker's retention.
@@ -46,7 +45,7 @@ def incompressible(size: int) -> bytes:
 
 
 def cases(codecs: list[str]) -> list[tuple[str, int | str]]:
-    return [(codec, acks) for acks, codec in itertools.product(ACKS, CODECS) if codec in codecs]
+    return [(codec, acks) for acks in ACKS for codec in CODECS if codec in codecs]
 
 
 def build(codec: str, acks: int | str, number: int, partition: int, lacks: dict[str, str]) -> list[WireRecord]:

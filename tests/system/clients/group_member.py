@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import apache_kafka
-import install_test_clients
-from install_test_clients import SOURCES, ClientProgram
 from tests.system.clients.client_program import eventually
+from tools import apache_kafka, install_test_clients
+from tools.install_test_clients import SOURCES, ClientProgram
 
 MEMBERS = SOURCES / "group_members"
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import apache_kafka
 from tests.system.clients import brokers, corpus
 from tests.system.clients.client_program import ClientProgram, eventually
 from tests.system.clients.conftest import GetClient
 from tests.system.clients.test_dump_log import COMPLAINTS, FIRST_OFFSET_QUIRK
+from tools import apache_kafka
 
 TOPIC = "cleaned"
 KEYS = 50

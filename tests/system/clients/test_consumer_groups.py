@@ -11,11 +11,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-import apache_kafka
 from tests.system.clients import brokers
 from tests.system.clients.client_program import eventually
 from tests.system.clients.group_member import PROGRAMS, GroupMember
 from tests.system.cluster.kafka_tools import KafkaTools
+from tools import apache_kafka
 
 PARTITIONS = 6
 SETTINGS = {
@@ -74,10 +74,11 @@ class Reader:
             record = self._consumer.poll(0.05)
             if record is None:
                 continue
-            if record.error() is None:
-                self.values.append(record.value())
-            elif not record.error().retriable() and record.error().code() != KafkaError._ALL_BROKERS_DOWN:
-                self.errors.append(str(record.error()))
+            error = record.error()
+            if error is None:
+                self.values.append(record.value() or b"")
+            elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
+                self.errors.append(str(error))
 
     def close(self) -> None:
         if not self._over.is_set():

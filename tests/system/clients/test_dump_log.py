@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import apache_kafka
 from tests.system.clients import brokers, corpus
 from tests.system.clients.client_program import ClientProgram
 from tests.system.clients.conftest import GetClient
+from tools import apache_kafka
 
 TOPIC = "dumped"
 RECORDS = 1000

@@ -9,11 +9,11 @@ from typing import Any
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-import apache_kafka
 from millstream.node.groups.coordinator import java_hash
 from tests.system.clients import brokers
 from tests.system.clients.client_program import eventually
 from tests.system.cluster.kafka_tools import KafkaTools
+from tools import apache_kafka
 
 CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"

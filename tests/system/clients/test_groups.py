@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-import apache_kafka
 from tests.system.clients import brokers
 from tests.system.clients.client_program import eventually
 from tests.system.clients.group_member import PROGRAMS, GroupMember, wait_until_shared
+from tools import apache_kafka
 
 PARTITIONS = 4
 StartMember = Callable[..., GroupMember]

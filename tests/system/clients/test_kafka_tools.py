@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-import apache_kafka
 from tests.system.clients.client_program import ClientProgram
 from tests.system.clients.conftest import GetClient
 from tests.system.clients.corpus import record
 from tests.system.cluster.kafka_tools import KafkaTools
+from tools import apache_kafka
 
 
 class Tools:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-import install_test_clients
 from tests.system.clients import corpus
 from tests.system.clients.client_program import ClientProgram
 from tests.system.clients.conftest import GetClient
+from tools import install_test_clients
 
 # The second of two partitions, so that a partition chosen by the client itself would be noticed.
 PARTITION = 1

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-import install_test_clients
 from tests.system.clients import brokers
 from tests.system.clients.client_program import ClientFailedError, ClientProgram
 from tests.system.clients.conftest import GetClient
 from tests.system.clients.corpus import FIRST_TIMESTAMP_MS, assert_same, incompressible, record
+from tools import install_test_clients
 
 Create = Callable[..., None]
 

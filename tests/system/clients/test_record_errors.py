@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-import apache_kafka
 from tests.system.clients.conftest import GetClient
 from tests.system.clients.corpus import record
+from tools import apache_kafka
 
 Create = Callable[..., None]
 

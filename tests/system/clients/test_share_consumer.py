@@ -256,9 +256,9 @@ def test_key_order(make_queue: MakeQueue) -> None:
                         released = True  # it comes again before b3 does
                         worker.acknowledge(message, AcknowledgeType.RELEASE)
                         continue
-                    key, value = message.key(), message.value()
-                    assert key is not None and value is not None
-                    seen[key.decode()].append(value.decode())
+                    its_key, value = message.key(), message.value()
+                    assert its_key is not None and value is not None
+                    seen[its_key.decode()].append(value.decode())
                     worker.acknowledge(message)
                 worker.commit_sync()
     assert seen == {key: [f"{key}{turn}" for turn in range(rounds)] for key in keys}
@@ -325,7 +325,9 @@ def test_a_confirmed_record_never_comes_back_through_kill_9(broker: EmbeddedBrok
                 del deaths[0]
                 broker.kill()  # before the acknowledgements are sent: they may not be confirmed
                 broker.restart()
-            results = {(each.topic, each.partition): error for each, error in worker.commit_sync(10).items()}
+            results: dict[tuple[str | None, int | None], object] = {
+                (each.topic, each.partition): error for each, error in worker.commit_sync(10).items()
+            }
             for message in accepted:
                 if results.get((message.topic(), message.partition()), "nothing") is None:
                     confirmed |= set(values([message]))

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-import apache_kafka
 from millstream.testing.embedded import EmbeddedBroker
 from tests import wire as wires
 from tests.system.cluster.kafka_tools import KafkaTools
+from tools import apache_kafka
 
 CONSOLE_SHARE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
 SHARE_GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import apache_kafka
 from tests.system.clients import brokers
 from tests.system.clients.client_program import ClientProgram, eventually
 from tests.system.clients.conftest import GetClient
@@ -17,6 +16,7 @@ from tests.system.clients.corpus import record
 from tests.system.clients.test_dump_log import Dump
 from tests.system.cluster.kafka_tools import KafkaTools
 from tests.wire import Wire, batch, now_ms
+from tools import apache_kafka
 
 TRANSACTIONS_COMMAND = "org.apache.kafka.tools.TransactionsCommand"
 TOPIC = "with-transactions"

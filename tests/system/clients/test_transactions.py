@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-import install_test_clients
 from tests.system.clients.client_program import ClientFailedError, ClientProgram, eventually
 from tests.system.clients.conftest import GetClient
 from tests.system.clients.corpus import record
+from tools import install_test_clients
 
 Create = Callable[..., None]
 

@@ -5,17 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.repository import REPOSITORY
-
-# `tools/` is no package: it holds scripts that must run without anything installed.
-sys.path.insert(0, str(REPOSITORY / "tools"))
-
-import apache_kafka
-import install_test_clients
+from tools import apache_kafka, install_test_clients
 
 _SOURCE = Path(__file__).parent / "java" / "Tools.java"
 _MAIN_CLASSES = {

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.integration.node.broker.transaction_parity import PATIENCE_S, Client, Talk, set_version
-from tests.repository import REPOSITORY
+from tests.integration.node.broker.transaction_parity import Client, Talk, set_version
+from tests.waiting import PATIENCE_S
 from tests.wire import Wire
+from tools import apache_kafka
 
 SETTINGS = {
     "auto.create.topics.enable": "false",
@@ -251,9 +252,6 @@ def _end_after(talk: PendingTalk, pending: Pending) -> None:
 
 
 def main() -> None:
-    sys.path.insert(0, str(REPOSITORY / "tools"))
-    import apache_kafka
-
     with tempfile.TemporaryDirectory() as directory:
         cluster = apache_kafka.ApacheKafkaCluster(apache_kafka.resolve(), Path(directory), settings=SETTINGS)
         with cluster:

@@ -17,17 +17,13 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from confluent_kafka.cimpl import NewTopic
 
 from millstream.testing import EmbeddedCluster
-from tests.system.cluster import kafka_tools
+from tests.system.clients.client_program import ClientProgram
+from tests.system.clients.corpus import record
+from tests.system.clients.group_member import PROGRAMS, GroupMember
 from tests.system.cluster.conftest import QUIET, Writer, admin, create_topic, described, eventually, leader_of, read_all
 from tests.topics import await_topic
 from tests.waiting import PATIENCE_S
-
-apache_kafka = kafka_tools.apache_kafka  # which also makes `tools/` importable, as the members need it
-
-import install_test_clients  # noqa: E402
-from tests.system.clients.client_program import ClientProgram  # noqa: E402
-from tests.system.clients.corpus import record  # noqa: E402
-from tests.system.clients.group_member import PROGRAMS, GroupMember  # noqa: E402
+from tools import apache_kafka, install_test_clients
 
 PARTITIONS = 3
 RACKS = {1: "a", 2: "b", 3: "c"}
@@ -153,7 +149,7 @@ class QueueWorker:
             for message in messages:
                 self._consumer.acknowledge(message)
             if messages and set(self._consumer.commit_sync(20).values()) == {None}:
-                self.values.update(message.value().decode() for message in messages)
+                self.values.update((message.value() or b"").decode() for message in messages)
 
     def stop(self) -> None:
         self._stopping.set()

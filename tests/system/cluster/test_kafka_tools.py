@@ -12,7 +12,8 @@ from confluent_kafka import KafkaException, Producer
 
 from millstream.testing import EmbeddedCluster
 from tests.system.cluster.conftest import QUIET, Writer, create_topic, described, eventually
-from tests.system.cluster.kafka_tools import KafkaTools, ToolFailedError, apache_kafka
+from tests.system.cluster.kafka_tools import KafkaTools, ToolFailedError
+from tools import apache_kafka
 
 ANOTHER_DIRECTORY = "AAAAAAAAAAAAAAAAAAAAAA"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -79,6 +80,7 @@ def test_replicas_go_to_different_racks_and_leaders_are_even(cluster: EmbeddedCl
 
 def test_assignments_that_make_no_sense_are_refused(cluster: EmbeddedCluster) -> None:
     client = admin(cluster.bootstrap_servers)
+    assignment: Any
     for assignment in ([[1, 1]], [[9]], [[1, 2], [3]], [[]]):
         topic = NewTopic("senseless", len(assignment), replica_assignment=assignment)
         with pytest.raises((KafkaException, ValueError)):

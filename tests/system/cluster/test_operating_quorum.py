@@ -9,8 +9,9 @@ import pytest
 
 from millstream.testing import EmbeddedCluster
 from tests.system.cluster.conftest import Writer, admin, eventually, new_topic, read_all
-from tests.system.cluster.kafka_tools import KafkaTools, apache_kafka
+from tests.system.cluster.kafka_tools import KafkaTools
 from tests.topics import await_topic
+from tools import apache_kafka
 
 VOTER, BROKER = "4", "5"
 

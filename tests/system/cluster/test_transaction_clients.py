@@ -14,13 +14,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from millstream.testing import EmbeddedCluster
-from tests.system.cluster import kafka_tools
+from tests.system.clients.client_program import ClientProgram
+from tests.system.clients.corpus import record
 from tests.system.cluster.conftest import QUIET, create_topic, eventually
-
-apache_kafka = kafka_tools.apache_kafka  # which also makes `tools/` importable, as the programs need it
-
-from tests.system.clients.client_program import ClientProgram  # noqa: E402
-from tests.system.clients.corpus import record  # noqa: E402
+from tools import apache_kafka
 
 ROUNDS = 50
 LONG_MS = 1000
@@ -36,7 +33,7 @@ def committed(cluster: EmbeddedCluster, topic: str) -> list[str]:
     found = []
     try:
         while (message := consumer.poll(20)) is not None and message.error() is None:
-            found.append(message.value().decode())
+            found.append((message.value() or b"").decode())
     finally:
         consumer.close()
     return found

@@ -24,8 +24,9 @@ from confluent_kafka.admin import AdminClient
 from millstream.testing import EmbeddedCluster
 from tests import topics
 from tests.repository import REPOSITORY
+from tools import install_test_clients
+from tools.apache_kafka import ToolchainMissingError
 
-_TOOLS = REPOSITORY / "tools"
 SCREENSHOTS = REPOSITORY / "docs" / "console"
 SIZE = {"width": 1360, "height": 860}
 PATIENCE_MS = 45_000
@@ -37,17 +38,10 @@ def chromium() -> str:
     """Debian's browser, or the reason why there is none."""
     pytest.importorskip("playwright.sync_api")
     pytest.importorskip("nicegui")
-    sys.path.insert(0, str(_TOOLS))
     try:
-        import install_test_clients
-        from apache_kafka import ToolchainMissingError
-
-        try:
-            (program,) = install_test_clients.chromium().command
-        except ToolchainMissingError as reason:
-            pytest.skip(str(reason))
-    finally:
-        sys.path.remove(str(_TOOLS))
+        (program,) = install_test_clients.chromium().command
+    except ToolchainMissingError as reason:
+        pytest.skip(str(reason))
     return program
 
 

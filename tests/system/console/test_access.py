@@ -52,7 +52,7 @@ def opened(credentials: Credentials, *, loopback: bool = True, **headers: str) -
     ],
 )
 def test_on_loopback_neither_another_sites_page_nor_its_name_gets_in(headers: dict[str, str], expected: bool) -> None:
-    assert opened(Credentials(), **headers) is expected
+    assert opened(Credentials(), loopback=True, **headers) is expected
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_on_loopback_neither_another_sites_page_nor_its_name_gets_in(headers: di
 )
 def test_credentials_are_asked_of_websockets_too(authorization: str | None, expected: bool) -> None:
     headers = {} if authorization is None else {"Authorization": authorization}
-    assert opened(PEOPLE, **headers) is expected
+    assert opened(PEOPLE, loopback=True, **headers) is expected
     assert opened(PEOPLE, loopback=False, Host="gateway.example", **headers) is expected
 
 

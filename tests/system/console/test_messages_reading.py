@@ -121,13 +121,13 @@ def test_a_batch_that_cannot_be_read_is_told_and_left_out(cluster: Cluster, read
     ranges = reader.ranges(topic)
     for read in (reader.forwards, reader.backwards):
         page = read(topic, ranges, 10)
-        assert sorted(values(page.records)) == [b"a", b"b", b"c", b"d"]
+        assert sorted(value or b"" for value in values(page.records)) == [b"a", b"b", b"c", b"d"]
         assert len(page.problems) == 1 and f"{topic_partition}: offsets 2 to 4 are skipped" in page.problems[0]
     with pytest.raises(UnreadableError, match=f"{topic_partition} cannot be read at offset 2"):
         for _ in range(1000):
             cluster.fetch(topic_partition, 2, max_bytes=1000, max_wait_ms=0)
     page = reader.backwards(topic, ranges, 10)
-    assert sorted(values(page.records))[:2] == [b"a", b"b"]
+    assert sorted(value or b"" for value in values(page.records))[:2] == [b"a", b"b"]
     assert "cannot be read at offset 2" in page.problems[0]
     assert values(reader.forwards(topic, {0: Range(5, 7)}, 10).records) == [b"c", b"d"]
 

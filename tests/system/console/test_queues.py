@@ -45,6 +45,7 @@ def worker(cluster: EmbeddedCluster, wire: Cluster, make_topic: Callable[..., st
     while len(handled) < 20 and time.monotonic() < deadline:
         for mail in consumer.poll(1.0):
             offset = mail.offset()
+            assert offset is not None
             handled[offset] = mail
             if offset % 5 == 0:
                 consumer.acknowledge(mail, AcknowledgeType.REJECT)

@@ -82,7 +82,7 @@ def throw(broker: EmbeddedBroker, topic: str, bomb: bytes, count: int = BOMBS) -
 
 def created(broker: EmbeddedBroker, name: str, **settings: str) -> str:
     with Wire(broker.bootstrap_servers) as wire:
-        wire.create_topic(name, **settings)
+        wire.create_topic(name, 1, **settings)
     return name
 
 

@@ -146,7 +146,7 @@ def _status(address: str) -> dict[str, Any]:
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     said = subprocess.run(command, capture_output=True, timeout=60, env=environment)
     assert said.returncode in (0, 8), said.stderr
-    return json.loads(said.stdout)  # type: ignore[no-any-return]
+    return json.loads(said.stdout)
 
 
 def _is_named(address: str, victim: int, directory: str) -> None:

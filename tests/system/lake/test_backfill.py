@@ -45,7 +45,8 @@ def _records(bootstrap: str, topic: str) -> list[Any]:
     try:
         partitions = consumer.list_topics(topic, 10).topics[topic].partitions
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-        found, ended = [], set()
+        found: list[Any] = []
+        ended: set[int | None] = set()
         while len(ended) < len(partitions):
             message = consumer.poll(10)
             assert message is not None

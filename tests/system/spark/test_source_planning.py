@@ -4,7 +4,7 @@ import json
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -602,7 +602,7 @@ class TestBatch:
 
     def test_ranges_of_one_partition_read_all_of_it_once(self, topic: Callable[..., Topic]) -> None:
         orders = topic()
-        orders.produce(1000, size=200, **{"batch.size": 20_000, "compression.type": "lz4"})
+        orders.produce(1000, 0, size=200, timestamp=0, **{"batch.size": 20_000, "compression.type": "lz4"})
         options = orders.options(minPartitions="7", **{"kafka.max.partition.fetch.bytes": "8k"})
         ranges = plan_batch(options)
         assert len(ranges) == 7 and offsets_read(options, ranges) == list(range(1000))
@@ -632,6 +632,7 @@ class TestBatch:
         options = orders.options(**{"kafka.max.partition.fetch.bytes": "16k"})
         batches = RangeReader(options, plan_batch(options)[0]).batches(ArrowDecoder(["value"]))
         assert next(batches).num_rows
+        assert isinstance(batches, Generator)
         batches.close()
 
 

@@ -12,6 +12,7 @@ from millstream.cli.record_text import as_json, from_json, start_of, template
 from millstream.cli.terminal import CommandFailedError
 from millstream.client import Record
 from millstream.client.record import encode_headers, encode_key, encode_value
+from tests.examples import examples
 
 
 def record(
@@ -20,7 +21,7 @@ def record(
     return Record("t", 1, 42, key, value, value, 1700000000000, headers or [])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     st.none() | st.binary(),
     st.none() | st.binary(),

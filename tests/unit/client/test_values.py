@@ -18,6 +18,7 @@ from millstream.client.record import (
     encode_timestamp,
     encode_value,
 )
+from tests.examples import examples
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
@@ -26,19 +27,19 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.dictionaries(st.text(), JSON) | st.lists(JSON))
 def test_json_documents_come_back_as_they_were(document: Any) -> None:
     assert decode_json(encode_value(document)) == document
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.text())
 def test_text_comes_back_as_it_was(text: str) -> None:
     assert decode_text(encode_value(text)) == text
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.binary())
 def test_bytes_of_any_kind_stay_as_they_are(data: bytes) -> None:
     assert encode_value(data) == encode_value(bytearray(data)) == encode_value(memoryview(data)) == data

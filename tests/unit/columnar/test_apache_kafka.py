@@ -89,5 +89,5 @@ def test_transactions_with_the_broker_s_markers(cluster: Cluster) -> None:
             producer.abort_transaction(60)
         else:
             producer.commit_transaction(60)
-    values = [int(row["value"]) for row in rows_of(cluster, "transactions")]
+    values = [int(str(row["value"])) for row in rows_of(cluster, "transactions")]
     assert values == [*range(10), *range(20, 30), *range(40, 50)]

@@ -15,6 +15,7 @@ from millstream.columnar import COLUMNS, DEFAULT_COLUMNS, RECORD_SCHEMA, ArrowDe
 from millstream.formats.records.batch import seal
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch
+from tests.examples import examples
 from tests.unit.columnar.rows import BATCHES, EXAMPLE, numbered, rows_in, shown
 
 with warnings.catch_warnings():
@@ -22,7 +23,7 @@ with warnings.catch_warnings():
     from kafka.record import default_records as kafka_python_records
 
 EVERYTHING = 1 << 62
-per_example = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+per_example = settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def decode(

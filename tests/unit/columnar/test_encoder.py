@@ -16,13 +16,14 @@ from millstream.columnar.schema import HEADERS_TYPE
 from millstream.formats.records.batch import read_header
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, read_batches
+from tests.examples import examples
 from tests.unit.columnar.rows import BATCHES, EXAMPLE, numbered
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python's own
     from kafka.record import default_records as kafka_python_records
 
-per_example = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+per_example = settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def rows_of(records: list[Record]) -> pa.RecordBatch:
@@ -63,7 +64,7 @@ def test_every_record_can_be_read_back(
 
 
 @given(BATCHES, st.integers(62, 2000), st.integers(0, 3))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_both_versions_write_the_same_bytes(records: list[Record], max_batch_bytes: int, skipped: int) -> None:
     compiled = compiled_or_none()
     if compiled is None:

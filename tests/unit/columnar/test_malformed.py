@@ -12,6 +12,7 @@ from millstream.columnar.compiled import compiled_or_none
 from millstream.formats.records.batch import HEADER_SIZE, LOG_OVERHEAD, seal
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch
+from tests.examples import examples
 from tests.unit.columnar.rows import BATCHES, EXAMPLE, rows_in
 
 IMPLEMENTATIONS = [module for module in (_pure, compiled_or_none()) if module is not None]
@@ -51,7 +52,7 @@ def same_verdict(data: bytes | bytearray) -> object:
 
 
 @given(BATCHES, st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_mutated_records_have_one_verdict(records: list[Record], data: st.DataObject) -> None:
     section = build_batch(records)[HEADER_SIZE:]
     for _ in range(data.draw(st.integers(1, 4))):
@@ -69,14 +70,14 @@ def test_mutated_records_have_one_verdict(records: list[Record], data: st.DataOb
 
 
 @given(st.binary(max_size=120), st.integers(-1, 9), st.integers(0, 7))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_noise_has_one_verdict(noise: bytes, count: int, codec: int) -> None:
     same_verdict(noise)
     same_verdict(sealed(noise, count, codec, 5))
 
 
 @given(BATCHES, st.sampled_from(Codec), st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_mutated_compressed_content_has_one_verdict(records: list[Record], codec: Codec, data: st.DataObject) -> None:
     batch = build_batch(records, codec=codec)
     section = batch[HEADER_SIZE:]
@@ -85,7 +86,7 @@ def test_mutated_compressed_content_has_one_verdict(records: list[Record], codec
 
 
 @given(BATCHES, st.data())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_mutated_batches_have_one_verdict(records: list[Record], data: st.DataObject) -> None:
     batch = build_batch(records) + build_batch(records, base_offset=len(records), codec=Codec.LZ4)
     batch[data.draw(st.integers(0, len(batch) - 1))] ^= data.draw(st.integers(1, 255))

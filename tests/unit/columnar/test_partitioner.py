@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from millstream.client.partitioners import java_partition
 from millstream.columnar import partition_by_key
+from tests.examples import examples
 
 
 @given(st.lists(st.none() | st.binary(max_size=30), max_size=20), st.integers(1, 1 << 20), st.integers(0, 3))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_key_goes_where_java_puts_it(
     implementation: ModuleType, keys: list[bytes | None], count: int, skipped: int
 ) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from millstream.registry.formats import Dependency
 from millstream.registry.json_schema.documents import VALIDATION_KEYWORDS
 from millstream.registry.registering import FORMATS
+from tests.examples import examples
 from tests.integration.registry.json_pairs import UnjudgedError, at, first_witness, pair, places, verdict
 
 AVRO = FORMATS["AVRO"]
@@ -147,7 +148,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries({row["name"]: values(row["type"]) for row in kind["fields"]})
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(reader=records, writer=records, data=st.data())
 def test_avro_records_are_read(reader: Any, writer: Any, data: st.DataObject) -> None:
     if data.draw(st.booleans()):  # likely to be compatible

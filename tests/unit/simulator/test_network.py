@@ -4,14 +4,16 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import pytest
 
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.server.network import CONNECT_TIMEOUT_SECONDS, UNACKNOWLEDGED_SECONDS
+from millstream.node.server.service import FilePart
 from millstream.node.storage.log.log_reader import Slice
 from millstream.simulator.machine import Process
-from millstream.simulator.network import SimulatedTransport
+from millstream.simulator.transport import SimulatedTransport
 from tests.unit.simulator.conftest import World
 
 
@@ -99,7 +101,7 @@ def test_files_are_sent_from_where_they_lie(world: World, tmp_path: object) -> N
 
     async def main(process: Process) -> None:
         transport = await process.network.connect("server", 9092)
-        assert transport.send_file(Slice(RealDisk().open(path), 2, 5, True), 1) == 4
+        assert transport.send_file(cast(FilePart, Slice(RealDisk().open(path), 2, 5, True)), 1) == 4
 
     world.run_on("client", main)
     world.run(1.0)

@@ -10,11 +10,19 @@ bytes raise `MalformedMessage`, and nothing else.
 
 import struct
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
+from operator import eq
 from typing import Any, NoReturn
 from uuid import UUID
 
-from millstream.formats.protocol.primitives import Cursor, MalformedMessage, Reader, Writer, read_tag, read_tag_count
+from millstream.formats.protocol.primitives import (
+    Cursor,
+    MalformedMessage,
+    Reader,
+    Writer,
+    read_tag_count,
+    read_unsigned_varint,
+)
 from millstream.formats.protocol.structure import Field, Message, Structure
 from millstream.formats.records.varint import append_unsigned, read_unsigned
 
@@ -155,14 +163,18 @@ _Known = dict[int, tuple[str, Reader]]
 
 
 def _read_tags(message: Message, cursor: Cursor, known: _Known) -> None:
-    """Reads a section of tagged fields that is not empty."""
+    """Reads a section of tagged fields that is not empty. The cursor ends with a field while that is read."""
+    end = cursor.end
     for _ in range(read_tag_count(cursor)):
-        tag, inner = read_tag(cursor)
+        tag = read_unsigned_varint(cursor)
+        start = cursor.take(read_unsigned_varint(cursor))
         found = known.get(tag)
         if found is not None:
             name, read = found
-            setattr(message, name, read(inner))
-            cursor.budget = inner.budget
+            after = cursor.end = cursor.position
+            cursor.position = start
+            setattr(message, name, read(cursor))
+            cursor.position, cursor.end = after, end
 
 
 _READER_NAMES: dict[str, Any] = {
@@ -360,22 +372,34 @@ def _unknown(where: str, values: Any, known: frozenset[str]) -> NoReturn:
     raise KeyError(f"{where} has no field {sorted(set(values) - known)}")
 
 
-_Tagged = list[tuple[str, Writer, Field]]
+_Tagged = list[tuple[str, Writer, Callable[[Any], bool], int]]
+
+
+def _default_test(each: Field) -> Callable[[Any], bool]:
+    """A function that tells whether a value is the default of a field, which is then not sent."""
+    return each.is_default if each.is_mutable else partial(eq, each.default())
 
 
 def _write_tags(out: bytearray, values: Any, tagged: _Tagged) -> None:
-    present = [
-        (each.tag, write, values[name])
-        for name, write, each in tagged
-        if name in values and not each.is_default(values[name])
-    ]
-    append_unsigned(out, len(present))
-    for tag, write, value in present:
-        content = bytearray()
-        write(content, value)
+    present = 0
+    count_at = len(out)
+    out.append(0)
+    for name, write, is_default, tag in tagged:
+        if name not in values or is_default(values[name]):
+            continue
+        present += 1
         append_unsigned(out, tag)
-        append_unsigned(out, len(content))
-        out += content
+        size_at = len(out)
+        out.append(0)
+        write(out, values[name])
+        size = len(out) - size_at - 1
+        if size < 128:
+            out[size_at] = size
+        else:
+            length = bytearray()
+            append_unsigned(length, size)
+            out[size_at : size_at + 1] = length
+    out[count_at] = present
 
 
 _WRITER_NAMES: dict[str, Any] = {
@@ -402,7 +426,9 @@ class _WriterSource(_Source):
         known = self.name(frozenset(each.name for each in structure.fields))
         self.line(f"if not {known}.issuperset({values}):")
         self.line(f"    unknown({structure.name!r}, {values}, {known})")
-        tagged: _Tagged = [(each.name, self._tagged(each), each) for each in structure.tagged(self.version)]
+        tagged: _Tagged = [
+            (each.name, self._tagged(each), _default_test(each), each.tag) for each in structure.tagged(self.version)
+        ]
         runs = _runs(structure.plain(self.version))
         has_no_tags = self.flexible and not tagged
         for number, run in enumerate(runs, 1):
@@ -415,7 +441,7 @@ class _WriterSource(_Source):
                 self.line(f"{each} = {self._given(run[0], values)}")
                 self._field(run[0], each)
         if tagged:
-            names = self.name(frozenset(name for name, _, _ in tagged))
+            names = self.name(frozenset(name for name, *_ in tagged))
             self.line(f"if {names}.isdisjoint({values}):")
             self.line("    out.append(0)")
             self.line("else:")

@@ -7,8 +7,11 @@ that way, and blocks the event loop. Between two steps, the event loop serves ot
 import struct
 from collections.abc import Callable, Generator, Mapping
 from functools import cache
+from types import NoneType
 from typing import Any
+from uuid import UUID
 
+from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol import primitives
 from millstream.formats.protocol.codec import field_reader, field_writer, item_reader, item_writer
 from millstream.formats.protocol.primitives import Cursor, MalformedMessage, Reader, Writer
@@ -61,16 +64,21 @@ def is_long(values: Any, most: int = ITEMS_PER_STEP) -> bool:
     return _left_after(values, most) < 0
 
 
+_PLAIN = frozenset({bool, int, float, str, bytes, bytearray, memoryview, UUID, NoneType, ErrorCode})
+"""Types without items. Every small response is looked at, and `isinstance` of an abstract class is slow."""
+
+
 def _left_after(value: Any, left: int) -> int:
-    if isinstance(value, Mapping):
+    kind = type(value)
+    if kind is dict or (kind is not list and isinstance(value, Mapping)):
         for each in value.values():
-            if isinstance(each, list | tuple | Mapping):
+            if type(each) not in _PLAIN:
                 left = _left_after(each, left)
                 if left < 0:
                     break
-    elif isinstance(value, list | tuple):
+    elif kind is list or isinstance(value, list | tuple):
         left -= len(value)
-        if left >= 0 and value and isinstance(value[0], Mapping):
+        if left >= 0 and value and type(value[0]) not in _PLAIN:
             for each in value:
                 left = _left_after(each, left)
                 if left < 0:

@@ -25,7 +25,9 @@ def keyless(talk: Talk) -> None:
     """Which records are refused, in all versions and codecs, and what becomes of the others."""
     policies = {"compact": {}, "both": {"cleanup_policy": "compact,delete"}, "gzip": {"compression_type": "gzip"}}
     policies["stamped"] = {"message_timestamp_type": "LogAppendTime"}
-    topics = {text: talk.topic(text, **({"cleanup_policy": "compact"} | configs)) for text, configs in policies.items()}
+    topics = {
+        text: talk.topic(text, 2, **({"cleanup_policy": "compact"} | configs)) for text, configs in policies.items()
+    }
     plain = talk.topic("plain")
 
     def ask(label: str, data: bytes, topic: str = topics["compact"], version: int = 12, acks: int = -1) -> None:

@@ -21,7 +21,7 @@ FROM_TOPIC, DEFAULT = 1, 5
 def describe(wire: Wire, kind: int, name: str, keys: list[str] | None = None) -> Message:
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
     (row,) = wire.call("describe_configs", 4, resources=[resource], include_synonyms=True).results
-    return row  # type: ignore[no-any-return]
+    return row
 
 
 def setting(wire: Wire, topic: str, name: str) -> tuple[str, int]:
@@ -35,7 +35,7 @@ def alter(wire: Wire, kind: int, resource: str, *changes: tuple[str, int, str | 
     (row,) = wire.call(
         "incremental_alter_configs", 1, resources=resources, **{"validate_only": False, **options}
     ).responses
-    return row  # type: ignore[no-any-return]
+    return row
 
 
 def test_settings_are_set_and_taken_back(wire: Wire, topic: str) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,7 +68,7 @@ class Bench:
     def ask(self, api: str, fields: dict[str, Any]) -> None:
         self.loop.run_until_complete(self.broker.link.request(api, fields))
 
-    def append(self, topic: str, partition: int, keys: list[bytes | None], size: int = 10) -> None:
+    def append(self, topic: str, partition: int, keys: Sequence[bytes | None], size: int = 10) -> None:
         records = [Record(key, b"v" * size, timestamp=self.time_ms) for key in keys]
         self.broker.partitions.find(topic, partition).append(memoryview(build_batch(records)), self.time_ms)
 
@@ -142,7 +142,7 @@ def test_bytes_are_counted_over_segments(bench: Bench) -> None:
 def test_reports_are_written_while_records_arrive_and_taken_back(bench: Bench) -> None:
     bench.create("busy")
     bench.create("gone")
-    bench.create("quiet", **{"millstream.hot.keys.enable": "false"})
+    bench.create("quiet", 1, **{"millstream.hot.keys.enable": "false"})
     bench.tick()
     for _ in range(25):
         for topic in ("busy", "gone", "quiet"):

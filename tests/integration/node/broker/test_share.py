@@ -87,7 +87,7 @@ class Group:
     def state(self, api: str, **row: Any) -> Message:
         topics = [{"topic_id": self.topic_id, "partitions": [{"partition": 0, **row}]}]
         answer = self.wire.call(f"{api}_share_group_state", 0, group_id=self.group_id, topics=topics)
-        return answer.results[0].partitions[0]  # type: ignore[no-any-return]
+        return answer.results[0].partitions[0]
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def group(wire: Wire, topic: str) -> Group:
 
 
 def row(answer: Message) -> Message:
-    return answer.responses[0].partitions[0]  # type: ignore[no-any-return]
+    return answer.responses[0].partitions[0]
 
 
 def acquired(answer: Message) -> list[tuple[int, int, int]]:
@@ -380,7 +380,7 @@ def test_state_on_the_wire(group: Group) -> None:
 
 def offsets(group: Group, topics: Any = None) -> Message:
     asked = [{"group_id": group.group_id, "topics": topics}]
-    return group.wire.call("describe_share_group_offsets", 1, groups=asked).groups[0]  # type: ignore[no-any-return]
+    return group.wire.call("describe_share_group_offsets", 1, groups=asked).groups[0]
 
 
 def test_offsets_are_described_altered_and_deleted(group: Group) -> None:

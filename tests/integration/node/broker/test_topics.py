@@ -17,7 +17,7 @@ NO_ID = UUID(int=0)
 def create(wire: Wire, version: int = 7, validate_only: bool = False, **fields: Any) -> Message:
     topic = {"num_partitions": 1, "replication_factor": 1} | fields
     (row,) = wire.call("create_topics", version, topics=[topic], timeout_ms=1000, validate_only=validate_only).topics
-    return row  # type: ignore[no-any-return]
+    return row
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "ü", "a b", "a" * 250, "x\x00", "n" * 32_000, "\x01" * 32_000])
@@ -97,7 +97,7 @@ def delete(wire: Wire, version: int = 6, name: str | None = None, topic_id: UUID
     if version < 6:
         fields = {"topic_names": [name]}
     (row,) = wire.call("delete_topics", version, timeout_ms=1000, **fields).responses
-    return row  # type: ignore[no-any-return]
+    return row
 
 
 def test_deleting_by_name_and_by_id(wire: Wire, new_name: Callable[[], str]) -> None:
@@ -132,7 +132,7 @@ def test_topics_may_be_kept_from_deletion() -> None:
 def more_partitions(wire: Wire, name: str, count: int, assignments: Any = None, validate_only: bool = False) -> Message:
     topics = [{"name": name, "count": count, "assignments": assignments}]
     (row,) = wire.call("create_partitions", 3, topics=topics, timeout_ms=1000, validate_only=validate_only).results
-    return row  # type: ignore[no-any-return]
+    return row
 
 
 def test_more_partitions(wire: Wire, topic: str) -> None:

@@ -159,7 +159,7 @@ def test_a_batch_that_many_read_is_sound(broker: EmbeddedBroker, wire: Wire, top
 
 
 def test_searching_by_time_does_not_fail_for_it(wire: Wire, stuck: str) -> None:
-    rows = [{"name": stuck, "partitions": [{"partition_index": 0, "timestamp": 1}]}]
+    rows: list[dict[str, Any]] = [{"name": stuck, "partitions": [{"partition_index": 0, "timestamp": 1}]}]
     (found,) = wire.call("list_offsets", 7, replica_id=-1, isolation_level=0, topics=rows).topics[0].partitions
     assert (found.error_code, found.offset) == (0, 0)
     rows[0]["partitions"][0]["timestamp"] = -3  # the greatest

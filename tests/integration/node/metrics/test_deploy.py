@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 import yaml
 
-from apache_kafka import ToolchainMissingError
-from install_test_clients import prometheus as installed
 from millstream.node.metrics.endpoints import families
 from millstream.testing import EmbeddedBroker
 from millstream.testing.node_process import free_ports
@@ -31,6 +29,8 @@ from tests.integration.node.metrics.queries import (
     variable_queries,
 )
 from tests.waiting import PATIENCE_S
+from tools.apache_kafka import ToolchainMissingError
+from tools.install_test_clients import prometheus as installed
 
 PANELS, ALERTS = panel_queries(), alert_queries()
 DEPENDS_ON_THE_MACHINE = {

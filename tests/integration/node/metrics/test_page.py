@@ -29,7 +29,7 @@ def test_every_family_has_samples_and_no_other_appears(scrape: Scrape) -> None:
 
 def test_promtool_finds_nothing_to_complain_of(scrape: Scrape) -> None:
     if shutil.which("promtool") is None:
-        pytest.skip("promtool is not installed: python tools/install_test_clients.py prometheus")
+        pytest.skip("promtool is not installed: python -m tools.install_test_clients prometheus")
     checked = subprocess.run(["promtool", "check", "metrics"], input=scrape().text, text=True, capture_output=True)
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 

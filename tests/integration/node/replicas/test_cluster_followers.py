@@ -1,5 +1,6 @@
 """Followers: how they are let in, what they serve, and how they come back to their leader's log."""
 
+from functools import partial
 from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode
@@ -145,11 +146,11 @@ def test_a_topic_that_was_made_anew_while_a_follower_was_away(replicated: Replic
     data = replicated.cluster.data_dir(2)
     (data / f"{topics[1]}-0" / "partition.metadata").write_text("damaged")
     for topic in topics:
-        eventually(lambda topic=topic: _produced(replicated, topic, [b"new 0", b"new 1", b"new 2", b"new 3"]))
+        eventually(partial(_produced, replicated, topic, [b"new 0", b"new 1", b"new 2", b"new 3"]))
     replicated.cluster.start(2)
     for topic in topics:
         replicated.wait_for(topic, isr={1, 2}, asked=1)
-        eventually(lambda topic=topic: _holds(replicated, topic, [b"new 0", b"new 1", b"new 2", b"new 3"]))
+        eventually(partial(_holds, replicated, topic, [b"new 0", b"new 1", b"new 2", b"new 3"]))
     assert len([each for each in data.iterdir() if each.name.endswith("-stray")]) >= 2
 
 

@@ -1,5 +1,7 @@
 """Writes to replicated partitions: who takes them, when they are acknowledged, and when they are shown."""
 
+from functools import partial
+
 from millstream.formats.model.errors import ErrorCode
 from tests.unit.node.replicas.conftest import Replicated, eventually
 from tests.wire import batch, values
@@ -11,7 +13,7 @@ def test_a_write_is_on_every_replica_when_it_is_acknowledged(replicated: Replica
     assert (row.error_code, row.base_offset) == (0, 0)
     for number in (2, 3):
         # Acknowledged is more than shown: a follower hears a moment later that it may show what it has.
-        found = eventually(lambda number=number: _read(replicated, number, topic, 2))
+        found = eventually(partial(_read, replicated, number, topic, 2))
         assert found == [b"one", b"two"]
 
 

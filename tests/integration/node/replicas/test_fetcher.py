@@ -13,7 +13,7 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.model.identifiers import TopicPartition
+from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.protocol.primitives import Cursor
 from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.formats.records.batch import iterate_headers
@@ -30,7 +30,7 @@ from millstream.node.storage.log.directory import LogDirectory
 from tests.waiting import PATIENCE_S
 
 TOPIC_ID = UUID(int=77)
-AT = TopicPartition("t", 0)
+AT = TopicPartition(TopicName("t"), 0)
 NOT_LED = PartitionState(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=0)
 
 
@@ -98,7 +98,12 @@ class Leader:
 def fetched(
     records: bytes = b"", *, error: int = 0, high_watermark: int = 0, session: int = 3, **fields: object
 ) -> bytes:
-    row = {"partition_index": 0, "error_code": error, "high_watermark": high_watermark, "log_start_offset": 0}
+    row: dict[str, object] = {
+        "partition_index": 0,
+        "error_code": error,
+        "high_watermark": high_watermark,
+        "log_start_offset": 0,
+    }
     row |= {"records": records, **fields}
     answer = {"session_id": session, "responses": [{"topic_id": TOPIC_ID, "partitions": [row]}]}
     return response_schema("fetch").encode(answer, 18)
@@ -260,7 +265,11 @@ def test_a_leader_that_dies_at_any_byte_leaves_a_clean_log(run: Callable[[Scenar
             while cuts:
                 before = follower.end
                 leader.cut_at = cuts.pop()
-                await follower.until(lambda before=before: leader.cut_at is None and follower.end > before)
+
+                def is_cut_and_refilled(before: int = before) -> bool:
+                    return leader.cut_at is None and follower.end > before
+
+                await follower.until(is_cut_and_refilled)
             content = follower.content()
             offsets = [header.base_offset for _, header in iterate_headers(content)]
             assert offsets == list(range(len(offsets)))

@@ -5,13 +5,14 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 import uvloop
 
 from millstream.node.server.listener import ConnectionLimits, Listener, ListenerTls
 from millstream.node.server.network import SocketNetwork
-from millstream.node.server.service import Parts, Peer, Pending, Refused, Turn
+from millstream.node.server.service import FilePart, Parts, Peer, Pending, Refused, Turn
 from tests.wire import Wire
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -57,7 +58,7 @@ class Words:
                 self.waiting[rest] = pending
                 return pending
             case b"file":
-                return (struct.pack(">i", self.file_length), FileRange(self.file, 0, self.file_length))
+                return (struct.pack(">i", self.file_length), cast(FilePart, FileRange(self.file, 0, self.file_length)))
             case b"turn":
                 pending = Pending()
                 pending.turn = self.turns[rest] = Turn()

@@ -5,6 +5,7 @@ import os
 import socket
 import struct
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -238,7 +239,7 @@ def test_who_leaves_while_waiting_leaves_nothing_behind(start: Start) -> None:
     running.until(lambda: len(running.service.abandoned) == 20)
     assert running.connections == 0
     for pending in running.service.waiting.values():  # an answer that comes too late hurts nobody
-        running.on_loop(lambda pending=pending: pending.resolve((b"late",)))
+        running.on_loop(partial(pending.resolve, (b"late",)))
 
 
 def test_a_half_closed_connection_is_closed(start: Start) -> None:

@@ -28,7 +28,7 @@ WHOLE = frozenset(("fetch", "produce", "share_fetch", "share_group_heartbeat", "
 """Handled in one turn: sessions, and what is one record in a log. They have bounds on their rows (docs/DESIGN.md), so
 what matters is that a row costs little."""
 MOST_CALLS_PER_ROW = 80
-_TURN: CodeType = asyncio.Handle._run.__code__  # type: ignore[attr-defined]
+_TURN: CodeType = asyncio.Handle._run.__code__
 PING = wire.framed(wire.request("api_versions", 0, {}))
 
 

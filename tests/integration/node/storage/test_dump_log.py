@@ -1,19 +1,13 @@
 """`kafka-dump-log` reads our control batches, `.txnindex` and `.snapshot`, and finds nothing to complain about."""
 
 import re
-import sys
 
 import pytest
 
-from tests.repository import REPOSITORY
-
-# `tools/` is no package: it holds scripts that must run without anything installed.
-sys.path.insert(0, str(REPOSITORY / "tools"))
-
-import apache_kafka
 from tests.unit.node.storage.conftest import Node
 from tests.unit.node.storage.test_partition_log import SMALL_SEGMENTS, append
 from tests.unit.node.storage.transactional import abort, commit, write, write_own
+from tools import apache_kafka
 
 
 @pytest.fixture(scope="module")

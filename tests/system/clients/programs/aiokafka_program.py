@@ -102,8 +102,10 @@ async def produce(request: Request) -> dict[str, Any]:
             )
         results: list[dict[str, Any]] = []
         for outcome in await asyncio.gather(*sent, return_exceptions=True):
-            if isinstance(outcome, BaseException):
+            if isinstance(outcome, Exception):
                 results.append({"error": to_client_error(outcome).as_json()})
+            elif isinstance(outcome, BaseException):
+                raise outcome
             else:
                 results.append({"offset": None if request["acks"] == 0 else outcome.offset})
         return {"results": results}

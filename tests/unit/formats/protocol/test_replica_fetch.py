@@ -1,6 +1,7 @@
 """A follower's fetch says, written by hand, what the schema codec reads; and it reads what a leader's codec writes."""
 
 import random
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -77,7 +78,7 @@ def random_answer(rng: random.Random) -> tuple[list[tuple[bytes, list[PartitionR
     ]
     parts = ResponseParts(bytearray())
     fetch.encode_response(parts, topics, 18, error=70, session_id=33, throttle_ms=5)
-    whole = b"".join(bytes(p) if isinstance(p, bytearray) else p.content for p in parts.parts)  # type: ignore[union-attr]
+    whole = b"".join(p.content if isinstance(p, Stretch) else bytes(cast(bytearray, p)) for p in parts.parts)
     return topics, bytearray(whole)
 
 

@@ -89,7 +89,7 @@ CASES = [
 
 @pytest.mark.parametrize(("schema", "version"), CASES)
 def test_kio_reads_what_we_write_and_we_read_what_kio_writes(schema: Schema, version: int) -> None:
-    kind = EntityType.request if schema.kind == "request" else EntityType.response
+    kind: Any = EntityType.request if schema.kind == "request" else EntityType.response
     module = load_payload_module(schema.api_key, version, kind)
     entity_type = next(
         v
@@ -99,6 +99,7 @@ def test_kio_reads_what_we_write_and_we_read_what_kio_writes(schema: Schema, ver
     rng = random.Random(f"{schema.name} {schema.kind} {version}")
     for _ in range(5):
         encoded = schema.encode(random_structure(schema.root, version, rng), version)
+        entity: Any
         entity, size = entity_reader(entity_type)(encoded, 0)
         assert size == len(encoded)
         again = io.BytesIO()

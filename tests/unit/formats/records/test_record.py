@@ -13,6 +13,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.batch import HEADER_SIZE, read_header, seal
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import NO_OFFSET, Record, build_batch, iterate_records, read_batches
+from tests.examples import examples
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python's own
@@ -40,7 +41,7 @@ def numbered(records: list[Record], base_offset: int = 0) -> list[Record]:
 
 
 @given(BATCHES, st.sampled_from(Codec), st.integers(0, 1 << 62))
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 def test_every_codec_brings_every_record_back(records: list[Record], codec: Codec, base_offset: int) -> None:
     batch = build_batch(records, codec=codec, base_offset=base_offset)
     ((header, found),) = read_batches(batch)
@@ -192,7 +193,7 @@ def test_records_that_are_none(content: bytes) -> None:
 
 
 @given(BATCHES, st.sampled_from(Codec), st.data())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_damaged_batches_raise_nothing_but_kafka_errors(
     records: list[Record], codec: Codec, data: st.DataObject
 ) -> None:

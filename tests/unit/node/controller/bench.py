@@ -3,7 +3,7 @@
 import asyncio
 import random
 import selectors
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -190,7 +190,7 @@ class Bench:
     def image(self) -> MetadataImage:
         return self.quorum.image
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Awaitable[T]) -> T:
         return self.loop.run_until_complete(work)
 
     def pass_time(self, seconds: float) -> None:

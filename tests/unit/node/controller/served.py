@@ -71,7 +71,7 @@ class ServedController:
         )
         self.served = Served("CONTROLLER", self.apis.table(), environment)
 
-    def _noted(self, handler: Callable[[Message, Context], Awaitable[Response]]) -> Any:
+    def _noted(self, handler: Callable[[Any, Context], Awaitable[Any]]) -> Any:
         async def noted(request: Message, context: Context) -> Response:
             self.seen.append(context.client_id)
             await self.willing.wait()
@@ -79,7 +79,7 @@ class ServedController:
 
         return noted
 
-    def _counted(self, handler: Callable[[Message, Context], Awaitable[Response]]) -> Any:
+    def _counted(self, handler: Callable[[Any, Context], Awaitable[Any]]) -> Any:
         async def counted(request: Message, context: Context) -> Response:
             response = await handler(request, context)
             self.heard += 1

@@ -21,8 +21,9 @@ from millstream.node.groups.core.shard import GroupShard
 START_MS = 1_000_000
 
 
-def message(api: str, **fields: Any) -> Message:
-    """A request as the dispatcher decodes it; lists of dictionaries become lists of structures."""
+def message(api: str, **fields: Any) -> Any:
+    """A request as the dispatcher decodes it; lists of dictionaries become lists of structures. Its type is that of
+    the API."""
     return _filled(request_schema(api).root, fields)
 
 

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.coordination.core.state_machine import DeferredResponse
 from millstream.node.groups.core.classic.group import ClassicGroup, GroupState
+from tests.examples import examples
 from tests.unit.node.coordination.shard_run import ShardRun
 
 TOPIC = "t"
@@ -275,5 +276,5 @@ class ClassicGroupModel(RuleBasedStateMachine):
         assert owned == list(range(len(owned))) and len(owned) >= 3
 
 
-ClassicGroupModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+ClassicGroupModel.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestClassicGroupModel = ClassicGroupModel.TestCase

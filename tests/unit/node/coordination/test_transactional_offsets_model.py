@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from millstream.formats.model.errors import ErrorCode
+from tests.examples import examples
 from tests.unit.node.coordination.transactional_run import TransactionalRun
 
 GROUPS, PARTITIONS, PRODUCERS = ("a", "b"), (("t", 0), ("t", 1)), (1, 2, 3)
@@ -100,4 +101,4 @@ class TransactionalOffsets(RuleBasedStateMachine):
 
 
 TestTransactionalOffsets = TransactionalOffsets.TestCase
-TestTransactionalOffsets.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestTransactionalOffsets.settings = settings(max_examples=examples(150), stateful_step_count=30, deadline=None)

@@ -108,7 +108,11 @@ class Stage:
         loop = asyncio.get_running_loop()
         clock, nothing = SimpleNamespace(now_ms=lambda: 1_000), cast(Any, None)
         environment = Environment(clock, loop, self._offload, Random(1), nothing)
-        topics = {b"t": LogConfig(), b"free": LogConfig(), b"compacted": LogConfig(cleanup_policy=("compact",))}
+        topics = {
+            b"t": LogConfig(),
+            b"free": LogConfig(),
+            b"compacted": LogConfig(cleanup_policy=frozenset({"compact"})),
+        }
         topics[b"own"] = LogConfig(compression_type="gzip")
         self.partitions = {
             topic: {index: FakePartition(config) for index in range(3)} for topic, config in topics.items()
@@ -245,7 +249,7 @@ def test_settings_that_change_while_a_batch_is_opened() -> None:
         stage = Stage(image_of())
         stage.send("large", (b"own", 0, large(None, codec=Codec.LZ4)))
         await settled()
-        stage.partitions[b"own"][0].log.config = LogConfig(cleanup_policy=("compact",))
+        stage.partitions[b"own"][0].log.config = LogConfig(cleanup_policy=frozenset({"compact"}))
         assert await stage.work() == 2
         assert stage.answers["large"] == [(ErrorCode.INVALID_RECORD, None)], "it has no key"
 

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.groups.core.consumer.group import ConsumerGroup, GroupState
+from tests.examples import examples
 from tests.unit.node.coordination.consumer_run import Consumer, ConsumerRun
 
 NAMES = ("a1", "a2", "b1")
@@ -212,4 +213,4 @@ class ConsumerGroupModel(RuleBasedStateMachine):
 
 
 TestConsumerGroupModel = pytest.mark.timeout(300)(ConsumerGroupModel.TestCase)
-TestConsumerGroupModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestConsumerGroupModel.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)

@@ -1,6 +1,7 @@
 """Members of share groups: epochs, assignment, timeouts, and that replaying the records gives the same group."""
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,10 @@ from millstream.node.groups.core.share_groups import Partitions
 
 CONFIG = load_broker_config()
 SESSION_MS = 45_000
+
+
+def _settled(outcome: Any, shard: GroupShard, now_ms: int) -> Any:
+    return outcome
 
 
 class Shard:
@@ -57,10 +62,10 @@ class Shard:
         while (action := self.shard.timers.take_due(self.now_ms)) is not None:
             outcome = action(self.now_ms)
             if outcome is not None:
-                self.run(lambda shard, now_ms, outcome=outcome: outcome)
+                self.run(partial(_settled, outcome))
 
     def beat(self, member_id: str, epoch: int, topics: tuple[str, ...] | None = None) -> dict[str, Any]:
-        request = SimpleNamespace(
+        request: Any = SimpleNamespace(
             group_id="g", member_id=member_id, member_epoch=epoch, rack_id=None, subscribed_topic_names=topics
         )
         answer = self.run(lambda shard, now_ms: shard.share.heartbeat(request, "client", "/host", now_ms))

@@ -19,6 +19,7 @@ from millstream.node.metadata.topics import (
     create_topics,
     delete_topics,
 )
+from tests.examples import examples
 from tests.unit.node.metadata.cluster import CLUSTER_ID, Cluster
 
 NAMES = st.sampled_from(["a", "a", "b", "c.d", "c_d", "not ok"])
@@ -143,5 +144,5 @@ class Decisions(RuleBasedStateMachine):
         assert replay(MetadataImage(cluster_id=CLUSTER_ID), batches) == image
 
 
-Decisions.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Decisions.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestDecisions = Decisions.TestCase

@@ -49,7 +49,7 @@ class World:
         """The brokers of a Metadata answer; leader, error and offline replicas of the partition."""
         topics = None if all_topics else [{"name": "a", "topic_id": UUID(int=0)}]
         encoded = request_schema("metadata").encode({"topics": topics}, VERSION)
-        request = request_schema("metadata").read(Cursor(encoded), VERSION)
+        request: Any = request_schema("metadata").read(Cursor(encoded), VERSION)
         answer = self.handlers.metadata(request, Context(VERSION, "test", Peer("127.0.0.1", 1, "PLAINTEXT")))
         if inspect.isawaitable(answer):
             answer = asyncio.run(_value(answer))

@@ -16,6 +16,7 @@ from millstream.node.queues.core.in_flight import ShareLimits
 from millstream.node.queues.core.partition import SharePartition, Transition
 from millstream.node.queues.core.runs import Acknowledgement, Acquired
 from millstream.node.queues.core.state import ShareKey, ShareStateShard
+from tests.examples import examples
 
 KEY = ShareKey("group", UUID(int=7), 0)
 MEMBERS = ("a", "b", "c")
@@ -265,5 +266,5 @@ class SharedLog(RuleBasedStateMachine):
 
 TestSharedLog = SharedLog.TestCase
 TestSharedLog.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(100), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

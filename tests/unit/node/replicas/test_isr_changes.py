@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicPartition
+from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.protocol.schema import Message, response_schema
 from millstream.node.replicas import isr_changes
 from millstream.node.replicas.core.leader import Confirmed, NextStep, Proposal
@@ -59,7 +59,7 @@ class Link:
 class Partition:
     def __init__(self, number: int) -> None:
         self.topic_id = UUID(int=number)
-        self.topic_partition = TopicPartition(f"t{number}", 0)
+        self.topic_partition = TopicPartition(TopicName(f"t{number}"), 0)
         self.answers: list[tuple[int, Confirmed | None]] = []
 
     def on_proposal_response(self, proposal: Proposal, error: int, confirmed: Confirmed | None) -> NextStep:

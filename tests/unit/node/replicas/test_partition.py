@@ -12,7 +12,7 @@ import pytest
 
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicPartition
+from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.metadata.image import PartitionState
 from millstream.node.replicas.core.leader import Confirmed, Proposal
@@ -24,7 +24,7 @@ from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.leader_epochs import LeaderEpochFile
 from millstream.node.storage.log.partition_log import PartitionLog
 
-AT = TopicPartition("t", 0)
+AT = TopicPartition(TopicName("t"), 0)
 TOPIC_ID = UUID(int=5)
 LED = PartitionState(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=3, partition_epoch=0)
 ALONE = PartitionState(replicas=(1,), isr=(1,), leader=1, leader_epoch=3, partition_epoch=0)

@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.batch import iterate_headers
+from tests.examples import examples
 from tests.unit.node.storage.batches import NOW, batch
 from tests.unit.node.storage.conftest import Node
 from tests.unit.node.storage.faulty_disk import FaultyDisk
@@ -44,7 +46,9 @@ class LogModel(RuleBasedStateMachine):
         return self.batches[-1][1] if self.batches else self.log.log_start_offset
 
     def _batch(self, sizes: list[int], idempotent: bool) -> bytearray:
-        fields = {"producer_id": PRODUCER, "producer_epoch": 0, "sequence": self.sequence} if idempotent else {}
+        fields: dict[str, Any] = (
+            {"producer_id": PRODUCER, "producer_epoch": 0, "sequence": self.sequence} if idempotent else {}
+        )
         return batch(*(b"v" * size for size in sizes), **fields)
 
     def _append(self, data: bytearray, count: int, idempotent: bool) -> None:
@@ -137,8 +141,9 @@ class LogModel(RuleBasedStateMachine):
         for job in self.node.directory.maintenance(NOW):
             job.done(job.run())
         if checkpoint:
-            job = self.node.directory.checkpoint_job(NOW)
-            job.done(job.run())
+            checkpointing = self.node.directory.checkpoint_job(NOW)
+            assert checkpointing is not None
+            checkpointing.done(checkpointing.run())
 
     @rule()
     def flush(self) -> None:
@@ -240,6 +245,6 @@ class LogModel(RuleBasedStateMachine):
 
 
 LogModel.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(80), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestLogModel = LogModel.TestCase

@@ -60,6 +60,12 @@ def test_torn_tail(node: Node, lost: int) -> None:
     assert sum(report.cut_bytes for report in node.reports) == cut
 
 
+def checkpoint(node: Node) -> None:
+    job = node.directory.checkpoint_job(NOW)
+    assert job is not None
+    job.run()
+
+
 @pytest.mark.parametrize("junk", [b"\x00" * 5000, b"\xff" * 100, bytes(range(256)), b"x"])
 def test_junk_at_the_end(node: Node, junk: bytes) -> None:
     fill(node.log(), 10)
@@ -80,7 +86,7 @@ def test_flipped_bit_in_the_active_segment(
     fill(node.log(), 10)
     if flushed:
         flush(node.log())
-        node.directory.checkpoint_job(NOW).run()
+        checkpoint(node)
     node.kill()
     flip(node.file(0), 6 * SIZE + where)
     with caplog.at_level(logging.WARNING, "millstream.storage"):
@@ -140,7 +146,7 @@ def test_broken_framing_in_a_flushed_sealed_segment_is_corrupt_for_its_reader_on
     fill(log, 50)
     second = log.segments[1].base_offset
     flush(log)
-    node.directory.checkpoint_job(NOW).run()
+    checkpoint(node)
     node.kill()
     flip(node.file(0), 3 * SIZE + 9)  # a length
     node.start()
@@ -296,7 +302,7 @@ def test_recovery_begins_at_the_recovery_point(node: Node) -> None:
     fill(log, 50)
     flush(log)
     fill(log, 3)
-    node.directory.checkpoint_job(NOW).run()
+    checkpoint(node)
     node.kill()
     node.disk.opened.clear()
     node.start()

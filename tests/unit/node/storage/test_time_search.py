@@ -1,6 +1,7 @@
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,13 +9,14 @@ from hypothesis import strategies as st
 from millstream.config.topic_config import LogConfig
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.opening import OpeningLimits
+from tests.examples import examples
 from tests.unit.node.storage.batches import NOW, batch
 from tests.unit.node.storage.conftest import Node
 from tests.unit.node.storage.faulty_disk import FaultyDisk
 from tests.unit.node.storage.test_partition_log import append
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=4), min_size=1, max_size=25),
     st.sampled_from(list(Codec)),
@@ -84,7 +86,7 @@ def test_searches_in_threads_beside_appends(node: Node) -> None:
     append(log, timestamps=[NOW])
     errors: list[BaseException] = []
     wanted = threading.Semaphore(0)
-    searches = []
+    searches: list[Any] = []
 
     def search() -> None:
         try:

@@ -17,6 +17,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.batch import iterate_headers
 from millstream.node.storage.index.transaction_index import read_marker
 from millstream.node.storage.log.partition_log import PartitionLog
+from tests.examples import examples
 from tests.unit.node.storage.batches import NOW
 from tests.unit.node.storage.conftest import Node
 from tests.unit.node.storage.faulty_disk import FaultyDisk
@@ -285,6 +286,6 @@ def read_committed(log: PartitionLog, offset: int, up_to: int, max_bytes: int) -
 
 
 TransactionModel.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestTransactionModel = TransactionModel.TestCase

@@ -12,6 +12,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity, TopicPartition
 from millstream.node.transactions.core.shard import encode
 from millstream.node.transactions.core.transaction import LARGEST_EPOCH, NO_TIMEOUT_MS, Transaction, TransactionState
+from tests.examples import examples
 from tests.unit.node.coordination.transaction_run import TransactionRun, partition
 
 PARTITIONS = [partition("a", 0), partition("a", 1), partition("b", 0)]
@@ -171,5 +172,5 @@ class Transactions(RuleBasedStateMachine):
 
 TestTransactions = Transactions.TestCase
 TestTransactions.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(100), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

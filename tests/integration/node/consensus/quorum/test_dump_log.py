@@ -1,20 +1,14 @@
 """`kafka-dump-log` reads our metadata log, control records and snapshots, and finds nothing to complain about."""
 
-import sys
 from uuid import UUID
 
 import pytest
 
-from tests.repository import REPOSITORY
-
-# `tools/` is no package: it holds scripts that must run without anything installed.
-sys.path.insert(0, str(REPOSITORY / "tools"))
-
-import apache_kafka
 from millstream.node.consensus.quorum.snapshots import SnapshotContent
 from millstream.node.consensus.raft.log import KRaftVersionRecord, LeaderChangeRecord, VotersRecord
 from millstream.node.consensus.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
 from tests.unit.node.consensus.quorum.conftest import NOW, DiskOfNode, append, flush, topic
+from tools import apache_kafka
 
 VOTERS = VoterSet(
     tuple(Voter(ReplicaKey(id, UUID(int=id)), (Endpoint("CONTROLLER", f"host-{id}", 9093),)) for id in (1, 2, 3))

@@ -208,7 +208,11 @@ def test_a_listener_may_append_while_it_is_told(tmp_path: Path) -> None:
             node = cluster.start(1)
             cluster.kill(1)
             node = cluster.nodes[1] = QuorumNode(cluster, 1, port=cluster.ports[1], voters=cluster.voters)
-            node.controller.on_leading = lambda: node.quorum.append([topic(1)]) and None
+
+            def append_topic() -> None:
+                node.quorum.append([topic(1)])
+
+            node.controller.on_leading = append_topic
             node.start()
             await eventually(lambda: node.topics == ["topic-1"])
 

@@ -30,7 +30,7 @@ def eventually(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> bo
     return False
 
 
-def fill(broker: EmbeddedBroker) -> dict[bytes, bytes]:
+def fill(broker: EmbeddedBroker) -> dict[bytes | None, bytes | None]:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     config = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}
     for future in admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)]).values():
@@ -45,7 +45,7 @@ def fill(broker: EmbeddedBroker) -> dict[bytes, bytes]:
     return latest
 
 
-def read(broker: EmbeddedBroker) -> dict[bytes, bytes]:
+def read(broker: EmbeddedBroker) -> dict[bytes | None, bytes | None]:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader"})
     try:
         consumer.assign([TopicPartition(TOPIC, 0, 0)])

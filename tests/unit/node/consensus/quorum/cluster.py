@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -207,15 +208,15 @@ class Cluster:
     async def write(self, *numbers: int) -> None:
         """Topics, one batch each, through whoever leads."""
         for number in numbers:
-            while True:
-                leader = await self.elected()
+            name = f"topic-{number}"
+            # A leader that lost its office may have committed it without knowing; its successor knows.
+            while name not in (leader := await self.elected()).topics:
+                epoch = leader.quorum.epoch
                 try:
-                    offset = leader.quorum.append([topic(number)])
+                    leader.quorum.append([topic(number)])
                 except KafkaError:
                     continue
-                await eventually(lambda: leader.loader.image.offset >= offset or not leader.leads)  # noqa: B023
-                if leader.leads:
-                    break
+                await eventually(partial(_is_settled, leader, epoch, name))
 
     async def all_have(self, numbers: Sequence[int]) -> None:
         wanted = [f"topic-{number}" for number in numbers]
@@ -231,6 +232,11 @@ class Cluster:
             self.kill(node_id)
         await asyncio.sleep(0)
         self.threads.shutdown(wait=True)
+
+
+def _is_settled(leader: QuorumNode, epoch: int, name: str) -> bool:
+    """Whether a topic was committed, or its leader of that epoch lost its office."""
+    return name in leader.topics or not leader.leads or leader.quorum.epoch != epoch
 
 
 async def eventually(holds: Callable[[], bool], seconds: float = PATIENCE_S) -> None:

@@ -106,7 +106,7 @@ def flush(log: MetadataLog) -> None:
 
 def names(log: MetadataLog, offset: int = 0) -> list[str]:
     """The topics in the log, in order."""
-    found = []
+    found: list[str] = []
     for batch in log.batches(offset, log.end.offset):
         found += [record.name for record in batch.records if isinstance(record, TopicRecord)]
     return found

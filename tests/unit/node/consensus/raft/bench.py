@@ -77,7 +77,7 @@ class Bench:
 
     def events(self, kind: type[E]) -> list[E]:
         self._events += self.replica.drain_events()
-        found = [event for event in self._events if isinstance(event, kind)]
+        found: list[E] = [event for event in self._events if isinstance(event, kind)]
         self._events = [event for event in self._events if not isinstance(event, kind)]
         return found
 

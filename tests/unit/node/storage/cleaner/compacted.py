@@ -9,7 +9,7 @@ from millstream.formats.model.identifiers import Marker
 from millstream.formats.records.batch import BatchHeader
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.record import Record, build_batch, read_batches
-from millstream.node.storage.cleaner.cleaning import Cleaning
+from millstream.node.storage.cleaner.cleaning import Cleaning, Offload
 from millstream.node.storage.cleaner.plan import CleanerSettings, Throttle, cleanable
 from millstream.node.storage.log.partition_log import PartitionLog
 
@@ -65,7 +65,7 @@ def begin_cleaning(
     settings: CleanerSettings | None = None,
     *,
     is_wanted: Callable[[PartitionLog], bool] = lambda log: True,
-    run: "Callable[[Callable[[], T]], asyncio.Future[T]]" = offload,
+    run: Offload = offload,
     throttle: Throttle | None = None,
 ) -> Cleaning:
     return Cleaning(

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.node.storage.cleaner.cleaning import Offload
 from millstream.node.storage.cleaner.errors import UncleanableError
 from millstream.node.storage.cleaner.log_cleaner import LogCleaner
 from millstream.node.storage.cleaner.plan import CleanerSettings, CleaningAbortedError, Throttle, cleanable
@@ -38,7 +39,7 @@ def fill(log: PartitionLog, count: int = 40) -> None:
     log.roll(0)
 
 
-def at_call(number: int, act: Callable[[], object]) -> Callable[[Callable[[], T]], "asyncio.Future[T]"]:
+def at_call(number: int, act: Callable[[], object]) -> Offload:
     """Threads in which something happens to the log before the nth piece of work."""
     calls = 0
 

@@ -65,7 +65,7 @@ def test_damaged_records_are_refused_or_read_alike(
     for at, byte in changes:
         content[at % len(content)] = byte
     data, count = bytes(content), len(batch)
-    found = []
+    found: list[bytes | None] = []
     for loops in (fast.KeyMap, key_map.KeyMap):
         keys = loops(ROOMY, 0, count)
         try:

@@ -17,6 +17,7 @@ from millstream.node.storage.cleaner.plan import CleanerSettings, cleanable
 from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.simulator.disk import DiskSession, Killed, SimulatedDisk
+from tests.examples import examples
 from tests.unit.node.storage.cleaner.compacted import (
     HOUR_MS,
     NOW,
@@ -240,7 +241,7 @@ class CompactedModel(RuleBasedStateMachine):
 
 TestCompactedModel = CompactedModel.TestCase
 TestCompactedModel.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
