@@ -279,7 +279,8 @@ class Dispatcher:
                 return encoded
             response = _already(response)
         turn = Turn() if is_split(api.name, request) else None
-        return self._later(api, self._encoded(api.name, response, version, correlation_id), context, begun, turn)
+        work = self._encoded(api.name, response, version, correlation_id)
+        return self._later(api, work, context, begun, turn, awaited=response)
 
     def _call_in_steps(
         self, api: Api, body: bytes, version: int, correlation_id: int, context: Context, begun: float
@@ -308,12 +309,20 @@ class Dispatcher:
         return await encode_in_turns(api, await response, version, correlation_id, self.turnstile)
 
     def _later(
-        self, api: Api, work: Coroutine[Any, Any, Parts], context: Context, begun: float, turn: Turn | None
+        self,
+        api: Api,
+        work: Coroutine[Any, Any, Parts],
+        context: Context,
+        begun: float,
+        turn: Turn | None,
+        *,
+        awaited: object = None,
     ) -> Pending:
-        """The response of a task. With a turn, the connection is not read until the turn is over."""
+        """The response of a task. With a turn, the connection is not read until the turn is over. `awaited` is what
+        `work` awaits first."""
         pending, peer = Pending(), context.peer
         pending.turn = turn
-        task = asyncio.ensure_future(self.turns.over(work, api.name, peer), loop=self._loop)
+        task = asyncio.ensure_future(self.turns.over(work, api.name, peer, awaited), loop=self._loop)
         self._tasks.add(task)
 
         def finished(done: "asyncio.Future[Parts]") -> None:
