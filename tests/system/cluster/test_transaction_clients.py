@@ -16,13 +16,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from millstream.testing import EmbeddedCluster
 from tests.system.clients.client_program import ClientProgram
 from tests.system.clients.corpus import record
-from tests.system.cluster.conftest import QUIET, create_topic, eventually
+from tests.system.cluster.conftest import QUIET, create_topic, eventually, new_topic
 from tools import apache_kafka
 
 ROUNDS = 50
 LONG_MS = 1000
 """Records wait so long in the buffer of the client that an abort comes first."""
-_JAVA = Path(__file__).parent / "java" / "EndLoop.java"
+_JAVA = Path(__file__).parent / "java"
 
 
 def committed(cluster: EmbeddedCluster, topic: str) -> list[str]:
@@ -48,18 +48,44 @@ def _check(cluster: EmbeddedCluster, topic: str, client: str, rounds: int = ROUN
     eventually(all_are_there)
 
 
-def test_java(cluster: EmbeddedCluster) -> None:
-    create_topic(cluster, "ends-java")
+def _run_java(servers: str, topic: str, rounds: int, mode: str, *, hold_ms: int = 0) -> str:
+    """The output of EndLoop; with `hold_ms` its network thread is held again and again."""
     try:
         kafka = apache_kafka.resolve()
     except apache_kafka.ToolchainMissingError as missing:
         pytest.skip(str(missing))
     log4j = f"-Dlog4j2.configurationFile={kafka.directory / 'log4j2-tool.properties'}"
-    command = ["java", "-Xmx256m", *apache_kafka.QUICK_START_OPTIONS, log4j, "-cp", kafka.classpath, str(_JAVA)]
-    arguments = [cluster.bootstrap_servers, "ends-java", str(ROUNDS), str(LONG_MS)]
-    ran = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=200)
-    assert ran.stdout == "done\n", ran.stdout + ran.stderr
+    options = ["-Xmx256m", *apache_kafka.QUICK_START_OPTIONS, log4j, "-cp", kafka.classpath]
+    program = [str(_JAVA / "EndLoop.java"), servers, topic, str(rounds), str(LONG_MS), mode]
+    command = ["java", *options, *program]
+    if hold_ms:
+        held = [str(_JAVA / "HeldNetworkThread.java"), str(hold_ms), " ".join(options), " ".join(program)]
+        command = ["java", "-Xmx256m", *apache_kafka.QUICK_START_OPTIONS, *held]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    return ran.stdout if ran.stdout == "done\n" else ran.stdout + ran.stderr
+
+
+def test_java(cluster: EmbeddedCluster) -> None:
+    create_topic(cluster, "ends-java")
+    assert _run_java(cluster.bootstrap_servers, "ends-java", ROUNDS, "wait") == "done\n"
     _check(cluster, "ends-java", "java")
+
+
+@pytest.mark.slow
+def test_a_java_client_that_commits_before_it_sends_gets_the_error_of_kafka(
+    cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """The network thread of the Java client may send EndTxn before the records. The coordinator knows no transaction
+    then, and must refuse the commit: its records are in the client's buffer, and would be part of the next transaction.
+    """
+    create_topic(cluster, "held-java")
+    ours = _run_java(cluster.bootstrap_servers, "held-java", 5, "hurry", hold_ms=50)
+    jvm = ("-Xmx512m", "-Xms128m")
+    with apache_kafka.ApacheKafkaBroker(apache_kafka.resolve(), tmp_path, jvm=jvm) as kafka:
+        new_topic(kafka.bootstrap_servers, "held-java", 1, 1)
+        theirs = _run_java(kafka.bootstrap_servers, "held-java", 5, "hurry", hold_ms=50)
+    for output in (ours, theirs):
+        assert output.startswith("org.apache.kafka.common.errors.InvalidTxnStateException"), output
 
 
 def test_librdkafka(cluster: EmbeddedCluster) -> None:

@@ -339,7 +339,7 @@ class Dispatcher:
             response = _already(response)
         turn = Turn() if is_split(api.name, request) else None
         work = self._encoded(api.name, response, version, correlation_id)
-        return self._later(api, work, context, version, begun, turn, client)
+        return self._later(api, work, context, version, begun, turn, client, awaited=response)
 
     def _call_in_steps(
         self,
@@ -396,11 +396,14 @@ class Dispatcher:
         begun: float,
         turn: Turn | None,
         client: ClientThrottle | None,
+        *,
+        awaited: object = None,
     ) -> Pending:
-        """The response of a task. With a turn, the connection is not read until the turn is over."""
+        """The response of a task. With a turn, the connection is not read until the turn is over. `awaited` is what
+        `work` awaits first."""
         pending, peer = Pending(), context.peer
         pending.turn = turn
-        watched = self.turns.over(work, api.name, peer)
+        watched = self.turns.over(work, api.name, peer, awaited)
         task = asyncio.ensure_future(watched, loop=self._loop)
         self._tasks.add(task)
 

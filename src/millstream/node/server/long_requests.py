@@ -11,6 +11,7 @@ and the client (rate-limited).
 """
 
 import asyncio
+import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
@@ -54,18 +55,25 @@ class TurnWatch:
             )  # fmt: skip
         return seconds
 
-    def over(self, coroutine: Coroutine[Any, Any, T], api: str, peer: Peer) -> "Watched[T]":
-        """The coroutine, with each of its turns watched."""
-        return Watched(coroutine, self, api, peer)
+    def over(self, coroutine: Coroutine[Any, Any, T], api: str, peer: Peer, awaited: object = None) -> "Watched[T]":
+        """The coroutine, with each of its turns watched. `awaited` is what it awaits first."""
+        return Watched(coroutine, self, api, peer, awaited)
 
 
 class Watched(Coroutine[Any, Any, T]):
-    """Delegates to a coroutine, and measures each step."""
+    """Delegates to a coroutine, and measures each step.
 
-    __slots__ = ("_api", "_coroutine", "_peer", "_watch", "seconds")
+    A coroutine that ends before its first step does not close the one that it would await. So both are closed here: the
+    interpreter warns of a coroutine that was never awaited.
+    """
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T], watch: TurnWatch, api: str, peer: Peer) -> None:
+    __slots__ = ("_api", "_awaited", "_coroutine", "_peer", "_watch", "seconds")
+
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, T], watch: TurnWatch, api: str, peer: Peer, awaited: object
+    ) -> None:
         self._coroutine = coroutine
+        self._awaited = awaited
         self._watch = watch
         self._api = api
         self._peer = peer
@@ -83,11 +91,19 @@ class Watched(Coroutine[Any, Any, T]):
         begun = self._watch.now()
         try:
             return self._coroutine.throw(*error)
+        except BaseException:
+            self._close_awaited()
+            raise
         finally:
             self.seconds += self._watch.ended(begun, self._api, self._peer)
 
     def close(self) -> None:
         self._coroutine.close()
+        self._close_awaited()
+
+    def _close_awaited(self) -> None:
+        if inspect.iscoroutine(self._awaited) and inspect.getcoroutinestate(self._awaited) == inspect.CORO_CREATED:
+            self._awaited.close()
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._coroutine.__await__()

@@ -309,11 +309,12 @@ class TxnMarkerHandlers:
     async def write_txn_markers(self, request: WriteTxnMarkersRequest, context: Context) -> WriteTxnMarkersResponse:
         """Responds for each producer. If a partition has several markers, its first error counts."""
         highest = self._epochs.highest_coordinator_epoch()
-        appended = [(row, self._written(row, highest)) for row in request.markers]
+        # All are appended before the first is awaited. As tasks: none is left behind if this handler is cancelled.
+        appended = await asyncio.gather(*[self._written(row, highest) for row in request.markers])
         results: dict[int, dict[TopicPartition, ErrorCode]] = {}
-        for row, outcome in appended:
+        for row, outcome in zip(request.markers, appended, strict=True):
             known = results.setdefault(row.producer_id, {})
-            for at, error in (await outcome).items():
+            for at, error in outcome.items():
                 known[at] = known.get(at) or error
         return {"markers": [_marker_row(producer_id, outcomes) for producer_id, outcomes in results.items()]}
 

@@ -1,7 +1,10 @@
 """The watch over turns of the event loop, with a clock of the test's own."""
 
 import asyncio
+import inspect
 import logging
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -78,3 +81,55 @@ def test_errors_pass_through_and_what_never_began_is_closed() -> None:
             await never
 
     asyncio.run(scene())
+
+
+def test_what_a_coroutine_would_have_awaited_is_closed_with_it() -> None:
+    """A node that ends before the first step of a task: nothing awaits the handler's coroutine."""
+    watch = TurnWatch(Clock())
+
+    async def handler() -> None:
+        raise AssertionError("it must not run")
+
+    async def response(awaited: "Coroutine[Any, Any, None]") -> None:
+        await awaited
+
+    def watched(inner: "Coroutine[Any, Any, None]") -> "Coroutine[Any, Any, None]":
+        return watch.over(response(inner), "any", PEER, inner)
+
+    async def scene() -> None:
+        cancelled = handler()
+        never = asyncio.ensure_future(watched(cancelled))
+        never.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await never
+        assert inspect.getcoroutinestate(cancelled) == inspect.CORO_CLOSED
+        closed = handler()
+        watched(closed).close()
+        assert inspect.getcoroutinestate(closed) == inspect.CORO_CLOSED
+
+    asyncio.run(scene())
+
+
+def test_a_handler_that_was_interrupted_is_not_closed_twice() -> None:
+    watch = TurnWatch(Clock())
+    ends = []
+
+    async def handler() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.append("handler")
+
+    async def response(awaited: "Coroutine[Any, Any, None]") -> None:
+        await awaited
+
+    async def scene() -> None:
+        inner = handler()
+        task = asyncio.ensure_future(watch.over(response(inner), "any", PEER, inner))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scene())
+    assert ends == ["handler"]
