@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from millstream.admin.errors import check
 from millstream.formats.model.access_control import AclOperation, AclPatternType, AclPermission, AclResourceType
@@ -38,7 +39,7 @@ class AclSelection:
     operation: AclOperation = AclOperation.ANY
     permission: AclPermission = AclPermission.ANY
 
-    def fields(self) -> dict[str, object]:
+    def fields(self) -> dict[str, Any]:
         return {
             "resource_type_filter": self.resource,
             "resource_name_filter": self.name,
