@@ -312,6 +312,8 @@ STEPS = (
     _step("describe_cluster", include_cluster_authorized_operations=True),
     _step("describe_producers", _T(Op.READ), topics=[{"name": TOPIC, "partition_indexes": [0]}]),
     _step("unregister_broker", _C(Op.ALTER), broker_id=77),
+    _step("add_raft_voter", _C(Op.ALTER), cluster_id="x", timeout_ms=5000, voter_id=77, listeners=[]),
+    _step("remove_raft_voter", _C(Op.ALTER), cluster_id="x", voter_id=77),
     _step("describe_transactions", _X(Op.DESCRIBE), transactional_ids=[TRANSACTION]),
     _step("list_transactions", _X(Op.DESCRIBE), state_filters=[], producer_id_filters=[]),
     _step(

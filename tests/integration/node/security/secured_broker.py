@@ -87,6 +87,40 @@ def secured_millstream(directory: Path, more: dict[str, str] | None = None) -> I
 
 
 @contextmanager
+def secured_pair(directory: Path) -> Iterator[Secured]:
+    """A broker and, in a process of its own, its controller: changes are forwarded in Envelopes."""
+    sasl, plain, controller = free_ports(3)
+    both = {
+        **settings(),
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "controller.listener.names": "CONTROLLER",
+    }
+    listeners = f"SASL://127.0.0.1:{sasl},PLAINTEXT://127.0.0.1:{plain}"
+    roles = {
+        "controller": {"node.id": "1", "listeners": f"CONTROLLER://127.0.0.1:{controller}"},
+        "broker": {"node.id": "2", "listeners": listeners},
+    }
+    processes = []
+    for role, own in roles.items():
+        arguments = ["--data-dir", str(directory / role), "--no-http"]
+        given = {**both, **own, "process.roles": role}
+        if role == "controller":
+            del given["inter.broker.listener.name"]
+        for name, value in given.items():
+            arguments += ["--set", f"{name}={value}"]
+        processes.append(NodeProcess(role, arguments, directory / f"{role}.log", stop_timeout=10))
+    try:
+        for process in processes:
+            process.spawn()
+        for process in processes:
+            process.wait_until_ready(60)
+        yield Secured({"SASL": sasl, "PLAINTEXT": plain, "CONTROLLER": controller}, directory / "broker.log")
+    finally:
+        for process in reversed(processes):
+            process.reap(signal.SIGTERM)
+
+
+@contextmanager
 def secured_kafka(directory: Path) -> Iterator[Secured]:
     sasl, plain, controller = free_ports(3)
     ports = {"SASL": sasl, "PLAINTEXT": plain, "CONTROLLER": controller}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.formats.protocol.schema import request_schema
 from millstream.node.security.api_checks import API_CHECKS
 from tests.integration.node.security.authorization_walk import GOLDEN, STEPS, Outcome, walk
 from tests.integration.node.security.secured_broker import Secured, secured_kafka, secured_millstream
@@ -32,8 +33,6 @@ def test_all_outcomes_are_those_of_kafka(outcomes: dict[str, Outcome]) -> None:
 
 
 def test_every_offered_api_has_a_row_and_a_step(secured: Secured) -> None:
-    from millstream.formats.protocol.schema import request_schema
-
     with secured.cluster("admin") as admin:
         offered = {row.api_key for row in admin.call("api_versions", at_most=2).api_keys}
     rows = {request_schema(name).api_key for name in API_CHECKS}
