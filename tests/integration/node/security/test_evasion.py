@@ -12,11 +12,12 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import request_schema
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.server.request import BROKER_CLIENT_ID, BROKER_SOFTWARE
-from millstream.raw_client import Cluster
+from millstream.raw_client import Cluster, CoordinatorKind
 from millstream.testing.embedded import EmbeddedBroker
 from tests.acting_broker import act_as_broker, broker_proof
 from tests.integration.node.security.authorization_walk import granted
 from tests.integration.node.security.secured_broker import Secured, secured_millstream
+from tests.waiting import until
 from tests.wire import Closed, Wire
 
 SECRET = "evasion-secret"
@@ -126,6 +127,34 @@ def test_group_and_transaction_of_others(admin: Cluster, alice: Cluster) -> None
             added = alice.call("add_offsets_to_txn", transactional_id=transactional_id, group_id=group_id, **at)
             assert added.error_code == code
         assert alice.call("end_txn", transactional_id="evasion-theirs", committed=True, **at).error_code == 53
+
+
+def test_regular_expression_finds_only_what_the_member_may_describe(admin: Cluster, alice: Cluster) -> None:
+    needs = ((Kind.GROUP, "evasion-regex", Op.READ), (Kind.TOPIC, "evasion-open", Op.READ))
+    with granted(admin, "User:alice", needs):
+        alice.coordinator_of("evasion-regex", CoordinatorKind.GROUP)
+        member = {"group_id": "evasion-regex", "member_id": "AAAAAAAAAAAAAAAAAAAAAw", "rebalance_timeout_ms": 10_000}
+        response = alice.call_coordinator(
+            "evasion-regex",
+            CoordinatorKind.GROUP,
+            "consumer_group_heartbeat",
+            member_epoch=0,
+            subscribed_topic_names=[],
+            subscribed_topic_regex="evasion-.*",
+            topic_partitions=[],
+            **member,
+        )
+        assert response.error_code == 0
+        epoch = response.member_epoch
+
+        def assigned() -> list[UUID]:
+            again = alice.call_coordinator(
+                "evasion-regex", CoordinatorKind.GROUP, "consumer_group_heartbeat", member_epoch=epoch, **member
+            )
+            rows = again.assignment or response.assignment
+            return [row.topic_id for row in rows.topic_partitions] if rows is not None else []
+
+        until(lambda: assigned() == [topic_id(admin, "evasion-open")])
 
 
 def test_internal_topics_are_closed_to_writers_with_all_permissions(admin: Cluster, alice: Cluster) -> None:
