@@ -1,7 +1,7 @@
 """Certificates for tests: an authority, and keys with certificates that it signs, as PEM and PKCS12 files.
 
 Keys are elliptic (P-256), which are made in a millisecond; `rsa=True` makes an RSA key. Certificates are valid for
-a year unless a test says otherwise. An authority is made once per process (`authority()`), or per test where it matters.
+a year unless a test says otherwise. An authority is made once per process (`authority()`), or per test.
 """
 
 import datetime

@@ -325,7 +325,7 @@ def renew_token(
       millstream user token renew HMAC --for 12h
     """
     period_ms = -1 if period is None else parsed_duration("--for", period)
-    note(f"the token expires {_when(_open(bootstrap, timeout, settings).renew_token(hmac, period_ms))}")
+    print(f"the token expires {_when(_open(bootstrap, timeout, settings).renew_token(hmac, period_ms))}")
 
 
 @token_app.command("expire")
