@@ -36,6 +36,7 @@ class Environment:
     offload: Offload
     randomness: random.Random
     network: Network
+    """For listeners, and for connections without encryption."""
     yield_interpreter: Callable[[], None] = lambda: None
     """Called periodically by long computations in threads, so that the event loop gets the interpreter lock."""
     stopwatch: Callable[[], float] | None = None
@@ -44,7 +45,21 @@ class Environment:
     """How this node authenticates to other brokers; None without SASL."""
     controller_login: Login | None = None
     """How this node authenticates to controllers; None without SASL."""
+    to_brokers: Network | None = None
+    """The network for connections to the listener between brokers. None: `network`."""
+    to_controllers: Network | None = None
+    """The same for the listener of controllers."""
+    tls_tickets: int = 1
+    """The number of session tickets that a client gets, with which it can resume a TLS session."""
     opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_OPENING_AT_ONCE))
+
+    @property
+    def broker_network(self) -> Network:
+        return self.to_brokers or self.network
+
+    @property
+    def controller_network(self) -> Network:
+        return self.to_controllers or self.network
 
     async def open_in_turn(self, function: Callable[[], T]) -> T:
         """Runs a function that opens batches in a thread. At most two run at the same time."""

@@ -140,22 +140,21 @@ HANDSHAKE_TIMEOUT_MS = integer(
 MAX_HANDSHAKES = integer(
     "millstream.ssl.max.handshakes",
     1_000,
-    "The maximum number of TLS handshakes under way on one listener. Further connections wait to be accepted. "
-    "Millstream only.",
+    "The maximum number of TLS handshakes under way on one listener; one IP address can have a quarter of it. Further "
+    "connections are closed. Millstream only.",
     allowed=at_least(1),
 )
 HANDSHAKE_RATE = integer(
     "millstream.ssl.handshake.rate",
-    200,
-    "The maximum number of TLS handshakes per second on one listener. Further connections wait for their turn. "
-    "Millstream only.",
+    500,
+    "The maximum number of TLS handshakes per second on one listener, with bursts of twice as many. Further "
+    "connections wait for their turn, up to the time limit of a handshake. Millstream only.",
     allowed=at_least(1),
 )
 HANDSHAKE_RATE_PER_IP = integer(
     "millstream.ssl.handshake.rate.per.ip",
-    50,
-    "The maximum number of TLS handshakes per second from one IP address on one listener, with short bursts of "
-    "twice as many. Further connections of the address wait for their turn. Millstream only.",
+    200,
+    "The same for the connections from one IP address. Millstream only.",
     allowed=at_least(1),
 )
 

@@ -151,7 +151,7 @@ class BrokerChannels:
             channel = self._channels[broker_id] = Channel(
                 host,
                 port,
-                environment.network,
+                environment.broker_network,
                 environment.loop,
                 client_id=self._client_id,
                 login=environment.broker_login,

@@ -247,7 +247,7 @@ class ControllerLink:
             environment = self._environment
             channel = Channel(
                 *address,
-                environment.network,
+                environment.controller_network,
                 environment.loop,
                 client_id=self._client_id,
                 login=environment.controller_login,

@@ -56,6 +56,7 @@ from millstream.node.metadata.records import Decision, Endpoint, SupportedFeatur
 from millstream.node.server.channel import Channel
 from millstream.node.server.request import Context
 from millstream.node.server.service import Peer
+from millstream.node.server.tls import HandshakeError
 
 _PROBE_TIMEOUT_SECONDS = 2.0
 """The timeout of the response. It is long enough for a slow broker."""
@@ -69,11 +70,13 @@ class ProbeResult(Enum):
 
 async def probe(endpoint: Endpoint, environment: Environment, *, client_id: str) -> ProbeResult:
     """Sends one ApiVersions request. A connection alone proves little: the kernel accepts it for a stopped process."""
-    channel = Channel(endpoint.host, endpoint.port, environment.network, environment.loop, client_id=client_id)
+    channel = Channel(endpoint.host, endpoint.port, environment.broker_network, environment.loop, client_id=client_id)
     try:
         await channel.best_version("api_versions", timeout_s=_PROBE_TIMEOUT_SECONDS)
     except ConnectionRefusedError:
         return ProbeResult.REFUSES
+    except HandshakeError:
+        return ProbeResult.RESPONDS  # the process runs, though the nodes do not trust each other
     except OSError:
         return ProbeResult.SILENT
     finally:

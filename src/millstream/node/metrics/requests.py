@@ -92,6 +92,14 @@ MEMORY = gauge(
     "listener",
 )
 MEMORY_LIMIT = gauge("millstream_request_memory_limit_bytes", "The limit of this memory.", "listener")
+LOGINS = counter(
+    "millstream_authentications_total",
+    "Logins by SASL: succeeded, failed, repeated (re-authentication), or expired: the connection was used after the end "
+    "of its session, and closed.",
+    "listener",
+    "mechanism",
+    "result",
+)
 _LIMITS = ("max.connections", "max.connections.per.ip")
 
 
@@ -107,8 +115,14 @@ async def collect_connections(node: ObservedNode, page: Page, turns: TimeSlices)
         page.add(MEMORY, listener.memory.used_bytes, name)
         page.add(MEMORY_LIMIT, listener.limits.request_memory_bytes, name)
         await turns.pause()
+    counts = node.sasl.counts
+    for result in ("succeeded", "failed", "repeated", "expired"):
+        for (listener_name, mechanism), count in getattr(counts, result).items():
+            page.add(LOGINS, count, listener_name, mechanism, result)
 
 
 CONNECTIONS = MetricsSubject(
-    "connections", (OPEN, ACCEPTED, REFUSED_CONNECTIONS, PAUSED, PAUSES, MEMORY, MEMORY_LIMIT), collect_connections
+    "connections",
+    (OPEN, ACCEPTED, REFUSED_CONNECTIONS, PAUSED, PAUSES, MEMORY, MEMORY_LIMIT, LOGINS),
+    collect_connections,
 )

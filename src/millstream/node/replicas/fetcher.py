@@ -258,7 +258,7 @@ class ReplicaFetcher:
             self._channel = Channel(
                 host,
                 port,
-                environment.network,
+                environment.broker_network,
                 environment.loop,
                 client_id=client_id,
                 login=environment.broker_login,

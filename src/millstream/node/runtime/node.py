@@ -34,6 +34,7 @@ from millstream.node.metadata.records import Endpoint, UserScramCredentialRecord
 from millstream.node.metrics.endpoints import NodeEndpoints
 from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
+from millstream.node.runtime.node_tls import NodeTls
 from millstream.node.security.authorizer import StandardAuthorizer, open_authorizer, or_none
 from millstream.node.security.credentials import Credentials
 from millstream.node.security.first_users import read_first_users
@@ -53,6 +54,7 @@ def bind(
     config: BrokerConfig,
     environment: Environment,
     http: HttpService,
+    tls: NodeTls,
 ) -> dict[str, int]:
     """Binds the listeners and adds them to `into`, without accepting connections yet. Returns their ports by name.
 
@@ -60,10 +62,15 @@ def bind(
     """
     ports: dict[str, int] = {}
     for each in wanted:
-        if each.security_protocol not in ("PLAINTEXT", "SASL_PLAINTEXT"):
-            raise ConfigError(f"{each}: {each.security_protocol} is not supported yet", name="listeners")
-        stopwatch = environment.stopwatch
-        listener = Listener(each.name, _limits(config), environment.network, environment.loop, stopwatch)
+        listener = Listener(
+            each.name,
+            _limits(config),
+            environment.network,
+            environment.loop,
+            environment.stopwatch,
+            security_protocol=each.security_protocol,
+            tls=tls.of_listener(each.name),
+        )
         try:
             _, ports[each.name] = listener.bind(each.host, each.port)
         except OSError as error:
@@ -136,6 +143,7 @@ class Node:
         )
         self._endpoints = NodeEndpoints(self)
         self._held = HeldRequests()
+        self.tls: NodeTls | None = None
         self._loop = environment.loop
         self._disk = disk
         self._root = os.path.abspath(config.data_dir)
@@ -179,7 +187,9 @@ class Node:
         return starting.result()
 
     async def _start(self) -> str:
-        config, environment = self._config, self._environment
+        config = self._config
+        tls = self.tls = NodeTls(config, self._environment)
+        environment = self.environment = self._environment = tls.secured()
         self._metadata_changed = asyncio.Event()
         logs, identity = self._open_directory()
         self._first_users = read_first_users(self._root)
@@ -187,6 +197,7 @@ class Node:
         controller_end_points = self._bind(config.controller_listeners, self._controller_listeners)
         self.sasl.start()
         _serve(self._listeners, self._held)  # from here on the node responds to probes
+        tls.start()
         quorum = self.quorum = open_quorum(
             config,
             logs,
@@ -302,7 +313,8 @@ class Node:
     def _bind(self, wanted: Iterable[ListenerConfig], into: list[Listener]) -> tuple[Endpoint, ...]:
         """Binds listeners without serving them yet, so that their addresses are known for the registration."""
         config = self._config
-        ports = bind(wanted, into, config, self._environment, self._endpoints)
+        assert self.tls is not None
+        ports = bind(wanted, into, config, self._environment, self._endpoints, self.tls)
         for listener in into:
             if config.listener(listener.name).uses_sasl:
                 listener.authenticate = self.sasl.authentication(config.listener(listener.name))
@@ -473,6 +485,8 @@ class Node:
         if self._giving_up is not None:
             self._giving_up.cancel()
         self._endpoints.close()
+        if self.tls is not None:
+            self.tls.close()
         for listener in self.listeners:
             listener.close()
         broker_epoch = -1

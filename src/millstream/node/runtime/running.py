@@ -36,6 +36,7 @@ from millstream.node.metrics.endpoints import NodeEndpoints
 from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node, bind
+from millstream.node.runtime.node_tls import NodeTls
 from millstream.node.runtime.real_environment import ProcessMonitor, real_environment
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.listener import Listener
@@ -115,6 +116,7 @@ class OfflineNode:
             config,
             self.environment,
             self._endpoints,
+            NodeTls(config, self.environment),
         )
         service = Dispatcher(self._apis, self.environment.loop)
         for listener in self._listeners:
@@ -182,6 +184,7 @@ class _NodeRunner:
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, stopping.set)
+        self._loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         await asyncio.sleep(0)
         asked_to_stop = asyncio.ensure_future(stopping.wait())
         living = asyncio.ensure_future(self._live())
@@ -197,6 +200,11 @@ class _NodeRunner:
                 await self._running.stop()
             elif self._running is not None:
                 self._running.close()
+
+    def _hang_up(self) -> None:
+        """SIGHUP: reads certificates again."""
+        if isinstance(self._running, Node) and self._running.tls is not None:
+            self._running.tls.reload()
 
     async def _live(self) -> None:
         while True:

@@ -34,6 +34,8 @@ _GATHERED_BYTES = 64 << 10
 _BYTES = (bytes, bytearray)
 _SIZE = struct.Struct(">i")
 _SMALLEST_FRAME = 8  # api key, version, correlation id
+_TLS_HANDSHAKE, _TLS_MAJOR_VERSION = 0x16, 0x03
+"""The first bytes of a client that uses TLS."""
 
 _log = logging.getLogger("millstream.net")
 
@@ -167,6 +169,14 @@ class Connection:
             (size,) = _SIZE.unpack_from(buffer, position)
             if not smallest <= size <= largest:
                 if self._begins_http(buffer, position, end):
+                    return
+                if buffer[position] == _TLS_HANDSHAKE and buffer[position + 1] == _TLS_MAJOR_VERSION:
+                    _log.warning(
+                        "connection_refused peer=%s:%d listener=%s reason=the client uses TLS, but the listener is %s: "
+                        "use its security protocol, or another listener",
+                        self.peer.host, self.peer.port, self.peer.listener, self.peer.security_protocol,
+                    )  # fmt: skip
+                    self._refuse()
                     return
                 _log.warning(
                     "frame_refused peer=%s:%d size=%d largest=%d: this is not a Kafka client, or "

@@ -1,6 +1,7 @@
-"""Accepts connections on one address, within limits, and closes idle ones."""
+"""Accepts connections on one address, within limits, and closes idle ones. With TLS, after the handshake."""
 
 import asyncio
+import contextlib
 import errno
 import logging
 from collections import Counter
@@ -9,12 +10,19 @@ from dataclasses import dataclass, field
 
 from millstream.formats.model.ordered_set import OrderedSet
 from millstream.node.server.connection import SCRATCH_BYTES, Connection
+from millstream.node.server.handshakes import HandshakeGate, HandshakeLimits
 from millstream.node.server.limits import LogThrottle, RequestMemory
 from millstream.node.server.network import Listening, Network, Transport
-from millstream.node.server.plain_http import LARGEST_FRAME_BYTES, HttpService
+from millstream.node.server.plain_http import LARGEST_FRAME_BYTES, METHODS, HttpService
 from millstream.node.server.service import Authentication, Peer, Service
+from millstream.node.server.tls import HandshakeError, NotTlsError, ServerTls, TlsRuntime, TlsTransport
 
 _SWEEP_SECONDS = 5.0
+_USE_HTTPS = b"this port uses TLS: use https\n"
+_USE_HTTPS_RESPONSE = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_USE_HTTPS), _USE_HTTPS)
+)
 DEFAULT_REQUEST_MEMORY_BYTES = 512 << 20
 _log = logging.getLogger("millstream.net")
 _log.addFilter(LogThrottle())  # for the whole package, which shares the logger
@@ -36,6 +44,15 @@ class ConnectionLimits:
     """Limits for single addresses, in place of `max_connections_per_address`."""
 
 
+@dataclass(frozen=True, slots=True)
+class ListenerTls:
+    """TLS of a listener."""
+
+    certificates: ServerTls
+    runtime: TlsRuntime
+    limits: HandshakeLimits
+
+
 class Listener:
     """One listening socket and its connections. It is bound first, and accepts when there is a service."""
 
@@ -48,8 +65,18 @@ class Listener:
         network: Network,
         loop: asyncio.AbstractEventLoop,
         stopwatch: Callable[[], float] | None = None,
+        *,
+        security_protocol: str = "PLAINTEXT",
+        tls: ListenerTls | None = None,
     ) -> None:
         """`stopwatch` measures turns of the loop; the loop's own time may stand still during a turn."""
+        self.security_protocol = security_protocol
+        self.tls = tls
+        self.handshakes = HandshakeGate(tls.limits if tls is not None else HandshakeLimits(), loop.time)
+        self.handshakes_done = 0
+        self.handshakes_failed: Counter[str] = Counter()
+        """TLS handshakes that failed, by the kind of failure."""
+        self._in_handshake: dict[TlsTransport, asyncio.Task[None]] = {}
         self.stopwatch = stopwatch or loop.time
         self.call_soon = loop.call_soon
         self.name = name
@@ -120,7 +147,7 @@ class Listener:
 
     def _welcome(self, transport: Transport) -> None:
         host = transport.peer_host
-        if len(self.connections) >= self.limits.max_connections:
+        if len(self.connections) + len(self._in_handshake) >= self.limits.max_connections:
             self.refused["max.connections"] += 1
             _log.warning("connection_refused peer=%s limit=max.connections", host)
             transport.close()
@@ -133,11 +160,67 @@ class Listener:
         else:
             self._per_address[host] += 1
             self.accepted += 1
-            self.connections.add(Connection(transport, Peer(host, transport.peer_port, self.name), self))
+            peer = Peer(host, transport.peer_port, self.name, security_protocol=self.security_protocol)
+            if self.tls is None:
+                self.connections.add(Connection(transport, peer, self))
+            else:
+                self._begin_handshake(transport, peer, self.tls)
+
+    # TLS
+
+    def _begin_handshake(self, transport: Transport, peer: Peer, tls: ListenerTls) -> None:
+        wait_s = self.handshakes.enter(peer.host)
+        if wait_s is None:
+            self.refused["millstream.ssl.max.handshakes"] += 1
+            _log.warning("connection_refused peer=%s reason=too many TLS handshakes", peer.host)
+            transport.close()
+            self._forget_address(peer.host)
+            return
+        secured = TlsTransport(transport, tls.certificates.context, tls.runtime, server_side=True)
+        self._in_handshake[secured] = self._loop.create_task(self._shake_hands(secured, transport, peer, tls, wait_s))
+
+    async def _shake_hands(
+        self, secured: TlsTransport, transport: Transport, peer: Peer, tls: ListenerTls, wait_s: float
+    ) -> None:
+        is_established = False
+        try:
+            if wait_s:
+                await asyncio.sleep(wait_s)
+            async with asyncio.timeout(tls.limits.timeout_s):
+                await secured.handshake()
+                peer.principal = tls.certificates.principal(secured.peer_certificate)
+            is_established = True
+        except NotTlsError as error:
+            self._failed(peer, "not TLS", "the client does not use TLS: set its security.protocol to SSL or SASL_SSL")
+            if error.begin[:4] in METHODS:
+                with contextlib.suppress(OSError):
+                    transport.send(_USE_HTTPS_RESPONSE)
+        except HandshakeError as error:
+            self._failed(peer, "refused", str(error))
+            await secured.drain()
+        except TimeoutError:
+            self._failed(peer, "timeout", f"not done within {tls.limits.timeout_s:g} s")
+        except OSError as error:
+            self._failed(peer, "broken", str(error))
+        finally:
+            del self._in_handshake[secured]
+            self.handshakes.leave(peer.host)
+            if is_established and self._listening is not None:
+                self.handshakes_done += 1
+                self.connections.add(Connection(secured, peer, self))
+            else:
+                secured.close()
+                self._forget_address(peer.host)
+
+    def _failed(self, peer: Peer, kind: str, reason: str) -> None:
+        self.handshakes_failed[kind] += 1
+        _log.warning("tls_handshake_failed listener=%s peer=%s:%d reason=%s", self.name, peer.host, peer.port, reason)
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        host = connection.peer.host
+        self._forget_address(connection.peer.host)
+
+    def _forget_address(self, host: str) -> None:
         self._per_address[host] -= 1
         if not self._per_address[host]:
             del self._per_address[host]
@@ -153,6 +236,7 @@ class Listener:
                 _log.warning("connection_stalled peer=%s:%d", connection.peer.host, connection.peer.port)
                 connection.close()
         self.memory.trim()
+        self.handshakes.forget_idle()
         self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     def stop_accepting(self) -> None:
@@ -164,5 +248,7 @@ class Listener:
         self.stop_accepting()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        for handshake in list(self._in_handshake.values()):
+            handshake.cancel()
         for connection in list(self.connections):
             connection.close()

@@ -100,7 +100,7 @@ class Peers:
         return Channel(
             host,
             port,
-            environment.network,
+            environment.controller_network,
             environment.loop,
             client_id=f"quorum-{self._node_id}",
             login=environment.controller_login,
