@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 
 from millstream.config.table import network, node, quotas, sasl, share, transactions
+from millstream.formats.model.access_control import AclOperation, AclResourceType
 from millstream.formats.protocol import fetch as fetch_codec
 from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.records.opening import OpeningLimits
@@ -50,6 +51,7 @@ from millstream.node.security.identity_apis import IdentityHandlers
 from millstream.node.security.sasl_server import sasl_apis
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.request import Api, ApiVersions, Handler, api
+from millstream.node.server.service import Peer
 from millstream.node.storage.cleaner.log_cleaner import LogCleaner
 from millstream.node.storage.cleaner.plan import cleaner_settings
 from millstream.node.storage.directory_health import DirectoryFailure
@@ -263,7 +265,7 @@ class Broker:
         )
         commits = OffsetCommitHandlers(self.groups, transactional_offsets)
         classic = ClassicGroupHandlers(self.groups)
-        consumer = ConsumerGroupHandlers(self.groups)
+        consumer = ConsumerGroupHandlers(self.groups, self._may_describe if self._checks is not None else None)
         group_admin = GroupAdminHandlers(self.groups)
         log_dirs = LogDirHandlers(partitions, environment, self.logs.health, lambda: view.image.cordoned(view.node_id))
         producer_ids = ProducerIdHandlers(self.producer_ids, self.transactions)
@@ -346,6 +348,9 @@ class Broker:
         apis.append(versions)
         api_versions = ApiVersions(apis, self._features, self._rules)
         return apis
+
+    def _may_describe(self, peer: Peer, topic: str) -> bool:
+        return self.authorizer.allows(peer, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic)
 
     def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
         return features_for_api_versions(self.view.image, self._kraft_version())

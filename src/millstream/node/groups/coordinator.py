@@ -41,6 +41,7 @@ from millstream.node.metadata.image import ConfigResource, MetadataDelta, Resour
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.server.request import Context, Response
+from millstream.node.server.service import Peer
 from millstream.node.storage.opening_limits import replay_limits
 
 GROUP_TOPIC = TopicName("__consumer_offsets")
@@ -349,19 +350,29 @@ def check_group_id(group_id: str) -> None:
 
 
 class ConsumerGroupHandlers:
-    def __init__(self, groups: GroupCoordinator) -> None:
+    def __init__(self, groups: GroupCoordinator, may_describe: Callable[[Peer, str], bool] | None = None) -> None:
+        """`may_describe` returns whether a client may describe a topic; None if there is no authorizer."""
         self._groups = groups
+        self._may_describe = may_describe
 
     async def consumer_group_heartbeat(self, request: ConsumerGroupHeartbeatRequest, context: Context) -> Response:
         client = Client(context.client_id, f"/{context.peer.host}")
         if request.subscribed_topic_regex:
             with suppress(KafkaError):  # an invalid expression is refused by the heartbeat itself
                 await self._groups.learn_pattern(request.group_id, request.subscribed_topic_regex)
+
+        def heartbeat(shard: GroupShard, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
+            if self._may_describe is None:
+                return shard.consumer.heartbeat(request, client, context.version, now_ms)
+            shard.consumer.checks_rights = True
+            shard.consumer.may_describe = partial(self._may_describe, context.peer)
+            try:
+                return shard.consumer.heartbeat(request, client, context.version, now_ms)
+            finally:
+                shard.consumer.may_describe = None
+
         try:
-            return await self._groups.run(
-                request.group_id,
-                lambda shard, now_ms: shard.consumer.heartbeat(request, client, context.version, now_ms),
-            )
+            return await self._groups.run(request.group_id, heartbeat)
         except KafkaError as error:
             return {"error_code": error.code, "error_message": error.message}
 

@@ -93,6 +93,14 @@ MEMORY = gauge(
     "listener",
 )
 MEMORY_LIMIT = gauge("millstream_request_memory_limit_bytes", "The limit of this memory.", "listener")
+LOGINS = counter(
+    "millstream_authentications_total",
+    "Logins by SASL: succeeded, failed, repeated (re-authentication), or expired: the connection was used after the end "
+    "of its session, and closed.",
+    "listener",
+    "mechanism",
+    "result",
+)
 HANDSHAKES = counter("millstream_tls_handshakes_total", "TLS handshakes that succeeded.", "listener")
 HANDSHAKES_FAILED = counter(
     "millstream_tls_handshakes_failed_total",
@@ -131,6 +139,10 @@ async def collect_connections(node: ObservedNode, page: Page, turns: TimeSlices)
             if expires_at is not None:
                 page.add(CERTIFICATE_EXPIRES, expires_at.timestamp() - node.environment.clock.now_ms() / 1000, name)
         await turns.pause()
+    counts = node.sasl.counts
+    for result in ("succeeded", "failed", "repeated", "expired"):
+        for (listener_name, mechanism), count in getattr(counts, result).items():
+            page.add(LOGINS, count, listener_name, mechanism, result)
 
 
 CONNECTIONS = MetricsSubject(
@@ -143,6 +155,7 @@ CONNECTIONS = MetricsSubject(
         PAUSES,
         MEMORY,
         MEMORY_LIMIT,
+        LOGINS,
         HANDSHAKES,
         HANDSHAKES_FAILED,
         HANDSHAKES_UNDER_WAY,

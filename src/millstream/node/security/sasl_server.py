@@ -145,10 +145,9 @@ class SaslGate:
         raise conversation.refuse(f"API {head.key} version {head.version} is not allowed {conversation.stage.value}")
 
     def _handshake(self, head: "_Head", mechanism: str) -> Parts | Pending:
-        self._asked_mechanism = mechanism
+        self._asked_mechanism = mechanism if mechanism in self._rules.mechanisms else "unsupported"
         if self._conversation.handshake(mechanism, is_raw=head.version == 0, now_s=self._loop.time()):
             return _handshake_response(head, ErrorCode.NONE, self._rules)
-        self._asked_mechanism = "unsupported"
         self._note_failure(f"the mechanism {mechanism[:_LONGEST_NAME_IN_LOG]!r} is not enabled")
         return self._last(_handshake_response(head, ErrorCode.UNSUPPORTED_SASL_MECHANISM, self._rules))
 

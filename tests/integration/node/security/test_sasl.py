@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import struct
 import time
+from pathlib import Path
 
 import pytest
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.node.security.core.oauthbearer import oauthbearer_client
+from millstream.testing import EmbeddedBroker
+from tests.certificates import authority
 from tests.integration.node.security.conftest import Connect
-from tests.sasl import PASSWORD, Issuer, authenticate, handshake, plain, scram, upsertion
+from tests.sasl import LISTENER, MODULES, PASSWORD, Issuer, authenticate, handshake, plain, scram, upsertion
 from tests.waiting import until
 from tests.wire import Closed, Wire, framed, request
 
@@ -254,8 +258,6 @@ def test_delegation_tokens(connect: Connect) -> None:
         max_lifetime_ms=-1,
     )
     assert (made.error_code, made.principal_name) == (0, "alice")
-    import base64
-
     password = base64.b64encode(made.hmac).decode()
     by_token = connect()
     answer = scram(by_token, "SCRAM-SHA-256", made.token_id, password, {"tokenauth": "true"})
@@ -294,3 +296,33 @@ def test_only_owners_and_renewers_use_a_token(connect: Connect) -> None:
         assert answer.error_code == ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
     bad = {**fields, "renewers": [{"principal_type": "Group", "principal_name": "g"}]}
     assert owner.call("create_delegation_token", 3, **bad).error_code == ErrorCode.INVALID_PRINCIPAL_TYPE
+
+
+# SASL_SSL
+
+
+def test_sasl_after_tls(tmp_path: Path) -> None:
+    """The same gate behind TLS, with librdkafka; a client without TLS gets nothing."""
+    from confluent_kafka.admin import AdminClient
+
+    files = authority().node().write(tmp_path, "node")
+    settings = {
+        "listener.security.protocol.map": "PLAINTEXT:SASL_SSL",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        f"{LISTENER}.plain.sasl.jaas.config": f"{MODULES}.plain.PlainLoginModule required "
+        'username="n" password="n" user_n="n" user_alice="tls-secret";',
+        **files.properties(),
+    }
+    with EmbeddedBroker(settings) as broker:
+        client = {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(files.ca),
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "alice",
+            "sasl.password": "tls-secret",
+        }
+        assert AdminClient(client).list_topics(timeout=30).brokers
+        with Wire(broker.bootstrap_servers) as wire, pytest.raises(Closed):
+            plain(wire, "alice", "tls-secret")

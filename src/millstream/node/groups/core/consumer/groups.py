@@ -4,7 +4,7 @@ The functions at the top check a heartbeat request independently of the group's 
 """
 
 import base64
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -120,6 +120,10 @@ class ConsumerGroups:
         self.patterns = TopicPatterns()
         self.migration = Migration(shard, self.settings)
         self.classic = ClassicMembers(self, shard.timers)
+        self.checks_rights = False
+        """Whether there is an authorizer: a regular expression matches only topics that the member may describe."""
+        self.may_describe: Callable[[str], bool] | None = None
+        """The rights of the member whose heartbeat is handled now."""
 
     # For changes of groups
 

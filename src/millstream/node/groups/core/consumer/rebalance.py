@@ -468,6 +468,11 @@ class GroupChange:
     def _resolve(self, pattern: str) -> None:
         topics = self._context.topics
         matching = self._context.patterns.get(pattern).matches(topics)
+        if self._context.checks_rights:
+            may_describe = self._context.may_describe
+            if may_describe is None:
+                return  # nobody's request: the next heartbeat of a member resolves it
+            matching = frozenset(name for name in matching if may_describe(name))
         if self.patterns.get(pattern) != matching:
             self.patterns[pattern] = matching
             record = pattern_record(self.group.group_id, pattern, matching, topics.version, self.now_ms)
