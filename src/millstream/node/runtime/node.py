@@ -290,6 +290,7 @@ class Node:
         """The authorizer, which follows the ACLs of the metadata before anything else does."""
         authorizer = open_authorizer(self._config)
         if authorizer is not None:
+            authorizer.auditor = self.audit
             authorizer.use(loader.image)
             loader.subscribe(lambda delta: authorizer.follow(delta, loader.image))
         return authorizer
