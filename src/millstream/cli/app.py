@@ -18,6 +18,7 @@ from millstream.cli import (
     table,
     topic,
     txn,
+    user,
 )
 from millstream.cli.bench import commands as bench
 from millstream.cli.cluster import commands as cluster
@@ -72,6 +73,19 @@ def serve(
     insecure: Insecure = False,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
+    bootstrap_user: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-user",
+            metavar="NAME",
+            help="SCRAM user of a new cluster, at its first start. The password comes from the terminal,"
+            " --bootstrap-password-file or MILLSTREAM_USER_PASSWORD.",
+        ),
+    ] = None,
+    bootstrap_password_file: Annotated[
+        str | None,
+        typer.Option("--bootstrap-password-file", metavar="FILE", help="File with the password of --bootstrap-user."),
+    ] = None,
     exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
 ) -> None:
     """Start a broker, with console, REST and schema registry over HTTP. SIGTERM or Ctrl-C stops it cleanly.
@@ -89,6 +103,7 @@ def serve(
     options = ServeOptions(data_dir, listen, config, set_ or [], exit_with_stdin)
     options.http, options.no_http, options.auth_file, options.insecure = http, no_http, auth_file, insecure
     options.tls_cert, options.tls_key = tls_cert, tls_key
+    options.bootstrap_user, options.bootstrap_password_file = bootstrap_user, bootstrap_password_file
     raise typer.Exit(run_serve(options))
 
 
@@ -96,6 +111,7 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(group_app, name="group")
 app.add_typer(share_app, name="share")
 app.add_typer(txn.app, name="txn")
+app.add_typer(user.app, name="user")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
 app.add_typer(log.app, name="log")

@@ -34,6 +34,8 @@ _VALUED = {
     "--auth-file": "auth_file",
     "--tls-cert": "tls_cert",
     "--tls-key": "tls_key",
+    "--bootstrap-user": "bootstrap_user",
+    "--bootstrap-password-file": "bootstrap_password_file",
 }
 _FLAGS = {"--exit-with-stdin": "exit_with_stdin", "--no-http": "no_http", "--insecure": "insecure"}
 
@@ -53,6 +55,8 @@ class ServeOptions:
     insecure: bool = False
     tls_cert: str | None = None
     tls_key: str | None = None
+    bootstrap_user: str | None = None
+    bootstrap_password_file: str | None = None
 
 
 def parse(arguments: Sequence[str]) -> ServeOptions | None:
@@ -122,6 +126,8 @@ def _serve(options: ServeOptions) -> int:
     check_exposure(config, insecure=options.insecure)
     for warning in (*config.unknown, *config.warnings, *config.without_effect):
         print(f"millstream: warning: {warning}", file=sys.stderr)
+    if options.bootstrap_user is not None:
+        _write_bootstrap_user(options.bootstrap_user, options.bootstrap_password_file, config)
     if options.exit_with_stdin:
         exit_with_parent()
     log_to_stderr()
@@ -134,6 +140,22 @@ def _serve(options: ServeOptions) -> int:
             gateway.start(address)
 
     return run_node(config, ready, lambda: None if gateway is None else gateway.stop())
+
+
+def _write_bootstrap_user(name: str, password_file: str | None, config: "BrokerConfig") -> None:
+    """Writes the first user of a new cluster. Later starts ignore the option: the user is in the metadata log."""
+    from millstream.cli.terminal import CommandFailedError
+    from millstream.cli.user import is_in_use, read_password, write_first_user
+    from millstream.config.setting import ConfigError
+    from millstream.node.security.core.scram import SCRAM_MECHANISMS
+
+    if is_in_use(config.data_dir):
+        return
+    try:
+        text = read_password(name, password_file, confirm=False)
+        write_first_user(name, config.data_dir, text, list(SCRAM_MECHANISMS))
+    except CommandFailedError as error:
+        raise ConfigError(f"--bootstrap-user {name}: {error}") from None
 
 
 def _open_gateway(options: ServeOptions, config: "BrokerConfig") -> "GatewayProcess | None":

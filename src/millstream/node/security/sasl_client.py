@@ -10,7 +10,6 @@ from typing import Protocol
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.node.environment import Environment
-from millstream.node.security.core.oauthbearer import oauthbearer_client
 from millstream.node.security.core.plain import plain_client
 from millstream.node.security.core.scram import ScramMechanism, ServerRefusedError, scram_client
 from millstream.node.server.channel import Ask
@@ -112,6 +111,8 @@ class OAuthBearerLogin:
             token = await self._environment.offload(self._read)
         except (OSError, ValueError) as error:
             raise LoginFailedError(f"SASL OAUTHBEARER: the token in {self._path} cannot be read: {error}") from None
+        from millstream.node.security.core.oauthbearer import oauthbearer_client
+
         await _handshake(ask, "OAUTHBEARER")
         what = f"SASL OAUTHBEARER with the token in {self._path}"
         response, lifetime_s = await _send(ask, what, oauthbearer_client(token))

@@ -4,6 +4,7 @@ Every setting that is missing or not supported is a ConfigError at the start, wi
 """
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from millstream.config.broker_config import BrokerConfig, ListenerConfig
 from millstream.config.catalog import LISTENER_PREFIX
@@ -11,15 +12,16 @@ from millstream.config.jaas import LoginModule, parse_jaas
 from millstream.config.setting import ConfigError, Setting
 from millstream.config.table import sasl
 from millstream.node.environment import Environment
-from millstream.node.security.core.oauthbearer import OAuthBearerServer, TokenRules
 from millstream.node.security.core.plain import PlainServer
 from millstream.node.security.core.sasl import Mechanism
 from millstream.node.security.core.scram import SCRAM_MECHANISMS, Find, ScramMechanism, ScramServer
 from millstream.node.security.credentials import Credentials
-from millstream.node.security.jwks import TokenVerifier, check_url, file_of
 from millstream.node.security.sasl_client import OAuthBearerLogin, PlainLogin, SaslLogin, ScramLogin
 from millstream.node.security.sasl_server import SaslCounts, SaslGate, SaslRules
 from millstream.node.server.service import Peer
+
+if TYPE_CHECKING:
+    from millstream.node.security.jwks import TokenVerifier
 
 _MODULES = {
     "PLAIN": ("PlainLoginModule",),
@@ -103,6 +105,10 @@ class SaslListeners:
         return lambda: PlainServer(lambda: users)
 
     def _oauthbearer(self, config: ListenerConfig) -> Callable[[], Mechanism]:
+        # Imported here: a node without OAUTHBEARER starts faster.
+        from millstream.node.security.core.oauthbearer import OAuthBearerServer, TokenRules
+        from millstream.node.security.jwks import TokenVerifier, check_url
+
         _login_module(config, "OAUTHBEARER")
         name = sasl.SASL_OAUTHBEARER_JWKS_ENDPOINT_URL.name
         url = config[sasl.SASL_OAUTHBEARER_JWKS_ENDPOINT_URL]
@@ -167,6 +173,8 @@ def node_login(
 
 
 def _token_login(config: ListenerConfig, environment: Environment) -> SaslLogin:
+    from millstream.node.security.jwks import check_url, file_of
+
     name = sasl.SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL.name
     url = config[sasl.SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL]
     if not url:
