@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millstream.cli import (
+    acl,
     broker,
     command_config,
     consume,
@@ -112,6 +113,7 @@ app.add_typer(group_app, name="group")
 app.add_typer(share_app, name="share")
 app.add_typer(txn.app, name="txn")
 app.add_typer(user.app, name="user")
+app.add_typer(acl.app, name="acl")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
 app.add_typer(log.app, name="log")

@@ -16,6 +16,7 @@ from millstream.formats.records.record import Record, build_batch
 from millstream.raw_client import Cluster
 from millstream.registry.log import SchemaLog
 from millstream.testing import EmbeddedBroker
+from tests.acting_broker import act_as_broker
 from tests.integration.node.broker.test_share import REJECT, Group
 from tests.system.faults.test_bombs import created, many_records, peak_bytes
 from tests.wire import Wire, batch, framed, header, now_ms
@@ -177,7 +178,7 @@ def test_a_registry_and_the_brokers_pass_over_it_in_the_topic_of_schemas(
 
 
 def produce_as_broker(wire: Wire, topic: str, data: bytes) -> int:
-    """As a client does that takes the name of a broker."""
+    """As another broker does; the connection has proved to be one."""
     schema = request_schema("produce")
     fields = {"transactional_id": None, "acks": -1, "timeout_ms": 60_000}
     fields["topic_data"] = [{"name": topic, "partition_data": [{"index": 0, "records": data}]}]  # type: ignore[assignment]
@@ -224,6 +225,7 @@ def test_a_coordinator_passes_over_it_when_it_loads(broker: EmbeddedBroker) -> N
         ), "clients do not write there"
         alter(wire, BROKER_SCOPE, "", "millstream.batch.max.records", "2000000")
         alter(wire, 2, "__consumer_offsets", "max.message.bytes", str(64 << 20))
+        act_as_broker(wire, broker.data_dir)
         until(broker, lambda: produce_as_broker(wire, "__consumer_offsets", many_records(1_500_000, key, None)) == 0)
         assert produce_as_broker(wire, "__consumer_offsets", many_records(90_000, key, None)) == 0
         alter(wire, BROKER_SCOPE, "", "millstream.batch.max.records", None)

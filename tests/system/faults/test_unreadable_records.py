@@ -10,6 +10,7 @@ from millstream.formats.protocol.schema import request_schema
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.server.request import BROKER_CLIENT_ID
 from millstream.testing import EmbeddedBroker
+from tests.acting_broker import act_as_broker
 from tests.wire import Wire, decode, framed, header, now_ms
 
 TOPIC = "orders"
@@ -18,13 +19,14 @@ KEYS = [b"", b"\0", b"\0\0", b"\0\0\xff", struct.pack(">h", 2) + b"\xff"]
 SETTINGS = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
 
 
-def write_as_a_broker(address: str, topic: str, key: bytes, value: bytes | None) -> int:
-    """Produces with the client id of a broker, which may write to internal topics."""
+def write_as_a_broker(address: str, data_dir: Path, topic: str, key: bytes, value: bytes | None) -> int:
+    """Produces as a broker, which may write to internal topics."""
     data = bytes(build_batch([Record(key, value, timestamp=now_ms())]))
     schema = request_schema("produce")
     rows = [{"name": topic, "partition_data": [{"index": 0, "records": data}]}]
     body = schema.encode({"acks": -1, "timeout_ms": 10_000, "topic_data": rows}, 12)
     with Wire(address) as wire:
+        act_as_broker(wire, data_dir)
         wire.send_raw(framed(header(schema.api_key, 12, 1, flexible=True, client_id=f"{BROKER_CLIENT_ID}9") + body))
         answer = decode("produce", 12, wire.receive_raw())[1]
     return int(answer.responses[0].partition_responses[0].error_code)
@@ -65,7 +67,7 @@ def test_coordinators_load(tmp_path: Path, value: bytes | None) -> None:
         commit(address, 7)
         for topic in INTERNAL_TOPICS:
             for key in KEYS:
-                assert write_as_a_broker(address, topic, key, value) == 0
+                assert write_as_a_broker(address, tmp_path, topic, key, value) == 0
         commit(address, 8)
         broker.kill()
         broker.start()

@@ -144,7 +144,7 @@ class ControllerApis:
             else {name: guard_handler(name, handler, checks) for name, handler in handlers.items()}
         )
         self._others = tuple(guarded(others, checks))
-        self._handlers = self._own | {each.name: each.handler for each in others if each.handler is not None}
+        self._handlers = self._own | {each.name: each.handler for each in self._others if each.handler is not None}
         self._forwarded = {request_schema(name).api_key: name for name in FORWARDED_APIS if name in self._handlers}
 
     @property

@@ -280,6 +280,10 @@ def _alter_scram(request: Any) -> Row:
     return {"results": [{"user": name, **_error_row()} for name in names]}
 
 
+def _describe_scram(request: Any) -> Row:
+    return {**_error_row(), "results": [{"user": row.name, **_error_row()} for row in request.users or ()]}
+
+
 def _alter_quotas(request: Any) -> Row:
     return {
         "entries": [
@@ -311,6 +315,7 @@ _CLUSTER_REFUSALS: Mapping[str, Callable[[Any], Row]] = {
     "create_acls": _create_acls,
     "delete_acls": _delete_acls,
     "alter_user_scram_credentials": _alter_scram,
+    "describe_user_scram_credentials": _describe_scram,
     "alter_client_quotas": _alter_quotas,
     "describe_client_quotas": _describe_quotas,
     "update_features": _update_features,

@@ -241,10 +241,10 @@ class Dispatcher:
             position = _skip_header_tags(buffer, position, end)
         request = fetch_codec.parse(buffer, position, end, version)
         refusals: Refusals | None = None
-        if request.replica_id >= 0 and peer.listener in self._rules.client_listeners:
-            raise Refused(f"a fetch as broker {request.replica_id}; listener {peer.listener} is for clients")
         if self._authorization is not None:
             refusals = self._authorization.fetch(request, version, peer)
+        elif request.replica_id >= 0 and peer.listener in self._rules.client_listeners:
+            raise Refused(f"a fetch as broker {request.replica_id}; listener {peer.listener} is for clients")
         pending = Pending()
         durations = self._fetch_durations if request.replica_id < 0 else self._durations_of("fetch_follower")
 

@@ -4,11 +4,12 @@ import pytest
 
 from millstream.formats.model.access_control import Principal
 from millstream.formats.protocol.schema import request_schema
-from millstream.node.broker.broker import Broker
 from millstream.node.controller.controller_apis import FORWARDED_APIS
+from millstream.node.security.__main__ import document
 from millstream.node.security.api_checks import API_CHECKS
 from millstream.node.server.principal_codec import address_bytes, address_text, decode_principal, encode_principal
 from millstream.node.server.service import Peer
+from tests.repository import REPOSITORY
 
 
 def test_forwarded_apis_have_rows() -> None:
@@ -16,7 +17,7 @@ def test_forwarded_apis_have_rows() -> None:
 
 
 def test_rows_are_of_known_apis_and_say_what_is_checked() -> None:
-    assert Broker is not None
+
     for name, row in API_CHECKS.items():
         if name not in ("produce", "fetch"):
             assert request_schema(name).api_key > 1
@@ -48,3 +49,8 @@ def test_bytes_that_are_no_principal() -> None:
 @pytest.mark.parametrize("host", ["10.1.2.3", "::1", "2001:db8::7"])
 def test_addresses(host: str) -> None:
     assert address_text(address_bytes(host)) == host
+
+
+def test_docs_are_generated_from_the_table() -> None:
+    text = (REPOSITORY / "docs" / "authorization.md").read_text()
+    assert text == document(), "run python -m millstream.node.security > docs/authorization.md"
