@@ -83,6 +83,10 @@ def bind(
             ) from None
         listener.http = http
         into.append(listener)
+        _log.info(
+            "listening listener=%s protocol=%s address=%s:%d",
+            each.name, each.security_protocol, each.host or "*", ports[each.name],
+        )  # fmt: skip
     return ports
 
 
