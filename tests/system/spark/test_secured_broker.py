@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from millstream.raw_client import Cluster
 from millstream.testing.embedded import EmbeddedBroker
 
+pytestmark = pytest.mark.slow  # a Spark session of its own
 SECRET = "spark-password-77"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
