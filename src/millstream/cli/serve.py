@@ -135,7 +135,8 @@ def _serve(options: ServeOptions) -> int:
     from millstream.node.runtime.running import run as run_node
 
     def ready(address: str) -> None:
-        _announce(address, gateway, serves_clients=config.is_broker)
+        served = config.listeners or config.controller_listeners
+        _announce(address, gateway, protocol=served[0].security_protocol, serves_clients=config.is_broker)
         if gateway is not None:
             gateway.start(address)
 
@@ -179,9 +180,10 @@ def _failed(reason: str) -> int:
     return exit_codes.FAILED
 
 
-def _announce(address: str, gateway: "GatewayProcess | None", *, serves_clients: bool) -> None:
-    print(f"ready kafka={address}" + ("" if gateway is None else f" http={gateway.address}"), flush=True)
-    if serves_clients and sys.stderr.isatty():
+def _announce(address: str, gateway: "GatewayProcess | None", *, protocol: str, serves_clients: bool) -> None:
+    http = "" if gateway is None else f" http={gateway.address}"
+    print(f"ready kafka={address}{http}" + ("" if protocol == "PLAINTEXT" else f" protocol={protocol}"), flush=True)
+    if serves_clients and protocol == "PLAINTEXT" and sys.stderr.isatty():
         option = "" if address.endswith(":9092") else f" -b {address}"
         console = "" if gateway is None else f" Open {gateway.url}/console in a browser."
         print(

@@ -31,6 +31,7 @@ def simulate(
             help="mixed, forming, blackout, transactions, failover, busy, disk or power. [default: by the seed]",
         ),
     ] = "",
+    tls: Annotated[bool, typer.Option("--tls", help="All connections use TLS.")] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Print the events of the run.")] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="With --trace: print the log lines of the nodes too.")
@@ -65,6 +66,7 @@ def simulate(
         nodes=nodes,
         fault_seconds=fault_seconds,
         scenario=Scenario(scenario) if scenario else None,
+        tls=tls,
         log_level=logging.INFO if verbose else logging.WARNING,
     )
     failures: list[Result] = []
@@ -154,6 +156,8 @@ def _take(result: "Result", totals: _Totals, failures: "list[Result]", options: 
             again += f" --fault-seconds {options.fault_seconds:g}"
         if options.scenario is not None:
             again += f" --scenario {options.scenario}"
+        if options.tls:
+            again += " --tls"
         print(f"seed {result.seed}: {result.violation}\n  replay: {again} --trace")
 
 

@@ -221,6 +221,8 @@ class RecordStream(Generic[V]):
                 if error.code() == KafkaError._PARTITION_EOF:
                     self._reached(message.partition(), message.offset())
                     continue
+                if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    continue  # librdkafka looks for the coordinator of a group that is not used
                 raise self._connection.reading_error(message, self.topic)
             partition, offset = message.partition(), message.offset()
             if not follow:

@@ -1,5 +1,6 @@
 """A simulated cluster: machines with nodes, which are restarted when they exit, and clients."""
 
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.node.runtime.node import Node
+from millstream.node.security.certificates import load
+from millstream.simulator.certificates import client_network, tls_settings
 from millstream.simulator.invariants.logs import Decisions
 from millstream.simulator.loop import ErrorCallback, Scheduler
 from millstream.simulator.machine import Machine, Process, Program
@@ -65,9 +68,11 @@ class Cluster:
         trace: Trace | None = None,
         report_error: ErrorCallback,
         scheduler: Scheduler | None = None,
+        tls: bool = False,
     ) -> None:
         self.scheduler = scheduler or Scheduler()
         self.fabric = Fabric(self.scheduler, seed)
+        self.fabric.is_encrypted = tls
         self.trace = trace or Trace(lambda: self.scheduler.now)
         self._seed = seed
         self._report_error = report_error
@@ -104,7 +109,11 @@ class Cluster:
             machine.disk.make_root(_DATA)
             machine.on_exit = self._exited(node_id)
             self.machines[node_id] = machine
-            self._configs[node_id] = _config(node_id, host, role, voters, settings or {})
+            self._configs[node_id] = _config(node_id, host, role, voters, settings or {}, tls=tls)
+        self._client_context: ssl.SSLContext | None = None
+        if tls:
+            config = self._configs[self.broker_ids[0]]
+            self._client_context = load(config.listener("SSL"), is_server=False).client
 
     @property
     def bootstrap(self) -> list[tuple[str, int]]:
@@ -236,7 +245,14 @@ class Cluster:
         machine = Machine(name, self.scheduler, self.fabric, self._seed, report_error=self._report_error)
         self.clients.append(machine)
         machine.on_exit = self._client_ended(name)
-        machine.start(make)
+        context = self._client_context
+
+        def make_secured(process: Process) -> Program:
+            if context is not None:
+                process.client_network = client_network(process, context)
+            return make(process)
+
+        machine.start(make_secured)
         return machine
 
     def _client_ended(self, name: str) -> Callable[[BaseException | None], None]:
@@ -258,10 +274,12 @@ class Cluster:
             machine.close_tasks()
 
 
-def _config(node_id: int, host: str, role: str, voters: list[str], settings: dict[str, str]) -> BrokerConfig:
+def _config(
+    node_id: int, host: str, role: str, voters: list[str], settings: dict[str, str], *, tls: bool
+) -> BrokerConfig:
     listeners = []
     if "broker" in role:
-        listeners.append(f"PLAINTEXT://{host}:{CLIENT_PORT}")
+        listeners.append(f"{'SSL' if tls else 'PLAINTEXT'}://{host}:{CLIENT_PORT}")
     if "controller" in role:
         listeners.append(f"CONTROLLER://{host}:{CONTROLLER_PORT}")
     values: dict[str, Any] = {
@@ -270,6 +288,7 @@ def _config(node_id: int, host: str, role: str, voters: list[str], settings: dic
         "listeners": ",".join(listeners),
         "controller.quorum.voters": ",".join(voters),
         **_SETTINGS,
+        **(tls_settings() if tls else {}),
         **settings,
     }
     return load_broker_config(overrides=[f"{name}={value}" for name, value in values.items()], data_dir=_DATA)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from millstream.node.environment import Environment
+from millstream.node.server.network import Network
 from millstream.simulator.disk import DiskSession, Killed, SimulatedDisk
 from millstream.simulator.loop import HANDLE_SECONDS, ErrorCallback, Scheduler, SimulatedLoop
 from millstream.simulator.network import Attachment, Fabric
@@ -63,8 +64,15 @@ class Process:
         self.network: Attachment = machine.fabric.attach(machine.name, self.loop)
         self.disk: DiskSession = machine.disk.attach(machine.clock.now_ns)
         self.environment = Environment(
-            machine.clock, self.loop, self.offload, random.Random(f"{seed}/chance"), self.network
+            machine.clock,
+            self.loop,
+            self.offload,
+            random.Random(f"{seed}/chance"),
+            self.network,
+            tls_tickets=0,  # their size is random
         )
+        self.client_network: Network = self.network
+        """The network as clients use it: with TLS if the cluster uses it."""
         self._threads_free = [0.0] * _THREADS
         self._held: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []
         self.alive = True

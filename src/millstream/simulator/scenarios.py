@@ -31,6 +31,8 @@ class Options:
     """Separate controllers and brokers; None: the seed decides."""
     scenario: Scenario | None = None
     """None: the seed decides."""
+    tls: bool = False
+    """Mutual TLS on all listeners, also for clients."""
     log_level: int = logging.WARNING
 
 

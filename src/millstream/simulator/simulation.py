@@ -168,6 +168,7 @@ class Simulation:
             trace=self._trace,
             report_error=self._report_error,
             scheduler=self._scheduler,
+            tls=self._options.tls,
         )
         for machine in self.cluster.machines.values():
             machine.clock.offset_ms = randomness.choice((0, 0, 40, -700, 5_000))

@@ -7,7 +7,8 @@ import os
 import threading
 from dataclasses import dataclass, field
 
-from millstream.raw_client import Cluster, ErrorCode, RefusedError, UnreachableError, WireError
+from millstream.common.secret_references import SecretError, resolve_all
+from millstream.raw_client import Cluster, ErrorCode, RefusedError, SetupError, UnreachableError, WireError
 from millstream.raw_client.errors import UNREADABLE
 
 UNKNOWN_TOPIC_CODES = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -41,5 +42,14 @@ def cluster_of(connection: Connection) -> Cluster:
     key = (os.getpid(), connection)
     with _lock:
         if (found := _kept.get(key)) is None:
-            found = _kept[key] = Cluster(connection.bootstrap, dict(connection.settings), client_id="millstream-spark")
+            found = _kept[key] = Cluster(connection.bootstrap, _resolved(connection), client_id="millstream-spark")
         return found
+
+
+def _resolved(connection: Connection) -> dict[str, str]:
+    """The settings with references such as `${file:/path:key}` replaced, in the process that connects: so the secret is
+    in no plan, log or event of Spark."""
+    try:
+        return resolve_all(dict(connection.settings))
+    except SecretError as error:
+        raise SetupError(f"kafka.{error}") from error

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from millstream.config.catalog import broker_setting
 from millstream.testing.node_process import NodeProcess, NodeProcessError, free_ports
 
 EmbeddedBrokerError = NodeProcessError
@@ -104,12 +105,24 @@ class EmbeddedBroker:
             arguments += ["--listen", f"127.0.0.1:{port}"]
         else:
             arguments += ["--set", f"listeners={self._protocol}://127.0.0.1:{port}"]
+        secret = {name for name in self._settings if (known := broker_setting(name)) is not None and known.sensitive}
         for name, value in self._settings.items():
-            arguments += ["--set", f"{name}={setting_text(value)}"]
+            if name not in secret:
+                arguments += ["--set", f"{name}={setting_text(value)}"]
+        if secret:
+            arguments += ["--config", str(self._write_secrets(secret))]
         process = NodeProcess("the broker", arguments, self.log_file, stop_timeout=self._stop_timeout)
         process.spawn()
         self._port = process.wait_until_ready(self._start_timeout)
         self._process = process
+
+    def _write_secrets(self, names: set[str]) -> Path:
+        """A file for passwords, which `serve` does not accept on the command line."""
+        path = self.log_file.with_name("secrets.properties")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_text("".join(f"{name}={setting_text(self._settings[name])}\n" for name in sorted(names)))
+        return path
 
     def stop(self) -> None:
         """Stops the broker cleanly (SIGTERM) and waits until it has ended. The data stays."""

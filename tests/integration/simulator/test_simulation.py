@@ -72,6 +72,21 @@ def test_controllers_apart_from_brokers(seeds: range) -> None:
     assert [str(each.violation) for each in results if not each.ok] == []
 
 
+@pytest.mark.timeout(300)
+@FEW
+def test_clusters_with_tls(seeds: range) -> None:
+    results = list(run_seeds(seeds, Options(tls=True), processes=os.cpu_count() or 1))
+    assert [str(each.violation) for each in results if not each.ok] == []
+    assert sum(each.acked for each in results) > 40 * len(seeds)
+
+
+def test_the_same_seed_is_the_same_run_with_tls() -> None:
+    """The bytes are random, their sizes and times are not."""
+    first, again = (simulate(3, Options(tls=True)) for _ in range(2))
+    assert first.fingerprint == again.fingerprint
+    assert [str(event) for event in first.events] == [str(event) for event in again.events]
+
+
 @pytest.mark.parametrize("seed", [3, 5])
 def test_the_same_seed_is_the_same_run(seed: int) -> None:
     """Also in another process, where sets of objects have another order."""

@@ -39,6 +39,13 @@ LONG_TURNS = histogram(
 )
 
 
+AUDITED = counter("millstream_audit_events_total", "Events of the audit log.")
+AUDIT_DROPPED = counter(
+    "millstream_audit_events_dropped_total",
+    "Events that were lost because the queue of the audit log was full (millstream.audit.queue.events).",
+)
+
+
 async def collect_requests(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     broker = node.broker
     servers: dict[str, Dispatcher] = {}
@@ -53,6 +60,9 @@ async def collect_requests(node: ObservedNode, page: Page, turns: TimeSlices) ->
             page.add_histogram(LONG_TURNS, found, server, kafka_name(api))
         page.add(REFUSED, dispatcher.refused, server)
         await turns.pause()
+    auditor = node.environment.auditor
+    page.add(AUDITED, auditor.recorded)
+    page.add(AUDIT_DROPPED, auditor.dropped)
     if broker is None:
         return
     for api, errors in (("Produce", broker.produce.errors), ("Fetch", broker.fetch.reader.errors)):
@@ -69,7 +79,9 @@ def kafka_name(api: str) -> str:
     return "".join(word.capitalize() for word in api.split("_"))
 
 
-REQUESTS = MetricsSubject("requests", (DURATION, LONG_TURNS, REFUSED, ERRORS, WAITING), collect_requests)
+REQUESTS = MetricsSubject(
+    "requests", (DURATION, LONG_TURNS, REFUSED, ERRORS, WAITING, AUDITED, AUDIT_DROPPED), collect_requests
+)
 
 
 OPEN = gauge("millstream_connections", "Open connections.", "listener")

@@ -86,6 +86,10 @@ def bind(
             ) from None
         listener.http = http
         into.append(listener)
+        _log.info(
+            "listening listener=%s protocol=%s address=%s:%d",
+            each.name, each.security_protocol, each.host or "*", ports[each.name],
+        )  # fmt: skip
     return ports
 
 
@@ -295,6 +299,7 @@ class Node:
         """The authorizer, which follows the ACLs of the metadata before anything else does."""
         authorizer = open_authorizer(self._config)
         if authorizer is not None:
+            authorizer.auditor = self.audit
             authorizer.use(loader.image)
             loader.subscribe(lambda delta: authorizer.follow(delta, loader.image))
         return authorizer

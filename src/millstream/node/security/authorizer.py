@@ -14,6 +14,7 @@ from millstream.config.table import authorization
 from millstream.formats.model.access_control import AclOperation, AclResourceType, Principal, parse_principal
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
 from millstream.node.security.core.acls import Access, AclTable, AuthorizerSettings
+from millstream.node.server.auditing import Auditor, NoAuditor
 from millstream.node.server.authorization import NO_AUTHORIZER, Authorizer
 from millstream.node.server.limits import LogThrottle
 from millstream.node.server.service import Peer
@@ -43,8 +44,13 @@ class StandardAuthorizer:
     def __init__(self, settings: AuthorizerSettings) -> None:
         self._settings = settings
         self._table = AclTable((), settings)
-        self.on_denied: Denied = _log_denied
+        self.auditor: Auditor = NoAuditor()
+        self.on_denied: Denied = self._note_denied
         """Called for every operation that is refused."""
+
+    def _note_denied(self, peer: Peer, operation: AclOperation, resource: AclResourceType, name: str) -> None:
+        _log_denied(peer, operation, resource, name)
+        self.auditor.denied(peer, operation, resource, name)
 
     def use(self, image: MetadataImage) -> None:
         """Takes the ACLs of an image over."""

@@ -108,12 +108,20 @@ class DataRights:
         access = self._authorizer.access(peer)
         tables = access.scratch.get(operation)
         if not isinstance(tables, _Topics):
-            tables = access.scratch[operation] = self._tables(access, operation)
+            tables = access.scratch[operation] = self._tables(peer, access, operation)
         return tables
 
-    def _tables(self, access: Access, operation: AclOperation) -> _Topics:
+    def _tables(self, peer: Peer, access: Access, operation: AclOperation) -> _Topics:
+        auditor = self._authorizer.auditor
+
         def by_name(name: str) -> int:
-            return 0 if access.allows(operation, AclResourceType.TOPIC, name) else _REFUSED
+            if not access.allows(operation, AclResourceType.TOPIC, name):
+                self._authorizer.on_denied(peer, operation, AclResourceType.TOPIC, name)
+                return _REFUSED
+            # Once for each topic and client, not for each request.
+            if auditor.samples_data:
+                auditor.data_access(peer, operation, AclResourceType.TOPIC, name)
+            return 0
 
         def by_id(topic_id: bytes) -> int | None:
             topic = self._image().topics_by_id.get(TopicId(UUID(bytes=topic_id)))

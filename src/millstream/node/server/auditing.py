@@ -48,6 +48,11 @@ ADMINISTRATION = frozenset(
 
 
 class Auditor(Protocol):
+    recorded: int
+    """Events since the start."""
+    dropped: int
+    """Events that were lost because too many waited."""
+
     @property
     def is_enabled(self) -> bool:
         """False if nothing is recorded: `millstream.audit.enable` is false."""
@@ -80,6 +85,8 @@ class NoAuditor:
 
     is_enabled = False
     samples_data = False
+    recorded = 0
+    dropped = 0
 
     def authentication(self, peer: Peer, mechanism: str, *, succeeded: bool, name: str = "", reason: str = "") -> None:
         pass

@@ -98,7 +98,7 @@ class SimulatedClient:
         address = self._addresses.get(node_id)
         if address is None:
             return None
-        return Channel(*address, self.process.network, self.loop, client_id=self._client_id)
+        return Channel(*address, self.process.client_network, self.loop, client_id=self._client_id)
 
     async def find_coordinator(self, kind: int, key: str) -> int:
         """The coordinator of a group or a transactional id. OSError while there is none."""
@@ -168,7 +168,7 @@ class SimulatedClient:
         if channel is None:
             host, port = address
             channel = self._channels[address] = Channel(
-                host, port, self.process.network, self.loop, client_id=self._client_id
+                host, port, self.process.client_network, self.loop, client_id=self._client_id
             )
         return await channel.request(api, fields, timeout_s=timeout_s, version=version)
 
