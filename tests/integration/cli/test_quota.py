@@ -1,11 +1,13 @@
 """`millstream quota` against a real broker."""
 
+import shlex
 from collections.abc import Iterator
 
 import pytest
 
 from millstream.testing import EmbeddedBroker
 from tests.integration.cli.conftest import Run
+from tests.repository import REPOSITORY
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +63,14 @@ def test_mistakes_are_explained(run: Run, arguments: tuple[str, ...], code: int,
     failed = run("quota", *arguments)
     assert failed.code == code, failed.err
     assert says in failed.err
+
+
+def test_the_examples_of_the_documentation_run(run: Run) -> None:
+    text = (REPOSITORY / "docs" / "quotas.md").read_text()
+    examples = [shlex.split(line)[1:] for line in text.splitlines() if line.startswith("millstream quota")]
+    assert len(examples) >= 5
+    for arguments in examples:
+        done = run(*arguments)
+        assert done.code == 0, (arguments, done.err)
+    run("quota", "remove", "--user", "alice")
+    assert run("quota", "list", "--json").json() == []

@@ -38,6 +38,7 @@ from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node, bind
 from millstream.node.runtime.real_environment import ProcessMonitor, real_environment
 from millstream.node.server.dispatch import Dispatcher
+from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.listener import Listener
 from millstream.node.server.request import Api, ApiVersions, Context, api
 from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth, try_directory
@@ -63,6 +64,7 @@ class OfflineNode:
         self.environment = environment
         self.probe = probe
         self.is_stopping = False
+        self.turns = FairTurns(environment.loop.call_soon, environment.stopwatch or environment.loop.time)
         self.quorum: MetadataQuorum | None = None
         self.loader: MetadataLoader | None = None
         self.controller: ControllerRole | None = None
