@@ -32,6 +32,8 @@ class Options:
     scenario: Scenario | None = None
     """None: the seed decides."""
     log_level: int = logging.WARNING
+    quotas: bool = False
+    """Whether the administrator limits clients, with quotas that change."""
 
 
 class Fault(StrEnum):
