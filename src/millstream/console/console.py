@@ -60,6 +60,7 @@ ENTRIES = (
     Entry("/queues", "Queues", "inbox", "q"),
     Entry("/schemas", "Schemas", "schema", "s"),
     Entry("/pipelines", "Pipelines", "account_tree", "p"),
+    Entry("/quotas", "Quotas", "speed", "u"),
     Entry("/cluster", "Cluster", "hub", "c"),
 )
 

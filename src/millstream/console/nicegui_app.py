@@ -18,6 +18,7 @@ _PAGES = (
     "millstream.console.queues.page",
     "millstream.console.schemas.page",
     "millstream.console.pipelines",
+    "millstream.console.quotas",
     "millstream.console.cluster",
 )
 """Each module registers its page when it is imported."""

@@ -34,6 +34,8 @@ class Options:
     tls: bool = False
     """Mutual TLS on all listeners, also for clients."""
     log_level: int = logging.WARNING
+    quotas: bool = False
+    """Whether the administrator limits clients, with quotas that change."""
 
 
 class Fault(StrEnum):

@@ -187,6 +187,7 @@ class Simulation:
         self._recorder = Recorder(lambda: self._scheduler.now)
         self.workload = Workload(self._topics, self._recorder, log_event=self._trace.log_event, report=self._report)
         self.workload.transaction_versions = randomness.choice(((1,), (2,), (1, 2)))
+        self.workload.has_quotas = self._options.quotas
         if self._scenario is Scenario.BLACKOUT:
             self.workload.may_lose_records = True
             self.workload.admin_speed = 8.0

@@ -27,6 +27,15 @@ def test_many_transactions() -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("seeds", [range(3, 5), pytest.param(range(5, 13), marks=pytest.mark.slow)], ids=str)
+def test_clients_with_quotas_lose_nothing(seeds: range) -> None:
+    options = Options(scenario=Scenario.MIXED, quotas=True)
+    results = list(run_seeds(seeds, options, processes=os.cpu_count() or 1))
+    assert [str(each.violation) for each in results if not each.ok] == []
+    assert all(each.acked for each in results)
+
+
+@pytest.mark.timeout(300)
 @FEW
 def test_leaders_that_are_cut_off(seeds: range) -> None:
     results = list(run_seeds(seeds, Options(scenario=Scenario.FAILOVER), processes=os.cpu_count() or 1))

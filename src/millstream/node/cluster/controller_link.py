@@ -19,11 +19,11 @@ from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.node.controller.active_controller import ImageSource, Leadership
 from millstream.node.controller.controller_apis import FORWARDED_APIS, error_response, has_error
-from millstream.node.controller.quota_handlers import LOCAL_LISTENER
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import MetadataRecord
 from millstream.node.metadata.topics import NewTopic, TopicCreation
+from millstream.node.quotas.mutations import LOCAL_LISTENER
 from millstream.node.server.channel import Channel
 from millstream.node.server.envelope import response_body
 from millstream.node.server.principal_codec import address_bytes, encode_principal

@@ -27,7 +27,7 @@ from millstream.node.controller.config_handlers import ConfigHandlers, DescribeC
 from millstream.node.controller.controller_apis import ControllerApis
 from millstream.node.controller.heartbeats import Heartbeats
 from millstream.node.controller.identity_handlers import DelegationTokenHandlers, ScramUserHandlers
-from millstream.node.controller.quota_handlers import ControllerMutations, DescribeQuotasHandlers, QuotaHandlers
+from millstream.node.controller.quota_handlers import DescribeQuotasHandlers, QuotaHandlers
 from millstream.node.controller.topic_handlers import PartitionHandlers, ReassignmentHandlers, TopicHandlers
 from millstream.node.environment import Environment
 from millstream.node.metadata.elections import MAX_ELECTIONS_AT_ONCE, ElectionResult, balance_leaders, elect_leaderless
@@ -35,7 +35,7 @@ from millstream.node.metadata.features import missing_features
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
 from millstream.node.metadata.reassignment import ReassignmentResult, grow_internal_topics
 from millstream.node.metadata.records import Decision, MetadataRecord
-from millstream.node.quotas.mutations import MutationQuotas
+from millstream.node.quotas.mutations import ControllerMutations, MutationQuotas
 from millstream.node.security.guards import Checks
 from millstream.node.security.sasl_server import sasl_apis
 from millstream.node.server.authorization import NO_AUTHORIZER, Authorizer

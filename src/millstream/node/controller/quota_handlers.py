@@ -1,6 +1,6 @@
-"""Handlers for client quotas: DescribeClientQuotas (48), AlterClientQuotas (49); and the quota of mutations.
+"""Handlers for client quotas: DescribeClientQuotas (48), AlterClientQuotas (49).
 
-Every node describes the quotas of its own metadata. Only the active controller changes them, and counts mutations.
+Every node describes the quotas of its own metadata. Only the active controller changes them.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,7 @@ from millstream.node.quotas.core.changes import (
     alter_client_quotas,
     matching_quotas,
 )
-from millstream.node.quotas.mutations import MutationQuota, MutationQuotas
 from millstream.node.server.request import Context
-
-LOCAL_LISTENER = "local"
-"""The listener name in requests of the broker of this process."""
 
 
 class QuotaHandlers:
@@ -83,20 +79,3 @@ class DescribeQuotasHandlers:
                 for entity, values in found
             ]
         }
-
-
-class ControllerMutations:
-    """The mutation quotas of clients. Requests of brokers themselves are exempt: a broker creates internal topics."""
-
-    def __init__(self, quotas: MutationQuotas, controller_listeners: frozenset[str]) -> None:
-        self._quotas = quotas
-        self._controller_listeners = controller_listeners
-
-    def quota(self, context: Context, *, strict_since: int) -> MutationQuota:
-        """The quota of a request; from version `strict_since` on, topics above the quota are refused."""
-        peer = context.peer
-        # A request that a broker forwards has no port.
-        is_of_node = peer.listener == LOCAL_LISTENER or (peer.listener in self._controller_listeners and peer.port)
-        if is_of_node:
-            return self._quotas.unlimited()
-        return self._quotas.quota(peer.principal.name, context.client_id, is_strict=context.version >= strict_since)

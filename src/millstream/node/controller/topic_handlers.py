@@ -27,7 +27,6 @@ from millstream.formats.protocol.wire_types import (
     ListPartitionReassignmentsResponse,
 )
 from millstream.node.controller.active_controller import ActiveController
-from millstream.node.controller.quota_handlers import ControllerMutations
 from millstream.node.metadata.elections import (
     ANY_EPOCH,
     ElectionType,
@@ -49,7 +48,7 @@ from millstream.node.metadata.topics import (
     delete_topics,
     partitions_asked_for,
 )
-from millstream.node.quotas.mutations import MutationQuota
+from millstream.node.quotas.mutations import ControllerMutations, MutationQuota
 from millstream.node.server.request import Context
 
 _PARTITIONS_PER_DECISION = 500

@@ -12,6 +12,10 @@ from millstream.node.metadata.image import MetadataImage
 from millstream.node.quotas.client_quotas import MOST_TRACKED
 from millstream.node.quotas.core.entities import CONTROLLER_MUTATION_RATE, QuotaTable, Scope
 from millstream.node.quotas.core.rates import TokenBucket
+from millstream.node.server.request import Context
+
+LOCAL_LISTENER = "local"
+"""The listener name in requests of the broker of this process."""
 
 
 class MutationQuota:
@@ -86,3 +90,20 @@ class MutationQuotas:
             del self._buckets[scope]
         if len(self._buckets) >= MOST_TRACKED:
             del self._buckets[next(iter(self._buckets))]
+
+
+class ControllerMutations:
+    """The mutation quotas of clients. Requests of brokers themselves are exempt: a broker creates internal topics."""
+
+    def __init__(self, quotas: MutationQuotas, controller_listeners: frozenset[str]) -> None:
+        self._quotas = quotas
+        self._controller_listeners = controller_listeners
+
+    def quota(self, context: Context, *, strict_since: int) -> MutationQuota:
+        """The quota of a request; from version `strict_since` on, topics above the quota are refused."""
+        peer = context.peer
+        # A request that a broker forwards has no port.
+        is_of_node = peer.listener == LOCAL_LISTENER or (peer.listener in self._controller_listeners and peer.port)
+        if is_of_node:
+            return self._quotas.unlimited()
+        return self._quotas.quota(peer.principal.name, context.client_id, is_strict=context.version >= strict_since)

@@ -65,6 +65,7 @@ class OfflineNode:
         self.environment = environment
         self.probe = probe
         self.is_stopping = False
+        self.turns = FairTurns(environment.loop.call_soon, environment.stopwatch or environment.loop.time)
         self.quorum: MetadataQuorum | None = None
         self.loader: MetadataLoader | None = None
         self.controller: ControllerRole | None = None

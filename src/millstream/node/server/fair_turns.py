@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 
 PERIOD_SECONDS = 0.002
-BUDGET_SECONDS = 0.0005
+BUDGET_SECONDS = 0.0004
 """The time in each period that a tenant may use before its connections have to wait."""
-SHARE_SECONDS = 0.0005
+SHARE_SECONDS = 0.00025
 """The time of one turn of a waiting tenant. At least one connection is served in it."""
 
 _ALONE_SECONDS = 60.0

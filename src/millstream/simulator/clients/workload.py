@@ -5,6 +5,7 @@ acknowledged or a timeout ends; so a rejected sequence number means that an ackn
 the outcome is unknown, and the producer continues with a new producer id.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -68,6 +69,9 @@ class Workload:
         """Whether all machines may lose power at once: then only the metadata is durable."""
         self.admin_speed = 1.0
         """Factor by which the administrator is faster than usual."""
+        self.has_quotas = False
+        """Whether the administrator limits clients."""
+        self.quota_changes = 0
         self.created: set[str] = set()
         """Topics whose creation was acknowledged and whose deletion was not requested."""
         self.acked: dict[tuple[str, int], int] = {}
@@ -408,10 +412,15 @@ class Administrator:
                 await self._change_transaction_version()
             except OSError:
                 pass
+        if self._workload.has_quotas:
+            with contextlib.suppress(OSError):
+                await self._limit()
         self.ready = True
         changes = [self._create, self._delete, self._configure, self._reassign, self._elect]
         if self._workload.transaction_versions == (1,):
             changes.append(self._change_transaction_version)  # clients of version 1 work with every broker version
+        if self._workload.has_quotas:
+            changes.append(self._limit)
         while True:
             await self._client.pause(0.5 / self._workload.admin_speed, 2.5 / self._workload.admin_speed)
             if not self._workload.writing:
@@ -498,6 +507,34 @@ class Administrator:
         self._workload.log_event(
             self._name, f"{topic}: {name}={value}: {ErrorCode(response.responses[0].error_code).name}"
         )
+
+    async def _limit(self) -> None:
+        """Sets or removes quotas that throttle clients; nothing may be lost because of them."""
+        randomness = self._client.randomness
+        key, values = randomness.choice(
+            (
+                ("producer_byte_rate", (200.0, 2000.0, 50_000.0)),
+                ("consumer_byte_rate", (5000.0, 50_000.0)),
+                ("controller_mutation_rate", (0.5, 5.0)),
+            )
+        )
+        entity = randomness.choice(([("user", None)], [("client-id", None)], [("user", "ANONYMOUS")]))
+        remove = randomness.random() < 0.3
+        response = await self._client.request_any(
+            "alter_client_quotas",
+            {
+                "entries": [
+                    {
+                        "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],
+                        "ops": [{"key": key, "value": randomness.choice(values), "remove": remove}],
+                    }
+                ],
+                "validate_only": False,
+            },
+        )
+        error = ErrorCode(response.entries[0].error_code)
+        self._workload.quota_changes += error is ErrorCode.NONE
+        self._workload.log_event(self._name, f"quota {key} of {entity}: {error.name}")
 
     async def _reassign(self) -> None:
         randomness = self._client.randomness

@@ -10,6 +10,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from millstream.admin.quotas import QuotaAdmin
+from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
 from tests import wire as wires
 from tests.integration.node.broker.test_share import Group
@@ -81,6 +83,8 @@ def busy_broker(broker: EmbeddedBroker) -> EmbeddedBroker:
     compacted = NewTopic("compacted", 1, config={"cleanup.policy": "compact"})
     for made in admin.create_topics([NewTopic("orders", 2), NewTopic("jobs", 1), compacted]).values():
         made.result(30)
+    with Cluster(broker.bootstrap_servers) as cluster:  # a quota that nothing exceeds, so that usage is counted
+        QuotaAdmin(cluster).alter({"user": None}, {"producer_byte_rate": 1e12})
     producer = Producer({**servers, "acks": "all"})
     for number in range(RECORDS):
         producer.produce("orders", b"x" * 100, partition=0)

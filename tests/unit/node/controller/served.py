@@ -15,11 +15,10 @@ from millstream.node.controller.active_controller import ActiveController
 from millstream.node.controller.cluster_handlers import ProducerIdHandlers
 from millstream.node.controller.controller_apis import ControllerApis
 from millstream.node.controller.heartbeats import Heartbeats
-from millstream.node.controller.quota_handlers import ControllerMutations
 from millstream.node.controller.topic_handlers import TopicHandlers
 from millstream.node.environment import Environment
 from millstream.node.metadata.records import Endpoint
-from millstream.node.quotas.mutations import MutationQuotas
+from millstream.node.quotas.mutations import ControllerMutations, MutationQuotas
 from millstream.node.server.channel import Channel
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.listener import ConnectionLimits, Listener
