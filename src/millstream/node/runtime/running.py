@@ -78,7 +78,6 @@ class OfflineNode:
         self._root = self.directory.root
         self._disk = disk
         self._listeners: list[Listener] = []
-        self.turns = FairTurns(environment.loop.call_soon, environment.stopwatch or environment.loop.time)
         self._endpoints = NodeEndpoints(self)
         own = [api("describe_log_dirs", self._describe_log_dirs), api("api_versions", self._api_versions)]
         keys = {each.key for each in own}
@@ -191,7 +190,7 @@ class _NodeRunner:
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, stopping.set)
-        self._loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        self._loop.add_signal_handler(signal.SIGHUP, self._hang_up, stopping)
         await asyncio.sleep(0)
         asked_to_stop = asyncio.ensure_future(stopping.wait())
         living = asyncio.ensure_future(self._live())
@@ -208,10 +207,13 @@ class _NodeRunner:
             elif self._running is not None:
                 self._running.close()
 
-    def _hang_up(self) -> None:
-        """SIGHUP: reads certificates again."""
-        if isinstance(self._running, Node) and self._running.tls is not None:
-            self._running.tls.reload()
+    def _hang_up(self, stopping: asyncio.Event) -> None:
+        """SIGHUP: reads certificates again. A node without any stops, as it does when its terminal is closed."""
+        node = self._running
+        if isinstance(node, Node) and node.tls is not None and node.tls.is_used:
+            node.tls.reload()
+        else:
+            stopping.set()
 
     async def _live(self) -> None:
         while True:

@@ -99,11 +99,13 @@ class Certificates:
         """The principal of a client with this certificate (DER). HandshakeError if no mapping rule applies."""
         if certificate is None:
             return ANONYMOUS
-        name = distinguished_name(x509.load_der_x509_certificate(certificate).subject)
         try:
+            name = distinguished_name(x509.load_der_x509_certificate(certificate).subject)
             return Principal(USER, self._material.mapping.name(name))
         except MappingError as error:
             raise HandshakeError(str(error)) from None
+        except ValueError as error:
+            raise HandshakeError(f"the name in the client's certificate cannot be read: {error}") from None
 
     # Replacement. These run in a thread, except `take`.
 

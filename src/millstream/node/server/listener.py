@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from millstream.config.table.ssl import MAX_HANDSHAKES
+from millstream.formats.model.access_control import ANONYMOUS
 from millstream.formats.model.ordered_set import OrderedSet
 from millstream.node.server.connection import SCRATCH_BYTES, Connection
 from millstream.node.server.fair_turns import FairTurns
@@ -93,6 +94,8 @@ class Listener:
         self.handshakes_done = 0
         self.handshakes_failed: Counter[str] = Counter()
         """TLS handshakes that failed, by the kind of failure."""
+        self.on_authentication: Callable[[Peer, bool, str], None] | None = None
+        """Called after a handshake that failed (with the reason), or that gave the client a principal; for audits."""
         self._in_handshake: dict[TlsTransport, asyncio.Task[None]] = {}
         self.stopwatch = stopwatch or loop.time
         self.call_soon = loop.call_soon
@@ -237,6 +240,8 @@ class Listener:
             self.handshakes.leave(peer.host)
             if is_established and self._listening is not None:
                 self.handshakes_done += 1
+                if self.on_authentication is not None and peer.principal != ANONYMOUS:
+                    self.on_authentication(peer, True, "")
                 self.connections.add(Connection(secured, peer, self))
             else:
                 secured.close()
@@ -244,6 +249,8 @@ class Listener:
 
     def _failed(self, peer: Peer, kind: str, reason: str) -> None:
         self.handshakes_failed[kind] += 1
+        if self.on_authentication is not None:
+            self.on_authentication(peer, False, reason)
         _log.warning("tls_handshake_failed listener=%s peer=%s:%d reason=%s", self.name, peer.host, peer.port, reason)
 
     def _close_later(self, transport: Transport, delay_s: float) -> None:

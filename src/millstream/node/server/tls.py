@@ -214,6 +214,8 @@ class TlsTransport:
                 except ssl.SSLWantReadError:
                     if total:
                         break
+                    if self._outgoing.pending:
+                        self._flush()  # OpenSSL responds to the peer: an alert, or a new key
                     reads -= 1
                     if reads < 0:
                         self._read_soon()
@@ -223,9 +225,11 @@ class TlsTransport:
                 except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                     count = 0
                 if not count:
+                    if total:
+                        self._read_soon()  # the end: the socket itself may stay open and silent
                     break
                 total += count
-            if self._outgoing.pending:  # an answer to a new key of the peer
+            if self._outgoing.pending:
                 self._flush()
         except ssl.SSLError as error:
             self._broken = ConnectionError(f"TLS failed: {tls_reason(error)}")

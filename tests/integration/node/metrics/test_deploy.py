@@ -17,7 +17,7 @@ import yaml
 from millstream.node.metrics.endpoints import families
 from millstream.testing import EmbeddedBroker
 from millstream.testing.node_process import free_ports
-from tests.integration.node.metrics.conftest import Scrape
+from tests.integration.node.metrics.conftest import ONLY_WITH_TLS, Scrape
 from tests.integration.node.metrics.queries import (
     DEPLOY,
     FROM_PROMETHEUS,
@@ -41,8 +41,8 @@ DEPENDS_ON_THE_MACHINE = {
     "MillstreamSlowDisk",
     "MillstreamSlowProduce",
 }
-ONLY_WITH_A_FAULT = {"millstream_partition_unreadable_batch"}
-"""Metrics that have no sample where all is well; their labels are those of their declaration."""
+ONLY_WITH_A_FAULT = {"millstream_partition_unreadable_batch", *ONLY_WITH_TLS}
+"""Metrics that have no sample where all is well and without TLS; their labels are those of their declaration."""
 
 
 # Names and labels
@@ -85,6 +85,9 @@ def test_every_metric_is_on_a_panel_or_in_an_alert_or_left_out_on_purpose() -> N
         "millstream_quorum_voters",
         "millstream_replication_throttle_limit_bytes_per_second",
         "millstream_request_memory_limit_bytes",
+        "millstream_tls_handshakes_failed_total",
+        "millstream_tls_handshakes_total",
+        "millstream_tls_handshakes_under_way",
         "process_virtual_memory_bytes",
     }
     named = {metric for query in (*PANELS.values(), *ALERTS.values()) for metric, _ in named_in(query)}

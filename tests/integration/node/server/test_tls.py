@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import logging
+import shutil
 import socket
 import ssl
 import struct
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -279,6 +281,20 @@ def test_no_more_handshakes_under_way_than_allowed(start: Start, node: Files) ->
         sock.sendall(frame(b"say hi"))
         assert receive(sock) == b"hi"
     assert running.listener.refused["millstream.ssl.max.handshakes"] == 1
+
+
+def test_renegotiation_is_refused(start: Start, node: Files) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    running = start(tls=secured(node))
+    host, _, port = running.address.rpartition(":")
+    command = ["openssl", "s_client", "-connect", f"{host}:{port}", "-tls1_2", "-CAfile", str(node.ca)]
+    done = subprocess.run(command, input=b"R\n", capture_output=True, timeout=TIMEOUT_S)  # R renegotiates
+    assert b"RENEGOTIATING" in done.stdout + done.stderr
+    assert b"no renegotiation" in done.stderr
+    with connected(running, node) as sock:
+        sock.sendall(frame(b"say hi"))
+        assert receive(sock) == b"hi"
 
 
 def test_renegotiation_is_off(node: Files) -> None:
