@@ -335,7 +335,7 @@ def expire_token(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
 ) -> None:
-    """Remove a delegation token: nobody can log in with it any more.
+    """Remove a delegation token: no client can log in with it any more.
 
     \b
     Examples:

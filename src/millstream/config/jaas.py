@@ -1,6 +1,6 @@
 """The text of `sasl.jaas.config`: one login module with its options, as Java's JAAS writes it.
 
-`CLASS required name="value" … ;`. The parser is strict, because a typing error here may lock everybody out. Its errors
+`CLASS required name="value" … ;`. The parser is strict, because a typing error here may lock all clients out. Its errors
 never show values: most of them are passwords.
 """
 

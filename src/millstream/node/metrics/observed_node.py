@@ -13,7 +13,7 @@ from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
 from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
 from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.environment import Environment
-from millstream.node.security.sasl_listeners import SaslListeners
+from millstream.node.security.sasl_server import SaslCounts
 from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.listener import Listener
 from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth
@@ -57,7 +57,7 @@ class ObservedNode(Protocol):
     directory: DirectoryHealth | None
     offline: DirectoryFailure | None
     probe: ProcessProbe | None
-    sasl: SaslListeners
+    sasl_counts: SaslCounts | None
     turns: FairTurns
 
     @property

@@ -107,8 +107,8 @@ MEMORY = gauge(
 MEMORY_LIMIT = gauge("millstream_request_memory_limit_bytes", "The limit of this memory.", "listener")
 LOGINS = counter(
     "millstream_authentications_total",
-    "Logins by SASL: succeeded, failed, repeated (re-authentication), or expired: the connection was used after the end "
-    "of its session, and closed.",
+    "Logins by SASL: succeeded, failed, repeated (re-authentication), or expired: the connection was used after the "
+    "end of its session, and closed.",
     "listener",
     "mechanism",
     "result",
@@ -151,8 +151,8 @@ async def collect_connections(node: ObservedNode, page: Page, turns: TimeSlices)
             if expires_at is not None:
                 page.add(CERTIFICATE_EXPIRES, expires_at.timestamp() - node.environment.clock.now_ms() / 1000, name)
         await turns.pause()
-    counts = node.sasl.counts
-    for result in ("succeeded", "failed", "repeated", "expired"):
+    counts = node.sasl_counts
+    for result in () if counts is None else ("succeeded", "failed", "repeated", "expired"):
         for (listener_name, mechanism), count in getattr(counts, result).items():
             page.add(LOGINS, count, listener_name, mechanism, result)
 

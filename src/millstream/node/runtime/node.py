@@ -42,6 +42,7 @@ from millstream.node.security.credentials import Credentials
 from millstream.node.security.first_users import read_first_users
 from millstream.node.security.sasl_client import new_nonce
 from millstream.node.security.sasl_listeners import SaslListeners, node_login
+from millstream.node.security.sasl_server import SaslCounts
 from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
 from millstream.node.server.plain_http import HttpService
@@ -152,6 +153,7 @@ class Node:
         self.sasl = SaslListeners(
             Credentials(self._image, config[sasl.DELEGATION_TOKEN_SECRET_KEY], environment), environment, new_nonce
         )
+        self.sasl_counts: SaslCounts | None = self.sasl.counts
         self._endpoints = NodeEndpoints(self)
         self._held = HeldRequests()
         self.tls: NodeTls | None = None

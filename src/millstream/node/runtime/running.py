@@ -38,6 +38,7 @@ from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node, bind
 from millstream.node.runtime.node_tls import NodeTls
 from millstream.node.runtime.real_environment import ProcessMonitor, real_environment
+from millstream.node.security.sasl_server import ClosedGate, SaslCounts
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.listener import Listener
@@ -71,6 +72,7 @@ class OfflineNode:
         self.controller: ControllerRole | None = None
         self.lifecycle: BrokerLifecycle | None = None
         self.broker: Broker | None = None
+        self.sasl_counts: SaslCounts | None = None
         self.offline: DirectoryFailure | None = failure
         self.directory: DirectoryHealth | None = DirectoryHealth(os.path.abspath(config.data_dir))
         self.directory.failure = failure

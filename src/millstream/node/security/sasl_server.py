@@ -261,6 +261,19 @@ class SaslGate:
             self._task.cancel()
 
 
+class ClosedGate:
+    """Refuses every request: on a node that cannot know its users, because its disk has failed."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def frame_limits(self, largest: int) -> tuple[int, int]:
+        return _REQUEST_HEAD.size - 2, largest
+
+    def handle(self, buffer: bytearray, start: int, end: int) -> Parts | Pending | None:
+        raise Refused(f"listener {self._peer.listener} needs SASL, and this node is offline: its disk has failed")
+
+
 def _end(pending: Pending, parts: Parts | None) -> None:
     if pending.abandoned:
         return
