@@ -1,4 +1,5 @@
-"""TLS contexts from settings, and SASL authentication: PLAIN, and SCRAM (RFC 5802) with SHA-256 or SHA-512."""
+"""TLS contexts from settings, and SASL authentication: PLAIN, SCRAM (RFC 5802) with SHA-256 or SHA-512, OAUTHBEARER
+(RFC 7628)."""
 
 import base64
 import hashlib
@@ -12,25 +13,33 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from millstream.common.pkcs12 import StoreContent, StoreError, looks_like_pkcs12, read_pkcs12
 from millstream.formats.model.errors import ErrorCode
+from millstream.raw_client.bearer_tokens import TokenSource, bearer_token
 from millstream.raw_client.connection import Connection
 from millstream.raw_client.errors import RefusedError, SetupError, error_code
 
 _VERSIONS = {"TLSV1.2": ssl.TLSVersion.TLSv1_2, "TLSV1.3": ssl.TLSVersion.TLSv1_3}
-_JKS, _DER = b"\xfe\xed\xfe\xed", b"\x30"
+_JKS = b"\xfe\xed\xfe\xed"
+_TRUST_STORE = "ssl.truststore.location (ssl.ca.location)"
+_KEY_STORE = "ssl.keystore.location (ssl.certificate.location)"
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Certificates as files or text. The CA certificates of the system are the default."""
+    """Certificates as files (PEM or PKCS12) or text. The CA certificates of the system are the default."""
 
     ca_location: str | None = None
     ca_pem: str | None = None
+    ca_password: str | None = field(default=None, repr=False)
+    """The password of a PKCS12 store of CA certificates."""
     certificate_location: str | None = None
     certificate_pem: str | None = None
     key_location: str | None = None
     key_pem: str | None = field(default=None, repr=False)
     key_password: str | None = field(default=None, repr=False)
+    store_password: str | None = field(default=None, repr=False)
+    """The password of a PKCS12 store at `certificate_location`."""
     checks_host: bool = True
     checks_certificate: bool = True
     protocols: tuple[str, ...] = ()
@@ -81,8 +90,10 @@ def _trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
     where = settings.ca_location or "ssl.ca.pem"
     try:
         if settings.ca_location is not None:
-            _check_pem(settings.ca_location, "ssl.truststore.location (ssl.ca.location)", may_be_directory=True)
-            if os.path.isdir(settings.ca_location):
+            store = pkcs12_store(settings.ca_location, settings.ca_password, _TRUST_STORE, may_be_directory=True)
+            if store is not None:
+                context.load_verify_locations(cadata=store.certificates_pem)
+            elif os.path.isdir(settings.ca_location):
                 context.load_verify_locations(capath=settings.ca_location)
             else:
                 context.load_verify_locations(cafile=settings.ca_location)
@@ -98,37 +109,51 @@ def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
         if key is not None or settings.key_pem is not None:
             raise SetupError("a key without a certificate: give ssl.certificate.location or ssl.keystore.location too")
         return
+    certificate_pem, key_pem = settings.certificate_pem, settings.key_pem
     if certificate is not None:
-        _check_pem(certificate, "ssl.keystore.location (ssl.certificate.location)")
-    if key is not None:
-        _check_pem(key, "ssl.key.location")
+        store = pkcs12_store(certificate, settings.store_password or settings.key_password, _KEY_STORE)
+        if store is not None:
+            if store.key_pem is None:
+                raise SetupError(f"{_KEY_STORE}={certificate}: the store has no key")
+            certificate_pem, key_pem, certificate = store.certificates_pem, store.key_pem, None
+    if key is not None and pkcs12_store(key, None, "ssl.key.location") is not None:
+        raise SetupError(f"ssl.key.location={key}: give a PEM file; a PKCS12 store goes to ssl.keystore.location")
     password = settings.key_password or ""
-    with _file(certificate, settings.certificate_pem) as chain, _file(key, settings.key_pem) as key_file:
+    with _file(certificate, certificate_pem) as chain, _file(key, key_pem) as key_file:
         try:
             # Always a callable: without one OpenSSL asks for a password at the terminal.
             context.load_cert_chain(chain or "", key_file, password=lambda: password)
         except (ssl.SSLError, ValueError) as error:
-            shown = certificate or "the given certificate"
+            shown = settings.certificate_location or "the given certificate"
             raise SetupError(
                 f"{shown}: certificate and key cannot be used ({getattr(error, 'reason', None) or error}):"
                 " check that the key is in it or in ssl.key.location and belongs to it, and ssl.key.password"
             ) from error
 
 
-def _check_pem(path: str, setting: str, *, may_be_directory: bool = False) -> None:
+def pkcs12_store(
+    path: str, password: str | None, setting: str, *, may_be_directory: bool = False
+) -> StoreContent | None:
+    """The content of a PKCS12 store; None if the file is not one, and so should be PEM. Refuses Java's JKS."""
     if may_be_directory and os.path.isdir(path):
-        return
+        return None
     try:
         with open(path, "rb") as file:
-            head = file.read(4)
+            content = file.read()
     except OSError as error:
         raise SetupError(f"{setting}={path}: {(error.strerror or str(error)).lower()}") from error
-    if head == _JKS or head[:1] == _DER:
-        kind = "a Java key store" if head == _JKS else "PKCS12 or DER"
+    if content[:4] == _JKS:
         raise SetupError(
-            f"{setting}={path} is {kind}, not PEM: `keytool -importkeystore -srckeystore FILE -destkeystore FILE.p12"
-            " -deststoretype PKCS12` and `openssl pkcs12 -in FILE.p12 -out FILE.pem -nodes` convert it"
+            f"{setting}={path} is a Java key store (JKS): `keytool -importkeystore -srckeystore FILE -destkeystore"
+            " FILE.p12 -deststoretype PKCS12` converts it to PKCS12, which can be used"
         )
+    if not looks_like_pkcs12(content):
+        return None
+    try:
+        return read_pkcs12(content, password)
+    except StoreError as error:
+        name = "ssl.truststore.password" if setting == _TRUST_STORE else "ssl.keystore.password"
+        raise SetupError(f"{setting}={path}: the PKCS12 store cannot be read: {error}: check {name}") from error
 
 
 @contextmanager
@@ -144,7 +169,8 @@ def _file(path: str | None, text: str | None) -> Iterator[str | None]:
 
 
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-MECHANISMS = ("PLAIN", *_HASHES)
+BEARER = "OAUTHBEARER"
+MECHANISMS = ("PLAIN", *_HASHES, BEARER)
 _FEWEST_ITERATIONS = 4096
 _MOST_ITERATIONS = 10_000_000
 """A limit, because more iterations would take minutes of CPU time."""
@@ -160,11 +186,16 @@ class SaslSettings:
     mechanism: str
     username: str
     password: str = field(repr=False)
+    by_token: bool = False
+    """SCRAM with a delegation token: the user is its id, the password its HMAC (`tokenauth=true` in Java)."""
+    bearer: TokenSource | None = None
+    """The source of tokens for OAUTHBEARER."""
 
 
 def authenticate(connection: Connection, settings: SaslSettings, timeout_s: float) -> None:
     """Authenticates on a new connection; raises if the broker refuses."""
-    where = f"{connection.address}: SASL {settings.mechanism} as {settings.username!r}"
+    who = f" as {settings.username!r}" if settings.username else ""
+    where = f"{connection.address}: SASL {settings.mechanism}{who}"
     if not connection.knows("sasl_handshake"):
         raise _no_sasl(where)
     response = connection.ask("sasl_handshake", {"mechanism": settings.mechanism}, timeout_s)
@@ -176,13 +207,14 @@ def authenticate(connection: Connection, settings: SaslSettings, timeout_s: floa
     if response.error_code:
         raise RefusedError(f"{where} was refused", error_code(response.error_code))
     lifetime_ms = 0
-    conversation = _conversation(settings, where)
+    conversation = _conversation(settings, where, timeout_s)
     message = next(conversation)
     while True:
         response = connection.ask("sasl_authenticate", {"auth_bytes": message}, timeout_s)
         if response.error_code:
             reason = response.error_message or "the broker gives no reason"
-            raise RefusedError(f"{where}: {reason}: check user and password", error_code(response.error_code))
+            check = "the token" if settings.bearer else "user and password"
+            raise RefusedError(f"{where}: {reason.rstrip('.')}: check {check}", error_code(response.error_code))
         lifetime_ms = response.session_lifetime_ms
         try:
             message = conversation.send(response.auth_bytes)
@@ -198,21 +230,32 @@ def _no_sasl(where: str) -> SetupError:
     )
 
 
-def _conversation(settings: SaslSettings, where: str) -> Conversation:
+def _conversation(settings: SaslSettings, where: str, timeout_s: float) -> Conversation:
+    if settings.bearer is not None:
+        return _bearer(bearer_token(settings.bearer, timeout_s)[0])
     if settings.mechanism in _HASHES:
-        return scram(_HASHES[settings.mechanism], settings.username, settings.password, where)
+        hash_name = _HASHES[settings.mechanism]
+        return scram(hash_name, settings.username, settings.password, where, by_token=settings.by_token)
     return _plain(settings.username, settings.password)
+
+
+def _bearer(token: str) -> Conversation:
+    response = yield f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+    if response:  # a refusal: the broker gives its error code after this
+        yield b"\x01"
 
 
 def _plain(username: str, password: str) -> Conversation:
     yield b"\0".join((b"", username.encode(), password.encode()))
 
 
-def scram(algorithm: str, username: str, password: str, where: str, nonce: str | None = None) -> Conversation:
+def scram(
+    algorithm: str, username: str, password: str, where: str, nonce: str | None = None, *, by_token: bool = False
+) -> Conversation:
     """SCRAM as in RFC 5802, with its names, without channel binding."""
     own_nonce = nonce or secrets.token_urlsafe(24)
     escaped = username.replace("=", "=3D").replace(",", "=2C")
-    client_first_bare = f"n={escaped},r={own_nonce}"
+    client_first_bare = f"n={escaped},r={own_nonce}" + (",tokenauth=true" if by_token else "")
     server_first = (yield f"n,,{client_first_bare}".encode()).decode("utf-8", "replace")
     fields = _attributes(server_first)
     try:

@@ -14,12 +14,15 @@ from enum import Enum
 from typing import TypeVar
 
 from millstream.common.close_match import did_you_mean
+from millstream.raw_client.bearer_tokens import TokenSource
 from millstream.raw_client.errors import SetupError
-from millstream.raw_client.security import MECHANISMS, SaslSettings, TlsSettings
+from millstream.raw_client.security import BEARER, MECHANISMS, SaslSettings, TlsSettings
 
 _NAMES = """
-# The address is given separately; a PEM store has no password.
-bootstrap.servers metadata.broker.list ssl.truststore.password ssl.keystore.password
+# The address is given separately.
+bootstrap.servers metadata.broker.list
+# The token endpoint is enough.
+sasl.oauthbearer.method sasl.login.callback.handler.class sasl.oauthbearer.jwt.retriever.class
 # Metadata refreshes, reconnects and retries: fixed in this client.
 auto.include.jmx.reporter bootstrap.controllers client.dns.lookup client.rack connections.max.idle.ms
 metadata.max.age.ms metadata.max.idle.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy
@@ -66,18 +69,24 @@ _OPTION = re.compile(r"""([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*
 _EXAMPLE = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="…" password="…";'
 
 
-def credentials_of(line: str) -> tuple[str, str]:
-    """User and password from a line of `sasl.jaas.config`. The line is secret, so errors do not contain it."""
+def login_of(line: str) -> tuple[str, dict[str, str]]:
+    """The login module of `sasl.jaas.config` (without its package) and its options. The line is secret, so errors do
+    not contain it."""
     found = _LINE.match(line)
     if found is None:
         raise SetupError(f"sasl.jaas.config is not a login configuration: write {_EXAMPLE}")
-    module = found["module"].rsplit(".", 1)[-1]
-    if module not in ("PlainLoginModule", "ScramLoginModule"):
-        raise SetupError(f"sasl.jaas.config: {module} is not supported; PlainLoginModule and ScramLoginModule are")
     options = {
         name: re.sub(r"\\(.)", r"\1", double or single) or bare
         for name, double, single, bare in _OPTION.findall(found["options"])
     }
+    return found["module"].rsplit(".", 1)[-1], options
+
+
+def credentials_of(line: str) -> tuple[str, str]:
+    """User and password from a line of `sasl.jaas.config`."""
+    module, options = login_of(line)
+    if module not in ("PlainLoginModule", "ScramLoginModule"):
+        raise SetupError(f"sasl.jaas.config: {module} is not supported; PlainLoginModule and ScramLoginModule are")
     missing = [name for name in ("username", "password") if name not in options]
     if missing:
         raise SetupError(f"sasl.jaas.config has no {' and no '.join(missing)}: write {_EXAMPLE}")
@@ -91,18 +100,27 @@ _SEE = "see the connection settings of Kafka's clients"
 USED: Mapping[str, str] = {
     "client.id": "name of this client in logs and quotas of brokers",
     "security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
-    "sasl.mechanism": "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512",
+    "sasl.mechanism": "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER",
     "sasl.mechanisms": "the same, librdkafka's name",
     "sasl.jaas.config": "user and password, Java's format",
     "sasl.username": "user",
     "sasl.password": "password",
-    "ssl.truststore.location": "PEM file with CA certificates; the system's by default",
+    "sasl.oauthbearer.token": "token for OAUTHBEARER; Millstream only",
+    "sasl.oauthbearer.token.endpoint.url": "where tokens come from: https://… (client credentials) or file:///path",
+    "sasl.oauthbearer.client.credentials.client.id": "client id for the endpoint",
+    "sasl.oauthbearer.client.id": "the same, librdkafka's name",
+    "sasl.oauthbearer.client.credentials.client.secret": "client secret for the endpoint",
+    "sasl.oauthbearer.client.secret": "the same, librdkafka's name",
+    "sasl.oauthbearer.scope": "scope of the token",
+    "ssl.truststore.location": "PEM or PKCS12 file with CA certificates; the system's by default",
+    "ssl.truststore.password": "password of a PKCS12 file",
     "ssl.truststore.certificates": "the same as text",
-    "ssl.truststore.type": "PEM",
+    "ssl.truststore.type": "PEM or PKCS12; the content of the file decides",
     "ssl.ca.location": "PEM file with CA certificates, or a directory of such files",
     "ssl.ca.pem": "the same as text",
-    "ssl.keystore.location": "PEM file with this client's key and certificates",
-    "ssl.keystore.type": "PEM",
+    "ssl.keystore.location": "PEM or PKCS12 file with this client's key and certificates",
+    "ssl.keystore.password": "password of a PKCS12 file",
+    "ssl.keystore.type": "PEM or PKCS12; the content of the file decides",
     "ssl.keystore.certificate.chain": "this client's certificates as text",
     "ssl.keystore.key": "this client's key as text",
     "ssl.certificate.location": "PEM file with this client's certificates",
@@ -189,10 +207,10 @@ def parse_settings(settings: Mapping[str, object], client_id: str, timeout_s: fl
 def _tls(values: "_Values") -> TlsSettings:
     for name in ("ssl.truststore.type", "ssl.keystore.type"):
         kind = values.text(name)
-        if kind and kind.upper() != "PEM":
+        if kind and kind.upper() not in ("PEM", "PKCS12"):
             raise SetupError(
-                f"{name}={kind}: only PEM is supported; `keytool -importkeystore -deststoretype PKCS12 …` and"
-                " `openssl pkcs12 -in FILE -out FILE.pem -nodes` convert a store to PEM"
+                f"{name}={kind}: PEM and PKCS12 are supported; `keytool -importkeystore -srckeystore FILE -destkeystore"
+                " FILE.p12 -deststoretype PKCS12` converts a store"
             )
     given = values.text("ssl.endpoint.identification.algorithm", empty_counts=True)
     algorithm = "https" if given is None else given.strip().lower()
@@ -201,11 +219,13 @@ def _tls(values: "_Values") -> TlsSettings:
     return TlsSettings(
         ca_location=values.text("ssl.truststore.location", "ssl.ca.location"),
         ca_pem=values.text("ssl.truststore.certificates", "ssl.ca.pem"),
+        ca_password=values.text("ssl.truststore.password"),
         certificate_location=values.text("ssl.keystore.location", "ssl.certificate.location"),
         certificate_pem=values.text("ssl.keystore.certificate.chain", "ssl.certificate.pem"),
         key_location=values.text("ssl.key.location"),
         key_pem=values.text("ssl.keystore.key", "ssl.key.pem"),
         key_password=values.text("ssl.key.password"),
+        store_password=values.text("ssl.keystore.password"),
         checks_host=algorithm == "https",
         checks_certificate=values.flag("enable.ssl.certificate.verification", default=True),
         protocols=tuple(
@@ -221,15 +241,42 @@ def _sasl(values: "_Values") -> SaslSettings:
     if mechanism not in MECHANISMS:
         given = f"sasl.mechanism={mechanism}" if mechanism else "sasl.mechanism is missing"
         raise SetupError(f"{given}: give {', '.join(MECHANISMS)}")
-    username, password = values.text("sasl.username"), values.text("sasl.password")
     jaas = values.text("sasl.jaas.config")
+    if mechanism == BEARER:
+        return SaslSettings(mechanism, "", "", bearer=_token_source(values, jaas))
+    username, password = values.text("sasl.username"), values.text("sasl.password")
+    by_token = False
     if jaas is not None:
         if username is not None or password is not None:
             raise SetupError("sasl.jaas.config and sasl.username/sasl.password exclude each other")
         username, password = credentials_of(jaas)
+        by_token = login_of(jaas)[1].get("tokenauth", "").lower() == "true"
     if username is None or password is None:
         raise SetupError("SASL needs a user and a password: give sasl.username and sasl.password, or sasl.jaas.config")
-    return SaslSettings(mechanism, username, password)
+    return SaslSettings(mechanism, username, password, by_token)
+
+
+def _token_source(values: "_Values", jaas: str | None) -> TokenSource:
+    options = {} if jaas is None else login_of(jaas)[1]
+    token = values.text("sasl.oauthbearer.token")
+    url = values.text("sasl.oauthbearer.token.endpoint.url")
+    if token is not None and url is not None:
+        raise SetupError("sasl.oauthbearer.token and sasl.oauthbearer.token.endpoint.url exclude each other")
+    if token is not None:
+        return TokenSource(token=token)
+    if url is None:
+        raise SetupError(
+            "OAUTHBEARER needs a token: give sasl.oauthbearer.token.endpoint.url (https://… or file:///path)"
+        )
+    if url.startswith("file:"):
+        return TokenSource(file=url.removeprefix("file:").replace("///", "/", 1))
+    names = "sasl.oauthbearer.client.credentials.client", "sasl.oauthbearer.client"
+    client_id = values.text(*(f"{name}.id" for name in names)) or options.get("clientId")
+    secret = values.text(*(f"{name}.secret" for name in names)) or options.get("clientSecret")
+    if not client_id or not secret:
+        raise SetupError(f"{names[0]}.id and {names[0]}.secret are missing: the endpoint gives tokens for them")
+    scope = values.text("sasl.oauthbearer.scope") or options.get("scope")
+    return TokenSource(endpoint=url, client_id=client_id, client_secret=secret, scope=scope)
 
 
 class _Values:
