@@ -79,7 +79,10 @@ def parse_rules(text: str) -> AccessRules:
 
 def _roles(table: Mapping[str, Any]) -> RoleRules:
     _known("roles", table, ("users", "groups", "default"))
-    users = {name: _read("roles.users", parse_role, role) for name, role in _table("roles.users", table.get("users", {})).items()}
+    users = {
+        name: _read("roles.users", parse_role, role)
+        for name, role in _table("roles.users", table.get("users", {})).items()
+    }
     groups = {
         name: _read("roles.groups", parse_role, role)
         for name, role in _table("roles.groups", table.get("groups", {})).items()
@@ -95,7 +98,9 @@ def _mask(where: str, row: Mapping[str, Any]) -> MaskRule:
         raise AccessFileError(f"{where}.visible_to: the rule would mask nothing: give viewer, operator or admin")
     return MaskRule(
         topics=_texts(f"{where}.topics", row.get("topics")),
-        paths=tuple(_read(f"{where}.fields", parse_path, path) for path in _texts(f"{where}.fields", row.get("fields"))),
+        paths=tuple(
+            _read(f"{where}.fields", parse_path, path) for path in _texts(f"{where}.fields", row.get("fields"))
+        ),
         visible_to=visible_to,
         visible_to_users=frozenset(_texts(f"{where}.visible_to_users", row.get("visible_to_users", []), empty=True)),
     )

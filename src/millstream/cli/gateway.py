@@ -16,24 +16,32 @@ from millstream.cli.gateway_process import (
     DEFAULT_HTTP,
     HOW_TO_INSTALL,
     LIMITS_VARIABLE,
+    named_connection,
     named_credentials,
     named_limits,
+    named_rules,
 )
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
+    AccessFile,
+    AllowedOrigins,
     AuthFile,
     Bootstrap,
     ClientSettings,
     Http,
     Insecure,
+    PassThrough,
     Timeout,
     TlsCert,
+    TlsClientCa,
     TlsKey,
+    TrustedProxies,
     assignments,
 )
 from millstream.cli.terminal import CommandFailedError
-from millstream.gateway.http.configuration import GatewayError, parse_address
+from millstream.gateway.http.configuration import GatewayError, check_mechanism, parse_address, parse_origin
+from millstream.raw_client.client_properties import VARIABLE as COMMAND_CONFIG
 
 if TYPE_CHECKING:
     from millstream.gateway.server import Gateway, GatewayOptions
@@ -61,6 +69,19 @@ def gateway(
             help=f"Limit, e.g. --limit max_streams=5000. Also in ${LIMITS_VARIABLE}. Repeatable.",
         ),
     ] = None,
+    pass_through: PassThrough = None,
+    access_file: AccessFile = None,
+    allowed_origin: AllowedOrigins = None,
+    trusted_proxy: TrustedProxies = None,
+    tls_client_ca: TlsClientCa = None,
+    command_config: Annotated[
+        str | None,
+        typer.Option(
+            "--command-config",
+            metavar="FILE",
+            help=f"Client properties of the gateway's own connection to the cluster. Also in ${COMMAND_CONFIG}.",
+        ),
+    ] = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
     exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
@@ -81,6 +102,10 @@ def gateway(
         host, port = parse_address(http or DEFAULT_HTTP)
         credentials = named_credentials(auth_file)
         limits = named_limits(limit or ())
+        rules = named_rules(access_file)
+        check_mechanism(pass_through)
+        origins = tuple(parse_origin(text) for text in allowed_origin or ())
+        connection = named_connection(command_config) | assignments(settings, "-X")
     except GatewayError as error:
         raise CommandFailedError(str(error), exit_codes.USAGE) from error
     try:
@@ -101,7 +126,7 @@ def gateway(
         bootstrap,
         host,
         port,
-        assignments(settings, "-X"),
+        connection,
         credentials,
         insecure,
         tls_cert,
@@ -110,6 +135,11 @@ def gateway(
         timeout,
         listener,
         limits,
+        pass_through,
+        rules,
+        origins,
+        tuple(trusted_proxy or ()),
+        tls_client_ca,
     )
     try:
         Gateway(options).serve(lambda ready: _announce(ready, options))

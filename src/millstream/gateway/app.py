@@ -16,8 +16,6 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millstream.admin.cluster import ClusterAdmin
-from millstream.admin.groups import GroupAdmin
 from millstream.admin.topics import TopicAdmin
 from millstream.console.console import BASE
 from millstream.console.mounting import ConsoleMount
@@ -26,11 +24,14 @@ from millstream.gateway.admin.topics import topic_routes
 from millstream.gateway.consumers.routes import consumer_routes
 from millstream.gateway.context import GatewayContext, Lifespan, RouteGroup
 from millstream.gateway.http.access import Access, health_routes
-from millstream.gateway.http.configuration import Credentials
 from millstream.gateway.http.errors import HANDLERS, error_response
 from millstream.gateway.http.openapi import openapi_routes
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import TEXT, Doc, Threads, endpoint, mapping
+from millstream.gateway.identity.authentication import Authentication
+from millstream.gateway.identity.caller import caller_cluster
+from millstream.gateway.identity.oidc import OidcClient
+from millstream.gateway.identity.sign_in import SignInPages
 from millstream.gateway.produce.routes import ProduceRoutes, Producing
 from millstream.gateway.rest_v3.configs import ConfigRoutes
 from millstream.gateway.rest_v3.groups import GroupRoutes
@@ -47,12 +48,14 @@ def make_app(
     families: Sequence[Sequence[BaseRoute]],
     *,
     not_ready_reason: Callable[[], str | None],
-    credentials: Credentials | None = None,
+    authentication: Authentication,
     loopback: bool = True,
+    origins: Sequence[str] = (),
+    strict_transport: bool = False,
     mounts: Mapping[str, ASGIApp] | None = None,
     lifespans: Sequence[Lifespan] = (),
 ) -> ASGIApp:
-    """Without credentials, every caller is admitted. `not_ready_reason` returns None if the gateway is ready."""
+    """`not_ready_reason` returns None if the gateway is ready."""
     mounted = dict(mounts or {})
     routes = [_front_door(CONSOLE in mounted), *health_routes(not_ready_reason)]
     routes += [route for family in families for route in family]
@@ -60,8 +63,11 @@ def make_app(
     app = Starlette(routes=routes, exception_handlers=HANDLERS, lifespan=_together(lifespans))
     app.router.redirect_slashes = False
     app.state.threads = Threads()
-    behind = _Mounts(ContextPaths(app), mounted) if mounted else ContextPaths(app)
-    return Access(behind, credentials or Credentials(), loopback=loopback)
+    behind: ASGIApp = _Mounts(ContextPaths(app), mounted) if mounted else ContextPaths(app)
+    if authentication.has_sign_in:
+        oidc = None if authentication.rules.oidc is None else OidcClient(authentication.rules.oidc)
+        behind = SignInPages(behind, authentication, origins[0] if origins else None, oidc)
+    return Access(behind, authentication, loopback=loopback, origins=origins, strict_transport=strict_transport)
 
 
 def _front_door(has_console: bool) -> BaseRoute:
@@ -157,24 +163,23 @@ def _not_found(scope: Scope) -> Response:
 
 
 def v3_routes(parts: GatewayContext, producing: Producing) -> list[BaseRoute]:
-    admin = TopicAdmin(parts.cluster)
-    links = _links(admin)
+    links = _links()
     return [
-        *ConfigRoutes(admin, links).routes(),
-        *ReplicaRoutes(ClusterAdmin(parts.cluster), admin, links).routes(),
-        *TopicRoutes(admin, links).routes(),
-        *GroupRoutes(GroupAdmin(parts.cluster), links).routes(),
+        *ConfigRoutes(links).routes(),
+        *ReplicaRoutes(links).routes(),
+        *TopicRoutes(links).routes(),
+        *GroupRoutes(links).routes(),
         *RecordRoutes(producing, parts.registry, links).routes(),
     ]
 
 
-def _links(admin: TopicAdmin) -> Callable[[ApiRequest], Links]:
+def _links() -> Callable[[ApiRequest], Links]:
     known: list[str] = []
 
     def links(req: ApiRequest) -> Links:
         """Links of the cluster in the path, which must be this one. Its id never changes, so it is read once."""
         if not known:
-            known.append(admin.cluster().cluster_id)
+            known.append(TopicAdmin(caller_cluster()).cluster().cluster_id)
         if req.path("cluster_id") != known[0]:
             raise not_found(f"Cluster {req.path('cluster_id')}", f"the id of this cluster is {known[0]}")
         return Links(req, known[0])
@@ -187,7 +192,7 @@ def registry_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
 
 
 def produce_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
-    """Our own routes and Confluent's. They share one producer."""
+    """Our own routes and Confluent's. They share the producer of the caller."""
     producing = Producing(parts)
     return [*ProduceRoutes(producing).routes(), *v3_routes(parts, producing)]
 

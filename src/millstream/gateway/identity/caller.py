@@ -17,10 +17,12 @@ from millstream.access.subjects import ALL_SUBJECTS, SubjectPermissions
 from millstream.raw_client import Cluster
 
 T = TypeVar("T")
+CALLER = "millstream.caller"
+"""In the scope of a request: the Caller."""
 
 
 class Connection:
-    """The clients of one caller to the cluster: the raw client, and parts that are made on first use (a producer, caches).
+    """The clients of one caller to the cluster: the raw client, and parts made on first use (a producer, caches).
 
     In the modes without pass-through all callers share the gateway's own.
     """

@@ -1,4 +1,4 @@
-"""The connections of callers to the cluster: one for each credential, verified by the cluster, bounded in number and time.
+"""Connections of callers to the cluster: one for each credential, verified by the cluster, bounded in number and time.
 
 A credential is verified by a new connection to the cluster, at first use and then again after `verified_s`: a user that
 was removed, or whose password was changed, is refused within this time, also for its open streams. The cache key is a
