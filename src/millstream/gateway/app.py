@@ -9,6 +9,7 @@ Confluent's REST Proxy, version 3, at /v3: clusters, brokers, topics, settings, 
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -17,8 +18,10 @@ from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millstream.admin.topics import TopicAdmin
-from millstream.console.console import BASE
+from millstream.console.console import BASE, Console
+from millstream.console.live.watcher import Watcher
 from millstream.console.mounting import ConsoleMount
+from millstream.console.visitor import VISITOR, Visitor
 from millstream.gateway.admin.groups import group_routes
 from millstream.gateway.admin.topics import topic_routes
 from millstream.gateway.consumers.routes import consumer_routes
@@ -28,9 +31,10 @@ from millstream.gateway.http.errors import HANDLERS, error_response
 from millstream.gateway.http.openapi import openapi_routes
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import TEXT, Doc, Threads, endpoint, mapping
-from millstream.gateway.identity.authentication import Authentication
-from millstream.gateway.identity.caller import caller_cluster
+from millstream.gateway.identity.authentication import SESSION, Authentication
+from millstream.gateway.identity.caller import CALLER, Caller, caller_cluster
 from millstream.gateway.identity.oidc import OidcClient
+from millstream.gateway.identity.sessions import ConsoleSession
 from millstream.gateway.identity.sign_in import SignInPages
 from millstream.gateway.produce.routes import ProduceRoutes, Producing
 from millstream.gateway.rest_v3.configs import ConfigRoutes
@@ -128,11 +132,49 @@ _NO_SCRIPTS = {"Content-Security-Policy": "default-src 'none'", "X-Content-Type-
 
 def console_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     """Mounts the console; it has no routes of the gateway."""
+    own = parts.authentication.own
     console = ConsoleMount(parts.cluster, parts.registry)
+    own.part(Console, lambda: console.console)
     parts.closing.callback(console.close)
     parts.lifespans.append(console.lifespan)
-    parts.mounts[BASE] = _NotFoundPage(console)
+    parts.mounts[BASE] = _Visitors(_NotFoundPage(console), parts)
     return ()
+
+
+class _Visitors:
+    """Puts the user of a page into the scope: each caller with a connection of its own has its own watcher, too."""
+
+    def __init__(self, app: ASGIApp, parts: GatewayContext) -> None:
+        self._app = app
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller: Caller | None = scope.get(CALLER)
+        if caller is not None:
+            scope[VISITOR] = self._visitor(caller, scope.get(SESSION))
+        await self._app(scope, receive, send)
+
+    def _visitor(self, caller: Caller, session: ConsoleSession | None) -> Visitor:
+        connection, registry = caller.connection, self._parts.registry
+        sessions = self._parts.authentication.sessions
+
+        def make() -> Console:
+            return Console(connection.cluster, registry, Watcher(connection.cluster))
+
+        def is_valid() -> bool:
+            return not connection.is_closed and (session is None or sessions.is_valid(session))
+
+        console = connection.part(Console, make, Console.close)
+        return Visitor(
+            caller.name,
+            caller.role,
+            replace(console, registry=registry.limited_to(caller.subjects)),
+            caller.mask_of,
+            is_valid,
+            connection.hold,
+            connection.release,
+            can_sign_out=session is not None,
+        )
 
 
 class _NotFoundPage:
