@@ -12,28 +12,36 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millstream.cli import exit_codes
+from millstream.cli.command_config import file_of_command
 from millstream.cli.gateway_process import (
     DEFAULT_HTTP,
     HOW_TO_INSTALL,
     LIMITS_VARIABLE,
+    check_command_config,
     named_credentials,
     named_limits,
+    named_rules,
 )
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
+    AccessFile,
+    AllowedOrigins,
     AuthFile,
     Bootstrap,
     ClientSettings,
     Http,
     Insecure,
+    PassThrough,
     Timeout,
     TlsCert,
+    TlsClientCa,
     TlsKey,
+    TrustedProxies,
     connection_settings,
 )
 from millstream.cli.terminal import CommandFailedError
-from millstream.gateway.http.configuration import GatewayError, parse_address
+from millstream.gateway.http.configuration import GatewayError, check_mechanism, parse_address, parse_origin
 
 if TYPE_CHECKING:
     from millstream.gateway.server import Gateway, GatewayOptions
@@ -61,6 +69,11 @@ def gateway(
             help=f"Limit, e.g. --limit max_streams=5000. Also in ${LIMITS_VARIABLE}. Repeatable.",
         ),
     ] = None,
+    pass_through: PassThrough = None,
+    access_file: AccessFile = None,
+    allowed_origin: AllowedOrigins = None,
+    trusted_proxy: TrustedProxies = None,
+    tls_client_ca: TlsClientCa = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
     exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
@@ -81,6 +94,11 @@ def gateway(
         host, port = parse_address(http or DEFAULT_HTTP)
         credentials = named_credentials(auth_file)
         limits = named_limits(limit or ())
+        rules = named_rules(access_file)
+        check_mechanism(pass_through)
+        origins = tuple(parse_origin(text) for text in allowed_origin or ())
+        check_command_config(file_of_command())
+        connection = connection_settings(settings)
     except GatewayError as error:
         raise CommandFailedError(str(error), exit_codes.USAGE) from error
     try:
@@ -101,7 +119,7 @@ def gateway(
         bootstrap,
         host,
         port,
-        connection_settings(settings),
+        connection,
         credentials,
         insecure,
         tls_cert,
@@ -110,6 +128,11 @@ def gateway(
         timeout,
         listener,
         limits,
+        pass_through,
+        rules,
+        origins,
+        tuple(trusted_proxy or ()),
+        tls_client_ca,
     )
     try:
         Gateway(options).serve(lambda ready: _announce(ready, options))

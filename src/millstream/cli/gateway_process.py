@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from millstream.access.rules_file import AccessFileError, AccessRules, parse_rules
 from millstream.gateway.http.configuration import (
     Credentials,
     CredentialsError,
@@ -26,6 +27,7 @@ from millstream.gateway.http.configuration import (
     parse_address,
     read_credentials,
     read_limits,
+    read_secret_file,
 )
 from millstream.node.runtime.supervised_process import SupervisedProcess
 
@@ -46,6 +48,8 @@ _PACKAGES = (
     "orjson",
     "msgspec",
     "nicegui",
+    "joserfc",
+    "httpx",
 )
 """The packages of the extra `gateway`, by the names of their modules."""
 _BIND_TIMEOUT_S = 2.0
@@ -146,18 +150,29 @@ def named_credentials(auth_file: str | None) -> Credentials:
     text, where = os.environ.get(AUTH_VARIABLE), f"${AUTH_VARIABLE}"
     if auth_file is not None:
         where = f"--auth-file {auth_file}"
-        try:
-            text = Path(auth_file).read_text(encoding="utf-8")
-        except OSError as error:
-            raise GatewayError(f"{where}: {error.strerror}: give a file with credentials") from error
-        except UnicodeDecodeError:
-            raise GatewayError(f"{where}: it is not UTF-8 text: give a file with credentials") from None
+        text = read_secret_file(auth_file, "--auth-file")
     if text is None:
         return Credentials()
     try:
         return read_credentials(text)
     except CredentialsError as error:
         raise GatewayError(f"{where}: {error}") from error
+
+
+def named_rules(access_file: str | None) -> AccessRules:
+    """The rules of the access file; without one, everything is allowed to those who get in."""
+    if access_file is None:
+        return AccessRules()
+    try:
+        return parse_rules(read_secret_file(access_file, "--access-file"))
+    except AccessFileError as error:
+        raise GatewayError(f"--access-file {access_file}: {error}") from error
+
+
+def check_command_config(path: str | None) -> None:
+    """Refuses a file of client properties that other users can read: the gateway runs for long, with its secrets."""
+    if path is not None:
+        read_secret_file(path, "--command-config")
 
 
 def named_limits(words: Sequence[str] = ()) -> Limits:

@@ -167,3 +167,42 @@ Insecure = Annotated[
 ]
 TlsCert = Annotated[str | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate chain for HTTPS (PEM).")]
 TlsKey = Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Private key of the certificate (PEM).")]
+PassThrough = Annotated[
+    str | None,
+    typer.Option(
+        "--pass-through",
+        metavar="MECHANISM",
+        help="HTTP callers act as themselves on the cluster: names and passwords by PLAIN, SCRAM-SHA-256 or "
+        "SCRAM-SHA-512, bearer tokens by OAUTHBEARER.",
+    ),
+]
+AccessFile = Annotated[
+    str | None,
+    typer.Option(
+        "--access-file",
+        metavar="FILE",
+        help="Roles, masked fields, permissions on subjects, client certificates and OpenID Connect (TOML).",
+    ),
+]
+AllowedOrigins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allowed-origin",
+        metavar="ORIGIN",
+        help="Origin of a proxy in front, e.g. https://console.example.com; the first is the public one. Repeatable.",
+    ),
+]
+TrustedProxies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trusted-proxy",
+        metavar="ADDRESS",
+        help="Address of a proxy whose X-Forwarded-For and X-Forwarded-Proto are believed. Repeatable.",
+    ),
+]
+TlsClientCa = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-client-ca", metavar="FILE", help="CA certificates of HTTPS clients (PEM); asks for certificates."
+    ),
+]

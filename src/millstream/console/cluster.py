@@ -8,6 +8,7 @@ from millstream.console.frame import Frame, console_page
 from millstream.console.live.snapshot import Snapshot, not_preferred, progress_of
 from millstream.console.overview import broker_rows, quorum_rows
 from millstream.console.tables import Column, DataTable
+from millstream.console.visitor import Action
 from millstream.console.widgets import BarChart, Stat, card, grid, heading
 
 
@@ -16,7 +17,9 @@ def cluster(frame: Frame) -> None:
     async def elect() -> None:
         partitions = [each.topic_partition for each in not_preferred(frame.snapshot)]
         with frame.reporting("The leaders were not elected"):
-            refused = await frame.run(ClusterAdmin(frame.console.cluster).elect_preferred, partitions)
+            refused = await frame.act(
+                Action.ELECT_LEADERS, ClusterAdmin(frame.console.cluster).elect_preferred, partitions
+            )
             frame.poll_now()
             if refused:
                 partition, why = next(iter(refused.items()))

@@ -20,11 +20,14 @@ from urllib.parse import urlencode
 from fastapi import Request
 from nicegui import ui
 
-from millstream.console.console import BASE, ENTRIES, Console, Entry, UserError, current_console
+from millstream.console.console import BASE, ENTRIES, Entry, UserError, current_console
 from millstream.console.formats import clock
 from millstream.console.live.problems import Severity, problems_of
 from millstream.console.live.snapshot import Snapshot
+from millstream.console.messages.reading import RecordReader
+from millstream.console.visitor import VISITOR, Action, Visitor, everybody
 from millstream.raw_client import WireError
+from millstream.registry.decoding import Decoder
 from millstream.registry.errors import RegistryError
 
 P = ParamSpec("P")
@@ -56,8 +59,9 @@ _log = logging.getLogger("millstream.console")
 class Frame:
     """One open page. `parameters` are those of its URL."""
 
-    def __init__(self, console: Console, entry: Entry, parameters: Mapping[str, str], theme: str) -> None:
-        self.console = console
+    def __init__(self, visitor: Visitor, entry: Entry, parameters: Mapping[str, str], theme: str) -> None:
+        self.visitor = visitor
+        console = self.console = visitor.console
         self.parameters = parameters
         self._entry = entry
         self._callbacks: list[Callable[[Snapshot], None]] = []
@@ -65,7 +69,8 @@ class Frame:
         self._client = ui.context.client
         self._lay_out(theme)
         console.watcher.opened(self)
-        self._client.on_delete(lambda: console.watcher.left(self))
+        visitor.hold()
+        self._client.on_delete(self._left)
         ui.timer(_CHECK_EVERY_S, self._refresh)
 
     @property
@@ -77,8 +82,27 @@ class Frame:
         self._callbacks.append(show)
         show(self.snapshot)
 
+    def _left(self) -> None:
+        self.console.watcher.left(self)
+        self.visitor.release()
+
+    def may(self, action: Action) -> bool:
+        """Whether to offer it. `act` checks again."""
+        return self.visitor.role >= action.role
+
+    def reader(self) -> RecordReader:
+        """Reads records as this user may see them."""
+        return RecordReader(self.console.cluster, self.visitor.mask_of, Decoder(self.console.registry).decode)
+
+    async def act(self, action: Action, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Changes something, in a thread. UserError if the role of the user is not enough. All changes go through here,
+        because the browser may send any event, also of a button that is not shown."""
+        self.visitor.check(action)
+        return await self.run(work, *args, **kwargs)
+
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs blocking work in a thread, so that pages stay responsive."""
+        """Runs blocking work that reads, in a thread, so that pages stay responsive. Changes: `act`."""
+        self.visitor.check()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.console.workers, partial(work, *args, **kwargs))
 
@@ -152,6 +176,10 @@ class Frame:
             with ui.link(target="/").classes("ms-plain"):
                 self._health = ui.label("").classes("ms-pill").props("data-testid=health")
             self._clock = ui.label("").classes("ms-muted ms-clock")
+            if self.visitor.name:
+                ui.label(f"{self.visitor.name} · {self.visitor.role}").classes("ms-muted").props("data-testid=user")
+            if self.visitor.can_sign_out:
+                ui.link("Sign out", "/sign-out").classes("ms-plain").props("data-testid=sign-out")
             switch = ui.button(icon="contrast", color=None).props(
                 'flat dense round data-theme aria-label="Dark or light"'
             )
@@ -205,13 +233,19 @@ class Frame:
 
     def _refresh(self) -> None:
         snapshot = self.snapshot
-        if snapshot.number == self._seen:
+        if snapshot.number == self._seen or not self._is_signed_in():
             return
         self._seen = snapshot.number
         self._show_state(snapshot)
         for show in self._callbacks:
             with self.reporting("This page cannot be updated"):
                 show(snapshot)
+
+    def _is_signed_in(self) -> bool:
+        if self.visitor.is_valid():
+            return True
+        self.show_error("Your session has ended. Load the page again to sign in.")
+        return False
 
     def _show_state(self, snapshot: Snapshot) -> None:
         self._cluster_id.set_text(snapshot.cluster_id)
@@ -245,7 +279,8 @@ def console_page(path: str, *, title: str = "", within: str | None = None) -> Ca
         @ui.page(path, title=f"{title or entry.title} · Millstream", response_timeout=15.0)
         def page(request: Request) -> Any:
             parameters = {**request.query_params, **request.path_params}
-            frame = Frame(current_console(), entry, parameters, request.cookies.get(THEME_COOKIE, ""))
+            visitor: Visitor = request.scope.get(VISITOR) or everybody(current_console())
+            frame = Frame(visitor, entry, parameters, request.cookies.get(THEME_COOKIE, ""))
             with ui.element("main").classes("ms-main"):
                 return build(frame)
 

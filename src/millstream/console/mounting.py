@@ -50,7 +50,7 @@ class ConsoleMount:
     """Serves /console for one gateway. Call `close` after the event loop of the gateway has ended."""
 
     def __init__(self, cluster: Cluster, registry: Registry) -> None:
-        self._console = Console(cluster, registry, Watcher(cluster))
+        self.console = Console(cluster, registry, Watcher(cluster))
         self._app: ASGIApp | None = None
         self._starting: asyncio.Future[ASGIApp] | None = None
         self._has_taken = False
@@ -71,7 +71,7 @@ class ConsoleMount:
                 await nicegui_app.shutdown()
 
     def close(self) -> None:
-        self._console.close()
+        self.console.close()
         if self._has_taken:
             set_console(None)
             self._has_taken = False
@@ -91,7 +91,7 @@ class ConsoleMount:
                 "run each gateway in a separate process: millstream gateway --bootstrap HOST:PORT",
             )
         self._has_taken = True
-        set_console(self._console)
+        set_console(self.console)
         try:
             app, startup = await to_thread.run_sync(_load)
             await startup()

@@ -9,6 +9,7 @@ Confluent's REST Proxy, version 3, at /v3: clusters, brokers, topics, settings, 
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -16,21 +17,25 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millstream.admin.cluster import ClusterAdmin
-from millstream.admin.groups import GroupAdmin
 from millstream.admin.topics import TopicAdmin
-from millstream.console.console import BASE
+from millstream.console.console import BASE, Console
+from millstream.console.live.watcher import Watcher
 from millstream.console.mounting import ConsoleMount
+from millstream.console.visitor import VISITOR, Visitor
 from millstream.gateway.admin.groups import group_routes
 from millstream.gateway.admin.topics import topic_routes
 from millstream.gateway.consumers.routes import consumer_routes
 from millstream.gateway.context import GatewayContext, Lifespan, RouteGroup
 from millstream.gateway.http.access import Access, health_routes
-from millstream.gateway.http.configuration import Credentials
 from millstream.gateway.http.errors import HANDLERS, error_response
 from millstream.gateway.http.openapi import openapi_routes
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import TEXT, Doc, Threads, endpoint, mapping
+from millstream.gateway.identity.authentication import SESSION, Authentication
+from millstream.gateway.identity.caller import CALLER, Caller, caller_cluster
+from millstream.gateway.identity.oidc import OidcClient
+from millstream.gateway.identity.sessions import ConsoleSession
+from millstream.gateway.identity.sign_in import SignInPages
 from millstream.gateway.produce.routes import ProduceRoutes, Producing
 from millstream.gateway.rest_v3.configs import ConfigRoutes
 from millstream.gateway.rest_v3.groups import GroupRoutes
@@ -47,12 +52,14 @@ def make_app(
     families: Sequence[Sequence[BaseRoute]],
     *,
     not_ready_reason: Callable[[], str | None],
-    credentials: Credentials | None = None,
+    authentication: Authentication,
     loopback: bool = True,
+    origins: Sequence[str] = (),
+    strict_transport: bool = False,
     mounts: Mapping[str, ASGIApp] | None = None,
     lifespans: Sequence[Lifespan] = (),
 ) -> ASGIApp:
-    """Without credentials, every caller is admitted. `not_ready_reason` returns None if the gateway is ready."""
+    """`not_ready_reason` returns None if the gateway is ready."""
     mounted = dict(mounts or {})
     routes = [_front_door(CONSOLE in mounted), *health_routes(not_ready_reason)]
     routes += [route for family in families for route in family]
@@ -60,8 +67,11 @@ def make_app(
     app = Starlette(routes=routes, exception_handlers=HANDLERS, lifespan=_together(lifespans))
     app.router.redirect_slashes = False
     app.state.threads = Threads()
-    behind = _Mounts(ContextPaths(app), mounted) if mounted else ContextPaths(app)
-    return Access(behind, credentials or Credentials(), loopback=loopback)
+    behind: ASGIApp = _Mounts(ContextPaths(app), mounted) if mounted else ContextPaths(app)
+    if authentication.has_sign_in:
+        oidc = None if authentication.rules.oidc is None else OidcClient(authentication.rules.oidc)
+        behind = SignInPages(behind, authentication, origins[0] if origins else None, oidc)
+    return Access(behind, authentication, loopback=loopback, origins=origins, strict_transport=strict_transport)
 
 
 def _front_door(has_console: bool) -> BaseRoute:
@@ -122,11 +132,49 @@ _NO_SCRIPTS = {"Content-Security-Policy": "default-src 'none'", "X-Content-Type-
 
 def console_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     """Mounts the console; it has no routes of the gateway."""
+    own = parts.authentication.own
     console = ConsoleMount(parts.cluster, parts.registry)
+    own.part(Console, lambda: console.console)
     parts.closing.callback(console.close)
     parts.lifespans.append(console.lifespan)
-    parts.mounts[BASE] = _NotFoundPage(console)
+    parts.mounts[BASE] = _Visitors(_NotFoundPage(console), parts)
     return ()
+
+
+class _Visitors:
+    """Puts the user of a page into the scope: each caller with a connection of its own has its own watcher, too."""
+
+    def __init__(self, app: ASGIApp, parts: GatewayContext) -> None:
+        self._app = app
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller: Caller | None = scope.get(CALLER)
+        if caller is not None:
+            scope[VISITOR] = self._visitor(caller, scope.get(SESSION))
+        await self._app(scope, receive, send)
+
+    def _visitor(self, caller: Caller, session: ConsoleSession | None) -> Visitor:
+        connection, registry = caller.connection, self._parts.registry
+        sessions = self._parts.authentication.sessions
+
+        def make() -> Console:
+            return Console(connection.cluster, registry, Watcher(connection.cluster))
+
+        def is_valid() -> bool:
+            return not connection.is_closed and (session is None or sessions.is_valid(session))
+
+        console = connection.part(Console, make, Console.close)
+        return Visitor(
+            caller.name,
+            caller.role,
+            replace(console, registry=registry.limited_to(caller.subjects)),
+            caller.mask_of,
+            is_valid,
+            connection.hold,
+            connection.release,
+            can_sign_out=session is not None,
+        )
 
 
 class _NotFoundPage:
@@ -157,24 +205,23 @@ def _not_found(scope: Scope) -> Response:
 
 
 def v3_routes(parts: GatewayContext, producing: Producing) -> list[BaseRoute]:
-    admin = TopicAdmin(parts.cluster)
-    links = _links(admin)
+    links = _links()
     return [
-        *ConfigRoutes(admin, links).routes(),
-        *ReplicaRoutes(ClusterAdmin(parts.cluster), admin, links).routes(),
-        *TopicRoutes(admin, links).routes(),
-        *GroupRoutes(GroupAdmin(parts.cluster), links).routes(),
+        *ConfigRoutes(links).routes(),
+        *ReplicaRoutes(links).routes(),
+        *TopicRoutes(links).routes(),
+        *GroupRoutes(links).routes(),
         *RecordRoutes(producing, parts.registry, links).routes(),
     ]
 
 
-def _links(admin: TopicAdmin) -> Callable[[ApiRequest], Links]:
+def _links() -> Callable[[ApiRequest], Links]:
     known: list[str] = []
 
     def links(req: ApiRequest) -> Links:
         """Links of the cluster in the path, which must be this one. Its id never changes, so it is read once."""
         if not known:
-            known.append(admin.cluster().cluster_id)
+            known.append(TopicAdmin(caller_cluster()).cluster().cluster_id)
         if req.path("cluster_id") != known[0]:
             raise not_found(f"Cluster {req.path('cluster_id')}", f"the id of this cluster is {known[0]}")
         return Links(req, known[0])
@@ -187,7 +234,7 @@ def registry_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
 
 
 def produce_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
-    """Our own routes and Confluent's. They share one producer."""
+    """Our own routes and Confluent's. They share the producer of the caller."""
     producing = Producing(parts)
     return [*ProduceRoutes(producing).routes(), *v3_routes(parts, producing)]
 

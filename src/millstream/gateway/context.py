@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
+from millstream.access.rules_file import AccessRules
 from millstream.gateway.http.configuration import Credentials, Limits
+from millstream.gateway.identity.authentication import Authentication
+from millstream.gateway.identity.caller import current_caller
 from millstream.raw_client import Cluster
 from millstream.registry.log import TOPIC
 from millstream.registry.registry import Registry
@@ -32,6 +35,20 @@ class GatewayOptions:
     listener: socket.socket | None = None
     """An open listener of the process that started this one."""
     limits: Limits = field(default_factory=Limits)
+    pass_through: str | None = None
+    """The SASL mechanism of callers with a name and a password, who then act as themselves; None: another mode."""
+    rules: AccessRules = field(default_factory=AccessRules)
+    """Roles, masks, permissions on subjects, client certificates, OpenID Connect."""
+    origins: tuple[str, ...] = ()
+    """Origins of a proxy in front of the gateway. The first one is the public address."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed."""
+    client_ca: str | None = None
+    """CA certificates of clients: certificates of clients are requested and verified."""
+
+    @property
+    def demands_credentials(self) -> bool:
+        return bool(self.credentials or self.pass_through or self.rules.oidc)
 
 
 Lifespan = Callable[[], AbstractAsyncContextManager[None]]
@@ -41,7 +58,10 @@ Lifespan = Callable[[], AbstractAsyncContextManager[None]]
 class GatewayContext:
     options: GatewayOptions
     cluster: Cluster
+    """The gateway's own. Handlers use that of the caller (`identity/caller.py`)."""
     registry: Registry
+    """Without limits on subjects. Handlers use `caller_registry`."""
+    authentication: Authentication
     closing: ExitStack = field(default_factory=ExitStack)
     """`closing.callback(f)`: called in reverse order after the last request; then cluster and registry are closed."""
     lifespans: list[Lifespan] = field(default_factory=list)
@@ -51,6 +71,11 @@ class GatewayContext:
     mounts: dict[str, ASGIApp] = field(default_factory=dict)
     """Apps below a prefix such as "/console". They get requests and websockets unchanged except for `root_path`, after
     the access check."""
+
+
+def caller_registry(registry: Registry) -> Registry:
+    """The registry with the permissions of the caller of this request."""
+    return registry.limited_to(current_caller().subjects)
 
 
 RouteGroup = Callable[[GatewayContext], Sequence[BaseRoute]]

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import logging
 import signal
 import socket
 import threading
@@ -16,17 +17,25 @@ from millstream.gateway.http.configuration import (
     GatewayError,
     address_of,
     check_certificate,
+    check_client_ca,
     check_exposure,
+    check_mechanism,
+    exposure_warnings,
     is_loopback,
     listen,
 )
 from millstream.gateway.http.protocol import BoundedHttpProtocol
+from millstream.gateway.http.server_certificate import ServerCertificate
+from millstream.gateway.identity.authentication import Authentication
+from millstream.gateway.identity.caller import Connection
+from millstream.gateway.identity.pool import CallerPool
 from millstream.raw_client import Cluster
 from millstream.registry.log import SchemaLog
 from millstream.registry.registry import Registry
 
 __all__ = ["Gateway", "GatewayError", "GatewayOptions"]
 
+_log = logging.getLogger("millstream.gateway")
 CLIENT_ID = "millstream-gateway"
 _SHUTDOWN_TIMEOUT_S = 5
 _START_TIMEOUT_S = 10.0
@@ -94,32 +103,61 @@ class Gateway:
         """Prepares everything but serving. The listener is open: connections from now on are queued."""
         options = self._options
         check_certificate(options.certificate, options.key)
-        check_exposure(options.host, demands_credentials=bool(options.credentials), insecure=options.insecure)
+        check_mechanism(options.pass_through)
+        check_client_ca(options.client_ca, options.certificate)
+        check_exposure(options.host, demands_credentials=options.demands_credentials, insecure=options.insecure)
+        if options.pass_through and options.credentials:
+            raise GatewayError("--pass-through and --auth-file exclude each other: the cluster or the file decides")
+        if options.rules.certificates and not (options.pass_through and options.client_ca):
+            raise GatewayError("certificates in the access file need --pass-through, --tls-cert and --tls-client-ca")
+        _warn(options)
         listener = self._close.enter_context(options.listener or listen(options.host, options.port))
-        cluster = self._close.enter_context(
-            Cluster(options.bootstrap, options.settings, client_id=CLIENT_ID, timeout_s=options.timeout_s)
-        )
+        cluster = Cluster(options.bootstrap, options.settings, client_id=CLIENT_ID, timeout_s=options.timeout_s)
+        own = Connection(cluster)
+        self._close.callback(own.close)
         log = SchemaLog(cluster, options.schemas_topic)
         self._close.callback(log.close)
         log.start(_START_TIMEOUT_S)
         registry = Registry(log)
-        parts = GatewayContext(options, cluster, registry)
+        pool = CallerPool(
+            options.bootstrap, options.settings, options.limits, client_id=CLIENT_ID, timeout_s=options.timeout_s
+        )
+        authentication = Authentication(own, options.credentials, options.pass_through, options.rules, pool)
+        parts = GatewayContext(options, cluster, registry, authentication)
+        parts.lifespans.append(pool.lifespan)
+        certificate = None
+        if options.certificate is not None and options.key is not None:
+            certificate = ServerCertificate(options.certificate, options.key, options.client_ca)
+            parts.lifespans.append(certificate.lifespan)
         self._close.enter_context(parts.closing)
+        families = [family(parts) for family in ROUTE_GROUPS]
         app = make_app(
-            [family(parts) for family in ROUTE_GROUPS],
+            families,
             not_ready_reason=lambda: registry.not_ready_reason,
-            credentials=options.credentials,
+            authentication=authentication,
             loopback=is_loopback(options.host) and not options.insecure,
+            origins=options.origins,
+            strict_transport=options.certificate is not None and not is_loopback(options.host),
             mounts=parts.mounts,
             lifespans=parts.lifespans,
         )
-        self._server = _server(app, options, parts.on_stop)
+        self._server = _server(app, options, parts.on_stop, certificate)
         self.address = address_of(listener)
         return listener
 
     def _run(self, listener: socket.socket) -> None:
         assert self._server is not None
         self._server.run([listener])
+
+
+def _warn(options: GatewayOptions) -> None:
+    """Loud: these lines stand out in any log."""
+    warnings = exposure_warnings(
+        options.host, demands_credentials=options.demands_credentials, has_tls=options.certificate is not None
+    )
+    if warnings:
+        for line in ("*" * 80, *(f"WARNING: {text}" for text in warnings), "*" * 80):
+            _log.warning("%s", line)
 
 
 def _collect_rarely() -> None:
@@ -147,7 +185,12 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _server(app: ASGIApp, options: GatewayOptions, on_stop: Sequence[Callable[[], None]]) -> uvicorn.Server:
+def _server(
+    app: ASGIApp,
+    options: GatewayOptions,
+    on_stop: Sequence[Callable[[], None]],
+    certificate: "ServerCertificate | None",
+) -> uvicorn.Server:
     return _Server(
         uvicorn.Config(
             app,
@@ -159,8 +202,10 @@ def _server(app: ASGIApp, options: GatewayOptions, on_stop: Sequence[Callable[[]
             lifespan="on",
             ws="websockets-sansio",
             timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
-            ssl_certfile=options.certificate,
-            ssl_keyfile=options.key,
+            # Without a trusted proxy, X-Forwarded-For would let callers choose the address in the log of sign-ins.
+            proxy_headers=bool(options.trusted_proxies),
+            forwarded_allow_ips=list(options.trusted_proxies) or None,
+            ssl_context_factory=None if certificate is None else lambda config, default: certificate.context,
         ),
         on_stop,
     )

@@ -61,6 +61,16 @@ class Cluster:
     def __repr__(self) -> str:
         return f"<Cluster at {self.bootstrap}>"
 
+    @property
+    def given_settings(self) -> Mapping[str, str]:
+        """The settings as they were given, for another client to the same cluster. They may have secrets."""
+        return self._given[1]
+
+    @property
+    def user(self) -> str:
+        """The user of SASL; empty without SASL, and with a token."""
+        return "" if self.settings.sasl is None else self.settings.sasl.username
+
     def close(self) -> None:
         """Closes idle connections at once, and others when their request is done."""
         self._pool.close()

@@ -59,14 +59,14 @@ class Encoders:
         self._kept: OrderedDict[tuple[str, int], _Writer] = OrderedDict()
         self._lock = threading.Lock()
 
-    def by_id(self, schema_id: int, subject: Subject | None = None) -> SchemaEncoder:
-        """RegistryError if there is no such schema."""
-        registry = self._registry
+    def by_id(self, schema_id: int, subject: Subject | None = None, *, within: Registry | None = None) -> SchemaEncoder:
+        """RegistryError if there is no such schema. `within`: the registry as a caller may use it."""
+        registry = within or self._registry
         return self.of(registry.retry_if_missing(lambda: registry.by_id(schema_id, subject)))
 
-    def version(self, subject: Subject, version: int | None = None) -> SchemaEncoder:
+    def version(self, subject: Subject, version: int | None = None, *, within: Registry | None = None) -> SchemaEncoder:
         """None is the latest; RegistryError if there is none."""
-        registry = self._registry
+        registry = within or self._registry
         return self.of(registry.retry_if_missing(lambda: registry.version(subject, version)))
 
     def of(self, stored: StoredSchema) -> SchemaEncoder:

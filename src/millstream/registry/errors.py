@@ -149,3 +149,8 @@ def store_failed(reason: str) -> RegistryError:
 
 def store_timed_out(reason: str) -> RegistryError:
     return RegistryError(50002, f"The cluster did not respond in time; a retry is safe: {reason}")
+
+
+def denied(operation: str, subject: str | None) -> RegistryError:
+    where = "on this server" if subject is None else f"on Subject: {subject}"
+    return RegistryError(40301, f"User is denied operation {operation} {where}.")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from millstream.access.subjects import SubjectPermissions
 from millstream.common.close_match import did_you_mean
 from millstream.registry import errors
 from millstream.registry.errors import NotFoundError
@@ -244,6 +245,14 @@ class Registry:
         self.settings = Settings(log)
         self.deleter = Deleter(log)
         self._registrar = Registrar(log, self.parser)
+
+    def limited_to(self, permissions: SubjectPermissions) -> "Registry":
+        """The same registry with the permissions of one caller."""
+        if permissions.is_unlimited:
+            return self
+        from millstream.registry.limited import LimitedRegistry  # it derives from this class
+
+        return LimitedRegistry(self, permissions)
 
     @property
     def not_ready_reason(self) -> str | None:

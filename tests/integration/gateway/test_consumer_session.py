@@ -15,6 +15,7 @@ from millstream.gateway.consumers.fetches import FetchedPartition
 from millstream.gateway.consumers.member import GroupMember, Owner
 from millstream.gateway.consumers.session import Session, SessionResources
 from millstream.gateway.consumers.sessions import Sessions
+from millstream.gateway.identity.caller import Caller, Connection, set_caller
 from millstream.raw_client import Cluster, TopicPartition
 from tests.waiting import PATIENCE_S
 
@@ -41,7 +42,7 @@ def test_what_was_fetched_before_a_seek_is_void() -> None:
     async def poll() -> list[int]:
         limiter = CapacityLimiter(1)
         session = Session(
-            SessionResources(NO_CLUSTER, limiter, limiter, limiter, lambda: 1, WIDEST), "g", "i", "earliest", 60
+            SessionResources(limiter, limiter, limiter, lambda: 1, WIDEST), NO_CLUSTER, "", "g", "i", "earliest", 60
         )
         session._progress.begin(PLACE, 100, None)
         session._fetches = cast(Any, MadeUpFlights(session, sought=7))
@@ -104,7 +105,8 @@ def test_two_who_subscribe_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
             else:
                 asyncio.get_running_loop().call_soon(second_is_done.set)
 
-        sessions = Sessions(NO_CLUSTER, 10, WIDEST)
+        set_caller(Caller("", Connection(NO_CLUSTER)))
+        sessions = Sessions(10, WIDEST)
         monkeypatch.setattr(Session, "subscribe", subscribe)
         async with sessions.lifespan():
             found = await asyncio.gather(*(sessions.subscribe("g", "i", ["t"], None, 5.0) for _ in range(2)))

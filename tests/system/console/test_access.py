@@ -9,6 +9,9 @@ import pytest
 
 from millstream.gateway.http.access import Access
 from millstream.gateway.http.configuration import Credentials
+from millstream.gateway.identity.authentication import Authentication
+from millstream.gateway.identity.caller import Connection
+from millstream.raw_client import Cluster
 
 PEOPLE = Credentials((("ann", "secret"),), ("token-1",))
 BASIC = "Basic " + base64.b64encode(b"ann:secret").decode()
@@ -30,7 +33,8 @@ def opened(credentials: Credentials, *, loopback: bool = True, **headers: str) -
 
     raw = [(name.lower().encode(), value.encode()) for name, value in ({"Host": "localhost:8080"} | headers).items()]
     scope = {"type": "websocket", "path": "/console/_nicegui_ws/socket.io/", "headers": raw, "query_string": b""}
-    access = Access(behind, credentials, loopback=loopback)
+    with Cluster("127.0.0.1:1") as cluster:  # it connects at its first request, and gets none
+        access = Access(behind, Authentication(Connection(cluster), credentials), loopback=loopback)
     with ThreadPoolExecutor(1) as elsewhere:  # Playwright's event loop may run in this thread
         elsewhere.submit(lambda: asyncio.run(access(scope, receive, send))).result()
     assert bool(came) != bool(sent)

@@ -12,6 +12,7 @@ from millstream.console.frame import Frame, console_page, go
 from millstream.console.groups.offsets import ResetMode, parse_target
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.tables import Column, DataTable
+from millstream.console.visitor import Action
 from millstream.console.widgets import FieldErrors, FormValues, Points, Stat, TimeChart, card, grid, heading, send_form
 from millstream.raw_client import TopicPartition, WireError
 
@@ -84,7 +85,7 @@ class GroupHead:
             ]
             if await self._frame.confirm(f"Delete {noun} {group.name}?", names, action=f"Delete {noun}"):
                 check_not_active(group)
-                await self._frame.run(GroupAdmin(self._frame.console.cluster).delete, group.name)
+                await self._frame.act(Action.DELETE_GROUP, GroupAdmin(self._frame.console.cluster).delete, group.name)
                 self._frame.poll_now()
                 go(self._wording.page)
 
@@ -335,7 +336,7 @@ def open_reset_dialog(frame: Frame, group: Group) -> None:
             check_not_active(group)
             offsets = {move.partition: move.new for move in doing}
             groups = GroupAdmin(frame.console.cluster)
-            await frame.run(groups.set_offsets, group.name, offsets, share=group.type == SHARE)
+            await frame.act(Action.MOVE_OFFSETS, groups.set_offsets, group.name, offsets, share=group.type == SHARE)
         except (UserError, WireError) as error:
             errors.show(f"Offsets not moved: {error}")
             return

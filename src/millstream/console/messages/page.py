@@ -22,7 +22,7 @@ from millstream.console.messages.query import (
     next_page,
     tail,
 )
-from millstream.console.messages.reading import FoundRecord, Page, Range, RecordReader, RecordTail, Step
+from millstream.console.messages.reading import FoundRecord, Page, Range, RecordTail, Step
 from millstream.console.messages.views import MOST_ROWS, Line, RecordTable, lines_of, open_details
 from millstream.console.messages.writing import (
     FORMS,
@@ -34,6 +34,7 @@ from millstream.console.messages.writing import (
     parse_bytes,
     parse_headers,
 )
+from millstream.console.visitor import Action
 from millstream.console.widgets import (
     FieldErrors,
     FormValues,
@@ -61,7 +62,7 @@ def messages(frame: Frame) -> None:
 class _Messages:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self._reader = RecordReader(frame.console.cluster)
+        self._reader = frame.reader()
         self._decode = Decoder(frame.console.registry).decode
         self._zone: tzinfo = UTC
         self._query: Query | None = None
@@ -411,8 +412,10 @@ class _Writing:
             headers = parse_headers(typed.text(self._headers))
             self._button.props("loading")
             writer = RecordWriter(self._frame.console.cluster)
-            at = await self._frame.run(writer.write, self._topic, key, value, headers, self._partition.value)
-        except (InvalidInputError, WireError) as error:
+            at = await self._frame.act(
+                Action.PRODUCE, writer.write, self._topic, key, value, headers, self._partition.value
+            )
+        except (InvalidInputError, UserError, WireError) as error:
             self._errors.show(str(error))
             return
         finally:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from millstream.access.masking import Decode, Mask
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.aborted import AbortedTransactions
 from millstream.formats.records.batch import BatchHeader, has_valid_checksum, iterate_headers
@@ -88,8 +89,17 @@ class Page:
 class RecordReader:
     """Reads topics of a cluster. Blocking and thread-safe; not for the event loop."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        mask_of: Callable[[str], Mask | None] | None = None,
+        decode: Decode | None = None,
+    ) -> None:
+        """`mask_of` and `decode`: what is masked in a topic for the user. Everything that reads here gets the masked
+        record, so a filter cannot find what is masked."""
         self._cluster = cluster
+        self._mask_of = mask_of
+        self._decode = decode
 
     def ranges(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, Range]:
         """The readable range of each partition, of all or of those given."""
@@ -147,9 +157,14 @@ class RecordReader:
         limit: ReadLimit,
         direction: "type[_PartitionReader]",
     ) -> Page:
+        mask = None if self._mask_of is None else self._mask_of(topic)
+        view = None if mask is None or self._decode is None else _MaskedView(mask, self._decode)
+        if mask is not None and view is None:
+            raise AssertionError("a mask needs a decoder")
         chunk = max(4, min(64, 2 * count // max(1, len(ranges))))
         walks = [
-            direction(self._cluster, TopicPartition(topic, index), span, chunk, limit) for index, span in ranges.items()
+            direction(self._cluster, TopicPartition(topic, index), span, chunk, limit, view)
+            for index, span in ranges.items()
         ]
         _prime([walk for walk in walks if not walk.at_end])
         heap = [(direction.order(walk.next), walk) for walk in walks if walk.fill()]
@@ -178,13 +193,34 @@ class RecordReader:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _MaskedView:
+    mask: Mask
+    decode: Decode
+
+    def shown(self, record: FoundRecord) -> FoundRecord:
+        mask, decode = self.mask, self.decode
+        return record._replace(
+            key=mask.key(record.key, decode),
+            value=mask.value(record.value, decode),
+            headers=mask.headers(record.headers),
+        )
+
+
 class _PartitionReader(ABC):
     """Reads a range of one partition, in chunks."""
 
     def __init__(
-        self, cluster: Cluster, topic_partition: TopicPartition, span: Range, chunk: int, limit: ReadLimit
+        self,
+        cluster: Cluster,
+        topic_partition: TopicPartition,
+        span: Range,
+        chunk: int,
+        limit: ReadLimit,
+        view: "_MaskedView | None" = None,
     ) -> None:
         self._cluster = cluster
+        self._view = view
         self._topic_partition = topic_partition
         self._limit = limit
         self._chunk = chunk
@@ -298,10 +334,11 @@ class _PartitionReader(ABC):
         if not has_valid_checksum(data, at, header):
             raise _damaged(header.base_offset, "its checksum (CRC32C) is wrong")
         first, last = max(start, header.base_offset), min(end - 1, header.last_offset)
-        return [
+        found = [
             FoundRecord(self.partition, each.offset, each.timestamp, each.key, each.value, each.headers)
             for each in records_between(header, data[at : at + header.size], first, last, _OPENING)
         ]
+        return found if self._view is None else [self._view.shown(record) for record in found]
 
 
 class _Backwards(_PartitionReader):

@@ -2,6 +2,7 @@
 
 from nicegui import ui
 
+from millstream.access.masking import HIDDEN
 from millstream.admin.groups import SHARE, Group
 from millstream.console.console import href
 from millstream.console.formats import count, plural, short_count
@@ -11,6 +12,7 @@ from millstream.console.live.snapshot import Snapshot
 from millstream.console.queues.dead_letters import DeadLetters, pending_dead_letters, redrive, redrive_group
 from millstream.console.queues.delivery import DEAD_LETTER_TOPIC, Delivery, read_delivery, read_settings
 from millstream.console.tables import Column, DataTable
+from millstream.console.visitor import Action
 from millstream.console.widgets import Stat, TimeChart, card, grid, heading
 from millstream.raw_client import TopicPartition
 
@@ -242,16 +244,18 @@ def _letters_dialog(frame: Frame, group: str, letters: DeadLetters) -> None:
             page_size=25,
             test_id="letter-rows",
         )
+        mask_of = frame.visitor.mask_of  # a topic with masked fields shows none of them here
         table.update(
             [
                 {
                     "source": f"{letter.topic}-{letter.partition} @ {letter.offset}",
                     "reason": letter.reason,
                     "tries": letter.deliveries,
-                    "key": _shown(letter.record.key),
-                    "value": _shown(letter.record.value),
+                    "key": HIDDEN if hidden else _shown(letter.record.key),
+                    "value": HIDDEN if hidden else _shown(letter.record.value),
                 }
                 for letter in letters.letters
+                for hidden in (bool(mask_of(letter.topic) or mask_of(letters.topic)),)
             ]
         )
         targets = sorted({letter.topic for letter in letters.letters})
@@ -268,7 +272,7 @@ def _letters_dialog(frame: Frame, group: str, letters: DeadLetters) -> None:
     async def execute() -> None:
         send.disable()
         with frame.reporting("The dead letters were not sent back"):
-            number = await frame.run(redrive, frame.console.cluster, group, letters)
+            number = await frame.act(Action.REDRIVE, redrive, frame.console.cluster, group, letters)
             frame.notify(f"{plural(number, 'record')} sent back")
             frame.poll_now()
         dialog.close()

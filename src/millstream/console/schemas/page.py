@@ -25,6 +25,7 @@ from millstream.console.schemas.subjects import (
     subject_rows,
 )
 from millstream.console.tables import Column, DataTable
+from millstream.console.visitor import Action
 from millstream.console.widgets import (
     FormValues,
     LiveSelect,
@@ -105,7 +106,9 @@ class SchemaForm:
         self._ask()
         with self._frame.reporting("The schema cannot be registered"):
             try:
-                stored = await self._frame.run(register, registry, self._subject(typed), *self._typed(typed))
+                stored = await self._frame.act(
+                    Action.REGISTER_SCHEMA, register, registry, self._subject(typed), *self._typed(typed)
+                )
             except RegistryError as error:
                 self._say("bad", "The schema was not registered", [error.message])
                 return
@@ -250,9 +253,9 @@ class SubjectDetail:
         registry = self._frame.console.registry
         with self._frame.reporting("The compatibility level cannot be set"):
             if chosen == _OF_ALL:
-                await self._frame.run(forget_level, registry, self._name)
+                await self._frame.act(Action.SET_COMPATIBILITY, forget_level, registry, self._name)
             else:
-                await self._frame.run(set_level, registry, self._name, chosen)
+                await self._frame.act(Action.SET_COMPATIBILITY, set_level, registry, self._name, chosen)
             self._frame.notify(f"The compatibility level of {self._name} is {chosen}.")
         await self._load(show_last=False)
 
@@ -270,7 +273,9 @@ class SubjectDetail:
         )
         if agreed:
             with self._frame.reporting("The version cannot be deleted"):
-                await self._frame.run(delete_version, self._frame.console.registry, self._name, version.version)
+                await self._frame.act(
+                    Action.DELETE_SCHEMA, delete_version, self._frame.console.registry, self._name, version.version
+                )
                 self._frame.notify(f"Version {version.version} was deleted.")
             await self._load()
 
@@ -291,7 +296,9 @@ class SubjectDetail:
         if not agreed:
             return
         with self._frame.reporting("The subject cannot be deleted"):
-            await self._frame.run(delete_subject, self._frame.console.registry, self._name, permanent=permanent)
+            await self._frame.act(
+                Action.DELETE_SCHEMA, delete_subject, self._frame.console.registry, self._name, permanent=permanent
+            )
             self._frame.notify(f"{self._name} was deleted permanently." if permanent else f"{self._name} was deleted.")
             go("/schemas")
 
@@ -381,7 +388,7 @@ class _Subjects:
         if not chosen or chosen == self._shown_level:
             return
         with self._frame.reporting("The compatibility level cannot be set"):
-            await self._frame.run(set_level, self._frame.console.registry, None, chosen)
+            await self._frame.act(Action.SET_COMPATIBILITY, set_level, self._frame.console.registry, None, chosen)
             self._frame.notify(f"The default compatibility level is {chosen}.")
         await self._load()
 

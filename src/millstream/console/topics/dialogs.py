@@ -6,6 +6,7 @@ from typing import Any
 from nicegui import ui
 
 from millstream.admin.topics import TopicAdmin
+from millstream.console.console import UserError
 from millstream.console.formats import plural
 from millstream.console.frame import Frame
 from millstream.console.tables import Column, DataTable
@@ -19,6 +20,7 @@ from millstream.console.topics.settings import (
     read_settings,
     value_error,
 )
+from millstream.console.visitor import Action
 from millstream.console.widgets import (
     FieldErrors,
     FormValues,
@@ -135,14 +137,15 @@ class _Creation:
             return
         self._button.props("loading")
         try:
-            await self._frame.run(
+            await self._frame.act(
+                Action.CREATE_TOPIC,
                 TopicAdmin(self._frame.console.cluster).create,
                 name,
                 partitions,
                 replicas,
                 values,
             )
-        except WireError as error:
+        except (WireError, UserError) as error:
             self._errors.show(str(error))
             return
         finally:
@@ -265,8 +268,10 @@ class _Editing:
     async def _change(self, value: str | None) -> None:
         changes = {self._setting.name: value}
         try:
-            await self._frame.run(change_settings, self._frame.console.cluster, self._topic, changes)
-        except WireError as error:
+            await self._frame.act(
+                Action.CHANGE_SETTINGS, change_settings, self._frame.console.cluster, self._topic, changes
+            )
+        except (WireError, UserError) as error:
             self._errors.show(str(error))
             return
         self._dialog.close()

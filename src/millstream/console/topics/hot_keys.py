@@ -6,6 +6,7 @@ from typing import Any
 
 from nicegui import ui
 
+from millstream.access.masking import HIDDEN
 from millstream.console.formats import ago, count, rate, short_count, size
 from millstream.console.frame import Frame
 from millstream.console.messages.reading import Range, ReadLimit, RecordReader
@@ -96,10 +97,12 @@ class HotKeysView:
             f"Reported {reported}: {traffic}; {count(document['sampled_records'])} keys sampled. All records of a "
             "key are in one partition, so more partitions do not spread a hot key."
         )
+        mask = self._frame.visitor.mask_of(self._topic)
+        hides_keys = mask is not None and any(part == "key" for part, _ in mask.paths)
         self._keys.update(
             [
                 {
-                    "key": key_text(key)[:200],
+                    "key": HIDDEN if hides_keys else key_text(key)[:200],
                     "records": key["record_share"],
                     "least": key["record_share_at_least"],
                     "bytes": key["byte_share"],

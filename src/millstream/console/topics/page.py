@@ -5,7 +5,7 @@ from typing import Any
 from nicegui import ui
 
 from millstream.admin.topics import TopicAdmin
-from millstream.console.console import href
+from millstream.console.console import UserError, href
 from millstream.console.formats import count, rate, short_count, size
 from millstream.console.frame import Frame, console_page, go
 from millstream.console.live.snapshot import Snapshot
@@ -23,6 +23,7 @@ from millstream.console.topics.rows import (
     topic_rows,
 )
 from millstream.console.topics.settings import MOST_PARTITIONS
+from millstream.console.visitor import Action
 from millstream.console.widgets import (
     FieldErrors,
     FormValues,
@@ -223,8 +224,13 @@ class TopicDetail:
                     errors.show(f"enter a number from {there + 1} to {MOST_PARTITIONS}")
                     return
                 try:
-                    await self._frame.run(TopicAdmin(self._frame.console.cluster).add_partitions, self._topic, number)
-                except WireError as error:
+                    await self._frame.act(
+                        Action.ADD_PARTITIONS,
+                        TopicAdmin(self._frame.console.cluster).add_partitions,
+                        self._topic,
+                        number,
+                    )
+                except (WireError, UserError) as error:
                     errors.show(str(error))
                     return
                 box.close()
@@ -256,7 +262,7 @@ class TopicDetail:
         if not agreed:
             return
         with self._frame.reporting(f"{self._topic} cannot be deleted"):
-            await self._frame.run(TopicAdmin(cluster).delete, self._topic)
+            await self._frame.act(Action.DELETE_TOPIC, TopicAdmin(cluster).delete, self._topic)
             self._frame.poll_now()
             self._frame.notify(f"Topic {self._topic} was deleted.")
             go("/topics")

@@ -5,6 +5,7 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
+from millstream.access.roles import Role
 from millstream.admin.errors import NotFoundError
 from millstream.admin.groups import Group, GroupAdmin, GroupOffset
 from millstream.admin.offsets import ResetTarget, partitions_of
@@ -14,7 +15,9 @@ from millstream.gateway.context import GatewayContext
 from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
-from millstream.raw_client import Cluster, TopicPartition
+from millstream.gateway.identity.caller import caller_cluster
+from millstream.gateway.identity.missing_acl import Needs
+from millstream.raw_client import TopicPartition
 
 _MAX_OFFSET = 2**63 - 1
 _HINT = 'send {"topic": "orders", "to": "earliest"}, "latest", {"offset": 17} or {"time": 1700000000000}'
@@ -23,22 +26,27 @@ _HINT = 'send {"topic": "orders", "to": "earliest"}, "latest", {"offset": 17} or
 class GroupRoutes:
     """The routes for one kind of groups: consumer groups or share groups."""
 
-    def __init__(self, cluster: Cluster, *, share: bool) -> None:
-        self._cluster = cluster
-        self._admin = GroupAdmin(cluster)
+    def __init__(self, *, share: bool) -> None:
         self._share = share
+
+    @property
+    def _admin(self) -> GroupAdmin:
+        return GroupAdmin(caller_cluster())
 
     def routes(self) -> list[BaseRoute]:
         base = "/share-groups" if self._share else "/groups"
         docs = group_docs("share group" if self._share else "consumer group")
-        table: list[tuple[str, str, Any]] = [
-            ("GET", "", self.every),
-            ("GET", "/{group}", self.describe),
-            ("DELETE", "/{group}", self.delete),
-            ("GET", "/{group}/offsets", self.offsets),
-            ("POST", "/{group}/offsets", self.reset),
+        table: list[tuple[str, str, Any, Role, Needs]] = [
+            ("GET", "", self.every, Role.VIEWER, Needs()),
+            ("GET", "/{group}", self.describe, Role.VIEWER, Needs()),
+            ("DELETE", "/{group}", self.delete, Role.ADMIN, Needs(group="Delete")),
+            ("GET", "/{group}/offsets", self.offsets, Role.VIEWER, Needs()),
+            ("POST", "/{group}/offsets", self.reset, Role.OPERATOR, Needs(topic="Read", group="Read")),
         ]
-        return [endpoint(method, base + path, handler, doc=docs[method, path]) for method, path, handler in table]
+        return [
+            endpoint(method, base + path, handler, doc=docs[method, path], role=role, needs=needs)
+            for method, path, handler, role, needs in table
+        ]
 
     def every(self, asked: ApiRequest) -> Any:
         prefix = asked.text("prefix")
@@ -87,7 +95,7 @@ class GroupRoutes:
             if not is_list or not all(isinstance(each, int) and not isinstance(each, bool) for each in indexes):
                 raise ApiError(422, "'partitions' must be a list of numbers", "leave it out for all partitions")
         try:
-            return partitions_of(self._cluster, topic, indexes)
+            return partitions_of(caller_cluster(), topic, indexes)
         except NotFoundError as error:
             raise ApiError(422, str(error), "GET the topic lists its partitions") from error
 
@@ -132,4 +140,4 @@ def _shown(progress: dict[TopicPartition, GroupOffset]) -> list[dict[str, Any]]:
 
 
 def group_routes(context: GatewayContext) -> Sequence[BaseRoute]:
-    return [route for share in (False, True) for route in GroupRoutes(context.cluster, share=share).routes()]
+    return [route for share in (False, True) for route in GroupRoutes(share=share).routes()]

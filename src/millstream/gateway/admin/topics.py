@@ -21,6 +21,8 @@ from millstream.gateway.context import GatewayContext
 from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
+from millstream.gateway.identity.caller import caller_cluster
+from millstream.gateway.identity.missing_acl import Needs
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicInfo, TopicPartition
 
 _MAX_INT32 = 2**31 - 1
@@ -28,20 +30,38 @@ _MAX_INT16 = 2**15 - 1
 
 
 class TopicRoutes:
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._admin = TopicAdmin(cluster)
+    @property
+    def _cluster(self) -> Cluster:
+        return caller_cluster()
+
+    @property
+    def _admin(self) -> TopicAdmin:
+        return TopicAdmin(caller_cluster())
 
     def routes(self) -> list[BaseRoute]:
         return [
             endpoint("GET", "/cluster", self.cluster, doc=CLUSTER),
             endpoint("GET", "/topics", self.every, doc=LIST_TOPICS),
-            endpoint("POST", "/topics", self.create, doc=CREATE_TOPIC),
+            endpoint("POST", "/topics", self.create, doc=CREATE_TOPIC, needs=Needs(topic="Create", cluster="Create")),
             endpoint("GET", "/topics/{topic}", self.describe, doc=DESCRIBE_TOPIC),
-            endpoint("DELETE", "/topics/{topic}", self.delete, doc=DELETE_TOPIC),
-            endpoint("POST", "/topics/{topic}/partitions", self.add_partitions, doc=ADD_PARTITIONS),
-            endpoint("GET", "/topics/{topic}/configs", self.configs, doc=TOPIC_CONFIGS),
-            endpoint("PATCH", "/topics/{topic}/configs", self.set_configs, doc=SET_TOPIC_CONFIGS),
+            endpoint("DELETE", "/topics/{topic}", self.delete, doc=DELETE_TOPIC, needs=Needs(topic="Delete")),
+            endpoint(
+                "POST",
+                "/topics/{topic}/partitions",
+                self.add_partitions,
+                doc=ADD_PARTITIONS,
+                needs=Needs(topic="Alter"),
+            ),
+            endpoint(
+                "GET", "/topics/{topic}/configs", self.configs, doc=TOPIC_CONFIGS, needs=Needs(topic="DescribeConfigs")
+            ),
+            endpoint(
+                "PATCH",
+                "/topics/{topic}/configs",
+                self.set_configs,
+                doc=SET_TOPIC_CONFIGS,
+                needs=Needs(topic="AlterConfigs"),
+            ),
         ]
 
     def cluster(self, asked: ApiRequest) -> Any:
@@ -175,4 +195,4 @@ def _texts(value: Any, name: str) -> dict[str, str | None]:
 
 
 def topic_routes(context: GatewayContext) -> Sequence[BaseRoute]:
-    return TopicRoutes(context.cluster).routes()
+    return TopicRoutes().routes()

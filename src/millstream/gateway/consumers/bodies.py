@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from millstream.access.masking import Mask
 from millstream.formats.records.record import Header, Record
 from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.routes import INT32, TEXT, Doc, Int32, Int64, Parameter, text, whole
@@ -81,6 +82,9 @@ class ConsumedRecord(Struct, kw_only=True):
     key: Annotated[Any, Meta(description="Text if possible; otherwise see key_format.")]
     value: Annotated[Any, Meta(description="In the selected format; see value_format.")]
     timestamp: Annotated[int, Meta(description="Milliseconds since 1970.")]
+    masked: Annotated[bool | UnsetType, Meta(description="True if fields of this topic are masked for the caller.")] = (
+        UNSET
+    )
     headers: Annotated[
         dict[str, Any] | UnsetType,
         Meta(description='By name. A name that occurs several times has a list; bytes are {"base64": …}.'),
@@ -244,7 +248,10 @@ Show = Callable[[bytes | None], Decoded]
 class RecordView:
     """Shows records in one format. With `registry` it may send requests to the cluster, so it is used in threads."""
 
-    def __init__(self, format_: str, decoder: Decoder) -> None:
+    def __init__(self, format_: str, decoder: Decoder, mask_of: Callable[[str], Mask | None] | None = None) -> None:
+        """`mask_of`: what is masked in a topic for the caller."""
+        self._mask_of = mask_of
+        self._decode = decoder.decode
         self._plain = format_ == BASE64
         self._key: Show = decoder.decode if format_ == REGISTRY else _as_text
         self._value: Show = {
@@ -255,6 +262,9 @@ class RecordView:
         }[format_]
 
     def shown(self, partition: TopicPartition, record: Record) -> ConsumedRecord:
+        mask = None if self._mask_of is None else self._mask_of(partition.topic)
+        if mask is not None:
+            record = masked(record, mask, self._decode)
         key, value = self._key(record.key), self._value(record.value)
         found = ConsumedRecord(
             topic=partition.topic,
@@ -264,6 +274,8 @@ class RecordView:
             value=value.value,
             timestamp=record.timestamp,
         )
+        if mask is not None:
+            found.masked = True
         if record.headers:
             found.headers = shown_headers(record.headers)
         if key.kind not in ("text", "null"):
@@ -279,6 +291,13 @@ class RecordView:
         if value.problem is not None:
             found.value_problem = value.problem
         return found
+
+
+def masked(record: Record, mask: Mask, decode: Show) -> Record:
+    """The record as a caller without the right sees it."""
+    return record._replace(
+        key=mask.key(record.key, decode), value=mask.value(record.value, decode), headers=mask.headers(record.headers)
+    )
 
 
 def read_format(text: str) -> str:

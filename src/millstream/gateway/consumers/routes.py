@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from millstream.access.roles import Role
 from millstream.formats.records.opening import OpeningLimits
 from millstream.gateway.consumers import bodies
 from millstream.gateway.consumers.bodies import (
@@ -36,6 +37,8 @@ from millstream.gateway.context import GatewayContext
 from millstream.gateway.http.errors import JSON, ApiError, json_bytes
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
+from millstream.gateway.identity.caller import current_caller
+from millstream.gateway.identity.missing_acl import Needs
 from millstream.raw_client import TopicPartition
 from millstream.registry.decoding import Decoder
 
@@ -44,10 +47,19 @@ _EXPIRES_HEADER = "Consumer-Expires-In-Ms"
 _DEFAULT_RECORDS, _DEFAULT_MS, _DEFAULT_BYTES = 500, 1_000, 1 << 20
 
 
+class _Consuming(TypedDict):
+    role: Role
+    needs: Needs
+
+
+_CONSUMING: _Consuming = {"role": Role.OPERATOR, "needs": Needs(topic="Read", group="Read")}
+"""A consumer moves the offsets of its group, so viewers have none."""
+
+
 def consumer_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     limits = parts.options.limits
     opening = OpeningLimits(limits.max_batch_bytes, limits.max_batch_records)
-    sessions = Sessions(parts.cluster, limits.max_consumers, opening)
+    sessions = Sessions(limits.max_consumers, opening)
     parts.lifespans.append(sessions.lifespan)
     parts.on_stop.append(sessions.stop_polls)
     return ConsumerRoutes(sessions, Decoder(parts.registry)).routes()
@@ -60,13 +72,13 @@ class ConsumerRoutes:
 
     def routes(self) -> list[BaseRoute]:
         return [
-            endpoint("POST", f"{_GROUP}/subscribe", self.subscribe, doc=bodies.SUBSCRIBE),
-            endpoint("GET", f"{_GROUP}/poll", self.poll, doc=bodies.POLL),
-            endpoint("POST", f"{_GROUP}/offsets", self.commit, doc=bodies.COMMIT),
-            endpoint("POST", f"{_GROUP}/seek", self.seek, doc=bodies.SEEK),
+            endpoint("POST", f"{_GROUP}/subscribe", self.subscribe, doc=bodies.SUBSCRIBE, **_CONSUMING),
+            endpoint("GET", f"{_GROUP}/poll", self.poll, doc=bodies.POLL, **_CONSUMING),
+            endpoint("POST", f"{_GROUP}/offsets", self.commit, doc=bodies.COMMIT, **_CONSUMING),
+            endpoint("POST", f"{_GROUP}/seek", self.seek, doc=bodies.SEEK, **_CONSUMING),
             endpoint("GET", "/consumers", self.show_all, doc=bodies.SHOW_ALL),
             endpoint("GET", _GROUP, self.show, doc=bodies.SHOW),
-            endpoint("DELETE", _GROUP, self.leave, doc=bodies.LEAVE),
+            endpoint("DELETE", _GROUP, self.leave, doc=bodies.LEAVE, **_CONSUMING),
         ]
 
     async def subscribe(self, req: ApiRequest) -> Any:
@@ -85,7 +97,7 @@ class ConsumerRoutes:
         max_records = req.number_within("max_records", _DEFAULT_RECORDS, 1, MAX_POLL_RECORDS)
         timeout_ms = req.number_within("timeout_ms", _DEFAULT_MS, 0, MAX_POLL_MS)
         max_bytes = req.number_within("max_bytes", _DEFAULT_BYTES, 1, MAX_POLL_BYTES)
-        view = RecordView(read_format(req.text("format")), self._decoder)
+        view = RecordView(read_format(req.text("format")), self._decoder, current_caller().mask_of)
         session = self._find(req)
         if session.polling:
             raise ApiError(

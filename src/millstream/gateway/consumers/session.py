@@ -32,7 +32,6 @@ Result = TypeVar("Result")
 class SessionResources:
     """Shared by all consumers of a gateway."""
 
-    cluster: Cluster
     calls: CapacityLimiter
     """Threads for requests that callers wait for."""
     heartbeats: CapacityLimiter
@@ -59,16 +58,30 @@ class Holding(NamedTuple):
 class Session:
     """Runs in the event loop. Errors for callers are ApiError and WireError."""
 
-    def __init__(self, tools: SessionResources, group: str, instance: str, reset: str, idle_s: float) -> None:
+    def __init__(
+        self,
+        tools: SessionResources,
+        cluster: Cluster,
+        owner: str,
+        group: str,
+        instance: str,
+        reset: str,
+        idle_s: float,
+    ) -> None:
+        """`cluster`: the connection of the caller that opened it. `owner`: the only caller that may use it."""
+        self.owner = owner
         self.group = group
         self.instance = instance
         self.reset = reset
         self.idle_s = idle_s
         self.polling = False
         self.used_at = time.monotonic()
+        self.on_end: Callable[[], None] | None = None
+        """Called once, when it is closed."""
         self._tools = tools
-        self._member = GroupMember(tools.cluster, tools.heartbeats, group, self)
-        self._fetches = PendingFetches(tools.cluster, tools.reads, tools.fetch_bytes, tools.opening)
+        self._cluster = cluster
+        self._member = GroupMember(cluster, tools.heartbeats, group, self)
+        self._fetches = PendingFetches(cluster, tools.reads, tools.fetch_bytes, tools.opening)
         self._progress = Progress()
         self._rounds: dict[TopicPartition, int] = {}
         """The number of the assignment that brought each partition. Lookups for an earlier one are ignored."""
@@ -82,7 +95,7 @@ class Session:
 
     async def subscribe(self, topics: Collection[str]) -> None:
         self._check_open()
-        known = await self._call(lambda: self._tools.cluster.topics(topics))
+        known = await self._call(lambda: self._cluster.topics(topics))
         missing = sorted(set(topics) - set(known))
         if missing:
             raise ApiError(
@@ -97,7 +110,12 @@ class Session:
         self._changed.set()
         self._placing.cancel()
         self._fetches.close()
-        await self._member.leave()
+        try:
+            await self._member.leave()
+        finally:
+            ended, self.on_end = self.on_end, None
+            if ended is not None:
+                ended()
 
     def stop(self) -> None:
         """Ends a waiting poll with the records there are."""
@@ -167,7 +185,7 @@ class Session:
         self._changed.set()
 
     def _beginnings(self, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int | None]]:
-        cluster = self._tools.cluster
+        cluster = self._cluster
         committed = cluster.committed_offsets(self.group, partitions)
         new = {partition: RESETS[self.reset] for partition in partitions if partition not in committed}
         ends = cluster.offsets(new) if new else {}
@@ -241,7 +259,7 @@ class Session:
     async def _reset(self, partition: TopicPartition, progress: PartitionProgress) -> None:
         """The records at the position were deleted: moves to the position of `reset`."""
         position = progress.position
-        ends = await self._call(lambda: self._tools.cluster.offsets({partition: RESETS[self.reset]}))
+        ends = await self._call(lambda: self._cluster.offsets({partition: RESETS[self.reset]}))
         if self._progress.get(partition) is progress and progress.position == position:
             _log.warning("consumer_reset group=%s partition=%s to=%d", self.group, partition, ends[partition].offset)
             progress.begin_at(ends[partition].offset)
@@ -295,8 +313,8 @@ class Session:
             except TimeoutError:
                 break
         self._own(partition)
-        first = (await self._call(lambda: self._tools.cluster.offsets({partition: EARLIEST})))[partition].offset
-        end = (await self._call(lambda: self._tools.cluster.offsets({partition: LATEST})))[partition].offset
+        first = (await self._call(lambda: self._cluster.offsets({partition: EARLIEST})))[partition].offset
+        end = (await self._call(lambda: self._cluster.offsets({partition: LATEST})))[partition].offset
         offset = {"earliest": first, "latest": end}[target] if isinstance(target, str) else target
         if not first <= offset <= end:
             raise ApiError(

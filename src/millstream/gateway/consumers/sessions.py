@@ -16,7 +16,7 @@ from millstream.formats.records.opening import OpeningLimits
 from millstream.gateway.consumers.fetches import fair_share
 from millstream.gateway.consumers.session import Session, SessionResources
 from millstream.gateway.http.errors import ApiError
-from millstream.raw_client import Cluster
+from millstream.gateway.identity.caller import current_caller
 
 DEFAULT_RESET = "earliest"
 DEFAULT_IDLE_S = 300.0
@@ -25,19 +25,19 @@ _LEAVE_TIMEOUT_S = 5.0
 _CALLS, _HEARTBEATS, _READS = 16, 32, 8
 
 _log = logging.getLogger(__name__)
-Name = tuple[str, str]
+Name = tuple[str, str, str]
+"""Owner, group, instance. The owner is the caller that acts as itself; callers of other modes share their consumers."""
 
 
 class Sessions:
     """Used in the event loop of the gateway, within `lifespan`."""
 
-    def __init__(self, cluster: Cluster, max_open: int, opening: OpeningLimits) -> None:
-        self._cluster = cluster
+    def __init__(self, max_open: int, opening: OpeningLimits) -> None:
         self._opening = opening
         self._max_open = max_open
         self._tools: SessionResources | None = None
         self._open: dict[Name, Session] = {}
-        self._by_group: dict[str, dict[str, Session]] = {}
+        self._by_group: dict[tuple[str, str], dict[str, Session]] = {}
         self._expired: OrderedDict[Name, None] = OrderedDict()
         self._timers: dict[Name, asyncio.TimerHandle] = {}
         self._closing = BackgroundTasks()
@@ -45,7 +45,6 @@ class Sessions:
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         self._tools = SessionResources(
-            self._cluster,
             CapacityLimiter(_CALLS),
             CapacityLimiter(_HEARTBEATS),
             CapacityLimiter(_READS),
@@ -76,15 +75,17 @@ class Sessions:
         return len(self._open)
 
     def all(self) -> list[Session]:
-        return [self._open[name] for name in sorted(self._open)]
+        """Those of the caller."""
+        owner = _owner()
+        return [self._open[name] for name in sorted(self._open) if name[0] == owner]
 
     def of_group(self, group: str) -> list[Session]:
-        found = self._by_group.get(group, {})
+        found = self._by_group.get((_owner(), group), {})
         return [found[instance] for instance in sorted(found)]
 
     def find(self, group: str, instance: str) -> Session:
         """The consumer with this instance id, or the only one of the group if none is given."""
-        inside = self._by_group.get(group, {})
+        inside = self._by_group.get((_owner(), group), {})
         if instance in inside:
             return inside[instance]
         if not instance and len(inside) == 1:
@@ -97,11 +98,13 @@ class Sessions:
                 f"select one with ?instance_id=…: {', '.join(sorted(inside)[:5])}",
                 code=40906,
             )
-        expired = [name for name in reversed(self._expired) if name[0] == group and instance in ("", name[1])]
+        expired = [
+            name for name in reversed(self._expired) if name[:2] == (_owner(), group) and instance in ("", name[2])
+        ]
         if expired:
             raise ApiError(
                 410,
-                f"consumer {expired[0][1]!r} of group {group!r} has expired, because it had no requests",
+                f"consumer {expired[0][2]!r} of group {group!r} has expired, because it had no requests",
                 f"{again}; uncommitted records are delivered again",
                 code=41001,
             )
@@ -112,7 +115,7 @@ class Sessions:
         self, group: str, instance: str, topics: Collection[str], reset: str | None, idle_s: float | None
     ) -> tuple[Session, bool]:
         """Opens a consumer, or changes the topics of an open one. Also returns whether it is new."""
-        inside = self._by_group.get(group, {})
+        inside = self._by_group.get((_owner(), group), {})
         if instance in inside or (not instance and inside):
             session = self.find(group, instance)
             if reset not in (None, session.reset):
@@ -125,7 +128,7 @@ class Sessions:
             await session.subscribe(topics)
             if idle_s is not None:
                 session.idle_s = idle_s
-                timer = self._timers.pop((session.group, session.instance), None)
+                timer = self._timers.pop(_name(session), None)
                 if timer is not None:  # there is none while it is being opened
                     timer.cancel()
             self.used(session)
@@ -144,9 +147,14 @@ class Sessions:
                 headers={"Retry-After": "10"},
             )
         assert self._tools is not None, "no requests are served outside of the lifespan"
-        session = Session(self._tools, group, instance, reset or DEFAULT_RESET, idle_s or DEFAULT_IDLE_S)
-        name = (group, instance)
-        self._open[name] = self._by_group.setdefault(group, {})[instance] = session
+        connection, owner = current_caller().connection, _owner()
+        session = Session(
+            self._tools, connection.cluster, owner, group, instance, reset or DEFAULT_RESET, idle_s or DEFAULT_IDLE_S
+        )
+        connection.hold()
+        session.on_end = connection.release
+        name = _name(session)
+        self._open[name] = self._by_group.setdefault((owner, group), {})[instance] = session
         self._expired.pop(name, None)
         try:
             await session.subscribe(topics)
@@ -160,7 +168,7 @@ class Sessions:
     def used(self, session: Session) -> None:
         """Restarts the idle time."""
         session.touch()
-        name = (session.group, session.instance)
+        name = _name(session)
         if name in self._open and name not in self._timers:
             self._watch(session)
 
@@ -171,17 +179,17 @@ class Sessions:
     def _watch(self, session: Session) -> None:
         """One timer per consumer, which checks at the end of the idle time: requests in between cost nothing."""
         loop = asyncio.get_running_loop()
-        name = (session.group, session.instance)
+        name = _name(session)
         self._timers[name] = loop.call_later(session.expires_in_s + 0.01, self._look, session)
 
     def _look(self, session: Session) -> None:
-        name = (session.group, session.instance)
+        name = _name(session)
         if self._open.get(name) is not session:
             return
         if session.expires_in_s > 0:
             self._watch(session)
             return
-        _log.info("consumer_expired group=%s instance=%s", *name)
+        _log.info("consumer_expired group=%s instance=%s", *name[1:])
         self._forget(session)
         self._expired[name] = None
         while len(self._expired) > _REMEMBERED:
@@ -189,17 +197,26 @@ class Sessions:
         self._close_soon(session)
 
     def _forget(self, session: Session) -> None:
-        name = (session.group, session.instance)
+        name = _name(session)
         if self._open.get(name) is not session:
             return
         del self._open[name]
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
-        inside = self._by_group[session.group]
+        inside = self._by_group[session.owner, session.group]
         del inside[session.instance]
         if not inside:
-            del self._by_group[session.group]
+            del self._by_group[session.owner, session.group]
 
     def _close_soon(self, session: Session) -> None:
         self._closing.start(session.close())
+
+
+def _owner() -> str:
+    caller = current_caller()
+    return caller.name if caller.acts_as_itself else ""
+
+
+def _name(session: Session) -> Name:
+    return (session.owner, session.group, session.instance)

@@ -7,17 +7,23 @@ are checked in the same way at their handshake.
 `/livez`: the process responds. `/readyz`: it is up to date with the cluster.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.routing import BaseRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millstream.gateway.http.configuration import Credentials, is_loopback
-from millstream.gateway.http.errors import ApiError, error_response
+from millstream.access.roles import Role
+from millstream.gateway.http.configuration import is_loopback
+from millstream.gateway.http.errors import ApiError, error_for_wire_error, error_response
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import Doc, endpoint, record, text
+from millstream.gateway.identity.authentication import Authentication, UnauthenticatedError, is_console
+from millstream.gateway.identity.caller import CALLER, Caller, set_caller
+from millstream.gateway.identity.sign_in import is_sign_in, sign_in_redirect
+from millstream.raw_client import WireError
 
 OPEN_PATHS = frozenset({"/livez", "/readyz"})
 """Served without credentials: probes have none, and the response says only yes or no."""
@@ -42,43 +48,115 @@ def health_routes(not_ready_reason: Callable[[], str | None]) -> list[BaseRoute]
 
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_SAY_NO = "an administrator gives roles in the access file of the gateway"
 
 
 class Access:
-    def __init__(self, app: ASGIApp, credentials: Credentials, *, loopback: bool) -> None:
+    """In front of everything: finds the caller, or responds itself."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        authentication: Authentication,
+        *,
+        loopback: bool,
+        origins: Sequence[str] = (),
+        strict_transport: bool = False,
+    ) -> None:
+        """`origins`: those of a proxy in front, whose pages are ours. `strict_transport`: tells browsers to use HTTPS
+        only (HSTS)."""
         self._app = app
-        self._credentials = credentials
+        self._authentication = authentication
         self._loopback = loopback
+        self._origins = frozenset(origins)
+        self._hosts = frozenset(_host_of(origin) for origin in origins)
+        self._strict_transport = strict_transport
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._app
-        if scope["type"] in ("http", "websocket"):
-            refusal = self._refusal(scope)
-            if refusal is not None:
-                app = refusal if scope["type"] == "http" else _closed
-        await app(scope, receive, send)
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        if self._strict_transport:
+            send = _with_strict_transport(send)
+        refusal = self._refusal(scope)
+        if refusal is None and not self._is_open(scope["path"]):
+            try:
+                caller = await self._authentication.caller(scope)
+            except UnauthenticatedError:
+                refusal = self._unauthenticated(scope)
+            except ApiError as error:
+                refusal = _response(scope, error)
+            except WireError as error:
+                refusal = _response(scope, error_for_wire_error(error))
+            else:
+                refusal = _without_role(scope, caller)
+                if refusal is None:
+                    await self._serve(caller, scope, receive, send)
+                    return
+        if refusal is None:
+            await self._app(scope, receive, send)
+        else:
+            await (refusal if scope["type"] == "http" else _closed)(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> ASGIApp | None:
+    async def _serve(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+        set_caller(caller)
+        scope[CALLER] = caller
+        caller.connection.hold()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            caller.connection.release()
+
+    def _is_open(self, path: str) -> bool:
+        return path in OPEN_PATHS or (self._authentication.has_sign_in and is_sign_in(path))
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Of requests for another host, and of requests by pages of other sites."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if self._loopback and not is_loopback(_hostname(f"//{host}")):
-            hint = "use localhost, or start the gateway with --http HOST:PORT"
+        if self._loopback and not is_loopback(_hostname(f"//{host}")) and host.lower() not in self._hosts:
+            hint = "use localhost, or start the gateway with --http HOST:PORT, or --allowed-origin behind a proxy"
             return error_response(scope["path"], 421, 421, f"the Host header {host!r} does not match this server", hint)
         origin = headers.get("origin")
         changes = scope.get("method") not in _READING  # a websocket has no method
-        if origin is not None and changes and _host_of(origin) != host:
-            hint = "use the pages of this gateway, or a program that is not a browser"
+        if origin is not None and changes and _host_of(origin) != host and origin.lower() not in self._origins:
+            hint = "use the pages of this gateway, or a program that is not a browser; see --allowed-origin for a proxy"
             return error_response(scope["path"], 403, 403, f"requests from pages of {origin} are refused", hint)
         if _is_cross_site(headers):
             hint = "use the pages of this gateway, or a program that is not a browser"
             return error_response(scope["path"], 403, 403, "requests from pages of other sites are refused", hint)
-        if not self._credentials or scope["path"] in OPEN_PATHS:
-            return None
-        if self._credentials.admit(headers.get("authorization", "")):
-            return None
-        challenge = {"WWW-Authenticate": 'Basic realm="millstream"'}
+        return None
+
+    def _unauthenticated(self, scope: Scope) -> Response:
+        authentication = self._authentication
+        if authentication.has_sign_in and is_console(scope["path"]):
+            page = sign_in_redirect(scope)
+            if page is not None:
+                return page
+        challenge = {"WWW-Authenticate": authentication.challenges}
         hint = "send basic or bearer authentication"
+        if not (authentication.credentials or authentication.passes_through):
+            hint = "this gateway has a sign-in for the console only; programs need --auth-file or --pass-through"
         return error_response(scope["path"], 401, 40101, "the credentials are missing or wrong", hint, challenge)
+
+
+def _without_role(scope: Scope, caller: Caller) -> Response | None:
+    if caller.role > Role.NONE:
+        return None
+    return error_response(scope["path"], 403, 40302, f"{caller.name or 'anonymous'} has no role here", _SAY_NO)
+
+
+def _response(scope: Scope, error: ApiError) -> Response:
+    return error_response(scope["path"], error.status, error.code, error.message, error.hint, error.headers)
+
+
+def _with_strict_transport(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message)["Strict-Transport-Security"] = "max-age=31536000"
+        await send(message)
+
+    return sending
 
 
 def _is_cross_site(headers: Headers) -> bool:

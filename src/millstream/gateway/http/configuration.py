@@ -15,10 +15,13 @@ import base64
 import binascii
 import hmac
 import ipaddress
+import os
 import socket
+import stat
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
+from urllib.parse import urlsplit
 
 _BACKLOG = 256
 
@@ -51,9 +54,65 @@ def check_exposure(host: str, *, demands_credentials: bool, insecure: bool) -> N
     """GatewayError if other machines could connect without credentials, and --insecure is not given."""
     if not is_loopback(host) and not demands_credentials and not insecure:
         raise GatewayError(
-            f"{host} can be reached from other machines: give credentials with --auth-file FILE, "
-            "or --insecure to admit every caller"
+            f"{host} can be reached from other machines: give credentials with --auth-file FILE, let the cluster "
+            "decide with --pass-through MECHANISM, or give --insecure to admit every caller"
         )
+
+
+def exposure_warnings(host: str, *, demands_credentials: bool, has_tls: bool) -> list[str]:
+    """What is dangerous about an address that other machines can reach."""
+    if is_loopback(host):
+        return []
+    if not demands_credentials:
+        return [
+            f"--insecure: everybody who reaches {host} can read, write and delete everything that the gateway can",
+            "give --auth-file FILE or --pass-through MECHANISM, and remove --insecure",
+        ]
+    if not has_tls:
+        return [
+            f"no TLS: names, passwords and records to and from {host} can be read on the network",
+            "give --tls-cert and --tls-key, unless a proxy on this machine adds TLS",
+        ]
+    return []
+
+
+def read_secret_file(path: str, option: str) -> str:
+    """The text of a file with secrets. GatewayError if other users of this machine can read it."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if stat.S_ISREG(mode) and mode & stat.S_IROTH:
+                raise GatewayError(
+                    f"{option} {path}: every user of this machine can read it (mode {mode & 0o777:o}): chmod 600 {path}"
+                )
+            return file.read()
+    except OSError as error:
+        raise GatewayError(f"{option} {path}: {error.strerror}: give a file that this user can read") from error
+    except UnicodeDecodeError:
+        raise GatewayError(f"{option} {path}: it is not UTF-8 text") from None
+
+
+PASS_THROUGH = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+def check_mechanism(mechanism: str | None) -> None:
+    if mechanism is not None and mechanism not in PASS_THROUGH:
+        raise GatewayError(f"--pass-through {mechanism}: give {', '.join(PASS_THROUGH)}")
+
+
+def parse_origin(text: str) -> str:
+    """An origin of a browser: scheme and host, with a port unless it is the default one."""
+    try:
+        parts = urlsplit(text)
+        valid = (
+            parts.scheme in ("http", "https") and parts.hostname and not (parts.path or parts.query or parts.fragment)
+        )
+        valid = valid and parts.username is None and (parts.port is None or parts.port > 0)
+    except ValueError:
+        valid = False
+    if not valid:
+        raise GatewayError(f"--allowed-origin {text}: write scheme and host, such as https://console.example.com")
+    return text.lower()
 
 
 def check_certificate(certificate: str | None, key: str | None) -> None:
@@ -77,6 +136,20 @@ def check_certificate(certificate: str | None, key: str | None) -> None:
             f"--tls-cert {certificate} and --tls-key {key} cannot be used together ({reason}): "
             "give a certificate chain and its own private key, both in PEM format and without a password"
         ) from error
+
+
+def check_client_ca(client_ca: str | None, certificate: str | None) -> None:
+    if client_ca is None:
+        return
+    if certificate is None:
+        raise GatewayError("--tls-client-ca needs --tls-cert and --tls-key")
+    import ssl
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(client_ca)
+    except (OSError, ssl.SSLError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise GatewayError(f"--tls-client-ca {client_ca}: {reason}: give a file with CA certificates, PEM") from error
 
 
 def _no_password() -> str:
@@ -115,29 +188,51 @@ class CredentialsError(ValueError):
 class Credentials:
     """Names with passwords, and tokens. Empty: every caller is admitted."""
 
-    passwords: tuple[tuple[str, str], ...] = ()
-    tokens: tuple[str, ...] = ()
+    passwords: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    tokens: tuple[str, ...] = field(default=(), repr=False)
 
     def __bool__(self) -> bool:
         return bool(self.passwords or self.tokens)
 
     def admit(self, authorization: str) -> bool:
         """Whether the value of an `Authorization` header is valid, in constant time."""
+        return self.name_of(authorization) is not None
+
+    def name_of(self, authorization: str) -> str | None:
+        """The name of the caller, in constant time; `TOKEN_NAME` for a token. None: the header is not valid."""
         scheme, _, rest = authorization.partition(" ")
         given = rest.strip().encode("latin-1", "replace")  # the bytes that were sent
         if scheme.lower() == "bearer":
-            return _any_equal(given, [token.encode() for token in self.tokens])
+            return TOKEN_NAME if _equal_to(given, [token.encode() for token in self.tokens]) else None
         if scheme.lower() == "basic":
             try:
                 pair = base64.b64decode(given, validate=True)
             except binascii.Error:
-                return False
-            return _any_equal(pair, [f"{name}:{password}".encode() for name, password in self.passwords])
-        return False
+                return None
+            equal = _equal_to(pair, [f"{name}:{password}".encode() for name, password in self.passwords])
+            return self.passwords[equal[0]][0] if equal else None
+        return None
+
+    @staticmethod
+    def claimed_name(authorization: str) -> str:
+        """The name in a header that is not valid, for the log; empty if there is none."""
+        scheme, _, rest = authorization.partition(" ")
+        if scheme.lower() != "basic":
+            return ""
+        try:
+            name, colon, _ = base64.b64decode(rest.strip().encode("latin-1", "replace"), validate=True).partition(b":")
+        except binascii.Error:
+            return ""
+        return name.decode("utf-8", "replace") if colon else ""
 
 
-def _any_equal(given: bytes, known: Sequence[bytes]) -> bool:
-    return sum(hmac.compare_digest(given, one) for one in known) > 0
+TOKEN_NAME = "token"
+"""The name of callers with a token of the credentials file."""
+
+
+def _equal_to(given: bytes, known: Sequence[bytes]) -> list[int]:
+    """The positions of equal texts. Compares with all of them, so that the time tells nothing."""
+    return [index for index, equal in enumerate([hmac.compare_digest(given, one) for one in known]) if equal]
 
 
 def read_credentials(text: str) -> Credentials:
@@ -179,6 +274,12 @@ class Limits:
     """Decompressed size of a batch that is read for a consumer or a stream; beyond it 502."""
     max_batch_records: int = 1_000_000
     """Records in a batch that is read for a consumer or a stream; beyond it 502."""
+    max_callers: int = 200
+    """Callers with an open connection to the cluster of their own (pass-through); beyond it 503."""
+    caller_idle_s: float = 300.0
+    """The connection of a caller without requests is closed after this time."""
+    identity_cache_s: float = 60.0
+    """Credentials are verified again after this time: how long a removed user still has access."""
 
 
 _RANGES = {
@@ -191,12 +292,15 @@ _RANGES = {
     "max_streams": (0, 1_000_000),
     "max_batch_bytes": (1 << 20, 256 << 20),
     "max_batch_records": (1000, 2**31 - 1),
+    "max_callers": (1, 10_000),
+    "caller_idle_s": (1.0, 86_400.0),
+    "identity_cache_s": (0.1, 3_600.0),
 }
 
 
 def read_limits(words: Iterable[str], option: str = "--limit") -> Limits:
     """From words `NAME=VALUE`; the last one of a name counts. GatewayError names the option and the valid values."""
-    kinds: dict[str, Any] = {field.name: type(field.default) for field in fields(Limits)}
+    kinds: dict[str, Any] = {each.name: type(each.default) for each in fields(Limits)}
     given: dict[str, Any] = {}
     for word in words:
         name, _, text = word.partition("=")

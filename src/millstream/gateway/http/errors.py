@@ -57,6 +57,7 @@ class ApiError(Exception):
         *,
         code: int | None = None,
         headers: dict[str, str] | None = None,
+        kafka: ErrorCode | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -64,6 +65,10 @@ class ApiError(Exception):
         self.hint = hint
         self.code = status if code is None else code
         self.headers = headers
+        self.kafka = kafka
+        """The error code of the cluster, if it refused for lack of rights."""
+        self.extra: dict[str, Any] = {}
+        """More fields of the document."""
 
 
 # Errors of the cluster
@@ -103,7 +108,9 @@ _UNAUTHORIZED_HINT = "grant the gateway's user this operation on the cluster"
 def error_for_code(code: ErrorCode, message: str) -> ApiError:
     """The response for a Kafka error code. Retriable errors are 503."""
     if code.name.endswith("AUTHORIZATION_FAILED"):
-        return ApiError(403, message, _UNAUTHORIZED_HINT, code=40301)
+        return ApiError(403, message, _UNAUTHORIZED_HINT, code=40301, kafka=code)
+    if code is ErrorCode.SASL_AUTHENTICATION_FAILED:
+        return ApiError(502, message, "check the credentials of the connection to the cluster", code=50202, kafka=code)
     status, number, hint = _TABLE.get(code, (0, 0, ""))
     if status:
         return ApiError(status, message, hint, code=number)
@@ -171,7 +178,8 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
 
 async def on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return error_response(request.scope["path"], error.status, error.code, error.message, error.hint, error.headers)
+    document = error_document(request.scope["path"], error.code, error.message, error.hint) | error.extra
+    return json_response(document, status=error.status, headers=error.headers)
 
 
 async def on_registry_error(request: Request, error: Exception) -> Response:

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from millstream.gateway.http.errors import JSON, error_document, json_bytes
+from millstream.gateway.identity.authentication import CERTIFICATE
 
 MAX_HEAD_BYTES = 64 << 10
 HEAD_TIMEOUT_S = 30.0
@@ -21,9 +22,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
     """Set while the head of a request is expected."""
     _head_bytes = 0
+    _certificate: str | None = None
+    """The subject of the client's certificate, which was verified in the handshake."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
+        self._certificate = _subject(transport)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -43,6 +47,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._head_timer is None:
             self._await_head()
         super().on_message_begin()
+        if self._certificate is not None:
+            self.scope[CERTIFICATE] = self._certificate  # type: ignore[literal-required]
 
     def on_headers_complete(self) -> None:
         self._head_is_complete()
@@ -77,3 +83,14 @@ def _head(status: int, body: bytes) -> bytes:
         "connection: close",
     )
     return "\r\n".join((*lines, "", "")).encode()
+
+
+def _subject(transport: asyncio.Transport) -> str | None:
+    """The subject of the client's certificate (RFC 4514); None without TLS, and without a certificate."""
+    tls = transport.get_extra_info("ssl_object")
+    content = None if tls is None else tls.getpeercert(binary_form=True)
+    if not content:
+        return None
+    from cryptography import x509
+
+    return x509.load_der_x509_certificate(content).subject.rfc4514_string()

@@ -16,8 +16,13 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from millstream.gateway.http.errors import JSON, ApiError, json_response
+from millstream.access.roles import Role
+from millstream.formats.model.errors import ErrorCode
+from millstream.gateway.http.errors import JSON, ApiError, error_for_wire_error, json_response
 from millstream.gateway.http.request import ApiRequest, read_body
+from millstream.gateway.identity.caller import CALLER, Caller, current_caller
+from millstream.gateway.identity.missing_acl import Needs, missing_acl
+from millstream.raw_client import RefusedError
 
 JsonSchema = Mapping[str, Any]
 BodyType = Any
@@ -142,10 +147,14 @@ class Threads:
 
 
 class DocumentedRoute(Route):
-    def __init__(self, method: str, path: str, serve: Callable[[Request], Awaitable[Response]], doc: Doc) -> None:
+    def __init__(
+        self, method: str, path: str, serve: Callable[[Request], Awaitable[Response]], doc: Doc, role: Role
+    ) -> None:
         super().__init__(path, serve, methods=[method])
         self.method = method
         self.doc = doc
+        self.role = role
+        """The lowest role that may call it."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         try:
@@ -164,12 +173,23 @@ def endpoint(
     max_bytes: int = MAX_BODY_BYTES,
     at_once: bool = False,
     reads_body: bool = True,
+    role: Role | None = None,
+    needs: Needs = Needs(),
 ) -> DocumentedRoute:
-    """`at_once`: the handler does not block and needs no thread. Without `reads_body` the handler reads the stream of
-    the request itself, or ignores it."""
+    """`role`: the lowest that may call it; without it, viewer for GET and admin for all others. `needs`: the ACLs that
+    an error names. `at_once`: the handler does not block and needs no thread. Without `reads_body` the handler reads
+    the stream of the request itself, or ignores it."""
     in_loop = at_once or inspect.iscoroutinefunction(handler)
+    lowest = role if role is not None else Role.VIEWER if method == "GET" else Role.ADMIN
 
     async def serve(request: Request) -> Response:
+        check_role(request, lowest)
+        try:
+            return await answer(request)
+        except (ApiError, RefusedError) as error:
+            raise explained(error, needs, request.path_params) from error
+
+    async def answer(request: Request) -> Response:
         req = ApiRequest(request, await read_body(request, max_bytes) if reads_body else b"")
         try:
             if in_loop:
@@ -193,4 +213,30 @@ def endpoint(
         plain = JSON in req.accepts and media_type not in req.accepts
         return json_response(result, status=doc.status, media_type=JSON if plain else media_type)
 
-    return DocumentedRoute(method, path, serve, doc)
+    return DocumentedRoute(method, path, serve, doc, lowest)
+
+
+def check_role(request: Request, lowest: Role) -> None:
+    """403 if the caller has a lower role. Health checks have no caller."""
+    caller: Caller | None = request.scope.get(CALLER)
+    if caller is not None and caller.role < lowest:
+        raise ApiError(
+            403,
+            f"{caller.name or 'anonymous'} has the role {caller.role}; this needs {lowest}",
+            "an administrator gives roles in the access file of the gateway",
+            code=40302,
+        )
+
+
+def explained(error: ApiError | RefusedError, needs: Needs, path_parameters: Mapping[str, Any]) -> ApiError:
+    """The same error; one about missing rights names the ACL."""
+    found = error if isinstance(error, ApiError) else error_for_wire_error(error)
+    if found.kafka is None:
+        return found
+    caller = current_caller()
+    if found.kafka is ErrorCode.SASL_AUTHENTICATION_FAILED:
+        if caller.acts_as_itself:
+            return ApiError(401, "the cluster does not accept the credentials any more", "send others", code=40101)
+        return ApiError(502, found.message, "the gateway's own credentials are refused: check them", code=50202)
+    user = caller.name if caller.acts_as_itself else caller.connection.cluster.user
+    return missing_acl(found.kafka, needs, path_parameters, user or "ANONYMOUS", found.message)

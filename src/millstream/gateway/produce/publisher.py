@@ -17,55 +17,20 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from millstream.gateway.http.configuration import Limits
 from millstream.gateway.http.errors import UNREACHABLE_HINT, ApiError, error_for_code
-from millstream.raw_client import Cluster
+from millstream.raw_client import Cluster, client_properties
 from millstream.raw_client.errors import error_code
-from millstream.raw_client.security import TlsSettings
 
 
 def librdkafka_settings(cluster: Cluster) -> dict[str, Any]:
     """Settings for librdkafka to connect as the raw client does; the caller adds others."""
     given = cluster.settings
-    settings: dict[str, Any] = {
+    return client_properties.librdkafka_settings(cluster.given_settings) | {
         "bootstrap.servers": cluster.bootstrap,
         "client.id": given.client_id,
-        "security.protocol": given.protocol.name.lower(),
         "socket.timeout.ms": int(given.request_timeout_s * 1000),
         "socket.connection.setup.timeout.ms": int(given.connect_timeout_s * 1000),
-        "socket.keepalive.enable": given.keep_alive,
         "log.connection.close": False,
         "reconnect.backoff.max.ms": 1000,
-    }
-    if given.send_buffer_bytes > 0:
-        settings["socket.send.buffer.bytes"] = given.send_buffer_bytes
-    if given.receive_buffer_bytes > 0:
-        settings["socket.receive.buffer.bytes"] = given.receive_buffer_bytes
-    if given.tls is not None:
-        settings |= _tls(given.tls)
-    if given.sasl is not None:
-        settings |= {
-            "sasl.mechanism": given.sasl.mechanism,
-            "sasl.username": given.sasl.username,
-            "sasl.password": given.sasl.password,
-        }
-    return settings
-
-
-def _tls(tls: TlsSettings) -> dict[str, Any]:
-    # One file may hold certificates and key, as Java's keystores do.
-    key_location = tls.key_location or (None if tls.key_pem else tls.certificate_location)
-    named = {
-        "ssl.ca.location": tls.ca_location,
-        "ssl.ca.pem": tls.ca_pem,
-        "ssl.certificate.location": tls.certificate_location,
-        "ssl.certificate.pem": tls.certificate_pem,
-        "ssl.key.location": key_location,
-        "ssl.key.pem": tls.key_pem,
-        "ssl.key.password": tls.key_password,
-        "ssl.cipher.suites": tls.ciphers,
-    }
-    return {name: value for name, value in named.items() if value is not None} | {
-        "ssl.endpoint.identification.algorithm": "https" if tls.checks_host else "none",
-        "enable.ssl.certificate.verification": tls.checks_certificate,
     }
 
 
@@ -262,6 +227,7 @@ _LOCAL: dict[int, tuple[int, int, str]] = {
     KafkaError._UNKNOWN_PARTITION: (404, 40404, "use a partition of the topic, or none"),
     KafkaError._PURGE_QUEUE: (503, 50303, "send it again"),
     KafkaError._PURGE_INFLIGHT: (503, 50303, _UNSURE_HINT),
+    KafkaError._AUTHENTICATION: (401, 40101, "the cluster does not accept the credentials any more"),
     KafkaError._QUEUE_FULL: (503, 50302, "retry in a moment"),
 }
 

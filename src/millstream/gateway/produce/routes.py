@@ -8,18 +8,22 @@ import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from millstream.access.roles import Role
 from millstream.formats.model.errors import ErrorCode
-from millstream.gateway.context import GatewayContext
+from millstream.gateway.context import GatewayContext, caller_registry
+from millstream.gateway.http.configuration import Limits
 from millstream.gateway.http.errors import ApiError, error_document, json_response
 from millstream.gateway.http.request import ApiRequest, body_pieces
-from millstream.gateway.http.routes import endpoint
+from millstream.gateway.http.routes import endpoint, explained
+from millstream.gateway.identity.caller import current_caller
+from millstream.gateway.identity.missing_acl import Needs
 from millstream.gateway.produce.bodies import (
     BATCH,
     ONE,
@@ -151,55 +155,82 @@ class TopicCache:
 _THREADS = 32
 
 
+class CallerProducer:
+    """The producer of one caller, and what it knows of topics: another caller may not be allowed to know it."""
+
+    def __init__(self, cluster: Cluster, limits: Limits) -> None:
+        self.topics = TopicCache(cluster)
+        self.publisher = Publisher(cluster, limits)
+        self.lookups: dict[str, asyncio.Task[int]] = {}
+
+    def close(self) -> None:
+        self.publisher.close()
+
+
 class Producing:
-    """Shared by all produce routes: one publisher, and one limit on the bytes in flight."""
+    """Shared by all produce routes: one limit on the bytes in flight, and a producer for each caller."""
 
     def __init__(self, parts: GatewayContext) -> None:
         limits = parts.options.limits
         self.limits = limits
-        self.topics = TopicCache(parts.cluster)
-        self.publisher = Publisher(parts.cluster, limits)
+        self.registry = parts.registry
         self.in_flight = InFlightBytes(limits.max_in_flight_bytes)
         self.encoders = Encoders(parts.registry)
         self.threads = CapacityLimiter(_THREADS)
         """For requests to the cluster, which may block. Other requests have their own threads."""
-        self._lookups: dict[str, asyncio.Task[int]] = {}
-        parts.closing.callback(self.publisher.close)
+
+    def mine(self) -> CallerProducer:
+        """The producer of the caller of this request."""
+        connection = current_caller().connection
+        return connection.part(
+            CallerProducer, lambda: CallerProducer(connection.cluster, self.limits), CallerProducer.close
+        )
 
     async def partitions(self, topic: str) -> int:
-        """The number of partitions. Concurrent requests for one topic share one lookup."""
-        known = self.topics.known_partitions(topic)
+        """The number of partitions. Concurrent requests of a caller for one topic share one lookup."""
+        mine = self.mine()
+        known = mine.topics.known_partitions(topic)
         if known is not None:
             return known
-        lookup = self._lookups.get(topic)
+        lookup = mine.lookups.get(topic)
         if lookup is None:
-            lookup = self._lookups[topic] = asyncio.create_task(self._read_partitions(topic))
+            lookup = mine.lookups[topic] = asyncio.create_task(self._read_partitions(mine, topic))
         return await asyncio.shield(lookup)
 
-    async def _read_partitions(self, topic: str) -> int:
+    async def _read_partitions(self, mine: CallerProducer, topic: str) -> int:
         try:
-            return await to_thread.run_sync(self.topics.partitions, topic, limiter=self.threads)
+            return await to_thread.run_sync(mine.topics.partitions, topic, limiter=self.threads)
         finally:
-            del self._lookups[topic]
+            del mine.lookups[topic]
 
     async def publish(self, topic: str, records: Sequence[OutgoingRecord]) -> list[Outcome]:
         """Nothing is sent if a record names a partition that does not exist."""
+        mine = self.mine()
         count = await self.partitions(topic)
         for number, record in enumerate(records):
             if record.partition >= count:
-                self.topics.forget(topic)  # it may be new: the next request reads the number again
+                mine.topics.forget(topic)  # it may be new: the next request reads the number again
                 raise ApiError(
                     404,
                     f"record {number}: topic {topic!r} has no partition {record.partition}",
                     f"it has partitions 0 to {count - 1}; nothing was written",
                     code=40404,
                 )
-        outcomes = await self.publisher.publish(topic, records)
+        outcomes = await mine.publisher.publish(topic, records)
         for outcome in outcomes:
-            if isinstance(outcome, ApiError) and outcome.status == 404:
-                self.topics.forget(topic)
+            if isinstance(outcome, ApiError) and outcome.status in (403, 404):
+                mine.topics.forget(topic)
                 break
         return outcomes
+
+
+class _Producing(TypedDict):
+    role: Role
+    needs: Needs
+
+
+PRODUCING: _Producing = {"role": Role.OPERATOR, "needs": Needs(topic="Write", cluster="IdempotentWrite")}
+"""Of all routes that produce."""
 
 
 class ProduceRoutes:
@@ -208,9 +239,9 @@ class ProduceRoutes:
 
     def routes(self) -> list[BaseRoute]:
         return [
-            endpoint("POST", "/topics/{topic}/messages", self.one, doc=ONE, reads_body=False),
-            endpoint("POST", "/topics/{topic}/messages/batch", self.batch, doc=BATCH, reads_body=False),
-            endpoint("POST", "/v1/topics/{topic}/produce", self.records, doc=RECORDS, reads_body=False),
+            endpoint("POST", "/topics/{topic}/messages", self.one, doc=ONE, reads_body=False, **PRODUCING),
+            endpoint("POST", "/topics/{topic}/messages/batch", self.batch, doc=BATCH, reads_body=False, **PRODUCING),
+            endpoint("POST", "/v1/topics/{topic}/produce", self.records, doc=RECORDS, reads_body=False, **PRODUCING),
         ]
 
     async def one(self, req: ApiRequest) -> Response:
@@ -263,11 +294,11 @@ class ProduceRoutes:
 
     def _schema(self, req: ApiRequest, topic: str, part: str) -> Encode:
         number = req.number(f"{part}_schema_id", 0)
-        encoders = self._producing.encoders
+        encoders, registry = self._producing.encoders, caller_registry(self._producing.registry)
         try:
             if number:
-                return encoders.by_id(number).encode
-            return encoders.version(parse_subject(f"{topic}-{part}")).encode
+                return encoders.by_id(number, within=registry).encode
+            return encoders.version(parse_subject(f"{topic}-{part}"), within=registry).encode
         except InvalidValueError as error:
             raise ApiError(422, str(error), "use another schema") from None
 
@@ -302,7 +333,8 @@ def _answer(req: ApiRequest, outcomes: Sequence[Outcome], document: dict[str, An
             stored += 1
             offsets.append({"partition": outcome[0], "offset": outcome[1], "timestamp": outcome[2]})
         else:
-            offsets.append(error_document(path, outcome.code, outcome.message, outcome.hint))
+            error = explained(outcome, PRODUCING["needs"], req.request.path_params)
+            offsets.append(error_document(path, error.code, error.message, error.hint) | error.extra)
     if not stored:
         first = outcomes[0]
         assert isinstance(first, ApiError)

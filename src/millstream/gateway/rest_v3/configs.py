@@ -10,6 +10,8 @@ from millstream.admin.topics import ConfigChange, ConfigEntry, ConfigOperation, 
 from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
+from millstream.gateway.identity.caller import caller_cluster
+from millstream.gateway.identity.missing_acl import Needs
 from millstream.gateway.rest_v3.resources import (
     BASE,
     CONFIG_DOCS,
@@ -35,12 +37,19 @@ class _Holder:
     fields: dict[str, Any]
 
 
+_READING = Needs(topic="DescribeConfigs", cluster="DescribeConfigs")
+_CHANGING = Needs(topic="AlterConfigs", cluster="AlterConfigs")
+
+
 class ConfigRoutes:
     """The same operations for topics, brokers, and all brokers."""
 
-    def __init__(self, admin: TopicAdmin, links: Callable[[ApiRequest], Links]) -> None:
-        self._admin = admin
+    def __init__(self, links: Callable[[ApiRequest], Links]) -> None:
         self._links = links
+
+    @property
+    def _admin(self) -> TopicAdmin:
+        return TopicAdmin(caller_cluster())
 
     def routes(self) -> list[BaseRoute]:
         cluster = BASE + "/{cluster_id}"
@@ -65,7 +74,13 @@ class ConfigRoutes:
             ("DELETE", "/{name}", self.reset),
         ]
         return [
-            endpoint(method, base + path, bound(handler), doc=CONFIG_DOCS[method, path])
+            endpoint(
+                method,
+                base + path,
+                bound(handler),
+                doc=CONFIG_DOCS[method, path],
+                needs=_READING if method == "GET" else _CHANGING,
+            )
             for method, path, handler in table
         ]
 

@@ -9,6 +9,8 @@ from starlette.routing import BaseRoute
 from millstream.admin.groups import Group, GroupAdmin, GroupListing, GroupMember, GroupOffset
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
+from millstream.gateway.identity.caller import caller_cluster
+from millstream.gateway.identity.missing_acl import Needs
 from millstream.gateway.rest_v3.resources import BASE, GROUP_DOCS, Links, not_found, number_from_path
 from millstream.raw_client import TopicPartition
 
@@ -16,9 +18,12 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class GroupRoutes:
-    def __init__(self, admin: GroupAdmin, links: Callable[[ApiRequest], Links]) -> None:
-        self._admin = admin
+    def __init__(self, links: Callable[[ApiRequest], Links]) -> None:
         self._links = links
+
+    @property
+    def _admin(self) -> GroupAdmin:
+        return GroupAdmin(caller_cluster())
 
     def routes(self) -> list[BaseRoute]:
         groups = BASE + "/{cluster_id}/consumer-groups"
@@ -38,7 +43,13 @@ class GroupRoutes:
             ("GET", group + "/lags" + partition, self.lag),
         ]
         return [
-            endpoint(method, path, handler, doc=GROUP_DOCS[method, path.removeprefix(groups)])
+            endpoint(
+                method,
+                path,
+                handler,
+                doc=GROUP_DOCS[method, path.removeprefix(groups)],
+                needs=Needs(group="Delete") if method == "DELETE" else Needs(),
+            )
             for method, path, handler in table
         ]
 

@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
+from millstream.gateway.context import caller_registry
 from millstream.gateway.http.errors import (
     INTERNAL_ERROR,
     JSON,
@@ -31,9 +32,9 @@ from millstream.gateway.http.errors import (
     json_response,
 )
 from millstream.gateway.http.request import ApiRequest, BrokenStreamError, read_json, split
-from millstream.gateway.http.routes import Doc, Int32, Int64, endpoint
+from millstream.gateway.http.routes import Doc, Int32, Int64, endpoint, explained
 from millstream.gateway.produce.publisher import Outcome, OutgoingRecord
-from millstream.gateway.produce.routes import Producing
+from millstream.gateway.produce.routes import PRODUCING, Producing
 from millstream.gateway.rest_v3.resources import BASE, TAG, Links
 from millstream.raw_client import WireError
 from millstream.registry.encoding import Encoders, InvalidValueError, SchemaEncoder
@@ -233,9 +234,9 @@ class PartEncoder:
                 stored = self._registry.register(place, SchemaRequest(schema, _SCHEMA_TYPES[type_], (), None, None))
                 encoder = self._encoders.of(stored)
             elif schema_id is not None:
-                encoder = self._encoders.by_id(schema_id)
+                encoder = self._encoders.by_id(schema_id, within=self._registry)
             else:
-                encoder = self._encoders.version(place, version)
+                encoder = self._encoders.version(place, version, within=self._registry)
         except InvalidValueError as error:
             raise ApiError(400, str(error)) from None
         if type_ is not None and encoder.stored.type != _SCHEMA_TYPES[type_]:
@@ -294,15 +295,15 @@ class RecordRoutes:
 
     def routes(self) -> list[BaseRoute]:
         return [
-            endpoint("POST", f"{_TOPIC}/records", self.stream, doc=RECORDS_DOC, reads_body=False),
-            endpoint("POST", f"{_TOPIC}/records:batch", self.batch, doc=BATCH_DOC, reads_body=False),
+            endpoint("POST", f"{_TOPIC}/records", self.stream, doc=RECORDS_DOC, reads_body=False, **PRODUCING),
+            endpoint("POST", f"{_TOPIC}/records:batch", self.batch, doc=BATCH_DOC, reads_body=False, **PRODUCING),
         ]
 
     async def _sender(self, req: ApiRequest) -> "_RecordSender":
         threads, topic = self._producing.threads, req.path("topic_name")
         links = await to_thread.run_sync(self._links, req, limiter=threads)
         partitions = await self._producing.partitions(topic)
-        writer = PartEncoder(self._registry, self._producing.encoders, topic)
+        writer = PartEncoder(caller_registry(self._registry), self._producing.encoders, topic)
         return _RecordSender(self._producing, writer, links.cluster_id, topic, partitions, req.request.scope["path"])
 
     async def stream(self, req: ApiRequest) -> Response:
@@ -358,6 +359,7 @@ class _RecordSender:
         self, producing: Producing, writer: PartEncoder, cluster_id: str, topic: str, partitions: int, path: str
     ) -> None:
         self._producing = producing
+        self._publisher = producing.mine().publisher
         self._writer = writer
         self._cluster_id = cluster_id
         self._topic = topic
@@ -384,18 +386,19 @@ class _RecordSender:
             self._producing.in_flight.take(size)
         except (ApiError, RegistryError, WireError) as error:
             return self.refused(error)
-        outcome = self._producing.publisher.enqueue(self._topic, [outgoing])
+        outcome = self._publisher.enqueue(self._topic, [outgoing])
         return asyncio.ensure_future(self._result(outcome, key, value, size))
 
     async def _result(
         self, pending: "asyncio.Future[list[Outcome]]", key: EncodedPart, value: EncodedPart, size: int
     ) -> dict[str, Any]:
         try:
-            (outcome,) = await self._producing.publisher.outcome(pending)
+            (outcome,) = await self._publisher.outcome(pending)
         finally:
             self._producing.in_flight.give_back(size)
         if isinstance(outcome, ApiError):
-            return error_document(self._path, outcome.code, outcome.message, outcome.hint)
+            outcome = explained(outcome, PRODUCING["needs"], {"topic": self._topic})
+            return error_document(self._path, outcome.code, outcome.message, outcome.hint) | outcome.extra
         at = datetime.fromtimestamp(outcome.timestamp / 1000, UTC)
         summary: dict[str, Any] = {
             "error_code": 200,

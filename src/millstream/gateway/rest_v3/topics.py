@@ -12,6 +12,8 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
+from millstream.gateway.identity.caller import caller_cluster
+from millstream.gateway.identity.missing_acl import Needs
 from millstream.gateway.rest_v3.resources import (
     BASE,
     REPLICA_DOCS,
@@ -25,12 +27,20 @@ from millstream.gateway.rest_v3.resources import (
 from millstream.raw_client import PartitionInfo, RefusedError, TopicInfo, TopicPartition
 
 _NO_ID = UUID(int=0)
+_NEEDS = {
+    "POST": Needs(topic="Create", cluster="Create"),
+    "DELETE": Needs(topic="Delete"),
+    "PATCH": Needs(topic="Alter"),
+}
 
 
 class TopicRoutes:
-    def __init__(self, admin: TopicAdmin, links: Callable[[ApiRequest], Links]) -> None:
-        self._admin = admin
+    def __init__(self, links: Callable[[ApiRequest], Links]) -> None:
         self._links = links
+
+    @property
+    def _admin(self) -> TopicAdmin:
+        return TopicAdmin(caller_cluster())
 
     def routes(self) -> list[BaseRoute]:
         cluster = BASE + "/{cluster_id}"
@@ -52,7 +62,13 @@ class TopicRoutes:
             ("GET", partition + "/replicas/{broker_id}", self.replica),
         ]
         return [
-            endpoint(method, path, handler, doc=TOPIC_DOCS[method, path.removeprefix(BASE)])
+            endpoint(
+                method,
+                path,
+                handler,
+                doc=TOPIC_DOCS[method, path.removeprefix(BASE)],
+                needs=_NEEDS.get(method, Needs()),
+            )
             for method, path, handler in table
         ]
 
@@ -211,10 +227,16 @@ def shown_replica(links: Links, topic: str, row: PartitionInfo, broker: int) -> 
 
 
 class ReplicaRoutes:
-    def __init__(self, cluster: ClusterAdmin, admin: TopicAdmin, links: Callable[[ApiRequest], Links]) -> None:
-        self._cluster = cluster
-        self._admin = admin
+    def __init__(self, links: Callable[[ApiRequest], Links]) -> None:
         self._links = links
+
+    @property
+    def _cluster(self) -> ClusterAdmin:
+        return ClusterAdmin(caller_cluster())
+
+    @property
+    def _admin(self) -> TopicAdmin:
+        return TopicAdmin(caller_cluster())
 
     def routes(self) -> list[BaseRoute]:
         """Paths with a dash, which means all, are matched before those with a name."""

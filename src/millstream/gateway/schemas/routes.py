@@ -10,6 +10,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from millstream.access.roles import Role
+from millstream.gateway.context import caller_registry
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
 from millstream.gateway.schemas.documents import (
@@ -26,10 +28,23 @@ from millstream.registry.records import EVERY_CONTEXT, StoredSchema, Subject, pa
 from millstream.registry.registering import FORMATS
 from millstream.registry.registry import Registry
 
+_ROLES = {
+    ("POST", "/subjects/{subject}"): Role.VIEWER,
+    ("POST", "/compatibility/subjects/{subject}/versions"): Role.VIEWER,
+    ("POST", "/compatibility/subjects/{subject}/versions/{version}"): Role.VIEWER,
+    ("POST", "/subjects/{subject}/versions"): Role.OPERATOR,
+}
+"""Other than the usual ones: a POST may be a question."""
+
 
 class SchemaRoutes:
     def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+        self._whole = registry
+
+    @property
+    def _registry(self) -> Registry:
+        """As the caller may use it."""
+        return caller_registry(self._whole)
 
     def routes(self) -> list[BaseRoute]:
         version = "/subjects/{subject}/versions/{version}"
@@ -54,7 +69,14 @@ class SchemaRoutes:
         ]
 
         return [
-            endpoint(method, path, handler, doc=SCHEMA_DOCS[method, path], media_type=MEDIA_TYPE)
+            endpoint(
+                method,
+                path,
+                handler,
+                doc=SCHEMA_DOCS[method, path],
+                media_type=MEDIA_TYPE,
+                role=_ROLES.get((method, path)),
+            )
             for method, path, handler in table
         ]
 
@@ -160,7 +182,12 @@ class SchemaRoutes:
 
 class SchemaSettingRoutes:
     def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+        self._whole = registry
+
+    @property
+    def _registry(self) -> Registry:
+        """As the caller may use it."""
+        return caller_registry(self._whole)
 
     def routes(self) -> list[BaseRoute]:
         checks = "/compatibility/subjects/{subject}/versions"
@@ -173,7 +200,14 @@ class SchemaSettingRoutes:
         for path in ("/mode", "/mode/{subject}"):
             table += [("GET", path, self.mode), ("PUT", path, self.set_mode), ("DELETE", path, self.delete_mode)]
         return [
-            endpoint(method, path, handler, doc=SCHEMA_DOCS[method, path], media_type=MEDIA_TYPE)
+            endpoint(
+                method,
+                path,
+                handler,
+                doc=SCHEMA_DOCS[method, path],
+                media_type=MEDIA_TYPE,
+                role=_ROLES.get((method, path)),
+            )
             for method, path, handler in table
         ]
 

@@ -4,7 +4,7 @@ A stream first reads on its own until it has caught up, then it follows the shar
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -20,6 +20,8 @@ from millstream.gateway.context import GatewayContext
 from millstream.gateway.http.errors import ApiError, json_bytes
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import TEXT, Doc, Parameter, array, endpoint, text, whole
+from millstream.gateway.identity.caller import Connection, current_caller
+from millstream.gateway.identity.missing_acl import Needs
 from millstream.gateway.streams.positions import (
     EventId,
     Positions,
@@ -50,7 +52,7 @@ class TopicStream:
         topic: str,
         partitions: tuple[int, ...] | None,
         positions: Positions,
-        format_: str,
+        format_: Hashable,
         view: RecordView,
         stopping: asyncio.Event,
     ) -> None:
@@ -70,7 +72,7 @@ class TopicStream:
     async def events(self) -> AsyncIterator[bytes]:
         """Begins with an id, so that a stream without events can be resumed, too."""
         yield f"retry: {_RETRY_MS}\n".encode() + self._heartbeat()
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and not self._tools.is_revoked:
             before = dict(self._positions)
             async for event in self._catch_up():
                 yield event
@@ -88,7 +90,9 @@ class TopicStream:
                 self._tails.leave(self._topic, self._partitions)
             if self._ended:
                 break
-        if self._ended:
+        if self._tools.is_revoked:
+            yield b"event: revoked\ndata: " + json_bytes({"message": "the cluster refuses the credentials"}) + b"\n\n"
+        elif self._ended:
             yield b"event: gone\ndata: " + json_bytes({"message": f"topic {self._topic!r} was deleted"}) + b"\n\n"
 
     async def _catch_up(self) -> AsyncIterator[bytes]:
@@ -100,7 +104,7 @@ class TopicStream:
         refused: set[int] = set()
         """Partitions that cannot be read: the tail tries them again."""
         try:
-            while not self._stopping.is_set():
+            while not self._stopping.is_set() and not self._tools.is_revoked:
                 try:
                     if ends is None:
                         numbers = sorted(self._positions)
@@ -136,7 +140,7 @@ class TopicStream:
     async def _follow(self, tail: Tail) -> AsyncIterator[bytes]:
         """Reads the shared tail until this stream is too far behind."""
         number = tail.first
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and not self._tools.is_revoked:
             came = await tail.news(number, HEARTBEAT_S)
             if not came:
                 yield self._trouble_once(tail.trouble or "") or self._heartbeat()
@@ -234,31 +238,36 @@ DOC = Doc(
 def stream_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     limits = parts.options.limits
     opening = OpeningLimits(limits.max_batch_bytes, limits.max_batch_records)
-    routes = StreamRoutes(parts.cluster, Decoder(parts.registry), limits.max_streams, opening)
+    routes = StreamRoutes(Decoder(parts.registry), limits.max_streams, opening)
     parts.lifespans.append(routes.lifespan)
     parts.on_stop.append(routes.stop)
-    return [endpoint("GET", "/topics/{topic}/stream", routes.stream, doc=DOC)]
+    return [endpoint("GET", "/topics/{topic}/stream", routes.stream, doc=DOC, needs=Needs(topic="Read"))]
 
 
 class StreamRoutes:
-    def __init__(self, cluster: Cluster, decoder: Decoder, max_open: int, opening: OpeningLimits) -> None:
-        self._cluster = cluster
+    def __init__(self, decoder: Decoder, max_open: int, opening: OpeningLimits) -> None:
         self._decoder = decoder
         self._max_open = max_open
         self._opening = opening
         self._open = 0
-        self._tools: StreamResources | None = None
-        self._tails: Tails | None = None
+        self._calls: CapacityLimiter | None = None
+        self._reads: CapacityLimiter | None = None
         self._stopping: asyncio.Event | None = None
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        calls, reads = CapacityLimiter(_CALLS), CapacityLimiter(_READS)
-        self._tools = StreamResources(self._cluster, calls, reads, lambda: self._open, self._opening)
-        self._tails = Tails(self._tools)
+        self._calls, self._reads = CapacityLimiter(_CALLS), CapacityLimiter(_READS)
         self._stopping = asyncio.Event()
         yield
         self._stopping.set()
+
+    def _tails(self, connection: Connection) -> Tails:
+        """Those of one caller: another one may not be allowed to read the same."""
+        calls, reads = self._calls, self._reads
+        assert calls and reads, "no requests are served outside of the lifespan"
+        return connection.part(
+            Tails, lambda: Tails(StreamResources(connection, calls, reads, lambda: self._open, self._opening))
+        )
 
     def stop(self) -> None:
         if self._stopping is not None:
@@ -283,8 +292,10 @@ class StreamRoutes:
             raise
 
     async def _begin(self, req: ApiRequest) -> "_EventResponse":
-        tools, tails, stopping = self._tools, self._tails, self._stopping
-        assert tools and tails is not None and stopping, "no requests are served outside of the lifespan"
+        caller, stopping = current_caller(), self._stopping
+        assert stopping, "no requests are served outside of the lifespan"
+        tails = self._tails(caller.connection)
+        tools = tails.tools
         topic, format_ = req.path("topic"), read_format(req.text("format"))
         seen = req.request.headers.get("last-event-id", "") or req.text("last_event_id")
         wanted, start, resumed = (
@@ -292,27 +303,29 @@ class StreamRoutes:
             parse_start(req.text("from")),
             parse_event_id(seen) if seen else None,
         )
-        count = await tools.call(partial(self._count, topic))
+        count = await tools.call(partial(_count, tools.cluster, topic))
         missing = [number for number in wanted or () if number >= count]
         if missing:
             raise ApiError(404, f"{topic!r} has no partition {missing[0]}", f"it has 0 to {count - 1}", code=40403)
         numbers = wanted or tuple(range(count))
         # Partitions that are not in the id are new: they are read from their start.
         begin = parse_start("earliest") if resumed is not None else start
-        found: Positions = await tools.call(partial(find_start, self._cluster, topic, numbers, begin))
+        found: Positions = await tools.call(partial(find_start, tools.cluster, topic, numbers, begin))
         positions = {number: (resumed or {}).get(number, found[number]) for number in numbers}
-        view = RecordView(format_, self._decoder)
-        stream = TopicStream(tools, tails, topic, wanted, positions, format_, view, stopping)
+        mask = caller.mask_of(topic)
+        view = RecordView(format_, self._decoder, lambda _: mask)
+        stream = TopicStream(tools, tails, topic, wanted, positions, (format_, mask), view, stopping)
         return _EventResponse(self, stream, stopping)
-
-    def _count(self, topic: str) -> int:
-        info = self._cluster.topics([topic]).get(topic) if topic else None
-        if info is None:
-            raise ApiError(404, f"there is no topic {topic!r}", "create it first, or look at its name", code=40403)
-        return len(info.partitions)
 
     def closed(self) -> None:
         self._open -= 1
+
+
+def _count(cluster: Cluster, topic: str) -> int:
+    info = cluster.topics([topic]).get(topic) if topic else None
+    if info is None:
+        raise ApiError(404, f"there is no topic {topic!r}", "create it first, or look at its name", code=40403)
+    return len(info.partitions)
 
 
 class _EventResponse(Response):

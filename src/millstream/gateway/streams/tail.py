@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from millstream.formats.records.record import Record
 from millstream.gateway.consumers.bodies import RecordView
 from millstream.gateway.consumers.fetches import FetchedPartition, PendingFetches, fair_share
 from millstream.gateway.http.errors import INTERNAL_ERROR, json_bytes
+from millstream.gateway.identity.caller import Connection
 from millstream.gateway.streams.positions import Positions
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition, UnreadableError, WireError
 from millstream.raw_client.errors import UNREADABLE
@@ -46,11 +47,11 @@ class Chunk:
     """Ranges that were skipped because the records are deleted or damaged."""
     troubles: dict[int, str] = field(default_factory=dict)
     """Partitions that cannot be read, and why; the others go on."""
-    shown: dict[str, list[bytes]] = field(default_factory=dict)
-    """By format, the JSON of each record."""
+    shown: dict[Hashable, list[bytes]] = field(default_factory=dict)
+    """By format and mask, the JSON of each record."""
 
-    def show(self, format_: str, view: RecordView) -> list[bytes]:
-        """Blocks, once for all readers of this format."""
+    def show(self, format_: Hashable, view: RecordView) -> list[bytes]:
+        """Blocks, once for all readers of this format and mask."""
         found = self.shown.get(format_)
         if found is None:
             found = self.shown[format_] = [json_bytes(view.shown(*each)) for each in self.records]
@@ -98,15 +99,24 @@ def _nearest(cluster: Cluster, place: TopicPartition, wanted: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StreamResources:
-    """Shared by all streams of a gateway."""
+    """Shared by all streams of one caller."""
 
-    cluster: Cluster
+    connection: Connection
     calls: CapacityLimiter
     reads: CapacityLimiter
     open: Callable[[], int]
     """The number of open streams."""
     opening: OpeningLimits
     """Limits of one fetched batch."""
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.connection.cluster
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether the cluster does not accept the caller any more."""
+        return self.connection.is_closed
 
     def fetches(self) -> PendingFetches:
         return PendingFetches(self.cluster, self.reads, lambda: fair_share(self.open()), self.opening)
@@ -234,7 +244,7 @@ class Tails:
     """The tails, by topic and partitions."""
 
     def __init__(self, tools: StreamResources) -> None:
-        self._tools = tools
+        self.tools = tools
         self._tails: dict[tuple[str, tuple[int, ...] | None], Tail] = {}
 
     def join(self, topic: str, partitions: tuple[int, ...] | None, positions: Positions) -> Tail | None:
@@ -242,7 +252,7 @@ class Tails:
         name = (topic, partitions)
         tail = self._tails.get(name)
         if tail is None:
-            tail = self._tails[name] = Tail(self._tools, topic, fixed=partitions is not None, positions=positions)
+            tail = self._tails[name] = Tail(self.tools, topic, fixed=partitions is not None, positions=positions)
         elif not tail.covers(positions):
             return None
         tail.readers += 1

@@ -38,7 +38,7 @@ from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node, bind
 from millstream.node.runtime.node_tls import NodeTls
 from millstream.node.runtime.real_environment import ProcessMonitor, real_environment
-from millstream.node.security.sasl_server import ClosedGate, SaslCounts
+from millstream.node.security.sasl_server import SaslCounts
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.listener import Listener

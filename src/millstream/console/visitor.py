@@ -1,0 +1,75 @@
+"""The user of a page: its role, what is masked for it, and whether its session is still valid. And all actions with
+the role that each needs.
+
+The gateway makes a Visitor for each request (`VISITOR` in its scope). A page keeps it, and asks again before every
+request to the cluster: a page that stays open after the sign-out reads and changes nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from millstream.access.masking import Mask
+from millstream.access.roles import Role
+from millstream.console.console import Console, UserError
+
+VISITOR = "millstream.visitor"
+"""In the scope of a request."""
+
+
+class Action(Enum):
+    """What a user can change: what it is called, and the lowest role."""
+
+    CREATE_TOPIC = "create topics", Role.ADMIN
+    DELETE_TOPIC = "delete topics", Role.ADMIN
+    ADD_PARTITIONS = "add partitions", Role.ADMIN
+    CHANGE_SETTINGS = "change settings of topics", Role.ADMIN
+    DELETE_GROUP = "delete groups", Role.ADMIN
+    ELECT_LEADERS = "elect leaders", Role.ADMIN
+    SET_COMPATIBILITY = "change compatibility levels", Role.ADMIN
+    DELETE_SCHEMA = "delete schemas", Role.ADMIN
+    PRODUCE = "produce records", Role.OPERATOR
+    MOVE_OFFSETS = "move offsets", Role.OPERATOR
+    REDRIVE = "send dead letters back", Role.OPERATOR
+    REGISTER_SCHEMA = "register schemas", Role.OPERATOR
+
+    @property
+    def words(self) -> str:
+        return self.value[0]
+
+    @property
+    def role(self) -> Role:
+        return self.value[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    name: str
+    """Empty: nobody signs in here."""
+    role: Role
+    console: Console
+    """With the connection and the permissions of the user."""
+    mask_of: Callable[[str], Mask | None]
+    """What is masked in a topic."""
+    is_valid: Callable[[], bool]
+    """False after the end of the session, and if the cluster refuses the user now."""
+    hold: Callable[[], None]
+    release: Callable[[], None]
+    """Around the life of a page: its connection stays open."""
+    can_sign_out: bool = False
+
+    def check(self, action: Action | None = None) -> None:
+        """UserError if the session is over, or if the role is not enough for the action."""
+        if not self.is_valid():
+            raise UserError("your session has ended. Load the page again to sign in.")
+        if action is not None and self.role < action.role:
+            raise UserError(f"your role is {self.role}, and only {action.role} may {action.words}.")
+
+
+def everybody(console: Console) -> Visitor:
+    """Where nobody signs in, everybody is admin."""
+    return Visitor("", Role.ADMIN, console, lambda _: None, lambda: True, _nothing, _nothing)
+
+
+def _nothing() -> None:
+    pass

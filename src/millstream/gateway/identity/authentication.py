@@ -1,0 +1,178 @@
+"""Finds the caller of a request, by the mode of the gateway.
+
+- open: every caller is admitted, with the gateway's own connection
+- credentials: names, passwords and tokens of a file; all act with the gateway's own connection
+- pass-through: the cluster decides. Each caller has its own connection with its own credentials
+- sign-in only: no credentials are configured for programs (OpenID Connect alone); they are refused
+
+The console takes sessions (`sessions.py`) in addition, if there is a sign-in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from millstream.access.rules_file import AccessRules
+from millstream.gateway.http.configuration import Credentials
+from millstream.gateway.http.errors import ApiError
+from millstream.gateway.identity.caller import Caller, Connection
+from millstream.gateway.identity.credentials import (
+    Credential,
+    InvalidCredentialsError,
+    certificate_credential,
+    parse_authorization,
+)
+from millstream.gateway.identity.pool import CallerPool, RefusedCredentialError
+from millstream.gateway.identity.sessions import COOKIE, PATH, ConsoleSession, ConsoleSessions, read_cookie
+from millstream.gateway.identity.sign_in_delay import SignInDelay, TooManyAttemptsError
+
+CERTIFICATE = "millstream.certificate"
+"""In the scope: the subject of the client's certificate (RFC 4514), which the TLS layer has verified."""
+SESSION = "millstream.session"
+"""In the scope: the session of the console by which the caller was found."""
+
+
+class UnauthenticatedError(Exception):
+    """The credentials are missing or wrong."""
+
+
+@dataclass(slots=True)
+class Authentication:
+    own: Connection
+    """The gateway's own connection."""
+    credentials: Credentials = field(default_factory=Credentials)
+    mechanism: str | None = None
+    """Of passwords in pass-through; None: another mode."""
+    rules: AccessRules = field(default_factory=AccessRules)
+    pool: CallerPool | None = None
+    """With pass-through, or where sessions have credentials of their own."""
+    delay: SignInDelay = field(default_factory=SignInDelay)
+    sessions: ConsoleSessions = field(default_factory=ConsoleSessions)
+
+    @property
+    def passes_through(self) -> bool:
+        return self.mechanism is not None
+
+    @property
+    def has_sign_in(self) -> bool:
+        """Whether the console has sign-in pages."""
+        return self.passes_through or self.rules.oidc is not None
+
+    @property
+    def is_open(self) -> bool:
+        return not (self.credentials or self.has_sign_in)
+
+    @property
+    def challenges(self) -> str:
+        """The value of WWW-Authenticate."""
+        return 'Basic realm="millstream", charset="UTF-8"' + (
+            ', Bearer realm="millstream"' if self.passes_through else ""
+        )
+
+    async def caller(self, scope: Scope) -> Caller:
+        """UnauthenticatedError after a delay if the credentials are wrong; ApiError if they cannot be verified."""
+        if self.is_open:
+            return self._known("", frozenset(), self.own)
+        headers = Headers(scope=scope)
+        if self.has_sign_in and is_console(scope["path"]):
+            session = self.sessions.find(read_cookie(headers.get("cookie", ""), COOKIE))
+            if session is not None:
+                scope[SESSION] = session
+                return await self.caller_of_session(session, address_of_client(scope))
+        header = headers.get("authorization", "")
+        if len(headers.getlist("authorization")) > 1:
+            raise UnauthenticatedError
+        if self.credentials:
+            return await self._by_file(header, scope)
+        if not self.passes_through:
+            raise UnauthenticatedError
+        return await self._by_cluster(header, scope)
+
+    async def caller_of_session(self, session: ConsoleSession, address: str) -> Caller:
+        if session.credential is None:
+            return self._known(session.user, session.groups, self.own)
+        try:
+            return await self.verified(session.credential, address, session.groups)
+        except UnauthenticatedError:
+            self.sessions.end(session)
+            raise
+
+    async def verified(self, credential: Credential, address: str, groups: frozenset[str] = frozenset()) -> Caller:
+        """The caller with this credential, if the cluster accepts it."""
+        assert self.pool is not None, "only with pass-through and for sessions with credentials"
+        if not self.pool.knows(credential):
+            try:
+                async with self.delay.attempt(address):
+                    try:
+                        connection = await self.pool.connection(credential)
+                    except RefusedCredentialError as error:
+                        await self.delay.after_failure(address, credential.name, str(error))
+                        raise UnauthenticatedError from None
+            except TooManyAttemptsError:
+                raise _too_many() from None
+            self.delay.succeeded(address, credential.name)
+        else:
+            connection = await self.pool.connection(credential)
+        return self._known(credential.name, groups | credential.groups, connection, itself=True)
+
+    async def _by_cluster(self, header: str, scope: Scope) -> Caller:
+        assert self.mechanism is not None
+        address = address_of_client(scope)
+        try:
+            credential = parse_authorization(header, self.mechanism)
+        except InvalidCredentialsError as error:
+            await self._failed(address, "", str(error))
+            raise UnauthenticatedError from None
+        if credential is None:
+            subject = scope.get(CERTIFICATE)
+            rule = (
+                next((each for each in self.rules.certificates if each.subject == subject), None) if subject else None
+            )
+            if rule is None:
+                raise UnauthenticatedError
+            credential = certificate_credential(rule, self.mechanism)
+        return await self.verified(credential, address)
+
+    async def _by_file(self, header: str, scope: Scope) -> Caller:
+        name = self.credentials.name_of(header)
+        if name is not None:
+            return self._known(name, frozenset(), self.own)
+        if header:
+            await self._failed(address_of_client(scope), self.credentials.claimed_name(header), "wrong credentials")
+        raise UnauthenticatedError
+
+    async def _failed(self, address: str, user: str, reason: str) -> None:
+        try:
+            async with self.delay.attempt(address):
+                await self.delay.after_failure(address, user, reason)
+        except TooManyAttemptsError:
+            raise _too_many() from None
+
+    def _known(self, name: str, groups: frozenset[str], connection: Connection, *, itself: bool = False) -> Caller:
+        rules = self.rules
+        return Caller(
+            name,
+            connection,
+            groups,
+            rules.roles.role_of(name, groups),
+            rules.subjects.of(name, groups),
+            rules.masking,
+            acts_as_itself=itself,
+        )
+
+
+def is_console(path: str) -> bool:
+    return path == PATH or path.startswith(f"{PATH}/")
+
+
+def address_of_client(scope: Mapping[str, object]) -> str:
+    client = scope.get("client")
+    return str(client[0]) if isinstance(client, (tuple, list)) and client else "unknown"
+
+
+def _too_many() -> ApiError:
+    return ApiError(
+        429, "too many failed sign-ins", "wait, then check name and password", code=42902, headers={"Retry-After": "5"}
+    )

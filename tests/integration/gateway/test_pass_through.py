@@ -1,0 +1,188 @@
+"""Callers act as themselves: basic credentials become SCRAM on a real Apache Kafka with its authorizer."""
+
+import base64
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream.access.rules_file import parse_rules
+from millstream.gateway.http.configuration import Limits
+from millstream.gateway.server import Gateway, GatewayOptions
+from millstream.raw_client import Cluster
+from tests.integration.gateway.conftest import Answer, Caller
+from tests.integration.raw_client.kafka_with_security import SecuredKafka, secured_kafka
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+_TOPIC, _GROUP = 2, 3
+_READ, _WRITE, _DESCRIBE = 3, 4, 8
+RULES = """
+[roles]
+default = "none"
+users = { alice = "admin", ann = "operator", bob = "viewer" }
+[[masks]]
+topics = ["shared*"]
+fields = ["value.card"]
+visible_to = "admin"
+"""
+
+
+def basic(name: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()}
+
+
+ALICE, ANN, BOB = basic("alice", "wonder"), basic("ann", "ann-secret"), basic("bob", "bob-secret")
+
+
+def allow(kafka: SecuredKafka, user: str, kind: int, name: str, operation: int) -> None:
+    row = {
+        "resource_type": kind,
+        "resource_name": name,
+        "resource_pattern_type": 3,
+        "principal": f"User:{user}",
+        "host": "*",
+        "operation": operation,
+        "permission_type": 3,
+    }
+    with Cluster(kafka.address("PLAINTEXT")) as cluster:
+        response = cluster.call("create_acls", creations=[row])
+        assert [each.error_code for each in response.results] == [0]
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    with secured_kafka(tmp_path_factory.mktemp("kafka")) as running:
+        for name, password in (("alice", "wonder"), ("ann", "ann-secret"), ("bob", "bob-secret"), ("eve", "eve")):
+            running.add_user(name, password)
+        with Cluster(running.address("PLAINTEXT")) as cluster:
+            for topic in ("mine", "shared"):
+                cluster.create_topic(topic, 1, 1)
+        for operation in (_READ, _WRITE, _DESCRIBE):
+            allow(running, "ann", _TOPIC, "shared", operation)
+        allow(running, "bob", _TOPIC, "shared", _READ)
+        allow(running, "ann", _GROUP, "g-ann", _READ)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def through(kafka: SecuredKafka) -> Iterator[Gateway]:
+    options = GatewayOptions(
+        kafka.address("SASL"),
+        settings={
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "alice",
+            "sasl.password": "wonderland",
+        },
+        limits=Limits(identity_cache_s=1.0, max_callers=3),
+        pass_through="SCRAM-SHA-256",
+        rules=parse_rules(RULES),
+    )
+    with Gateway(options) as running:
+        yield running
+
+
+@pytest.fixture
+def ask(through: Gateway) -> Caller:
+    return Caller(through.address)
+
+
+def produce(ask: Caller, topic: str, headers: dict[str, str]) -> Answer:
+    record = {"value": {"card": "4111-1111", "n": 1}}
+    return ask("POST", f"/v1/topics/{topic}/produce", {"records": [record]}, headers)
+
+
+def test_without_or_with_wrong_credentials_the_answer_is_401(ask: Caller) -> None:
+    for headers in ({}, basic("ann", "wrong"), basic("nobody", "x"), {"Authorization": "Bearer a.b.c"}):
+        answer = ask("GET", "/topics", headers=headers)
+        assert answer.status == 401, (headers, answer.body)
+        assert answer.headers["www-authenticate"].startswith("Basic")
+    assert ask("GET", "/livez").status == 200
+
+
+def test_nobody_acts_for_somebody_else(ask: Caller) -> None:
+    claims = {"X-Forwarded-User": "alice", "X-Remote-User": "alice", "Proxy-Authorization": ALICE["Authorization"]}
+    assert ask("GET", "/topics", headers=claims).status == 401
+    names = [row["name"] for row in ask("GET", "/topics", headers=ANN | claims).json["topics"]]
+    assert names == ["shared"]  # what ann may describe, not what alice may
+
+
+def test_each_caller_sees_and_does_what_its_acls_allow(ask: Caller) -> None:
+    assert {"mine", "shared"} <= {row["name"] for row in ask("GET", "/topics", headers=ALICE).json["topics"]}
+    assert produce(ask, "shared", ANN).status == 200
+    refused = produce(ask, "mine", ANN)
+    assert (refused.status, refused.json["error_code"]) == (403, 40301)
+    missing = refused.json["missing_acl"]
+    assert missing["principal"] == "User:ann"
+    assert (missing["operation"], missing["resource_type"], missing["resource_name"]) == ("Write", "topic", "mine")
+    assert missing["command"] == "millstream acl add --principal User:ann --operation Write --topic mine"
+    assert ask("GET", "/topics/mine", headers=ANN).json["missing_acl"]["operation"] == "Describe"
+
+
+def test_roles_are_checked_beside_the_acls(ask: Caller) -> None:
+    assert produce(ask, "shared", BOB).json["error_code"] == 40302
+    assert ask("POST", "/topics", {"name": "other"}, ANN).json["error_code"] == 40302
+    assert ask("GET", "/topics", headers=basic("eve", "eve")).json["error_code"] == 40302  # no role at all
+
+
+def test_consumers_belong_to_their_caller_and_see_masked_values(ask: Caller) -> None:
+    assert produce(ask, "shared", ALICE).status == 200
+    opened = ask("POST", "/consumers/g-ann/subscribe", {"topics": ["shared"], "instance_id": "one"}, ANN)
+    assert opened.status == 200, opened.body
+    found = ask("GET", "/consumers/g-ann/poll?timeout_ms=10000&format=json", headers=ANN).json["messages"]
+    assert found and all(row["value"]["card"] == "***" and row["masked"] for row in found)
+    assert ask("GET", "/consumers/g-ann?instance_id=one", headers=ALICE).status == 404
+    assert ask("GET", "/consumers/g-ann/poll?instance_id=one", headers=ALICE).status == 404
+    assert ask("DELETE", "/consumers/g-ann?instance_id=one", headers=ANN).status == 204
+
+
+def test_two_callers_at_once_never_share_a_connection(ask: Caller) -> None:
+    wrong: list[object] = []
+
+    def repeat(headers: dict[str, str], expected: bool) -> None:
+        for _ in range(15):
+            names = {row["name"] for row in ask("GET", "/topics", headers=headers).json["topics"]}
+            if ("mine" in names) is not expected:
+                wrong.append((headers, names))
+
+    threads = [threading.Thread(target=repeat, args=pair) for pair in ((ALICE, True), (ANN, False), (BOB, False))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_user_whose_password_changes_is_refused_after_the_cache_time(ask: Caller, kafka: SecuredKafka) -> None:
+    kafka.add_user("bob", "new-secret")
+    threading.Event().wait(1.2)  # the cache time of this gateway
+    assert ask("GET", "/topics", headers=BOB).status == 401
+    assert ask("GET", "/topics", headers=basic("bob", "new-secret")).status == 200
+    kafka.add_user("bob", "bob-secret")
+
+
+def test_more_callers_than_the_pool_holds_take_turns(ask: Caller, kafka: SecuredKafka) -> None:
+    for name in ("ann", "bob", "alice", "eve", "ann", "alice"):
+        password = {"alice": "wonder", "eve": "eve"}.get(name, f"{name}-secret")
+        assert ask("GET", "/topics", headers=basic(name, password)).status in (200, 403), name
+
+
+def test_secrets_are_in_no_log(ask: Caller, caplog: pytest.LogCaptureFixture) -> None:
+    ask("GET", "/topics", headers=basic("ann", "a-wrong-secret"))
+    text = caplog.text
+    assert "sign_in_failed" in text and "'ann'" in text
+    assert "a-wrong-secret" not in text and "ann-secret" not in text
+
+
+def test_world_readable_credentials_are_refused(tmp_path: Path) -> None:
+    from millstream.cli.gateway_process import named_credentials
+    from millstream.gateway.http.configuration import GatewayError
+
+    file = tmp_path / "people"
+    file.write_text("basic ann:x\n")
+    file.chmod(0o644)
+    with pytest.raises(GatewayError, match="chmod 600"):
+        named_credentials(str(file))
+    file.chmod(0o600)
+    assert named_credentials(str(file))

@@ -1,0 +1,312 @@
+"""Roles on every route, and sign-in to the console by OpenID Connect with a small provider on loopback."""
+
+import base64
+import http.client
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+
+from millstream.access.roles import Role
+from millstream.access.rules_file import parse_rules
+from millstream.gateway.http.configuration import read_credentials
+from millstream.gateway.http.routes import DocumentedRoute
+from millstream.gateway.server import Gateway, GatewayOptions
+from millstream.testing import EmbeddedBroker
+from tests.integration.gateway.conftest import Caller
+from tests.system.console.conftest import GatewayProcess
+
+pytestmark = pytest.mark.timeout(300)
+PEOPLE = "basic vera:v\nbasic otto:o\nbasic ada:a\nbasic nora:n\n"
+ROLES = '[roles]\nusers = { vera = "viewer", otto = "operator", ada = "admin", ann = "viewer" }\n'
+SUBJECTS = """
+[[subjects]]
+principals = ["User:vera"]
+subjects = ["open-*"]
+[[subjects]]
+principals = ["User:ada", "User:otto"]
+subjects = ["*"]
+operations = ["read", "write", "delete", "compat"]
+"""
+MASKS = '[[masks]]\ntopics = ["pay"]\nfields = ["value.card"]\n'
+
+
+def basic(name: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{name}:{name[0]}".encode()).decode()}
+
+
+PEOPLE_BY_ROLE = {Role.NONE: "nora", Role.VIEWER: "vera", Role.OPERATOR: "otto", Role.ADMIN: "ada"}
+OPERATORS = re.compile(
+    r"/topics/[^/]+/messages(/batch)?$|/produce$|/records(:batch)?$|/consumers/[^/]+|/(share-)?groups/[^/]+/offsets$"
+    r"|/subjects/[^/]+/versions$"
+)
+QUESTIONS = re.compile(r"^/compatibility/|^/subjects/[^/]+$")
+
+
+def expected_role(method: str, path: str) -> Role:
+    """Written down a second time, on purpose: a new route must be thought about."""
+    if method == "GET":
+        return Role.OPERATOR if path.endswith("/poll") else Role.VIEWER
+    if method == "POST" and QUESTIONS.search(path):
+        return Role.VIEWER
+    if OPERATORS.search(path) and (method == "POST" or path.startswith("/consumers/")):
+        return Role.OPERATOR
+    return Role.ADMIN
+
+
+@pytest.fixture(scope="module")
+def guarded(broker: EmbeddedBroker) -> Iterator[Gateway]:
+    options = GatewayOptions(
+        broker.bootstrap_servers,
+        credentials=read_credentials(PEOPLE),
+        rules=parse_rules(ROLES + SUBJECTS + MASKS),
+        schemas_topic="_schemas_of_roles",
+    )
+    with Gateway(options) as running:
+        yield running
+
+
+def test_every_route_checks_its_role(guarded: Gateway) -> None:
+    ask = Caller(guarded.address)
+    paths: dict[str, dict[str, Any]] = ask("GET", "/openapi.json", headers=basic("ada")).json["paths"]
+    routes = [
+        (method.upper(), path)
+        for path, methods in paths.items()
+        for method in methods
+        if method in ("get", "post", "put", "patch", "delete") and path not in ("/livez", "/readyz")
+    ]
+    assert len(routes) > 60
+    for method, path in routes:
+        lowest = expected_role(method, path)
+        place = re.sub(r"\{[^}]*\}", "1", path)
+        for role, name in PEOPLE_BY_ROLE.items():
+            if role >= lowest:
+                continue  # it would be done; other tests do it
+            answer = ask(method, place, {}, basic(name))
+            assert (answer.status, answer.json["error_code"]) == (403, 40302), (method, path, name, answer.body)
+    assert ask("GET", "/topics", headers=basic("vera")).status == 200
+    assert ask("POST", "/topics", {"name": "made-by-ada"}, basic("ada")).status == 201
+
+
+def test_the_roles_of_routes_are_in_the_routes() -> None:
+    assert DocumentedRoute.__init__.__annotations__["role"] is Role
+
+
+def test_subjects_have_permissions(guarded: Gateway) -> None:
+    ask = Caller(guarded.address)
+    schema = {"schema": '{"type": "string"}'}
+    for subject in ("open-a", "closed-a"):
+        assert ask("POST", f"/subjects/{subject}/versions", schema, basic("otto")).status == 200
+    assert ask("GET", "/subjects", headers=basic("vera")).json == ["open-a"]
+    refused = ask("GET", "/subjects/closed-a/versions/1", headers=basic("vera"))
+    assert (refused.status, refused.json["error_code"]) == (403, 40301)
+    assert "denied operation Read on Subject: closed-a" in refused.json["message"]
+    assert [row["subject"] for row in ask("GET", "/schemas", headers=basic("vera")).json] == ["open-a"]
+    other = {"schema": '{"type": "long"}'}
+    secret = ask("POST", "/subjects/closed-b/versions", other, basic("otto")).json["id"]
+    assert ask("GET", f"/schemas/ids/{secret}", headers=basic("vera")).json["error_code"] == 40301
+    assert ask("GET", f"/schemas/ids/{secret}", headers=basic("ada")).status == 200
+    linked = {"schema": '{"type": "string"}', "references": [{"name": "x", "subject": "closed-a", "version": 1}]}
+    assert ask("POST", "/subjects/open-a", linked, basic("vera")).json["error_code"] == 40301
+
+
+def test_streams_are_masked_for_those_without_the_right(guarded: Gateway) -> None:
+    ask = Caller(guarded.address)
+    ask("POST", "/topics", {"name": "pay", "partitions": 1}, basic("ada"))
+    record = {"value": {"card": "4111", "n": 1}}
+    assert ask("POST", "/v1/topics/pay/produce", {"records": [record]}, basic("ada")).status == 200
+
+    def first(name: str, form: str) -> dict[str, Any]:
+        connection = http.client.HTTPConnection(guarded.address, timeout=30)
+        connection.request("GET", f"/topics/pay/stream?from=earliest&format={form}", headers=basic(name))
+        answer = connection.getresponse()
+        while not (line := answer.readline()).startswith(b"data:"):
+            assert line
+        connection.close()
+        found: dict[str, Any] = json.loads(line[5:])
+        return found
+
+    assert first("ada", "json")["value"] == {"card": "4111", "n": 1}
+    assert first("vera", "json")["value"] == {"card": "***", "n": 1}
+    assert base64.b64decode(first("otto", "base64")["value"]) == b'{"card":"***","n":1}'
+
+
+# OpenID Connect
+
+
+class Provider:
+    def __init__(self) -> None:
+        self.key = RSAKey.generate_key(2048, {"kid": "one"})
+        self.nonce, self.user = "", "ann"
+        provider = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                url = urlsplit(self.path)
+                if url.path == "/auth":
+                    query = {name: values[0] for name, values in parse_qs(url.query).items()}
+                    provider.nonce = query["nonce"]
+                    self.send_response(302)
+                    where = urlencode({"code": "a-code", "state": query["state"]})
+                    self.send_header("Location", f"{query['redirect_uri']}?{where}")
+                    self.end_headers()
+                elif url.path == "/keys":
+                    self._json({"keys": [provider.key.as_dict(private=False)]})
+                else:
+                    names = {"authorization_endpoint": "/auth", "token_endpoint": "/token", "jwks_uri": "/keys"}
+                    at = {name: provider.issuer + path for name, path in names.items()}
+                    self._json({"issuer": provider.issuer} | at)
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                now = int(time.time())
+                claims = {"iss": provider.issuer, "aud": "console", "sub": provider.user, "nonce": provider.nonce}
+                claims |= {"iat": now, "exp": now + 300}
+                token = jwt.encode({"alg": "RS256", "kid": "one"}, claims, provider.key)
+                self._json({"id_token": token, "access_token": "at", "token_type": "Bearer", "expires_in": 300})
+
+            def _json(self, document: Any) -> None:
+                body = json.dumps(document).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.issuer = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    running = Provider()
+    yield running
+    running.server.shutdown()
+    running.server.server_close()
+
+
+@pytest.fixture(scope="module")
+def signed(
+    broker: EmbeddedBroker, provider: Provider, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayProcess]:
+    """A process: the console cannot be loaded here, where warnings are errors."""
+    directory = tmp_path_factory.mktemp("signed")
+    rules = directory / "access.toml"
+    rules.write_text(f'{ROLES}[oidc]\nissuer = "{provider.issuer}"\nclient_id = "console"\n')
+    rules.chmod(0o600)
+    options = ("--access-file", str(rules), "--schemas-topic", "_schemas_of_sign_in")
+    running = GatewayProcess(broker.bootstrap_servers, directory / "gateway.log", *options)
+    yield running
+    running.stop()
+
+
+class Browser:
+    """Keeps cookies and follows no redirects by itself."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.cookies: dict[str, str] = {}
+
+    def __call__(self, method: str, path: str, form: dict[str, str] | None = None, **headers: str) -> Any:
+        connection = http.client.HTTPConnection(self.address, timeout=30)
+        given = {"Accept": "text/html", "Cookie": "; ".join(f"{k}={v}" for k, v in self.cookies.items())}
+        if form is not None:
+            given["Content-Type"] = "application/x-www-form-urlencoded"
+        body = None if form is None else urlencode(form)
+        connection.request(method, path, body, given | {name.replace("_", "-"): each for name, each in headers.items()})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        for line in answer.headers.get_all("set-cookie") or ():
+            name, _, value = line.partition(";")[0].partition("=")
+            self.cookies.pop(name, None)
+            if value:
+                self.cookies[name] = value
+        connection.close()
+        return answer.status, answer.headers, text
+
+    def sign_in(self, provider: Provider, return_to: str = "/console/topics") -> tuple[int, str]:
+        status, headers, _ = self("GET", "/console/sign-in/start?" + urlencode({"next": return_to}))
+        assert status == 303 and headers["location"].startswith(provider.issuer)
+        outside = http.client.HTTPConnection(urlsplit(provider.issuer).netloc, timeout=30)
+        url = urlsplit(headers["location"])
+        outside.request("GET", f"{url.path}?{url.query}")
+        back = urlsplit(outside.getresponse().headers["location"])
+        outside.close()
+        status, headers, _ = self("GET", f"{back.path}?{back.query}")
+        return status, headers.get("location", "")
+
+
+def test_the_console_needs_a_session_and_programs_have_none(signed: GatewayProcess) -> None:
+    browser = Browser(signed.url.removeprefix("http://"))
+    status, headers, _ = browser("GET", "/console/topics?topic=a")
+    assert (status, headers["location"]) == (303, "/console/sign-in?next=%2Fconsole%2Ftopics%3Ftopic%3Da")
+    assert Caller(signed.url.removeprefix("http://"))("GET", "/topics").status == 401
+    _, headers, page = browser("GET", "/console/sign-in")
+    assert "single sign-on" in page and "frame-ancestors 'none'" in headers["content-security-policy"]
+
+
+def test_a_user_signs_in_and_out(signed: GatewayProcess, provider: Provider) -> None:
+    browser = Browser(signed.url.removeprefix("http://"))
+    browser.cookies["millstream_session"] = planted = "planted-by-somebody.0000"  # session fixation
+    assert browser.sign_in(provider) == (303, "/console/topics")
+    cookie = browser.cookies["millstream_session"]
+    assert cookie != planted
+    status, _, page = browser("GET", "/console/topics")
+    assert status == 200 and "ann · viewer" in page
+    assert browser("POST", "/console/sign-out", {"csrf": "guessed"})[0] == 403  # CSRF
+    assert browser("POST", "/console/sign-out", {"csrf": "x"}, Origin="http://evil.example")[0] == 403
+    token = re.search(r'name="csrf" value="([^"]+)"', browser("GET", "/console/sign-out")[2])
+    assert token is not None
+    assert browser("POST", "/console/sign-out", {"csrf": token[1]})[0] == 303
+    browser.cookies["millstream_session"] = cookie  # kept by somebody: it is worth nothing now
+    assert browser("GET", "/console/topics")[0] == 303
+
+
+def test_the_cookie_opens_the_console_only(signed: GatewayProcess, provider: Provider) -> None:
+    browser = Browser(signed.url.removeprefix("http://"))
+    browser.sign_in(provider)
+    assert browser("GET", "/topics")[0] == 401
+
+
+def test_the_return_address_cannot_lead_elsewhere(signed: GatewayProcess, provider: Provider) -> None:
+    for bad in ("https://evil.example", "//evil.example", "/\\evil", "/console\r\nSet-Cookie: a=b"):
+        assert Browser(signed.url.removeprefix("http://")).sign_in(provider, bad) == (303, "/console")
+
+
+def test_a_code_of_another_browser_is_refused(signed: GatewayProcess, provider: Provider) -> None:
+    """Login CSRF: a victim follows a link with the attacker's code and state."""
+    browser = Browser(signed.url.removeprefix("http://"))
+    status, _, page = browser("GET", "/console/sign-in/callback?code=a-code&state=chosen")
+    assert status == 401 and "this browser" in page and "millstream_session" not in browser.cookies
+
+
+def test_a_user_without_a_role_sees_nothing(signed: GatewayProcess, provider: Provider) -> None:
+    provider.user = "mallory"
+    try:
+        browser = Browser(signed.url.removeprefix("http://"))
+        browser.sign_in(provider)
+        assert browser("GET", "/console/topics")[0] == 403
+    finally:
+        provider.user = "ann"
+
+
+def test_behind_a_proxy_its_origin_is_ours(broker: EmbeddedBroker) -> None:
+    options = GatewayOptions(broker.bootstrap_servers, origins=("https://console.example.com",))
+    with Gateway(options) as running:
+        ask = Caller(running.address)
+        proxied = {"Host": "console.example.com", "Origin": "https://console.example.com"}
+        assert ask("POST", "/topics", {"name": "by-proxy"}, proxied).status == 201
+        assert ask("POST", "/topics", {"name": "c"}, proxied | {"Origin": "https://evil.example"}).status == 403
+        assert ask("GET", "/topics", headers={"Host": "evil.example"}).status == 421
