@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,17 @@ def _make(name: str, directory: Path) -> Target:
     if distribution is None:
         pytest.skip("Apache Kafka is not in .cache (python tools/apache_kafka.py fetches it)")
     return KafkaTarget(directory, distribution)
+
+
+@pytest.fixture(autouse=True)
+def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka's Java tools start quickly. How fast they are then does not matter to a tiny load."""
+    command = apache_kafka.KafkaDistribution.command
+
+    def quick(kafka: apache_kafka.KafkaDistribution, main_class: str, *arguments: str, **options: Any) -> list[str]:
+        return command(kafka, main_class, *arguments, **options | {"performance": apache_kafka.QUICK_START_OPTIONS})
+
+    monkeypatch.setattr(apache_kafka.KafkaDistribution, "command", quick)
 
 
 @pytest.fixture(scope="session")

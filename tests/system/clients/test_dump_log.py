@@ -14,7 +14,7 @@ import pytest
 from tests.system.clients import brokers, corpus
 from tests.system.clients.client_program import ClientProgram
 from tests.system.clients.conftest import GetClient
-from tools import apache_kafka
+from tests.system.cluster.kafka_tools import KafkaTools
 
 TOPIC = "dumped"
 RECORDS = 1000
@@ -32,23 +32,19 @@ FIRST_OFFSET_QUIRK = re.compile(r"Non-consecutive offsets in \S+/0*(\d+)\.log\n 
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    kafka: apache_kafka.KafkaDistribution
+    tools: KafkaTools
 
     def __call__(self, files: list[Path], *options: str) -> str:
-        names = ",".join(map(str, files))
-        done = self.kafka.run(
-            apache_kafka.DUMP_LOG_SEGMENTS, "--files", names, *options, performance=apache_kafka.QUICK_START_OPTIONS
-        )
-        said = FIRST_OFFSET_QUIRK.sub("", done.stdout + done.stderr)
-        assert done.returncode == 0, said[-4000:]
+        said = self.tools("kafka-dump-log", "--files", ",".join(map(str, files)), *options)
+        said = FIRST_OFFSET_QUIRK.sub("", said)
         complaint = COMPLAINTS.search(said)
         assert complaint is None, said[max(0, complaint.start() - 1000) : complaint.end() + 1000]
         return said
 
 
 @pytest.fixture(scope="module")
-def dump(kafka: apache_kafka.KafkaDistribution) -> Dump:
-    return Dump(kafka)
+def dump(kafka_tools: KafkaTools) -> Dump:
+    return Dump(kafka_tools)
 
 
 @pytest.fixture(scope="module")

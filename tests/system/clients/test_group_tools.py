@@ -18,7 +18,6 @@ from tools import apache_kafka
 CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 OFFSETS_READER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
-DUMP_LOG = "org.apache.kafka.tools.DumpLogSegments"
 QUICK = apache_kafka.QUICK_START_OPTIONS
 
 
@@ -141,14 +140,12 @@ def test_lag_exporters_can_read_our_records(
     assert history == {(topic, 0): [(10, "")], (topic, 1): [(10, ""), (7, "nöte")]}
 
 
-def test_dump_log_decodes_our_groups(
-    kafka: apache_kafka.KafkaDistribution, broker: brokers.BrokerProcess, topic: str
-) -> None:
+def test_dump_log_decodes_our_groups(kafka_tools: KafkaTools, broker: brokers.BrokerProcess, topic: str) -> None:
     fill(broker.bootstrap_servers, topic, 4)
     consume_as_group(broker.bootstrap_servers, topic, topic, 4)
     files = [str(path) for path in broker.data_dir.glob("__consumer_offsets-*/*.log") if path.stat().st_size]
-    done = kafka.run(DUMP_LOG, "--offsets-decoder", "--files", ",".join(files), performance=QUICK)
-    ours = [line for line in done.stdout.splitlines() if f'"group":"{topic}"' in line]
+    said = kafka_tools("kafka-dump-log", "--offsets-decoder", "--files", ",".join(files))
+    ours = [line for line in said.splitlines() if f'"group":"{topic}"' in line]
     groups = [line for line in ours if '"type":"2"' in line]
-    assert len(groups) == 2 and '"clientId":"reader"' in groups[0] and '"members":[]' in groups[1], done.stdout[-3000:]
+    assert len(groups) == 2 and '"clientId":"reader"' in groups[0] and '"members":[]' in groups[1], said[-3000:]
     assert sum('"type":"1"' in line for line in ours) == 2

@@ -16,7 +16,6 @@ from tests.system.clients.corpus import record
 from tests.system.clients.test_dump_log import Dump
 from tests.system.cluster.kafka_tools import KafkaTools
 from tests.wire import Wire, batch, now_ms
-from tools import apache_kafka
 
 TRANSACTIONS_COMMAND = "org.apache.kafka.tools.TransactionsCommand"
 TOPIC = "with-transactions"
@@ -38,8 +37,8 @@ class Transactions:
 
 
 @pytest.fixture(scope="module")
-def dump(kafka: apache_kafka.KafkaDistribution) -> Dump:
-    return Dump(kafka)
+def dump(kafka_tools: KafkaTools) -> Dump:
+    return Dump(kafka_tools)
 
 
 @pytest.fixture(scope="module")
