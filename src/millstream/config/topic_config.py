@@ -43,6 +43,8 @@ class LogConfig:
     """Group commit: a response waits until its records are on disk. One fsync serves all waiting requests."""
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
+    batch_max_records: int = log.BATCH_MAX_RECORDS.default
+    """The broker setting `millstream.batch.max.records`: the same for all topics."""
     roll_ms: int = field(init=False)
     """The age at which a segment is closed: a compacted one in time for `max.compaction.lag.ms`."""
 
@@ -52,8 +54,11 @@ class LogConfig:
         object.__setattr__(self, "roll_ms", roll_ms)
 
 
+_OF_THE_BROKER = "batch_max_records"
 _FIELDS: dict[str, Setting[Any]] = {
-    field.name: TOPIC_SETTINGS[field.name.replace("_", ".")] for field in fields(LogConfig) if field.init
+    field.name: TOPIC_SETTINGS[field.name.replace("_", ".")]
+    for field in fields(LogConfig)
+    if field.init and field.name != _OF_THE_BROKER
 }
 
 
@@ -77,7 +82,8 @@ def value_from_broker(setting: Setting[Any], broker: BrokerConfig) -> Any:
 
 def topic_defaults(broker: BrokerConfig) -> LogConfig:
     """The LogConfig of a topic without overrides. Compute it once per BrokerConfig."""
-    return LogConfig(**{field: _plain(value_from_broker(setting, broker)) for field, setting in _FIELDS.items()})
+    values = {field: _plain(value_from_broker(setting, broker)) for field, setting in _FIELDS.items()}
+    return LogConfig(**values, batch_max_records=broker[log.BATCH_MAX_RECORDS])
 
 
 def resolve_log_config(defaults: LogConfig, overrides: Mapping[str, str]) -> LogConfig:

@@ -77,6 +77,16 @@ def alter(wire: Wire, kind: int, resource: str, name: str, value: str | None) ->
     assert wire.call("incremental_alter_configs", 1, resources=resources).responses[0].error_code == 0
 
 
+def plant(broker: EmbeddedBroker, wire: Wire, topic: str, bomb: bytes) -> None:
+    """Writes a batch as if the limit had been higher at that time."""
+    assert wire.produce(topic, bomb).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    alter(wire, BROKER_SCOPE, "", "millstream.batch.max.records", "2000000")
+    until(broker, lambda: wire.produce(topic, bomb).error_code == 0)
+    alter(wire, BROKER_SCOPE, "", "millstream.batch.max.records", None)
+    probe = created(broker, f"probe-{topic}", max_message_bytes=str(64 << 20))
+    until(broker, lambda: wire.produce(probe, bomb).error_code == ErrorCode.MESSAGE_TOO_LARGE)
+
+
 def metric(broker: EmbeddedBroker, name: str) -> float:
     host, port = broker.bootstrap_servers.split(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=60)
@@ -98,7 +108,7 @@ def test_the_cleaner_keeps_it_as_it_is_and_cleans_the_rest(broker: EmbeddedBroke
                 rows = [Record(b"a", bytes([number]) * 500_000, timestamp=now_ms())]
                 assert wire.produce(topic, bytes(build_batch(rows))).error_code == 0
             if topic == altered:
-                assert wire.produce(topic, bomb).error_code == 0
+                plant(broker, wire, topic, bomb)
             for number in range(4):
                 rows = [Record(b"a", bytes([number]) * 500_000, timestamp=now_ms())]
                 assert wire.produce(topic, bytes(build_batch(rows))).error_code == 0
@@ -116,7 +126,7 @@ def test_it_is_found_by_time_as_a_whole(broker: EmbeddedBroker) -> None:
     topic = created(broker, "times", max_message_bytes=str(64 << 20))
     with Wire(broker.bootstrap_servers, 120) as wire:
         wire.produce(topic, batch(b"before"))
-        assert wire.produce(topic, many_records(2_000_000)).error_code == 0
+        plant(broker, wire, topic, many_records(2_000_000))
         before = peak_bytes(broker)
 
         def look(timestamp: int) -> int:
@@ -148,7 +158,7 @@ def test_a_dead_letter_of_it_has_no_copy(broker: EmbeddedBroker) -> None:
         group = Group(wire, topic, "givers")
         settings = {"errors.deadletterqueue.topic.name": graveyard, "share.auto.offset.reset": "earliest"}
         assert group.configure(**settings) == 0
-        assert wire.produce(topic, many_records(BEYOND, b"k", b"secret")).error_code == 0
+        plant(broker, wire, topic, many_records(BEYOND, b"k", b"secret"))
         group.fetch(max_wait_ms=30_000)
         group.acknowledge((0, 0, [REJECT]))
         letter, _ = meanwhile(broker, lambda: wire.fetch(graveyard, max_wait_ms=60_000, min_bytes=1).records)

@@ -411,9 +411,9 @@ BATCH_MAX_DECOMPRESSED_BYTES = integer(
 BATCH_MAX_RECORDS = integer(
     "millstream.batch.max.records",
     1_000_000,
-    "The maximum number of records of a batch that the broker has to open (see "
-    "`millstream.batch.max.decompressed.bytes`). A batch with more records is refused with MESSAGE_TOO_LARGE. "
-    "Millstream only.",
+    "The maximum number of records of a batch that a client writes. A batch whose header says more is refused with "
+    "MESSAGE_TOO_LARGE: a few bytes could claim many millions of records, and consumers allocate memory for them. "
+    "Batches of librdkafka have at most this default; Java clients split a batch after the error. Millstream only.",
     allowed=between(1000, INT_MAX),
     update=_DYNAMIC,
 )

@@ -233,7 +233,7 @@ UNCLEANABLE = gauge("millstream_compaction_uncleanable_logs", "Logs that cannot 
 PASSED_OVER = gauge(
     "millstream_compaction_passed_over_batches",
     "Batches that the last pass over each log kept unchanged, because they exceed millstream.batch.max.records or "
-    "millstream.batch.max.decompressed.bytes.",
+    "millstream.batch.max.decompressed.bytes, or because their records are malformed.",
 )
 
 

@@ -451,3 +451,22 @@ def test_a_hundred_members_at_once_settle_in_two_generations_at_most() -> None:
         assert generation <= 2
         (leader,) = [answer for answer in answers.values() if answer.members]
         assert {row.member_id for row in leader.members} == set(ids.values())
+
+
+def test_a_member_with_more_than_a_record_has_room_for_gets_an_error_and_the_group_goes_on(bootstrap: str) -> None:
+    """As Kafka: SyncGroup gets UNKNOWN_SERVER_ERROR, and nothing is written. Other members then form the group."""
+    with Wire(bootstrap) as large, Wire(bootstrap) as small:
+        group = "large"
+        protocols = [{"name": "range", "metadata": bytes(2 << 20)}]
+        fields = join_fields(group, protocols=protocols)
+        member = call(large, "join_group", 9, **fields).member_id
+        joined = call(large, "join_group", 9, **{**fields, "member_id": member})
+        assert joined.error_code == 0 and len(joined.members[0].metadata) == 2 << 20
+        who = {"group_id": group, "generation_id": joined.generation_id, "member_id": member}
+        for assignment in (b"all", bytes(2 << 20)):
+            rows = [{"member_id": member, "assignment": assignment}]
+            answer = call(large, "sync_group", 5, **PROTOCOL, **who, assignments=rows)
+            assert answer.error_code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REBALANCE_IN_PROGRESS)
+        left = call(large, "leave_group", 5, group_id=group, members=[{"member_id": member}])
+        assert left.error_code == 0 and left.members[0].error_code == 0
+        make_stable(small, group)

@@ -2,8 +2,10 @@ import pytest
 
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import Origin
 from millstream.formats.records.batch import iterate_headers, read_header
 from millstream.formats.records.compression import Codec
+from millstream.formats.records.record import Record, build_batch
 from millstream.node.storage.log.log_reader import Slice
 from millstream.node.storage.log.partition_log import PartitionLog
 from tests.unit.node.storage.batches import NOW, batch
@@ -533,3 +535,13 @@ def test_without_room_for_an_epoch_a_follower_takes_none_of_the_batches(node: No
         node.restart(clean=clean)
         log = node.log()
         assert log.epochs.entries() == [(1, 0), (2, 1), (3, 2), (4, 3)]
+
+
+def test_a_header_with_too_many_records_is_refused(node: Node) -> None:
+    """A few bytes can claim millions of records, for which clients allocate memory."""
+    log = node.log(LogConfig(batch_max_records=1000))
+    rows = [Record(b"", b"", timestamp=NOW)] * 1001
+    for codec in (Codec.NONE, Codec.ZSTD):
+        assert refused(log, build_batch(rows, codec=codec)) == ErrorCode.MESSAGE_TOO_LARGE
+        assert log.append(build_batch(rows[:1000], codec=codec), leader_epoch=0, now_ms=NOW)
+    log.append(build_batch(rows), leader_epoch=0, now_ms=NOW, origin=Origin.COORDINATOR)

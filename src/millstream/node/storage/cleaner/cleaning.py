@@ -13,7 +13,7 @@ from millstream.formats.model.errors import KafkaError
 from millstream.formats.records.opening import OpeningLimits
 from millstream.node.storage.cleaner import compiled
 from millstream.node.storage.cleaner.copying import Copier, map_dirty
-from millstream.node.storage.cleaner.errors import UncleanableError
+from millstream.node.storage.cleaner.errors import PartlyMappedError, UncleanableError
 from millstream.node.storage.cleaner.plan import (
     Cleanable,
     CleanerSettings,
@@ -128,10 +128,20 @@ class Cleaning:
 
     async def _run(self) -> int:
         plan = self._plan
-        keys = compiled.KeyMap(plan.map_bytes, plan.dirty_start, plan.sources[-1].end_offset - plan.dirty_start)
+        keys = self._new_map()
         await self._offload(self._prepare)
         try:
-            await self._work(map_dirty(plan, keys))
+            try:
+                await self._work(map_dirty(plan, keys))
+            except PartlyMappedError:
+                # Records of a batch that clients cannot read must not replace earlier ones. So the map is made again,
+                # and batches are checked first.
+                self._offload(partial(keys.forget, plan.yield_interpreter))
+                plan.checks_records = True
+                del plan.not_mapped[:]
+                plan.stats.mapped_bytes = 0
+                keys = self._new_map()
+                await self._work(map_dirty(plan, keys))
             plan.stats.mapped_keys, plan.stats.map_used_bytes = keys.key_count, keys.used_bytes
             copier = Copier(plan, keys)
             for group in await self._offload(partial(group_sources, plan, keys.next_offset)):
@@ -143,6 +153,10 @@ class Cleaning:
                 self._offload(
                     partial(keys.forget, plan.yield_interpreter)
                 )  # not here, because it would block the event loop
+
+    def _new_map(self) -> "compiled.KeyMap":
+        plan = self._plan
+        return compiled.KeyMap(plan.map_bytes, plan.dirty_start, plan.sources[-1].end_offset - plan.dirty_start)
 
     def _prepare(self) -> None:
         """In a thread: remove files of an earlier pass, and collect the aborted transactions."""

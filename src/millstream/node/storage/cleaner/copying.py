@@ -7,8 +7,8 @@ Base offset, last offset and sequence of a batch stay as they were (KIP-98), so 
 producer's last sequence is kept. The delete horizon (KIP-534) replaces the base timestamp, and attribute bit 6 says so;
 timestamps of records are relative to it.
 
-A batch above the limits for decompression is kept as it is. Then tombstones behind it are kept too: it may have an
-older record of their key, which would be visible again without them.
+A batch above the limits for decompression, or with malformed records, is kept as it is. Then tombstones behind it are
+kept too: it may have an older record of their key, which would be visible again without them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,10 +27,12 @@ from millstream.formats.records.batch import (
     Bytes,
     seal,
 )
+from millstream.formats.records.compiled import check_records
 from millstream.formats.records.compression import Codec, compress
 from millstream.formats.records.opening import BeyondLimitsError
+from millstream.formats.records.varint import MalformedRecordError
 from millstream.node.storage.cleaner import compiled
-from millstream.node.storage.cleaner.errors import UncleanableError
+from millstream.node.storage.cleaner.errors import MalformedBatchError, PartlyMappedError, UncleanableError
 from millstream.node.storage.cleaner.key_map import DEAD, TOMBSTONE, KeyMap
 from millstream.node.storage.cleaner.plan import Plan, Source
 from millstream.node.storage.cleaner.records import decompressed_content, read_blocks
@@ -238,12 +240,12 @@ class Copier:
         count = header[12]
         if count > self._plan.limits.max_records:
             return self._pass_over(header)
-        if not header[5] & CODEC_MASK:
-            return self._judge_by_key(block, at + HEADER_SIZE, after, header)
         try:
+            if not header[5] & CODEC_MASK:
+                return self._judge_by_key(block, at + HEADER_SIZE, after, header)
             with decompressed_content(self._plan, header, block, at, after) as content:
                 return self._judge_by_key(content, 0, len(content), header)
-        except BeyondLimitsError:
+        except (BeyondLimitsError, UncleanableError):
             return self._pass_over(header)
 
     def _judge_by_key(self, content: Bytes, first: int, last: int, header: Fields) -> Bytes | None:
@@ -283,7 +285,7 @@ class Copier:
     def _sets_horizon(self, tombstones: int, header: Fields) -> bool:
         return bool(tombstones) and not header[5] & DELETE_HORIZON_BIT
 
-    # Batches above the limits
+    # Batches above the limits, and batches that cannot be read
 
     def _was_not_mapped(self, header: Fields) -> bool:
         """Whether this batch of the dirty part is not in the map."""
@@ -317,11 +319,16 @@ class Copier:
 
 
 _MAX_NOT_MAPPED = 1_000_000
-"""Batches of one pass that were above the limits when they were decompressed; the next pass goes on behind them."""
+"""Batches of one pass that were above the limits when they were decompressed, or that cannot be read; the next pass
+goes on behind them."""
 
 
 def map_dirty(plan: Plan, keys: KeyMap) -> Iterator[int]:
-    """Fill the map, as far as it has room; yields, after each block, how many bytes were read."""
+    """Fill the map, as far as it has room; yields, after each block, how many bytes were read.
+
+    PartlyMappedError if a record in the middle of a batch cannot be read: the map has the records before it already.
+    With `plan.checks_records` that cannot happen.
+    """
     transactions = CleanedTransactions(plan.aborted)
     dirty_start = plan.dirty_start
     for source in plan.sources:
@@ -344,15 +351,16 @@ def map_dirty(plan: Plan, keys: KeyMap) -> Iterator[int]:
                             keys.fates += bytes([DEAD]) * count
                     elif count > plan.limits.max_records:
                         pass  # it is kept as it is; the copy sees that in its header too
-                    elif not attributes & CODEC_MASK:
-                        if not _map_if_room(keys, header[0], block, at + HEADER_SIZE, after, count):
-                            return
                     else:
                         try:
-                            with decompressed_content(plan, header, block, at, after) as content:
-                                if not _map_if_room(keys, header[0], content, 0, len(content), count):
+                            if not attributes & CODEC_MASK:
+                                if not _map_if_room(plan, keys, header, block, at + HEADER_SIZE, after):
                                     return
-                        except BeyondLimitsError:
+                            else:
+                                with decompressed_content(plan, header, block, at, after) as content:
+                                    if not _map_if_room(plan, keys, header, content, 0, len(content)):
+                                        return
+                        except (BeyondLimitsError, MalformedBatchError):
                             if len(plan.not_mapped) == _MAX_NOT_MAPPED:
                                 return
                             plan.not_mapped.append(header[0])
@@ -363,11 +371,17 @@ def map_dirty(plan: Plan, keys: KeyMap) -> Iterator[int]:
         keys.next_offset = source.end_offset  # the last offsets may be missing
 
 
-def _map_if_room(keys: KeyMap, base_offset: int, content: Bytes, first: int, last: int, count: int) -> bool:
+def _map_if_room(plan: Plan, keys: KeyMap, header: Fields, content: Bytes, first: int, last: int) -> bool:
+    count = header[12]
+    if plan.checks_records:
+        try:
+            check_records(content, first, last, count, header[6], False, 0)
+        except MalformedRecordError:
+            raise MalformedBatchError(f"the batch at offset {header[0]} cannot be read") from None
     if not keys.has_room(count, last - first):
         return False
     try:
         keys.map_records(content, first, last, count)
     except UncleanableError as error:
-        raise UncleanableError(f"the batch at offset {base_offset} cannot be read: {error}") from error
+        raise PartlyMappedError(f"the batch at offset {header[0]} cannot be read: {error}") from error
     return True

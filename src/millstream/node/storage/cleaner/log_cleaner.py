@@ -223,8 +223,8 @@ class LogCleaner:
         self._passed_over[log.topic_partition] = log, stats.passed_over
         limits = cleaning.limits
         _log.warning(
-            "batches_passed_over partition=%s count=%d first_offset=%d reason=more than %d records, or more than %d "
-            "bytes decompressed: they are kept, and so are tombstones behind them. The limits are "
+            "batches_passed_over partition=%s count=%d first_offset=%d reason=more than %d records, more than %d bytes "
+            "decompressed, or malformed records: they are kept, and so are tombstones behind them. The limits are "
             "millstream.batch.max.records and millstream.batch.max.decompressed.bytes",
             log.topic_partition,
             stats.passed_over,

@@ -88,8 +88,10 @@ class Plan:
     aborted: list[AbortedTransaction]
     limits: OpeningLimits
     not_mapped: "array[int]" = field(default_factory=lambda: array("q"))
-    """Offsets, in order, of batches of the dirty part that were above the limits when they were decompressed. Batches
-    whose header has too many records are not here."""
+    """Offsets, in order, of batches of the dirty part that were above the limits when they were decompressed, or whose
+    records cannot be read. Batches whose header has too many records are not here."""
+    checks_records: bool = False
+    """Whether all records of a batch are checked before they are mapped: a batch with a malformed record was found."""
     is_aborted: bool = False
     """Set by the loop, read by threads between blocks."""
     yield_interpreter: Callable[[], None] = lambda: None

@@ -24,7 +24,7 @@ from millstream.formats.records.batch import (
 )
 from millstream.formats.records.opening import BeyondLimitsError, opened
 from millstream.formats.records.varint import MAX_LONG_BYTES, MalformedRecordError, append_varint, read_varint
-from millstream.node.storage.cleaner.errors import UncleanableError
+from millstream.node.storage.cleaner.errors import MalformedBatchError, UncleanableError
 from millstream.node.storage.cleaner.key_map import DEAD, TOMBSTONE
 from millstream.node.storage.cleaner.plan import Plan
 from millstream.node.storage.disk import File
@@ -48,7 +48,7 @@ def decompressed_content(
     plan: Plan, header: tuple[int, ...], block: bytes, at: int, after: int
 ) -> Iterator[memoryview]:
     """The records of a compressed batch of the block, within the context; BeyondLimitsError if they are above the
-    limits of the plan."""
+    limits of the plan, MalformedBatchError if they cannot be decompressed."""
     try:
         with opened(BatchHeader._make(header), memoryview(block)[at:after], plan.limits) as content:
             plan.stats.opened_bytes += len(content)
@@ -57,7 +57,7 @@ def decompressed_content(
         plan.stats.opened_bytes += plan.limits.max_bytes
         raise
     except KafkaError as error:
-        raise UncleanableError(f"the batch at offset {header[0]} cannot be opened: {error.message}") from error
+        raise MalformedBatchError(f"the batch at offset {header[0]} cannot be opened: {error.message}") from error
 
 
 def _live_spans(data: bytes, position: int, fates: bytes | bytearray, gone: bytes) -> list[_RecordSpan]:

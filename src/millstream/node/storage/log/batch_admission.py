@@ -108,6 +108,7 @@ def admit(
         or count != delta + 1
         or count * MINIMUM_RECORD_BYTES > (length - MINIMUM_LENGTH) * MOST_GROWTH[attributes & CODEC_MASK]
         or count > _MAX_RECORDS
+        or (count > config.batch_max_records and origin is Origin.CLIENT)
         or delta < 0
         or max_timestamp > latest
         or (base_timestamp < earliest and base_timestamp != NO_TIMESTAMP)
@@ -245,6 +246,13 @@ def refusal(batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError:
     if not is_possible_count(header):
         return KafkaError(
             ErrorCode.INVALID_RECORD, f"{header.record_count} records cannot be in {header.size - HEADER_SIZE} bytes"
+        )
+    if header.record_count > config.batch_max_records:
+        # Java clients split the batch after this error. Other clients do not send so many records in one batch.
+        return KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"the batch has {header.record_count} records; {config.batch_max_records} are allowed"
+            " (millstream.batch.max.records): send smaller batches",
         )
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         return KafkaError(ErrorCode.INVALID_RECORD, "a batch with a producer id needs an epoch and a sequence")

@@ -15,8 +15,6 @@ from millstream.node.storage.cleaner.log_cleaner import LogCleaner
 from millstream.node.storage.cleaner.plan import CleanerSettings, CleaningAbortedError, Throttle, cleanable
 from millstream.node.storage.file_formats import decode_offsets
 from millstream.node.storage.log.partition_log import PartitionLog
-from tests import wire
-from tests.integration.node.broker.unreadable import unreadable
 from tests.unit.node.storage.cleaner.compacted import (
     NOW,
     append,
@@ -202,18 +200,6 @@ def test_a_damaged_batch_makes_a_log_uncleanable(node: Node) -> None:
     with pytest.raises(UncleanableError, match="damaged"):
         clean(log)
     assert not list(node.path.glob("*.cleaned"))
-
-
-def test_a_batch_that_cannot_be_read_is_named(node: Node) -> None:
-    """It may be from the time when the topic was not compacted."""
-    log = node.log(config(cleanup_policy=("delete",)))
-    append(log, (b"k", b"1"))
-    at = log.log_end_offset
-    log.append(bytearray(unreadable()), leader_epoch=0, now_ms=wire.now_ms())
-    log.config = config()
-    fill(log)
-    with pytest.raises(UncleanableError, match=f"the batch at offset {at} cannot be read"):
-        clean(log)
 
 
 def test_no_room_on_the_disk(node: Node) -> None:

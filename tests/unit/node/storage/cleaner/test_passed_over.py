@@ -1,14 +1,19 @@
-"""Batches that are more than the limits allow to open: they stay as they are, and all around them is cleaned."""
+"""Batches above the limits and batches with malformed records: they stay as they are, and the others are cleaned."""
 
 import asyncio
 import logging
 
 import pytest
 
+from millstream.formats.records.batch import HEADER_SIZE, read_header
 from millstream.formats.records.compression import Codec
 from millstream.formats.records.opening import OpeningLimits
+from millstream.formats.records.record import read_batches
 from millstream.node.storage.cleaner.log_cleaner import LogCleaner
 from millstream.node.storage.cleaner.plan import CleanerSettings
+from millstream.node.storage.log.partition_log import PartitionLog
+from tests import wire
+from tests.integration.node.broker.unreadable import sealed, unreadable
 from tests.unit.node.storage.cleaner.compacted import (
     HOUR_MS,
     NOW,
@@ -96,3 +101,58 @@ def test_it_is_logged_and_counted_and_other_logs_are_cleaned(node: Node, caplog:
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("batches_passed_over ") and "count=3 first_offset=0 " in line
     assert [value for _, _, value in records(log) if len(value or b"") < 9] == [b"2"]
+
+
+def _half(codec: Codec) -> bytes:
+    """The header says two records. The first has the key `a`, the second is cut off."""
+    return sealed(bytes([16, 0, 0, 0, 2, ord("a"), 2, ord("x"), 0]) + bytes([100, 0, 0, 2, 2, 2, 2, 2]), 2, codec)
+
+
+def _by_offset(log: PartitionLog) -> dict[int, bytes]:
+    """The batches as bytes, by their base offsets."""
+    found: dict[int, bytes] = {}
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        piece = log.read(offset, 1, up_to=log.log_end_offset, at_least_one=True)
+        piece.prepare()
+        batch = bytes(piece.read())
+        if not batch:
+            break
+        header = read_header(batch)
+        found[header.base_offset] = batch[: header.size]
+        offset = header.last_offset + 1
+    return found
+
+
+BAD = {
+    "garbage": unreadable(),
+    "half, compressed": _half(Codec.GZIP),
+    "half": _half(Codec.NONE),
+    "not compressed": sealed(b"no gzip at all", 3, Codec.GZIP, is_compressed=True),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_batch_that_cannot_be_read_stays_and_replaces_nothing(
+    node: Node, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be from the time when the topic was not compacted, or of a version that did not check."""
+    monkeypatch.setattr("millstream.node.storage.log.batch_admission.MAX_WALKED_RECORDS", 0)
+    bad = bytearray(BAD[kind])
+    content = bytes(bad[HEADER_SIZE:])
+    log = node.log(config(cleanup_policy=("delete",)))
+    append(log, (b"a", b"1"), (b"b", b"1"))
+    at = log.log_end_offset
+    log.append(bad, leader_epoch=0, now_ms=wire.now_ms())
+    log.config = config()
+    append(log, (b"b", b"2"))
+    log.roll(0)
+    for number in range(2):  # first it is in the dirty part, then in the clean one
+        stats = clean(log).stats
+        assert (stats.passed_over, stats.first_passed_over) == (1, at)
+        kept = _by_offset(log)
+        assert kept.pop(at)[HEADER_SIZE:] == content
+        left = [(row.key, row.value) for batch in kept.values() for _, rows in read_batches(batch) for row in rows]
+        assert left == [(b"a", b"1"), (b"b", b"2"), (b"c", b"0")][: 2 + number]
+        append(log, (b"c", b"%d" % number))
+        log.roll(0)
