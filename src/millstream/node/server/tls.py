@@ -116,6 +116,7 @@ class TlsTransport:
         self._encrypted: int | None = None  # bytes of a file slice that `send_file` has not reported yet
         self._broken: OSError | None = None
         self._is_established = False
+        self._has_ended = False  # the peer has said that nothing follows
         self._closed = False
         self._linger: asyncio.TimerHandle | None = None
 
@@ -203,28 +204,36 @@ class TlsTransport:
 
     def receive_into(self, buffer: memoryview) -> int:
         self._check_usable()
+        if self._has_ended:
+            return 0
+        incoming, engine = self._incoming, self._ssl
         size = len(buffer)
         total = 0
         reads = _READS_AT_ONCE
         try:
+            is_starved = False
             while total < size:
-                try:
-                    # With a buffer it returns the number of bytes; the type stubs do not know this.
-                    count: int = self._ssl.read(size - total, buffer[total:])  # type: ignore[assignment]
-                except ssl.SSLWantReadError:
+                if is_starved or (not incoming.pending and not engine.pending()):
                     if total:
                         break
-                    if self._outgoing.pending:
-                        self._flush()  # OpenSSL responds to the peer: an alert, or a new key
                     reads -= 1
                     if reads < 0:
                         self._read_soon()
-                        raise BlockingIOError(errno.EAGAIN, "many records without data") from None
+                        raise BlockingIOError(errno.EAGAIN, "many records without data")
                     self._receive()
+                    is_starved = False
+                try:
+                    # With a buffer it returns the number of bytes; the type stubs do not know this.
+                    count: int = engine.read(size - total, buffer[total:])  # type: ignore[assignment]
+                except ssl.SSLWantReadError:
+                    if self._outgoing.pending:
+                        self._flush()  # OpenSSL responds to the peer: an alert, or a new key
+                    is_starved = True
                     continue
                 except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                     count = 0
                 if not count:
+                    self._has_ended = True
                     if total:
                         self._read_soon()  # the end: the socket itself may stay open and silent
                     break
@@ -272,12 +281,16 @@ class TlsTransport:
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
         self._check_usable()
-        if not self._flush():
+        if self._unsent and not self._flush():
             raise BlockingIOError(errno.EAGAIN, "earlier bytes wait to be sent")
-        view = memoryview(data)[:INLINE_BYTES]
-        self._encrypt(view)
+        if len(data) > INLINE_BYTES:
+            data = memoryview(data)[:INLINE_BYTES]
+        if data:
+            done = self._ssl.write(data)
+            if done < len(data):
+                self._encrypt(memoryview(data)[done:])
         self._flush()
-        return len(view)
+        return len(data)
 
     def send_file(self, part: FilePart, sent: int) -> int:
         if self._encrypted is not None:
@@ -297,7 +310,7 @@ class TlsTransport:
 
     def _encrypt(self, view: memoryview) -> None:
         while view:
-            view = view[self._ssl.write(view) :]  # one record of 16 KB at most
+            view = view[self._ssl.write(view) :]
 
     def _encrypt_in_thread(self, file: OpenFile, position: int, length: int) -> None:
         def read_and_encrypt() -> int:

@@ -156,6 +156,26 @@ def test_a_client_that_goes_away_while_a_thread_encrypts(
     assert running.connections <= 1
 
 
+def test_the_end_of_a_stream_is_noticed_while_the_socket_stays_open(start: Start, node: Files) -> None:
+    running = start(tls=secured(node))
+    context = ssl.create_default_context(cafile=str(node.ca))
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    engine = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with plain(running) as sock:
+        while True:
+            try:
+                engine.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                sock.sendall(outgoing.read())
+                incoming.write(sock.recv(65536))
+        engine.write(frame(b"none"))
+        with contextlib.suppress(ssl.SSLWantReadError):
+            engine.unwrap()
+        sock.sendall(outgoing.read())  # a request and the end in one piece
+        running.until(lambda: running.service.seen == [b"none"] and not running.listener.connections)
+
+
 def principals(running: RunningListener) -> list[str]:
     return running.on_loop(  # type: ignore[return-value]
         lambda: [str(connection.peer.principal) for connection in running.listener.connections]

@@ -96,9 +96,27 @@ def test_append_and_subtract_start_from_what_is_in_force() -> None:
         (BROKER, [ConfigChange("num.io.threads", 0, "9")], ErrorCode.INVALID_REQUEST, "Cannot update num.io.threads"),
         (
             BROKER,
+            [ConfigChange("ssl.keystore.location", 0, "/x")],
+            ErrorCode.INVALID_REQUEST,
+            "use listener.name.<listener>.ssl.keystore.location",
+        ),
+        (
+            ConfigResource(ResourceType.BROKER, ""),
             [ConfigChange("listener.name.x.ssl.keystore.location", 0, "/x")],
             ErrorCode.INVALID_REQUEST,
-            "Cannot update",
+            "for all brokers: name one broker",
+        ),
+        (
+            BROKER,
+            [ConfigChange("listener.name.x.ssl.client.auth", 0, "none")],
+            ErrorCode.INVALID_REQUEST,
+            "Cannot update listener.name.x.ssl.client.auth dynamically",
+        ),
+        (
+            BROKER,
+            [ConfigChange("listener.name.x.ssl.keystore.type", 0, "BKS")],
+            ErrorCode.INVALID_CONFIG,
+            "must be one of JKS, PKCS12, PEM",
         ),
         (BROKER, [ConfigChange("log.retention.ms", 0, "0")], ErrorCode.INVALID_CONFIG, "at least 1, or -1"),
         (BROKER, [ConfigChange("retention.ms", 0, "1")], ErrorCode.INVALID_CONFIG, "this is a topic setting"),
