@@ -1,7 +1,7 @@
 """The text of `sasl.jaas.config`: one login module with its options, as Java's JAAS writes it.
 
-`CLASS required name="value" … ;`. The parser is strict, because a typing error here may lock all clients out. Its errors
-never show values: most of them are passwords.
+`CLASS required name="value" … ;`. The parser is strict, because a typing error here may lock all clients out. Its
+errors never show values: most of them are passwords.
 """
 
 from collections.abc import Mapping

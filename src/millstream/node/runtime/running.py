@@ -120,6 +120,9 @@ class OfflineNode:
             self._endpoints,
             NodeTls(config, self.environment),
         )
+        for listener in self._listeners:
+            if config.listener(listener.name).uses_sasl:
+                listener.authenticate = ClosedGate  # users are in the metadata, which is on the failed disk
         service = Dispatcher(self._apis, self.environment.loop)
         for listener in self._listeners:
             listener.serve(service)

@@ -1,8 +1,8 @@
 """The public keys for tokens of OAUTHBEARER, read from an address or a file and kept current.
 
 They are read in a thread, never on the event loop: at the start, periodically, and when a token names an unknown key,
-because the issuer may have rotated its keys. Such reads are limited to one per ten seconds, as any client can send tokens
-with unknown keys. If keys cannot be read, the known ones stay.
+because the issuer may have rotated its keys. Such reads are limited to one per ten seconds, as any client can send
+tokens with unknown keys. If keys cannot be read, the known ones stay.
 """
 
 import asyncio
