@@ -21,6 +21,11 @@ from tests.system.cluster.kafka_tools import KafkaTools
 SOURCES = Path(__file__).parent
 USER, SCRAM_PASSWORD = "sam", "scram-secret-1"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+_EACH = [
+    pytest.param(name, marks=() if name in ("SCRAM-SHA-512", "OAUTHBEARER") else pytest.mark.slow)
+    for name in MECHANISMS
+]
+"""The mechanisms as parameters; those that differ least from the others are in the slow lane."""
 JAVA_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -110,7 +115,7 @@ def librdkafka_settings(broker: EmbeddedBroker, mechanism: str, user: str, passw
     }
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", _EACH)
 def test_librdkafka(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
     from confluent_kafka import Consumer, Producer
 
@@ -135,7 +140,7 @@ def test_librdkafka(broker: EmbeddedBroker, secret: Secret, topic: str, mechanis
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", _EACH)
 def test_kafka_python(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
     from kafka import KafkaConsumer, KafkaProducer
     from kafka.net.sasl.oauth import AbstractTokenProvider
@@ -163,7 +168,7 @@ def test_kafka_python(broker: EmbeddedBroker, secret: Secret, topic: str, mechan
     consumer.close()
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", _EACH)
 def test_aiokafka(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
     from aiokafka.abc import AbstractTokenProvider
@@ -211,7 +216,7 @@ def test_kcat(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str
     assert "Authentication fail" in run("kcat", *options, "-L", "-m", "5")
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", _EACH)
 def test_kafkajs(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str) -> None:
     try:
         environment = dict(install_test_clients.kafkajs().environment)
@@ -240,13 +245,13 @@ def franz_go(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(built / "authenticated")
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", _EACH)
 def test_franz_go(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str, franz_go: str) -> None:
     arguments = (broker.bootstrap_servers, topic, mechanism, *secret(mechanism))
     assert run(franz_go, *arguments) == "from franz-go"
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS[:3])
+@pytest.mark.parametrize("mechanism", _EACH[:3])
 def test_java(
     broker: EmbeddedBroker, secret: Secret, topic: str, mechanism: str, kafka_tools: KafkaTools, tmp_path: Path
 ) -> None:

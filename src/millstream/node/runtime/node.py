@@ -515,6 +515,7 @@ class Node:
         if self._giving_up is not None:
             self._giving_up.cancel()
         self._endpoints.close()
+        self.sasl.close()
         if self.tls is not None:
             self.tls.close()
         for listener in self.listeners:

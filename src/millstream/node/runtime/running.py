@@ -123,6 +123,9 @@ class OfflineNode:
             NodeTls(config, self.environment),
             self.turns,
         )
+        for listener in self._listeners:
+            if config.listener(listener.name).uses_sasl:
+                listener.authenticate = ClosedGate  # users are in the metadata, which is on the failed disk
         service = Dispatcher(self._apis, self.environment.loop)
         # Users and ACLs are in the metadata, which this node does not have: clients of such listeners get no data.
         only_versions = [each if each.name == "api_versions" else replace(each, handler=None) for each in self._apis]

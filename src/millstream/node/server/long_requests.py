@@ -261,6 +261,20 @@ _BOUNDS = dict.fromkeys(SPLITS, _SPLIT_ITEMS) | {
     "describe_log_dirs": _SPLIT_ITEMS,
     "share_fetch": _SPLIT_ITEMS,
     "share_acknowledge": _SPLIT_ITEMS,
+    # Users and tokens: each row costs some hashes
+    **dict.fromkeys(
+        (
+            "sasl_handshake",
+            "sasl_authenticate",
+            "alter_user_scram_credentials",
+            "describe_user_scram_credentials",
+            "create_delegation_token",
+            "renew_delegation_token",
+            "expire_delegation_token",
+            "describe_delegation_token",
+        ),
+        _FEW_ITEMS,
+    ),
     # One voter set, one topic, a handful of listeners and features
     **dict.fromkeys(
         (

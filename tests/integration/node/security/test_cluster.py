@@ -106,6 +106,7 @@ def test_nodes_authenticate_to_each_other_and_survive_a_kill(cluster: EmbeddedCl
         consumer.close()
 
 
+@pytest.mark.slow
 def test_a_node_with_a_wrong_password_is_not_let_in(cluster: EmbeddedCluster) -> None:
     wrong = {name: text.replace(PASSWORD, "wrong") for name, text in settings().items() if "scram" in name}
     cluster.kill(3)
