@@ -21,7 +21,14 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.environment import Environment
 from millstream.node.metadata.features import bootstrap_records
 from millstream.node.metadata.image import MetadataDelta, MetadataImage, ResourceType, apply
-from millstream.node.metadata.records import ConfigRecord, Decision, MetadataRecord, PartitionRecord, TopicRecord
+from millstream.node.metadata.records import (
+    ClientQuotaRecord,
+    ConfigRecord,
+    Decision,
+    MetadataRecord,
+    PartitionRecord,
+    TopicRecord,
+)
 
 MAX_BATCH_RECORDS = 10_000
 MAX_BATCH_BYTES = 8 << 20
@@ -69,6 +76,8 @@ def _size(records: Iterable[MetadataRecord]) -> int:
             total += _BYTES_PER_REPLICA * len(record.replicas)
         elif isinstance(record, ConfigRecord):
             total += len(record.resource_name) + len(record.name) + 3 * len(record.value or "")
+        elif isinstance(record, ClientQuotaRecord):
+            total += 3 * sum(len(part.entity_name or "") for part in record.entity)
     return total
 
 

@@ -522,8 +522,8 @@ class Connection:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the socket is not read, because a limit is reached."""
-        return self._paused
+        """Whether the socket is not read, because a limit is reached; a quota is not such a limit."""
+        return self._paused and self._mute is None
 
     @property
     def is_waiting(self) -> bool:
