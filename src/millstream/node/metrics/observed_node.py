@@ -56,7 +56,11 @@ class ObservedNode(Protocol):
     directory: DirectoryHealth | None
     offline: DirectoryFailure | None
     probe: ProcessProbe | None
-    sasl: SaslListeners
+
+    @property
+    def sasl(self) -> SaslListeners | None:
+        """None while the node is offline."""
+        ...
 
     @property
     def listeners(self) -> Iterable[Listener]: ...

@@ -94,8 +94,8 @@ MEMORY = gauge(
 MEMORY_LIMIT = gauge("millstream_request_memory_limit_bytes", "The limit of this memory.", "listener")
 LOGINS = counter(
     "millstream_authentications_total",
-    "Logins by SASL: succeeded, failed, repeated (re-authentication), or expired: the connection was used after the end "
-    "of its session, and closed.",
+    "Logins by SASL: succeeded, failed, repeated (re-authentication), or expired: the connection was used after the "
+    "end of its session, and closed.",
     "listener",
     "mechanism",
     "result",
@@ -115,6 +115,8 @@ async def collect_connections(node: ObservedNode, page: Page, turns: TimeSlices)
         page.add(MEMORY, listener.memory.used_bytes, name)
         page.add(MEMORY_LIMIT, listener.limits.request_memory_bytes, name)
         await turns.pause()
+    if node.sasl is None:
+        return
     counts = node.sasl.counts
     for result in ("succeeded", "failed", "repeated", "expired"):
         for (listener_name, mechanism), count in getattr(counts, result).items():

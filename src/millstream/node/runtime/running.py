@@ -32,12 +32,17 @@ from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
 from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.data.log_dirs import offline_directory
 from millstream.node.environment import Environment
+from millstream.node.metadata.image import MetadataImage
 from millstream.node.metrics.endpoints import NodeEndpoints
 from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node, bind
 from millstream.node.runtime.node_tls import NodeTls
 from millstream.node.runtime.real_environment import ProcessMonitor, real_environment
+from millstream.node.security.api_checks import guarded
+from millstream.node.security.authorizer import open_authorizer
+from millstream.node.security.guards import Checks
+from millstream.node.security.sasl_listeners import SaslListeners
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.listener import Listener
 from millstream.node.server.request import Api, ApiVersions, Context, api
@@ -69,6 +74,7 @@ class OfflineNode:
         self.controller: ControllerRole | None = None
         self.lifecycle: BrokerLifecycle | None = None
         self.broker: Broker | None = None
+        self.sasl: SaslListeners | None = None
         self.offline: DirectoryFailure | None = failure
         self.directory: DirectoryHealth | None = DirectoryHealth(os.path.abspath(config.data_dir))
         self.directory.failure = failure
@@ -77,7 +83,12 @@ class OfflineNode:
         self._disk = disk
         self._listeners: list[Listener] = []
         self._endpoints = NodeEndpoints(self)
-        own = [api("describe_log_dirs", self._describe_log_dirs), api("api_versions", self._api_versions)]
+        authorizer = open_authorizer(config)
+        # The ACLs cannot be read: only super users pass.
+        checks = None if authorizer is None else Checks(authorizer, MetadataImage)
+        own = guarded(
+            [api("describe_log_dirs", self._describe_log_dirs), api("api_versions", self._api_versions)], checks
+        )
         keys = {each.key for each in own}
         self._apis = [*own, *(replace(each, handler=None) for each in apis if each.key not in keys)]
         self._versions = ApiVersions(self._apis, lambda: ({}, {}, -1))
