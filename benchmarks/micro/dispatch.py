@@ -17,6 +17,7 @@ from millstream.node.metadata.topics import NewTopic
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node
 from millstream.node.runtime.real_environment import real_environment
+from millstream.node.security.core.changes import AclBinding, create_acls
 from millstream.node.server.service import Peer
 
 PRODUCE_VERSION, FETCH_VERSION = 12, 12
@@ -40,16 +41,23 @@ def _time(call: Callable[[], object], count: int) -> float:
     return (time.process_time() - start) / count
 
 
-def main(count: int = 50_000) -> None:
+AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+def main(count: int = 50_000, acls: int | None = None) -> None:
+    """`acls`: with an authorizer and this many ACLs, those of the client among them."""
+    settings = [] if acls is None else [f"authorizer.class.name={AUTHORIZER}"]
     with tempfile.TemporaryDirectory() as directory:
         loop = asyncio.new_event_loop()
-        config = load_broker_config(listen="127.0.0.1:0", data_dir=directory)
+        config = load_broker_config(listen="127.0.0.1:0", data_dir=directory, overrides=settings)
         node = Node(config, real_environment(loop), RealDisk())
         loop.run_until_complete(node.start())
         broker = node.broker
         assert isinstance(broker, Broker)
         loop.run_until_complete(broker.link.create_topics([NewTopic(name="t", partition_count=1)]))
         peer = Peer("127.0.0.1", 1, "PLAINTEXT")
+        if acls is not None:
+            loop.run_until_complete(add_acls(node, acls))
         handle = broker.dispatcher.handle
         for size in (100, 16_000):
             batch = build_batch([Record(None, random.randbytes(size), timestamp=1_700_000_000_000)])
@@ -78,5 +86,16 @@ def main(count: int = 50_000) -> None:
         loop.close()
 
 
+async def add_acls(node: Node, count: int) -> None:
+    """ACLs of other principals and topics, and READ and WRITE of the client."""
+    assert node.controller is not None
+    other = [AclBinding(2, f"topic-{number}", 3, f"User:user-{number % 50}", "*", 3, 3) for number in range(count - 2)]
+    own = [AclBinding(2, "t", 3, "User:ANONYMOUS", "*", operation, 3) for operation in (3, 4)]
+    await node.controller.active.decide(lambda image, config, randomness: create_acls(image, other + own, randomness))
+
+
 if __name__ == "__main__":
+    print("without an authorizer")
     main()
+    print("with 1,000 ACLs")
+    main(acls=1000)

@@ -52,7 +52,7 @@ _SHORT = {
 """Operations for a task, for the resources that are given."""
 
 PrincipalArgument = Annotated[
-    str, typer.Argument(metavar="PRINCIPAL", help="Whom it is for: User:NAME, Group:NAME; User:* is everyone.")
+    str, typer.Argument(metavar="PRINCIPAL", help="The client: User:NAME, Group:NAME; User:* is everyone.")
 ]
 OperationsArgument = Annotated[
     list[str],

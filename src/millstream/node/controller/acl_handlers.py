@@ -1,7 +1,7 @@
 """Handlers for ACLs: DescribeAcls (29), CreateAcls (30), DeleteAcls (31).
 
 Brokers and controllers serve the first, from their image. Only the active controller changes ACLs. Without an
-authorizer all respond SECURITY_DISABLED, as in Kafka: ACLs that nobody checks would be a false comfort.
+authorizer all respond SECURITY_DISABLED, as in Kafka: ACLs that are never checked would be a false comfort.
 """
 
 from collections.abc import Callable

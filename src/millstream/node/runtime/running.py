@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.setting import ConfigError
-from millstream.config.table import authorization, cluster
+from millstream.config.table import cluster
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.protocol.wire_types import (
     ApiVersionsRequest,
@@ -32,12 +32,16 @@ from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
 from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.data.log_dirs import offline_directory
 from millstream.node.environment import Environment
+from millstream.node.metadata.image import MetadataImage
 from millstream.node.metrics.endpoints import NodeEndpoints
 from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node, bind
 from millstream.node.runtime.node_tls import NodeTls
 from millstream.node.runtime.real_environment import ProcessMonitor, real_environment
+from millstream.node.security.api_checks import guarded
+from millstream.node.security.authorizer import open_authorizer
+from millstream.node.security.guards import Checks
 from millstream.node.security.sasl_server import SaslCounts
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.fair_turns import FairTurns
@@ -81,7 +85,12 @@ class OfflineNode:
         self._disk = disk
         self._listeners: list[Listener] = []
         self._endpoints = NodeEndpoints(self)
-        own = [api("describe_log_dirs", self._describe_log_dirs), api("api_versions", self._api_versions)]
+        authorizer = open_authorizer(config)
+        # The ACLs cannot be read: only super users pass.
+        checks = None if authorizer is None else Checks(authorizer, MetadataImage)
+        own = guarded(
+            [api("describe_log_dirs", self._describe_log_dirs), api("api_versions", self._api_versions)], checks
+        )
         keys = {each.key for each in own}
         self._apis = [*own, *(replace(each, handler=None) for each in apis if each.key not in keys)]
         self._versions = ApiVersions(self._apis, lambda: ({}, {}, -1))
@@ -127,11 +136,8 @@ class OfflineNode:
             if config.listener(listener.name).uses_sasl:
                 listener.authenticate = ClosedGate  # users are in the metadata, which is on the failed disk
         service = Dispatcher(self._apis, self.environment.loop)
-        # Users and ACLs are in the metadata, which this node does not have: clients of such listeners get no data.
-        only_versions = [each if each.name == "api_versions" else replace(each, handler=None) for each in self._apis]
         for listener in self._listeners:
-            is_open = not config.listener(listener.name).uses_sasl and not config[authorization.AUTHORIZER_CLASS_NAME]
-            listener.serve(service if is_open else Dispatcher(only_versions, self.environment.loop))
+            listener.serve(service)
 
     def _api_versions(self, request: ApiVersionsRequest, context: Context) -> ApiVersionsResponse:
         return self._versions.handle(request, context)

@@ -38,6 +38,18 @@ def authorizer_settings(config: BrokerConfig) -> AuthorizerSettings:
     return AuthorizerSettings(frozenset(users), config[authorization.ALLOW_EVERYONE_IF_NO_ACL_FOUND])
 
 
+class _Kept:
+    """The access of a connection, and what it was made of."""
+
+    __slots__ = ("access", "groups", "principal", "table")
+
+    def __init__(self, table: AclTable, principal: Principal, groups: tuple[Principal, ...], access: Access) -> None:
+        self.table = table
+        self.principal = principal
+        self.groups = groups
+        self.access = access
+
+
 class StandardAuthorizer:
     is_enabled = True
 
@@ -63,10 +75,15 @@ class StandardAuthorizer:
     def access(self, peer: Peer) -> Access:
         """What the client may do. A connection keeps it while ACLs and principal are the same."""
         kept = peer.access
-        if isinstance(kept, Access) and kept.is_of(self._table, peer.principal, peer.groups):
-            return kept
+        if (
+            type(kept) is _Kept
+            and kept.table is self._table
+            and kept.principal is peer.principal
+            and kept.groups is peer.groups
+        ):
+            return kept.access
         found = self._table.access((peer.principal, *peer.groups), peer.host)
-        peer.access = found
+        peer.access = _Kept(self._table, peer.principal, peer.groups, found)
         return found
 
     def allows(self, peer: Peer, operation: AclOperation, resource: AclResourceType, name: str) -> bool:

@@ -23,6 +23,8 @@ from millstream.node.server.service import Peer
 
 _REFUSED = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _MOST_KEPT = 10_000
+_READ, _WRITE = "READ", "WRITE"
+"""Names, because an enum as key of a dictionary is slow."""
 
 
 class _Codes(dict[bytes, int]):
@@ -70,8 +72,6 @@ class DataRights:
         self, request: produce_codec.ProduceRequest, version: int, peer: Peer
     ) -> tuple[produce_codec.ProduceRequest, ProduceResults]:
         """The request without the topics that the client may not write to, and the results of those."""
-        if peer.is_node:
-            return request, []
         if request.transactional_id is not None and not self._authorizer.allows(
             peer,
             AclOperation.WRITE,
@@ -80,12 +80,18 @@ class DataRights:
         ):
             code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             return request._replace(topics=[]), [(topic, _failed(rows, code)) for topic, rows in request.topics]
-        tables = self._topics(peer, AclOperation.WRITE)
+        tables = self._topics(peer, _WRITE)
         codes = tables.by_id if version >= produce_codec.FIRST_WITH_TOPIC_ID else tables.by_name
-        refused = [(topic, rows) for topic, rows in request.topics if codes[topic]]
-        if not refused:
-            return request, []
+        for topic, _ in request.topics:
+            if codes[topic]:
+                return self._refused(request, codes, peer)
+        return request, []
+
+    def _refused(
+        self, request: produce_codec.ProduceRequest, codes: _Codes, peer: Peer
+    ) -> tuple[produce_codec.ProduceRequest, ProduceResults]:
         allowed = [(topic, rows) for topic, rows in request.topics if not codes[topic]]
+        refused = [(topic, rows) for topic, rows in request.topics if codes[topic]]
         return request._replace(topics=allowed), [(topic, _failed(rows, _REFUSED)) for topic, rows in refused]
 
     def fetch(self, request: fetch_codec.FetchRequest, version: int, peer: Peer) -> Refusals | None:
@@ -94,7 +100,7 @@ class DataRights:
             return None
         if request.replica_id >= 0:
             return None if self.is_broker(peer) else ALL_REFUSED
-        tables = self._topics(peer, AclOperation.READ)
+        tables = self._topics(peer, _READ)
         return tables.by_id if version >= fetch_codec.FIRST_WITH_TOPIC_ID else tables.by_name
 
     def is_broker(self, peer: Peer) -> bool:
@@ -102,16 +108,17 @@ class DataRights:
 
     def may_read(self, peer: Peer, topic_id: UUID) -> bool:
         """For share groups, which name topics by id."""
-        return peer.is_node or not self._topics(peer, AclOperation.READ).by_id[topic_id.bytes]
+        return peer.is_node or not self._topics(peer, _READ).by_id[topic_id.bytes]
 
-    def _topics(self, peer: Peer, operation: AclOperation) -> _Topics:
+    def _topics(self, peer: Peer, operation: str) -> _Topics:
         access = self._authorizer.access(peer)
         tables = access.scratch.get(operation)
-        if not isinstance(tables, _Topics):
-            tables = access.scratch[operation] = self._tables(peer, access, operation)
-        return tables
+        if tables is None:
+            tables = access.scratch[operation] = self._tables(access, AclOperation[operation], peer)
+        return tables  # type: ignore[return-value] # only this class puts something there
 
-    def _tables(self, peer: Peer, access: Access, operation: AclOperation) -> _Topics:
+    def _tables(self, access: Access, operation: AclOperation, peer: Peer) -> _Topics:
+        """`peer` is the first of the clients that share the access: same principal, same address."""
         auditor = self._authorizer.auditor
 
         def by_name(name: str) -> int:

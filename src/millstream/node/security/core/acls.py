@@ -173,11 +173,10 @@ class _Masks(dict[str, int]):
 class Access:
     """What one principal may do from one address."""
 
-    __slots__ = ("_is_super", "_masks", "_own", "_principals", "_table", "scratch")
+    __slots__ = ("_is_super", "_masks", "_own", "_table", "scratch")
 
     def __init__(self, table: "AclTable", principals: tuple[Principal, ...], host: str) -> None:
         self._table = table
-        self._principals = principals
         self._is_super = any(each in table.settings.super_users for each in principals)
         self._own: dict[int, _Patterns] = {}
         for acl in table.of_principals(principals):
@@ -190,10 +189,6 @@ class Access:
     @property
     def is_super(self) -> bool:
         return self._is_super
-
-    def is_of(self, table: "AclTable", principal: Principal, groups: tuple[Principal, ...]) -> bool:
-        """Whether it is made of these ACLs, for this principal with these groups."""
-        return self._table is table and self._principals[0] == principal and self._principals[1:] == groups
 
     def _computing(self, kind: AclResourceType) -> Callable[[str], int]:
         return lambda name: self._compute(kind, name)

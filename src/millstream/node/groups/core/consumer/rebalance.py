@@ -471,7 +471,7 @@ class GroupChange:
         if self._context.checks_rights:
             may_describe = self._context.may_describe
             if may_describe is None:
-                return  # nobody's request: the next heartbeat of a member resolves it
+                return  # no member sent a request: the next heartbeat of a member resolves it
             matching = frozenset(name for name in matching if may_describe(name))
         if self.patterns.get(pattern) != matching:
             self.patterns[pattern] = matching
