@@ -8,6 +8,7 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from millstream.admin.errors import InvalidArgumentError, NotFoundError, check
 from millstream.formats.model.errors import ErrorCode
@@ -102,8 +103,8 @@ class UserAdmin:
         self._alter(name, upsertions=[], deletions=rows)
         return list(user.iterations)
 
-    def _alter(self, name: str, **rows: object) -> None:
-        response = self._cluster.call("alter_user_scram_credentials", **rows)
+    def _alter(self, name: str, *, upsertions: list[dict[str, Any]], deletions: list[dict[str, Any]]) -> None:
+        response = self._cluster.call("alter_user_scram_credentials", upsertions=upsertions, deletions=deletions)
         for row in response.results:
             check(f"user {name}", row)
 

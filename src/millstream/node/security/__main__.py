@@ -28,13 +28,13 @@ millstream acl list --topic orders
 - A denial wins over every permission.
 - READ, WRITE, DELETE and ALTER permit DESCRIBE too; ALTER_CONFIGS permits DESCRIBE_CONFIGS; ALL permits all. A denial
   denies only what it names.
-- The name of a resource is LITERAL (`*` is all) or PREFIXED. The host is an address or `*`, and, in addition to Kafka, a
-  range such as `10.0.0.0/8` or `2001:db8::/32`.
-- `User:*` is every principal. ACLs for the groups of a client (`Group:ops`, for example from a claim of its token) apply
-  like its own.
+- The name of a resource is LITERAL (`*` is all) or PREFIXED. The host is an address or `*`, and, in addition to Kafka,
+  a range such as `10.0.0.0/8` or `2001:db8::/32`.
+- `User:*` is every principal. ACLs for the groups of a client (`Group:ops`, for example from a claim of its token)
+  apply like its own.
 - A resource without any ACL is denied, or free for all with `allow.everyone.if.no.acl.found=true`.
-- Brokers need CLUSTER_ACTION on the cluster, or are super users. Who has CLUSTER_ACTION can act for every client: give it
-  to brokers alone.
+- Brokers need CLUSTER_ACTION on the cluster, or are super users. Who has CLUSTER_ACTION can act for every client: give
+  it to brokers alone.
 - An ACL is in force on a broker as soon as it has read it from the metadata log. Fetch sessions that were opened before
   are refused too.
 
@@ -43,9 +43,9 @@ millstream acl list --topic orders
   brokers (share state; without an authorizer also WriteTxnMarkers and fetches of followers), and do not list them in
   ApiVersions. The APIs of the quorum and of the controller are on controller listeners alone.
 - Only brokers write to internal topics. With an authorizer a broker is who may CLUSTER_ACTION. Without one, a broker
-  proves itself by the incarnation id of its registration, which is only in the metadata log, and comes over the listener
-  of the brokers. A client id proves nothing. Keep controller listeners closed to clients: without an authorizer, who
-  reaches one can read the metadata log.
+  proves itself by the incarnation id of its registration, which is only in the metadata log, and comes over the
+  listener of the brokers. A client id proves nothing. Keep controller listeners closed to clients: without an
+  authorizer, who reaches one can read the metadata log.
 
 ## Operations of each resource
 """
