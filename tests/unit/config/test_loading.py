@@ -114,7 +114,7 @@ def test_unknown_names_are_collected_with_a_hint(tmp_path: Path) -> None:
 def test_settings_of_one_listener_or_plugin_are_known(tmp_path: Path) -> None:
     names = (
         "listener.name.internal.ssl.keystore.location",
-        "listener.name.a.scram-sha-256.sasl.jaas.config",
+        "listener.name.a.scram-sha-256.sasl.login.class",
         "rsm.config.a",
     )
     config = load(tmp_path, "\n".join(f"{name}=x" for name in names))
