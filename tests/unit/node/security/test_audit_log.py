@@ -34,8 +34,8 @@ def fail(log: AuditLog, count: int) -> None:
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not holds():
-            await asyncio.sleep(0.01)  # noqa: ASYNC110  # the log has no event for it
+        while not holds():  # noqa: ASYNC110  # the log has no event for it
+            await asyncio.sleep(0.01)
 
 
 def test_off() -> None:
