@@ -14,7 +14,7 @@ from millstream.access.subjects import SubjectOperation, SubjectRule, SubjectRul
 
 T = TypeVar("T")
 SIGNING_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Asymmetric only: with a symmetric algorithm, whoever can check a token can make one."""
+"""Asymmetric only: with a symmetric algorithm, a client that can check a token can make one."""
 
 
 class AccessFileError(ValueError):

@@ -25,7 +25,7 @@ from millstream.console.formats import clock
 from millstream.console.live.problems import Severity, problems_of
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.messages.reading import RecordReader
-from millstream.console.visitor import VISITOR, Action, Visitor, everybody
+from millstream.console.visitor import VISITOR, Action, Visitor, anonymous
 from millstream.raw_client import WireError
 from millstream.registry.decoding import Decoder
 from millstream.registry.errors import RegistryError
@@ -279,7 +279,7 @@ def console_page(path: str, *, title: str = "", within: str | None = None) -> Ca
         @ui.page(path, title=f"{title or entry.title} · Millstream", response_timeout=15.0)
         def page(request: Request) -> Any:
             parameters = {**request.query_params, **request.path_params}
-            visitor: Visitor = request.scope.get(VISITOR) or everybody(current_console())
+            visitor: Visitor = request.scope.get(VISITOR) or anonymous(current_console())
             frame = Frame(visitor, entry, parameters, request.cookies.get(THEME_COOKIE, ""))
             with ui.element("main").classes("ms-main"):
                 return build(frame)

@@ -45,7 +45,7 @@ class Action(Enum):
 @dataclass(frozen=True, slots=True)
 class Visitor:
     name: str
-    """Empty: nobody signs in here."""
+    """Empty: there is no sign-in."""
     role: Role
     console: Console
     """With the connection and the permissions of the user."""
@@ -66,8 +66,8 @@ class Visitor:
             raise UserError(f"your role is {self.role}, and only {action.role} may {action.words}.")
 
 
-def everybody(console: Console) -> Visitor:
-    """Where nobody signs in, everybody is admin."""
+def anonymous(console: Console) -> Visitor:
+    """Without a sign-in, every user is admin."""
     return Visitor("", Role.ADMIN, console, lambda _: None, lambda: True, _nothing, _nothing)
 
 

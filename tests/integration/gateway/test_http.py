@@ -287,6 +287,7 @@ def test_the_command_line(broker: EmbeddedBroker, tmp_path: Path, capsys: pytest
 def test_wrong_options(words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     people = tmp_path / "people"
     people.write_text("ann:secret")
+    people.chmod(0o600)
     code = run_app(["gateway", *(word.format(people=people) for word in words)])
     assert code == exit_codes.USAGE
     assert says in capsys.readouterr().err

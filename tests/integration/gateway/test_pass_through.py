@@ -116,7 +116,7 @@ def test_each_caller_sees_and_does_what_its_acls_allow(ask: Caller) -> None:
     missing = refused.json["missing_acl"]
     assert missing["principal"] == "User:ann"
     assert (missing["operation"], missing["resource_type"], missing["resource_name"]) == ("Write", "topic", "mine")
-    assert missing["command"] == "millstream acl add --principal User:ann --operation Write --topic mine"
+    assert missing["command"] == "millstream acl add User:ann write --topic mine"
     assert ask("GET", "/topics/mine", headers=ANN).json["missing_acl"]["operation"] == "Describe"
 
 

@@ -180,6 +180,7 @@ def test_certificates_that_will_not_do(tmp_path: Path, certificate: tuple[Path, 
 def test_serve_hands_all_of_it_on(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     """The command itself: bound to every address, over TLS, with a file of people."""
     (tmp_path / "people").write_text(PEOPLE)
+    (tmp_path / "people").chmod(0o600)
     command = [sys.executable, "-m", "millstream", "serve", "--listen", "127.0.0.1:0", "--http", "0.0.0.0:0"]
     command += ["--auth-file", "people", "--tls-cert", str(certificate[0]), "--tls-key", str(certificate[1])]
     with open(tmp_path / "log", "wb") as log:

@@ -22,9 +22,9 @@ from millstream.gateway.http.configuration import Limits
 from millstream.gateway.http.errors import ApiError
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.gateway.streams import routes as stream_events
+from millstream.gateway.streams import routes as stream_routes
 from millstream.gateway.streams import tail as stream_tail
 from millstream.gateway.streams.positions import EventId, format_positions, parse_event_id, parse_start
-from millstream.gateway.streams.routes import StreamRoutes
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.broker.unreadable import unreadable
@@ -362,14 +362,14 @@ def test_streams_that_come_together_are_counted_together(
 ) -> None:
     """One waits for the cluster while another comes."""
     waits, may_go = threading.Event(), threading.Event()
-    count = StreamRoutes._count
+    count = stream_routes._count
 
-    def slow_count(routes: StreamRoutes, name: str) -> int:
+    def slow_count(cluster: Cluster, name: str) -> int:
         waits.set()
         assert may_go.wait(PATIENCE_S)
-        return count(routes, name)
+        return count(cluster, name)
 
-    monkeypatch.setattr(StreamRoutes, "_count", slow_count)
+    monkeypatch.setattr(stream_routes, "_count", slow_count)
     with Gateway(GatewayOptions(broker.bootstrap_servers, limits=Limits(max_streams=1))) as gateway:
         with ThreadPoolExecutor() as pool:
             first = pool.submit(httpx.get, f"{gateway.url}/topics/not-there/stream", timeout=PATIENCE_S)

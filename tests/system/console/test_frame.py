@@ -138,6 +138,7 @@ def test_a_browser_with_credentials_gets_pages_and_their_websocket(
 ) -> None:
     people = tmp_path / "people"
     people.write_text("basic ann:secret\n")
+    people.chmod(0o600)
     guarded = GatewayProcess(cluster.bootstrap_servers, tmp_path / "log", "--auth-file", str(people))
     context = browser.new_context(http_credentials={"username": "ann", "password": "secret"})
     context.set_default_timeout(PATIENCE_MS)

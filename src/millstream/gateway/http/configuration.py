@@ -65,7 +65,7 @@ def exposure_warnings(host: str, *, demands_credentials: bool, has_tls: bool) ->
         return []
     if not demands_credentials:
         return [
-            f"--insecure: everybody who reaches {host} can read, write and delete everything that the gateway can",
+            f"--insecure: all who reach {host} can read, write and delete everything that the gateway can",
             "give --auth-file FILE or --pass-through MECHANISM, and remove --insecure",
         ]
     if not has_tls:

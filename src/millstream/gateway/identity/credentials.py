@@ -1,7 +1,7 @@
 """The credentials of a request: a name with a password, a bearer token, or a client certificate.
 
 Only the `Authorization` header and the certificate of the TLS connection count. Headers by which a proxy would speak
-for somebody else (`X-Forwarded-User`, `Proxy-Authorization`, …) are not read at all.
+for another user (`X-Forwarded-User`, `Proxy-Authorization`, …) are not read at all.
 """
 
 import base64

@@ -5,6 +5,7 @@ each route declares what it needs (`Needs`).
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ _OPTIONS = {
     "group": "--group",
     "cluster": "--cluster",
     "transactional-id": "--transactional-id",
-    "delegation-token": "--delegation-token",
+    "delegation-token": "--token",
 }
 _QUOTED_TOPIC = re.compile("topic '([a-zA-Z0-9._-]{1,249})'")
 _NAMES = {"topic": ("topic", "topic_name"), "group": ("group", "consumer_group_id")}
@@ -61,8 +62,13 @@ class ForbiddenError(ApiError):
 
     def __init__(self, resource: str, name: str, operation: str, principal: str, message: str) -> None:
         shown = name or f"the {resource}"
-        target = _OPTIONS[resource] if resource == "cluster" else f"{_OPTIONS[resource]} {name or 'NAME'}"
-        command = f"millstream acl add --principal {principal} --operation {operation} {target}"
+        target = (
+            _OPTIONS[resource]
+            if resource == "cluster"
+            else f"{_OPTIONS[resource]} {shlex.quote(name) if name else 'NAME'}"
+        )
+        words = re.sub("(?<=[a-z])(?=[A-Z])", "_", operation).lower()
+        command = f"millstream acl add {shlex.quote(principal)} {words} {target}"
         super().__init__(
             403,
             f"{principal} is not allowed to {operation} on {resource} {shown}" if name else message,

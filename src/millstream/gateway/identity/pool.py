@@ -1,9 +1,10 @@
 """Connections of callers to the cluster: one for each credential, verified by the cluster, bounded in number and time.
 
-A credential is verified by a new connection to the cluster, at first use and then again after `verified_s`: a user that
-was removed, or whose password was changed, is refused within this time, also for its open streams. The cache key is a
-salted hash of the whole credential, so a wrong password never finds the connection of a right one. Connections that
-nobody uses are closed after `idle_s`; when there are too many, the one that was unused for the longest time goes first.
+A credential is verified by a new connection to the cluster, at first use and then again after `identity_cache_s`: a
+user that was removed, or whose password was changed, is refused within this time, also for its open streams. The cache
+key is a salted hash of the whole credential, so a wrong password never finds the connection of a right one. Connections
+that are unused are closed after `caller_idle_s`; when there are too many, the one that was unused for the longest time
+goes first.
 """
 
 import asyncio

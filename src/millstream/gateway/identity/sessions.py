@@ -1,7 +1,7 @@
 """Sessions of the console: a signed cookie with a random id, and what it stands for in memory.
 
 The cookie is HttpOnly and SameSite=Lax, is sent below /console only, and Secure with HTTPS. It has an absolute end and
-an idle time. A sign-in always makes a new id, so an id that somebody planted in a browser is worth nothing. A password
+an idle time. A sign-in always makes a new id, so an id that was planted in a browser is worth nothing. A password
 of a session is needed to connect as its user; it is kept in memory only, and gone with the session.
 """
 

@@ -42,7 +42,7 @@ from millstream.node.runtime.real_environment import ProcessMonitor, real_enviro
 from millstream.node.security.api_checks import guarded
 from millstream.node.security.authorizer import open_authorizer
 from millstream.node.security.guards import Checks
-from millstream.node.security.sasl_server import SaslCounts
+from millstream.node.security.sasl_server import ClosedGate, SaslCounts
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.listener import Listener
