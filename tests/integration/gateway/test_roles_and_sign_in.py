@@ -168,7 +168,12 @@ class Provider:
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["Content-Length"]))
                 now = int(time.time())
-                claims = {"iss": provider.issuer, "aud": "console", "sub": provider.user, "nonce": provider.nonce}
+                claims: dict[str, Any] = {
+                    "iss": provider.issuer,
+                    "aud": "console",
+                    "sub": provider.user,
+                    "nonce": provider.nonce,
+                }
                 claims |= {"iat": now, "exp": now + 300}
                 token = jwt.encode({"alg": "RS256", "kid": "one"}, claims, provider.key)
                 self._json({"id_token": token, "access_token": "at", "token_type": "Bearer", "expires_in": 300})

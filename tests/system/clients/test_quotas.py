@@ -11,11 +11,10 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-import apache_kafka
-import install_test_clients
 from millstream.testing import EmbeddedBroker
 from tests.system.cluster.kafka_tools import KafkaTools
 from tests.waiting import until
+from tools import apache_kafka, install_test_clients
 
 SIZE = 20_000
 """Bytes of a record. With a window of two seconds the quota allows two of them at once."""

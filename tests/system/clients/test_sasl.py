@@ -9,14 +9,14 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-import apache_kafka
-import install_test_clients
 from millstream.testing import EmbeddedBroker
 from tests.sasl import LISTENER, PASSWORD, Issuer, sasl_settings
 from tests.system.cluster.kafka_tools import KafkaTools
+from tools import apache_kafka, install_test_clients
 
 SOURCES = Path(__file__).parent
 USER, SCRAM_PASSWORD = "sam", "scram-secret-1"
@@ -105,7 +105,7 @@ def run(*command: str, environment: dict[str, str] | None = None, stdin: str = "
     return (done.stdout + done.stderr).strip()
 
 
-def librdkafka_settings(broker: EmbeddedBroker, mechanism: str, user: str, password: str) -> dict[str, str]:
+def librdkafka_settings(broker: EmbeddedBroker, mechanism: str, user: str, password: str) -> dict[str, Any]:
     return {
         "bootstrap.servers": broker.bootstrap_servers,
         "security.protocol": "SASL_PLAINTEXT",
@@ -193,7 +193,7 @@ def test_aiokafka(broker: EmbeddedBroker, secret: Secret, topic: str, mechanism:
         async with AIOKafkaProducer(**settings) as producer:
             await producer.send_and_wait(topic, b"from aiokafka")
         async with AIOKafkaConsumer(topic, auto_offset_reset="earliest", **settings) as consumer:
-            return (await asyncio.wait_for(consumer.getone(), 30)).value  # type: ignore[no-any-return]
+            return (await asyncio.wait_for(consumer.getone(), 30)).value
 
     assert asyncio.run(work()) == b"from aiokafka"
 
@@ -284,10 +284,10 @@ def test_kafka_configs_changes_and_removes_users(
         return kafka_tools("kafka-configs", *at, "--entity-type", "users", *arguments)
 
     configs("--alter", "--entity-name", "short", "--add-config", "SCRAM-SHA-512=[iterations=4096,password=x]")
-    described = admin.describe_user_scram_credentials(["short"])["short"].result(30)
+    described = cast(Any, admin.describe_user_scram_credentials(["short"]))["short"].result(30)
     assert [info.iterations for info in described.scram_credential_infos] == [4096]
     configs("--alter", "--entity-name", "short", "--delete-config", "SCRAM-SHA-512")
-    assert "short" not in admin.describe_user_scram_credentials().result(30)
+    assert "short" not in cast(Any, admin.describe_user_scram_credentials()).result(30)
 
 
 def test_kafka_delegation_tokens(

@@ -17,8 +17,8 @@ import pytest
 from millstream.cli.security.weaknesses import weaknesses
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.access_control import AclOperation, AclPatternType, AclPermission, AclResourceType
-from millstream.node.security.core.scram import SCRAM_MECHANISMS
-from millstream.node.security.first_users import new_salt, salted_password
+from millstream.node.security.core.scram import SCRAM_MECHANISMS, salted_password
+from millstream.node.security.first_users import new_salt
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.raw_client.client_properties import as_user, read_bootstrap, read_client_properties
 from millstream.testing.node_process import NodeProcess, free_ports

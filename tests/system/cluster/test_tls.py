@@ -8,7 +8,9 @@ import ssl
 import threading
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -21,7 +23,11 @@ from tests.certificates import Authority, Files, Identity, authority
 from tests.waiting import until as wait_until
 
 
-def client_settings(bootstrap: str, node: Files, own: Files) -> dict[str, str]:
+def _serves(address: str, node: Files, own: Files, expected: object) -> bool:
+    return served_certificate(address, node, own) == expected
+
+
+def client_settings(bootstrap: str, node: Files, own: Files) -> dict[str, Any]:
     return {
         "bootstrap.servers": bootstrap,
         "security.protocol": "ssl",
@@ -107,7 +113,7 @@ def test_three_nodes_with_tls_everywhere(tmp_path: Path) -> None:
                 fresh.write(tmp_path / "fresh", f"node-{number}")
                 os.replace(tmp_path / "fresh" / files.keystore.name, files.keystore)
                 address = cluster.address(number)
-                wait_until(lambda at=address, new=fresh: served_certificate(at, nodes[1], own) == fingerprint(new))
+                wait_until(partial(_serves, address, nodes[1], own, fingerprint(fresh)))
                 load.goes_on()
             cluster.kill(3)
             load.goes_on()

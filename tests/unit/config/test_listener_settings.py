@@ -2,8 +2,9 @@
 
 import pytest
 
+from millstream.common.properties import Property
 from millstream.config.broker_config import BrokerConfig
-from millstream.config.loading import Property, broker_config_from, parse_properties
+from millstream.config.loading import broker_config_from, parse_properties
 from millstream.config.setting import ConfigError
 from millstream.config.table import ssl
 

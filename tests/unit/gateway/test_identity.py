@@ -157,7 +157,7 @@ class Provider:
         if request.url.path == "/keys":
             return httpx.Response(200, json={"keys": [KEY.as_dict(private=False)]})
         self.forms.append(parse_qs(request.content.decode()))
-        claims = {"iss": ISSUER, "aud": "console", "sub": "ann", "nonce": self.nonce, "groups": ["ops"]}
+        claims: dict[str, Any] = {"iss": ISSUER, "aud": "console", "sub": "ann", "nonce": self.nonce, "groups": ["ops"]}
         claims |= {"iat": int(time.time()), "exp": int(time.time()) + 300}
         return httpx.Response(200, json={"id_token": self.make(claims), "access_token": "at", "expires_in": 300})
 

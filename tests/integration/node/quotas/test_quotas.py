@@ -53,7 +53,7 @@ def alter(wire: Wire, parts: dict[str, str | None], version: int = 1, **values: 
 
 
 def set_quota(wire: Wire, parts: dict[str, str | None], **values: float | None) -> None:
-    row = alter(wire, parts, **values)
+    row = alter(wire, parts, 1, **values)
     assert row.error_code == 0, row.error_message
 
 

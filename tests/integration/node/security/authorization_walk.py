@@ -60,7 +60,7 @@ _STATE = {"state_epoch": 0, "leader_epoch": 0, "start_offset": 0, "state_batches
 _TOPIC_CONFIG = {"resource_type": 2, "resource_name": TOPIC}
 _BROKER_CONFIG = {"resource_type": 4, "resource_name": "1"}
 _GROUP_CONFIG = {"resource_type": 32, "resource_name": GROUP}
-_FILTER = {
+_FILTER: dict[str, Any] = {
     "resource_type_filter": 1,
     "resource_name_filter": "no-such-acl",
     "pattern_type_filter": 1,
@@ -437,10 +437,10 @@ def granted(admin: Cluster, principal: str, needs: tuple[Permission, ...], host:
     if rows:
         created = admin.call("create_acls", creations=rows)
         assert [row.error_code for row in created.results] == [0] * len(rows), created
-    wanted = {**_FILTER, "resource_name_filter": None, "principal_filter": principal}
+    wanted: dict[str, Any] = {**_FILTER, "resource_name_filter": None, "principal_filter": principal}
 
     def are_known(count: int) -> bool:
-        return sum(len(row.acls) for row in admin.call("describe_acls", **wanted).resources) == count
+        return bool(sum(len(row.acls) for row in admin.call("describe_acls", **wanted).resources) == count)
 
     until(lambda: are_known(len(set(needs))))
     try:

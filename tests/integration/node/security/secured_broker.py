@@ -1,19 +1,13 @@
 """Brokers with users and ACLs: Millstream and Apache Kafka with the same settings. Users log in by SASL/PLAIN."""
 
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from millstream.raw_client import Cluster
 from millstream.testing.node_process import NodeProcess, free_ports
-from tests.repository import REPOSITORY
-
-# `tools/` is no package: it holds scripts that must run without anything installed.
-sys.path.insert(0, str(REPOSITORY / "tools"))
-
-import apache_kafka
+from tools import apache_kafka
 
 USERS = ("admin", "nothing", "exact", "alice")
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -57,7 +58,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 def test_nodes_authenticate_to_each_other_and_survive_a_kill(cluster: EmbeddedCluster) -> None:
-    client = {
+    client: dict[str, Any] = {
         "bootstrap.servers": cluster.bootstrap_servers,
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "SCRAM-SHA-256",
@@ -97,7 +98,7 @@ def test_nodes_authenticate_to_each_other_and_survive_a_kill(cluster: EmbeddedCl
     def all_seen() -> bool:
         message = consumer.poll(1.0)
         if message is not None and message.error() is None:
-            seen.add(message.value().decode())
+            seen.add((message.value() or b"").decode())
         return len(seen) == 90
 
     try:

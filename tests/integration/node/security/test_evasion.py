@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -100,7 +101,7 @@ def test_wildcard_names_are_only_names(admin: Cluster, alice: Cluster, name: str
 def test_group_and_transaction_of_others(admin: Cluster, alice: Cluster) -> None:
     needs = ((Kind.GROUP, "evasion-mine", Op.READ), (Kind.TRANSACTIONAL_ID, "evasion-mine", Op.WRITE))
     with granted(admin, "User:alice", (*needs, (Kind.TOPIC, SECRET, Op.READ), (Kind.TOPIC, SECRET, Op.WRITE))):
-        at = {"producer_id": 1, "producer_epoch": 0}
+        at: dict[str, Any] = {"producer_id": 1, "producer_epoch": 0}
         rows = [{"name": SECRET, "partitions": [{"partition_index": 0, "committed_offset": 1}]}]
         codes = [
             alice.call("offset_commit", at_most=9, group_id="evasion-theirs", topics=rows).topics[0],
@@ -133,7 +134,11 @@ def test_regular_expression_finds_only_what_the_member_may_describe(admin: Clust
     needs = ((Kind.GROUP, "evasion-regex", Op.READ), (Kind.TOPIC, "evasion-open", Op.READ))
     with granted(admin, "User:alice", needs):
         alice.coordinator_of("evasion-regex", CoordinatorKind.GROUP)
-        member = {"group_id": "evasion-regex", "member_id": "AAAAAAAAAAAAAAAAAAAAAw", "rebalance_timeout_ms": 10_000}
+        member: dict[str, Any] = {
+            "group_id": "evasion-regex",
+            "member_id": "AAAAAAAAAAAAAAAAAAAAAw",
+            "rebalance_timeout_ms": 10_000,
+        }
         response = alice.call_coordinator(
             "evasion-regex",
             CoordinatorKind.GROUP,
@@ -195,7 +200,12 @@ def produce_internal(wire: Wire) -> int:
 
 def test_acls_without_an_authorizer(plain: EmbeddedBroker) -> None:
     with Cluster(plain.bootstrap_servers) as cluster:
-        any_acl = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
+        any_acl: dict[str, Any] = {
+            "resource_type_filter": 1,
+            "pattern_type_filter": 1,
+            "operation": 1,
+            "permission_type": 1,
+        }
         assert cluster.call("describe_acls", **any_acl).error_code == ErrorCode.SECURITY_DISABLED
         acl = {"resource_type": 2, "resource_name": "x", "principal": "User:x", "host": "*", "operation": 3}
         created = cluster.call("create_acls", creations=[{**acl, "permission_type": 3}])

@@ -6,6 +6,7 @@ import base64
 import struct
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -262,7 +263,12 @@ def test_delegation_tokens(connect: Connect) -> None:
     by_token = connect()
     answer = scram(by_token, "SCRAM-SHA-256", made.token_id, password, {"tokenauth": "true"})
     assert answer.error_code == 0 and answer.session_lifetime_ms > 0, "the session ends with the token"
-    fields = {"owner_principal_type": None, "owner_principal_name": None, "renewers": [], "max_lifetime_ms": -1}
+    fields: dict[str, Any] = {
+        "owner_principal_type": None,
+        "owner_principal_name": None,
+        "renewers": [],
+        "max_lifetime_ms": -1,
+    }
     refused = by_token.call("create_delegation_token", 3, **fields)
     assert refused.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     assert scram(connect(), "SCRAM-SHA-256", made.token_id, password).error_code == FAILED, "a token is no user"
@@ -286,7 +292,12 @@ def test_only_owners_and_renewers_use_a_token(connect: Connect) -> None:
     owner, other = connect(), connect()
     plain(owner, "alice", PASSWORD)
     plain(other)
-    fields = {"owner_principal_type": None, "owner_principal_name": None, "renewers": [], "max_lifetime_ms": 1000}
+    fields: dict[str, Any] = {
+        "owner_principal_type": None,
+        "owner_principal_name": None,
+        "renewers": [],
+        "max_lifetime_ms": 1000,
+    }
     made = owner.call("create_delegation_token", 3, **fields)
     for api, period in (
         ("renew_delegation_token", "renew_period_ms"),
@@ -315,7 +326,7 @@ def test_sasl_after_tls(tmp_path: Path) -> None:
         **files.properties(),
     }
     with EmbeddedBroker(settings) as broker:
-        client = {
+        client: dict[str, Any] = {
             "bootstrap.servers": broker.bootstrap_servers,
             "security.protocol": "SASL_SSL",
             "ssl.ca.location": str(files.ca),

@@ -11,10 +11,12 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from millstream.config.loading import Property, broker_config_from
+from millstream.common.properties import Property
+from millstream.config.loading import broker_config_from
 from millstream.node.runtime.disk import RealFile
 from millstream.node.security.certificates import Certificates
 from millstream.node.server import tls as tls_module
@@ -37,7 +39,12 @@ def certificates(files: Files, **settings: str) -> Certificates:
 MakeTls = Callable[[asyncio.AbstractEventLoop], ListenerTls]
 
 
-def secured(files: Files, limits: HandshakeLimits | None = None, **settings: str) -> MakeTls:
+def _close_all(running: Any) -> None:
+    for each in list(running.listener.connections):
+        each.close()
+
+
+def secured(files: Files, limits: Any = None, **settings: Any) -> MakeTls:
     made = certificates(files, **settings)
 
     def make(loop: asyncio.AbstractEventLoop) -> ListenerTls:
@@ -148,7 +155,7 @@ def test_a_client_that_goes_away_while_a_thread_encrypts(
     with connected(running, node) as sock:
         sock.sendall(frame(b"file"))
         assert started.wait(TIMEOUT_S)
-        running.on_loop(lambda: [each.close() for each in list(running.listener.connections)])
+        running.on_loop(lambda: _close_all(running))
     go_on.set()
     with connected(running, node) as sock:
         sock.sendall(frame(b"say hi"))
@@ -183,7 +190,7 @@ def principals(running: RunningListener) -> list[str]:
 
 
 def test_the_principal_of_a_client_certificate(start: Start, node: Files, client: Files) -> None:
-    running = start(tls=secured(node, **{"ssl.client.auth": "required"}))
+    running = start(tls=secured(node, None, **{"ssl.client.auth": "required"}))
     with connected(running, node, client) as sock:
         sock.sendall(frame(b"say hi"))
         assert receive(sock) == b"hi"
@@ -215,7 +222,7 @@ def refusal(running: RunningListener, caplog: pytest.LogCaptureFixture, attempt:
 def test_a_client_without_the_required_certificate_gets_an_alert(
     start: Start, node: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running = start(tls=secured(node, **{"ssl.client.auth": "required"}))
+    running = start(tls=secured(node, None, **{"ssl.client.auth": "required"}))
 
     def attempt() -> None:
         with connected(running, node) as sock, pytest.raises(ssl.SSLError, match="certificate required"):
@@ -229,7 +236,7 @@ def test_a_certificate_of_an_unknown_authority_is_refused(
     start: Start, node: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stranger = Authority("another").client("mallory").write(tmp_path, "stranger")
-    running = start(tls=secured(node, **{"ssl.client.auth": "requested"}))
+    running = start(tls=secured(node, None, **{"ssl.client.auth": "requested"}))
 
     def attempt() -> None:
         with connected(running, node, stranger) as sock:
@@ -324,7 +331,7 @@ def test_renegotiation_is_off(node: Files) -> None:
 
 
 def test_a_connection_to_another_node(start: Start, node: Files, tmp_path: Path) -> None:
-    running = start(tls=secured(node, **{"ssl.client.auth": "required"}))
+    running = start(tls=secured(node, None, **{"ssl.client.auth": "required"}))
     host, _, port = running.address.rpartition(":")
 
     async def connect(made: Certificates, name: str) -> bytes:

@@ -11,5 +11,5 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         coroutine.send(None)
     except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+        return end.value
     raise AssertionError("it waits")

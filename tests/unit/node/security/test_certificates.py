@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from millstream.common.properties import Property
 from millstream.config.broker_config import ListenerConfig
-from millstream.config.loading import Property, broker_config_from
+from millstream.config.loading import broker_config_from
 from millstream.config.setting import ConfigError
 from millstream.node.security.certificates import Certificates, load
 from tests.certificates import PASSWORD, Authority, Files, Identity, authority
