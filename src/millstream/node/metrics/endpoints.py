@@ -65,7 +65,24 @@ _HELP = (
     "  /livez    liveness\n"
     "  /readyz   readiness, or the reason why the node is not ready\n"
 )
+_NO_METRICS = (
+    "clients of this listener log in by SASL, which is not possible over HTTP here: read /metrics on a listener "
+    "without SASL, for example the one between brokers, with a client certificate\n"
+)
 Deliver = Callable[[HttpResponse], None]
+
+
+class Probes:
+    """The endpoints of a listener with SASL: liveness and readiness, without metrics."""
+
+    def __init__(self, endpoints: "NodeEndpoints") -> None:
+        self._endpoints = endpoints
+
+    def respond(self, request: HttpRequest, deliver: Deliver) -> None:
+        if request.path == "/metrics":
+            deliver(HttpResponse(403, _NO_METRICS.encode()))
+        else:
+            self._endpoints.respond(request, deliver)
 
 
 class NodeEndpoints:

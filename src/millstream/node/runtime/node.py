@@ -32,7 +32,7 @@ from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
 from millstream.node.metadata.records import Endpoint, UserScramCredentialRecord
-from millstream.node.metrics.endpoints import NodeEndpoints
+from millstream.node.metrics.endpoints import NodeEndpoints, Probes
 from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
 from millstream.node.runtime.node_tls import NodeTls
@@ -45,7 +45,6 @@ from millstream.node.security.sasl_listeners import SaslListeners, node_login
 from millstream.node.security.sasl_server import SaslCounts
 from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
-from millstream.node.server.plain_http import HttpService
 from millstream.node.server.service import HeldRequests, Service
 from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth, try_directory
 from millstream.node.storage.disk import Disk
@@ -57,7 +56,7 @@ def bind(
     into: list[Listener],
     config: BrokerConfig,
     environment: Environment,
-    http: HttpService,
+    http: NodeEndpoints,
     tls: NodeTls,
     turns: FairTurns | None = None,
 ) -> dict[str, int]:
@@ -85,7 +84,7 @@ def bind(
                 "choose another with --listen HOST:PORT (port 0 picks a free one)",
                 name="listeners",
             ) from None
-        listener.http = http
+        listener.http = Probes(http) if config.listener(each.name).uses_sasl else http
         into.append(listener)
         _log.info(
             "listening listener=%s protocol=%s address=%s:%d",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import struct
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -337,3 +339,12 @@ def test_sasl_after_tls(tmp_path: Path) -> None:
         assert AdminClient(client).list_topics(timeout=30).brokers
         with Wire(broker.bootstrap_servers) as wire, pytest.raises(Closed):
             plain(wire, "alice", "tls-secret")
+
+
+def test_http_gets_probes_and_no_metrics_where_clients_log_in(broker: EmbeddedBroker) -> None:
+    url = f"http://{broker.bootstrap_servers}"
+    assert urllib.request.urlopen(f"{url}/livez", timeout=30).status == 200
+    with pytest.raises(urllib.error.HTTPError, match="403") as refused:
+        urllib.request.urlopen(f"{url}/metrics", timeout=30)
+    with refused.value as response:
+        assert b"on a listener without SASL" in response.read()
