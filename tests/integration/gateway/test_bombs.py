@@ -23,6 +23,13 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    """With a limit above the gateway's: its own limits must hold for batches of other brokers, too."""
+    with EmbeddedBroker({"millstream.batch.max.records": 2 * BEYOND}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def http(broker: EmbeddedBroker) -> Iterator[httpx.Client]:
     options = GatewayOptions(broker.bootstrap_servers, limits=Limits(max_batch_bytes=16 << 20))
     with Gateway(options) as gateway, httpx.Client(base_url=gateway.url, timeout=60) as client:

@@ -9,7 +9,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
  * Commits a transaction, and aborts the next one at once, again and again: the records of the latter are still in the
  * client's buffer. Arguments: the brokers, a topic, how many rounds, linger.ms, "wait" or "hurry".
  *
- * A client of Kafka 4.3.1 (and earlier) may send EndTxn before the records of the transaction: its network thread reads
+ * A client of Kafka 4.3.1 may send EndTxn before the records of the transaction: its network thread reads
  * whether there are unsent records, and after that takes the next request. If the application begins a transaction,
  * sends a record and commits between the two, the broker gets a commit of nothing, and answers INVALID_TXN_STATE. With
  * "wait", a transaction begins only when the network thread waits for the network, so that this cannot happen.
