@@ -21,14 +21,12 @@ from millstream.node.quotas.core.entities import (
     Scope,
 )
 from millstream.node.quotas.core.rates import SampledRate
-from millstream.node.server.request import BROKER_CLIENT_ID
 from millstream.node.server.service import Peer
 
 MOST_TRACKED = 10_000
 """The maximum number of clients, and of usages, that are kept in memory."""
 _IDLE_SECONDS = 3600.0
 _EXPIRY_CHECK_SECONDS = 60.0
-_BROKER = BROKER_CLIENT_ID.encode()
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -150,15 +148,14 @@ class ClientQuotas:
 
     def _new_client(self, principal: Principal, client_id: bytes) -> QuotaClient | None:
         found: QuotaClient | None = None
-        if not client_id.startswith(_BROKER):
-            name = client_id.decode(errors="replace")
-            produce = self._usage(PRODUCER_BYTE_RATE, principal.name, name)
-            fetch = self._usage(CONSUMER_BYTE_RATE, principal.name, name)
-            request = self._usage(REQUEST_PERCENTAGE, principal.name, name)
-            # A forwarded response may have a throttle time of the controller, which mutes the connection too.
-            if produce or fetch or request or self._table.has_mutation_quotas:
-                window_s = max(self._samples - 1, 1) * self._sample_seconds
-                found = QuotaClient(produce, fetch, request, window_s, self._sample_seconds)
+        name = client_id.decode(errors="replace")
+        produce = self._usage(PRODUCER_BYTE_RATE, principal.name, name)
+        fetch = self._usage(CONSUMER_BYTE_RATE, principal.name, name)
+        request = self._usage(REQUEST_PERCENTAGE, principal.name, name)
+        # A forwarded response may have a throttle time of the controller, which mutes the connection too.
+        if produce or fetch or request or self._table.has_mutation_quotas:
+            window_s = max(self._samples - 1, 1) * self._sample_seconds
+            found = QuotaClient(produce, fetch, request, window_s, self._sample_seconds)
         if len(client_id) <= LONGEST_NAME:
             _make_room(self._clients)
             self._clients[principal.name, client_id] = found

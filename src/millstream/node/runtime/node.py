@@ -45,7 +45,7 @@ from millstream.node.security.sasl_listeners import SaslListeners, node_login
 from millstream.node.security.sasl_server import SaslCounts
 from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
-from millstream.node.server.service import HeldRequests, Service
+from millstream.node.server.service import HeldRequests, Peer, Service
 from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth, try_directory
 from millstream.node.storage.disk import Disk
 from millstream.node.storage.log.directory import DirectoryInUseError, LogDirectory
@@ -336,6 +336,7 @@ class Node:
         assert self.tls is not None
         ports = bind(wanted, into, config, self._environment, self._endpoints, self.tls, self.turns)
         for listener in into:
+            listener.on_authentication = self._audit_certificate
             if config.listener(listener.name).uses_sasl:
                 listener.authenticate = self.sasl.authentication(config.listener(listener.name))
         return tuple(
@@ -349,6 +350,9 @@ class Node:
         for listener in self._listeners:
             if len(self._listeners) == 1 or listener.name != own:
                 listener.rates = broker.connection_rates
+
+    def _audit_certificate(self, peer: Peer, succeeded: bool, reason: str) -> None:
+        self._environment.auditor.authentication(peer, "TLS", succeeded=succeeded, reason=reason)
 
     @property
     def listeners(self) -> tuple[Listener, ...]:

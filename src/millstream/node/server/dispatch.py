@@ -136,7 +136,7 @@ class Dispatcher:
         if position > end:
             raise Refused("client id runs past the end of the request")
         client: ClientThrottle | None = None
-        if self.quotas is not None:
+        if self.quotas is not None and not (peer.broker_claim and self._rules.is_broker(peer)):
             client = self.quotas.client(peer, bytes(buffer[position - max(length, 0) : position]))
         if key == PRODUCE_KEY and version >= produce_codec.FIRST_VERSION and self._produce is not None:
             by_broker = peer.broker_claim != "" and self._rules.is_broker(peer)

@@ -48,7 +48,7 @@ class Peer:
     """Whether it authenticated with a delegation token. Such a client may not create tokens."""
     is_node: bool = False
     """Whether it is this node itself. Its requests need no permission."""
-    broker_claim: str = ""
+    broker_claim: str = field(default="", repr=False)
     """What the client said to prove that it is a broker, if it did (`node/cluster/broker_proof.py`)."""
     access: object = None
     """What the client may do: kept by the authorizer."""

@@ -89,8 +89,8 @@ def test_a_changed_quota_keeps_the_measured_rate() -> None:
     assert not quotas.is_enabled and quotas.client(peer(), b"app") is None and quotas.tracked == 0
 
 
-def test_brokers_are_exempt() -> None:
-    assert followed(Time(), producer_byte_rate=1.0).client(peer(), b"millstream-broker-1") is None
+def test_a_client_id_like_a_brokers_is_not_exempt() -> None:
+    assert followed(Time(), producer_byte_rate=1.0).client(peer(), b"millstream-broker-1") is not None
 
 
 def test_a_flood_of_client_ids_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
