@@ -19,7 +19,7 @@ from millstream.node.server.limits import LogThrottle, RequestMemory
 from millstream.node.server.network import Listening, Network, Transport
 from millstream.node.server.plain_http import LARGEST_FRAME_BYTES, METHODS, HttpService
 from millstream.node.server.service import Authentication, Peer, Service
-from millstream.node.server.tls import HandshakeError, NotTlsError, ServerTls, TlsRuntime, TlsTransport
+from millstream.node.server.tls import HandshakeError, NotTlsError, ServerTls, SilentPeerError, TlsRuntime, TlsTransport
 
 _SWEEP_SECONDS = 5.0
 _USE_HTTPS = b"this port uses TLS: use https\n"
@@ -233,6 +233,8 @@ class Listener:
             await secured.drain()
         except TimeoutError:
             self._failed(peer, "timeout", f"not done within {tls.limits.timeout_s:g} s")
+        except SilentPeerError:
+            _log.debug("tls_probed listener=%s peer=%s:%d", self.name, peer.host, peer.port)
         except OSError as error:
             self._failed(peer, "broken", str(error))
         finally:

@@ -51,6 +51,10 @@ class NotTlsError(HandshakeError):
         self.begin = begin
 
 
+class SilentPeerError(ConnectionResetError):
+    """The peer connected and closed without a byte, as a probe of the port does."""
+
+
 class Offload(Protocol):
     def __call__(self, function: Callable[[], T]) -> "asyncio.Future[T]": ...
 
@@ -151,6 +155,8 @@ class TlsTransport:
             except BlockingIOError:
                 await self._ready(self._transport.watch_readable)
                 continue
+            if not count and is_first:
+                raise SilentPeerError(errno.ECONNRESET, "the peer closed the connection without a byte")
             if not count:
                 raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection during the TLS handshake")
             if is_first and runtime.scratch[0] != _HANDSHAKE_RECORD:
