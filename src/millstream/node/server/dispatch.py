@@ -32,8 +32,14 @@ from millstream.node.server.request import (
     Response,
     TurnTaker,
 )
-from millstream.node.server.service import Part, Parts, Peer, Pending, Refused, Turn
-from millstream.node.server.throttling import ClientThrottle, Throttling, set_throttle, throttle_of
+from millstream.node.server.service import Parts, Peer, Pending, Refused, Turn
+from millstream.node.server.throttling import (
+    ClientThrottle,
+    FetchThrottle,
+    Throttling,
+    throttle_peer,
+    throttle_response,
+)
 
 PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
 _SMALL_REQUEST_BYTES = 16 << 20
@@ -41,7 +47,6 @@ _SMALL_REQUEST_BYTES = 16 << 20
 _WHOLE_REQUEST_BYTES = 8 << 10
 """Longer requests are decoded in steps (`formats/protocol/steps.py`). Their connection is not read meanwhile."""
 
-SHARE_FETCH = "share_fetch"
 _REQUEST_HEAD = struct.Struct(">hhih")
 _RESPONSE_HEAD = struct.Struct(">ii")
 _SIZE = struct.Struct(">i")
@@ -194,7 +199,7 @@ class Dispatcher:
         if client is not None:
             # Counted at once, not with the response: requests that are pipelined must not pass before it is known.
             throttle_ms = max(client.produced(end - position), client.worked(self._now() - begun))
-            _throttle(peer, throttle_ms)
+            throttle_peer(peer, throttle_ms)
         if request.acks == 0:
             if isinstance(wait, TurnTaker):
                 return self._produce_without_response(wait, begun, peer)
@@ -264,7 +269,7 @@ class Dispatcher:
         durations = self._fetch_durations if request.replica_id < 0 else self._durations_of("fetch_follower")
         throttle = None
         if client is not None and request.replica_id < 0:
-            throttle = _FetchThrottle(client, peer, self._now, begun)
+            throttle = FetchThrottle(client, peer, self._now, begun)
             request = throttle.limited(request)
 
         def deliver(topics: FetchTopics, error: int, session_id: int) -> None:
@@ -334,7 +339,7 @@ class Dispatcher:
                 encoded = encode_response(api.name, response, version, correlation_id)
                 self._durations_of(api.name).observe(self._now() - begun)
                 if client is not None:
-                    _throttle_response(api.name, version, encoded, context.peer, client, self._now() - begun)
+                    throttle_response(api.name, version, encoded, context.peer, client, self._now() - begun)
                 return encoded
             response = _already(response)
         turn = Turn() if is_split(api.name, request) else None
@@ -423,72 +428,13 @@ class Dispatcher:
                     pending.fail()
                 else:
                     if client is not None:
-                        _throttle_response(api.name, version, done.result(), peer, client, watched.seconds)
+                        throttle_response(api.name, version, done.result(), peer, client, watched.seconds)
                     pending.resolve(done.result())
             if turn is not None and not turn.is_over:
                 turn.turn_is_over()
 
         task.add_done_callback(finished)
         return pending
-
-
-class _FetchThrottle:
-    """The quotas of one fetch of a consumer, from its arrival to its response."""
-
-    __slots__ = ("_arrival_s", "_begun", "_client", "_now", "_peer", "_throttle_ms")
-
-    def __init__(self, client: ClientThrottle, peer: Peer, now: Callable[[], float], begun: float) -> None:
-        self._client = client
-        self._peer = peer
-        self._now = now
-        self._begun = begun
-        self._arrival_s: float | None = None
-        self._throttle_ms = 0
-
-    def limited(self, request: fetch_codec.FetchRequest) -> fetch_codec.FetchRequest:
-        """The request, with a limit of bytes that the quota allows after a pause."""
-        largest = self._client.largest_fetch_bytes
-        if largest is None or largest >= request.max_bytes:
-            return request
-        return request._replace(max_bytes=largest, min_bytes=min(request.min_bytes, largest))
-
-    def admits(self, size: int) -> bool:
-        """Whether records of this size may be sent now. If not, the response is empty and has a throttle time."""
-        self._throttle_ms = self._client.may_fetch(size)
-        return not self._throttle_ms
-
-    def arrived(self) -> None:
-        """The fetch has its response, or waits for records: that time does not count."""
-        self._arrival_s = self._now() - self._begun
-
-    def ended(self) -> int:
-        """The throttle time for the response."""
-        spent_s = self._now() - self._begun if self._arrival_s is None else self._arrival_s
-        throttle_ms = max(self._throttle_ms, self._client.worked(spent_s))
-        _throttle(self._peer, throttle_ms)
-        return throttle_ms
-
-
-def _throttle(peer: Peer, throttle_ms: int) -> None:
-    if throttle_ms and peer.throttle is not None:
-        peer.throttle(throttle_ms)
-
-
-def _throttle_response(
-    api: str, version: int, parts: Parts, peer: Peer, client: ClientThrottle, seconds: float
-) -> None:
-    """Sets the throttle time of an encoded response. One from the controller may have a throttle time already."""
-    throttle_ms = client.worked(seconds)
-    if api == SHARE_FETCH:
-        throttle_ms = max(throttle_ms, client.fetched(sum(_length(part) for part in parts)))
-    throttle_ms = max(throttle_ms, throttle_of(api, version, parts))
-    if throttle_ms:
-        set_throttle(api, version, parts, throttle_ms)
-        _throttle(peer, throttle_ms)
-
-
-def _length(part: Part) -> int:
-    return len(part) if isinstance(part, bytes | bytearray) else part.length
 
 
 async def _already(response: Response) -> Response:

@@ -5,15 +5,17 @@ the clients that share them are in `node/quotas/`.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Protocol
 
+from millstream.formats.protocol.fetch import FetchRequest
 from millstream.formats.protocol.schema import response_schema
 from millstream.node.server.service import Part, Peer
 
 _INT32 = struct.Struct(">i")
 _HEAD_BYTES = 8  # size, correlation id
+_SHARE_FETCH = "share_fetch"
 
 
 class ClientThrottle(Protocol):
@@ -72,3 +74,63 @@ def set_throttle(api: str, version: int, parts: Sequence[Part], throttle_ms: int
     head = parts[0]
     if position >= 0 and isinstance(head, bytearray) and len(head) >= position + 4:
         _INT32.pack_into(head, position, throttle_ms)
+
+
+class FetchThrottle:
+    """The quotas of one fetch of a consumer, from its arrival to its response."""
+
+    __slots__ = ("_arrival_s", "_begun", "_client", "_now", "_peer", "_throttle_ms")
+
+    def __init__(self, client: ClientThrottle, peer: Peer, now: Callable[[], float], begun: float) -> None:
+        self._client = client
+        self._peer = peer
+        self._now = now
+        self._begun = begun
+        self._arrival_s: float | None = None
+        self._throttle_ms = 0
+
+    def limited(self, request: FetchRequest) -> FetchRequest:
+        """The request, with a limit of bytes that the quota allows after a pause."""
+        largest = self._client.largest_fetch_bytes
+        if largest is None or largest >= request.max_bytes:
+            return request
+        return request._replace(max_bytes=largest, min_bytes=min(request.min_bytes, largest))
+
+    def admits(self, size: int) -> bool:
+        """Whether records of this size may be sent now. If not, the response is empty and has a throttle time."""
+        self._throttle_ms = self._client.may_fetch(size)
+        return not self._throttle_ms
+
+    def arrived(self) -> None:
+        """The fetch has its response, or waits for records: that time does not count."""
+        self._arrival_s = self._now() - self._begun
+
+    def ended(self) -> int:
+        """The throttle time for the response."""
+        spent_s = self._now() - self._begun if self._arrival_s is None else self._arrival_s
+        throttle_ms = max(self._throttle_ms, self._client.worked(spent_s))
+        throttle_peer(self._peer, throttle_ms)
+        return throttle_ms
+
+
+def throttle_peer(peer: Peer, throttle_ms: int) -> None:
+    """Mutes the connection of a client for its throttle time."""
+    if throttle_ms and peer.throttle is not None:
+        peer.throttle(throttle_ms)
+
+
+def throttle_response(
+    api: str, version: int, parts: Sequence[Part], peer: Peer, client: ClientThrottle, seconds: float
+) -> None:
+    """Sets the throttle time of an encoded response. One from the controller may have a throttle time already."""
+    throttle_ms = client.worked(seconds)
+    if api == _SHARE_FETCH:
+        throttle_ms = max(throttle_ms, client.fetched(sum(_length(part) for part in parts)))
+    throttle_ms = max(throttle_ms, throttle_of(api, version, parts))
+    if throttle_ms:
+        set_throttle(api, version, parts, throttle_ms)
+        throttle_peer(peer, throttle_ms)
+
+
+def _length(part: Part) -> int:
+    return len(part) if isinstance(part, bytes | bytearray) else part.length
