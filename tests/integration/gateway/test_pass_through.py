@@ -1,4 +1,4 @@
-"""Callers act as themselves: basic credentials become SCRAM on a real Apache Kafka with its authorizer."""
+"""Callers act as themselves: basic credentials become SCRAM, on our broker and on Apache Kafka, with their authorizers."""
 
 import base64
 import threading
@@ -12,9 +12,9 @@ from millstream.gateway.http.configuration import Limits
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.raw_client import Cluster
 from tests.integration.gateway.conftest import Answer, Caller
-from tests.integration.raw_client.kafka_with_security import SecuredKafka, secured_kafka
+from tests.integration.raw_client.kafka_with_security import SecuredKafka, secured_kafka, secured_millstream
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = pytest.mark.timeout(300)
 _TOPIC, _GROUP = 2, 3
 _READ, _WRITE, _DESCRIBE = 3, 4, 8
 RULES = """
@@ -50,9 +50,10 @@ def allow(kafka: SecuredKafka, user: str, kind: int, name: str, operation: int) 
         assert [each.error_code for each in response.results] == [0]
 
 
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
-    with secured_kafka(tmp_path_factory.mktemp("kafka")) as running:
+@pytest.fixture(scope="module", params=["millstream", pytest.param("apache", marks=pytest.mark.slow)])
+def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    start = secured_millstream if request.param == "millstream" else secured_kafka
+    with start(tmp_path_factory.mktemp("kafka")) as running:
         for name, password in (("alice", "wonder"), ("ann", "ann-secret"), ("bob", "bob-secret"), ("eve", "eve")):
             running.add_user(name, password)
         with Cluster(running.address("PLAINTEXT")) as cluster:

@@ -1,7 +1,8 @@
-"""Apache Kafka with one listener of every kind, and the certificates that go with them."""
+"""Apache Kafka, or our broker, with one listener of every kind, and the certificates that go with them."""
 
 import hashlib
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millstream.raw_client import Cluster
-from millstream.testing.node_process import free_ports
+from millstream.testing.node_process import NodeProcess, free_ports
 from tools import apache_kafka
 
 LISTENERS = {
@@ -94,13 +95,49 @@ class SecuredKafka:
 def secured_kafka(directory: Path) -> Iterator[SecuredKafka]:
     certificates = Certificates.make(directory)
     ports = dict(zip(LISTENERS, free_ports(len(LISTENERS)), strict=True))
+    settings = secured_settings(ports, certificates)
+    settings["advertised.listeners"] = ",".join(
+        f"{name}://127.0.0.1:{port}" for name, port in ports.items() if name != "CONTROLLER"
+    )
+    broker = apache_kafka.ApacheKafkaBroker(
+        apache_kafka.resolve(),
+        directory / "kafka",
+        settings,
+        jvm=("-Xmx300M", "-Xms300M"),
+        port=ports["PLAINTEXT"],
+        voters={1: f"127.0.0.1:{ports['CONTROLLER']}"},
+    )
+    with broker:
+        yield SecuredKafka(ports, certificates)
+
+
+@contextmanager
+def secured_millstream(directory: Path) -> Iterator[SecuredKafka]:
+    """Our broker with the same listeners, users and authorizer."""
+    certificates = Certificates.make(directory)
+    names = [name for name in LISTENERS if name != "CONTROLLER"]
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
+    settings = secured_settings(ports, certificates) | {"inter.broker.listener.name": "PLAINTEXT"}
+    # In a file, because options of the command line must not hold secrets.
+    file = directory / "server.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    file.chmod(0o600)
+    arguments = ["--data-dir", str(directory / "data"), "--config", str(file), "--no-http"]
+    process = NodeProcess("the broker", arguments, directory / "broker.log", stop_timeout=10)
+    process.spawn()
+    try:
+        process.wait_until_ready(60)
+        yield SecuredKafka(ports, certificates)
+    finally:
+        process.reap(signal.SIGTERM)
+
+
+def secured_settings(ports: dict[str, int], certificates: Certificates) -> dict[str, str]:
+    """One listener for each port, by name; users of PLAIN; the authorizer."""
     plain = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
     settings = {
         "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
-        "advertised.listeners": ",".join(
-            f"{name}://127.0.0.1:{port}" for name, port in ports.items() if name != "CONTROLLER"
-        ),
         "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in LISTENERS.items()),
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": certificates.server,
@@ -116,13 +153,4 @@ def secured_kafka(directory: Path) -> Iterator[SecuredKafka]:
         settings[f"{prefix}.plain.sasl.jaas.config"] = f'{plain} user_alice="wonderland";'
         for mechanism in MECHANISMS:
             settings[f"{prefix}.{mechanism.lower()}.sasl.jaas.config"] = scram
-    broker = apache_kafka.ApacheKafkaBroker(
-        apache_kafka.resolve(),
-        directory / "kafka",
-        settings,
-        jvm=("-Xmx300M", "-Xms300M"),
-        port=ports["PLAINTEXT"],
-        voters={1: f"127.0.0.1:{ports['CONTROLLER']}"},
-    )
-    with broker:
-        yield SecuredKafka(ports, certificates)
+    return settings

@@ -40,7 +40,7 @@ class ApiCheck:
     needs: tuple[Need, ...] = ()
     guard: Guard | None = None
     where: str = ""
-    """Where the check is, if there is no guard."""
+    """Where the check is, if there is no guard. Fetch has both: a broker handles it without an `Api.handler`."""
     note: str = ""
 
 
@@ -139,6 +139,8 @@ API_CHECKS: Mapping[str, ApiCheck] = {
     ),
     "fetch": ApiCheck(
         (Need(Op.READ, Kind.TOPIC, "consumers"), Need(Op.CLUSTER_ACTION, Kind.CLUSTER, "followers and controllers")),
+        # For the listener of controllers, which has the metadata log alone: its Fetch is an API like others.
+        guard=needs_cluster("fetch", Op.CLUSTER_ACTION),
         where=_IN_RIGHTS,
         note="checked at every fetch, also for the partitions that a session has already",
     ),
