@@ -350,7 +350,7 @@ class Broker:
         return apis
 
     def _may_describe(self, peer: Peer, topic: str) -> bool:
-        return self.authorizer.allows(peer, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic)
+        return self.authorizer.sees(peer, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic)
 
     def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
         return features_for_api_versions(self.view.image, self._kraft_version())
