@@ -342,7 +342,7 @@ class Broker:
             Api(1, "fetch", fetch_codec.FIRST_VERSION, fetch_codec.LAST_VERSION),
         ]
         apis += guarded((api(name, handler) for name, handler in handlers.items()), self._checks)
-        apis += Forwarding(self.link).table()
+        apis += Forwarding(self.link, self.authorizer).table()
         apis += sasl_apis()
         versions = api("api_versions", lambda request, context: api_versions.handle(request, context))
         apis.append(versions)

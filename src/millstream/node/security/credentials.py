@@ -51,8 +51,8 @@ class Credentials:
 
     async def _token(self, mechanism: ScramMechanism, token_id: str) -> Found:
         """A token's password is made from its id. The credential of a token is made at its first login, in a thread,
-        and kept; one that does not exist costs nothing, so that nobody can keep the threads busy without a token. Ids
-        are random, so the time of the first login helps nobody to guess one."""
+        and kept. One that does not exist costs nothing, so that a client without a token cannot keep the threads busy.
+        Ids are random, so the time of the first login helps no client to guess one."""
         token = self._image().delegation_tokens.get(token_id)
         now_ms = self._environment.clock.now_ms()
         exists = token is not None and self._token_secret is not None
@@ -62,8 +62,8 @@ class Credentials:
         salt = hmac.digest(secret.encode(), f"salt\0{mechanism.name}\0{token_id}".encode(), "sha256")
         if token is None or not exists:
             key = hmac.digest(secret.encode(), f"none\0{mechanism.name}\0{token_id}".encode(), "sha512")
-            nobody = Credential(salt, key[: mechanism.size], key[: mechanism.size], FEWEST_ITERATIONS)
-            return Found(nobody, False, token_id, by_token=True)
+            fake = Credential(salt, key[: mechanism.size], key[: mechanism.size], FEWEST_ITERATIONS)
+            return Found(fake, False, token_id, by_token=True)
         owner = parse_principal(token.owner)
         credential = self._of_tokens.get((mechanism.name, token_id))
         if credential is None:
