@@ -18,6 +18,8 @@ from millstream.access.patterns import any_matches
 from millstream.access.roles import Role
 
 HIDDEN = "***"
+HOT_KEY_REPORTS = "__millstream_hot_keys"
+"""The topic of the brokers' reports, whose values have keys of records of all topics."""
 _HIDDEN_BYTES = HIDDEN.encode()
 _PARTS = ("value", "key", "headers")
 Fields = tuple[str, ...]
@@ -118,6 +120,9 @@ def _hidden(value: Any) -> Any:
     return None if value is None else HIDDEN
 
 
+ALL_HIDDEN = Mask(tuple((part, ()) for part in _PARTS))
+
+
 @dataclass(frozen=True, slots=True)
 class Masking:
     """All rules of the gateway."""
@@ -129,12 +134,10 @@ class Masking:
 
     def mask_of(self, topic: str, role: Role, user: str) -> Mask | None:
         """None: this caller sees all of the topic."""
-        paths = {
-            path: None
-            for rule in self.rules
-            if role < rule.visible_to and user not in rule.visible_to_users and any_matches(rule.topics, topic)
-            for path in rule.paths
-        }
+        rules = [rule for rule in self.rules if role < rule.visible_to and user not in rule.visible_to_users]
+        paths = {path: None for rule in rules if any_matches(rule.topics, topic) for path in rule.paths}
+        if topic == HOT_KEY_REPORTS and any(part == "key" for rule in rules for part, _ in rule.paths):
+            paths["value", ()] = None  # the reports have the keys of masked topics
         return Mask(tuple(paths)) if paths else None
 
 

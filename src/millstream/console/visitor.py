@@ -57,6 +57,8 @@ class Visitor:
     release: Callable[[], None]
     """Around the life of a page: its connection stays open."""
     can_sign_out: bool = False
+    may_write: Callable[[str], bool] = lambda _: True
+    """Whether the user may write records to a topic directly."""
 
     def check(self, action: Action | None = None) -> None:
         """UserError if the session is over, or if the role is not enough for the action."""
@@ -64,6 +66,11 @@ class Visitor:
             raise UserError("your session has ended. Load the page again to sign in.")
         if action is not None and self.role < action.role:
             raise UserError(f"your role is {self.role}, and only {action.role} may {action.words}.")
+
+    def check_topic(self, topic: str) -> None:
+        """UserError if the user may not write records to the topic."""
+        if not self.may_write(topic):
+            raise UserError(f"{topic} has the schemas of the registry: change them on the page Schemas.")
 
 
 def anonymous(console: Console) -> Visitor:

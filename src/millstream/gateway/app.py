@@ -174,6 +174,7 @@ class _Visitors:
             connection.hold,
             connection.release,
             can_sign_out=session is not None,
+            may_write=caller.may_write,
         )
 
 

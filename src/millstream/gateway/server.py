@@ -122,7 +122,14 @@ class Gateway:
         pool = CallerPool(
             options.bootstrap, options.settings, options.limits, client_id=CLIENT_ID, timeout_s=options.timeout_s
         )
-        authentication = Authentication(own, options.credentials, options.pass_through, options.rules, pool)
+        authentication = Authentication(
+            own,
+            options.credentials,
+            options.pass_through,
+            options.rules,
+            pool,
+            schemas_topic=options.schemas_topic,
+        )
         parts = GatewayContext(options, cluster, registry, authentication)
         parts.lifespans.append(pool.lifespan)
         certificate = None

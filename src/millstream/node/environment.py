@@ -36,6 +36,7 @@ class Environment:
     loop: asyncio.AbstractEventLoop
     offload: Offload
     randomness: random.Random
+    """Not predictable on a real node: ids by which brokers prove themselves come from it."""
     network: Network
     """For listeners, and for connections without encryption."""
     yield_interpreter: Callable[[], None] = lambda: None

@@ -139,6 +139,38 @@ def test_streams_are_masked_for_those_without_the_right(guarded: Gateway) -> Non
     assert base64.b64decode(first("otto", "base64")["value"]) == b'{"card":"***","n":1}'
 
 
+def test_the_topic_of_the_registry_is_no_way_around_it(guarded: Gateway) -> None:
+    """Its records are all schemas of all subjects; who writes them registers, changes and deletes anything."""
+    ask, topic = Caller(guarded.address), "_schemas_of_roles"
+    schema = {"schema": '{"type": "fixed", "name": "hidden_name", "size": 4}'}
+    assert ask("POST", "/subjects/closed-c/versions", schema, basic("otto")).status == 200
+    cluster_id = ask("GET", "/v3/clusters", headers=basic("ada")).json["data"][0]["cluster_id"]
+    key = {"keytype": "SUBJECT", "magic": 0, "subject": "closed-c"}
+    record = {"key": json.dumps(key), "value": None}
+    for name in ("otto", "ada"):  # both are bound to rules for subjects
+        for path, body in (
+            (f"/topics/{topic}/messages", record),
+            (f"/topics/{topic}/messages/batch", {"messages": [record]}),
+            (f"/v1/topics/{topic}/produce", {"records": [record]}),
+            (f"/v3/clusters/{cluster_id}/topics/{topic}/records", {"value": {"type": "STRING", "data": "x"}}),
+        ):
+            answer = ask("POST", path, body, basic(name))
+            assert b"schemas of the registry" in answer.body, (name, path, answer.body)
+    connection = http.client.HTTPConnection(guarded.address, timeout=30)
+    connection.request("GET", f"/topics/{topic}/stream?from=earliest&format=text", headers=basic("vera"))
+    stream = connection.getresponse()
+    lines: list[bytes] = []
+    while len(lines) < 3:
+        line = stream.readline()
+        assert line
+        if line.startswith(b"data:"):
+            lines.append(line)
+    connection.close()
+    for line in lines:
+        found = json.loads(line[5:])
+        assert (found["key"], found["value"]) == ("***", "***")
+
+
 # OpenID Connect
 
 

@@ -90,6 +90,15 @@ def test_those_with_the_right_see_all() -> None:
     assert masking.mask_of("other", Role.VIEWER, "bob") is None
 
 
+def test_hot_key_reports_do_not_show_masked_keys() -> None:
+    masking = parse_rules('[[masks]]\ntopics = ["people"]\nfields = ["key"]\nvisible_to = "operator"\n').masking
+    mask = masking.mask_of("__millstream_hot_keys", Role.VIEWER, "bob")
+    assert mask is not None and mask.hides("value") and not mask.hides("key")
+    assert masking.mask_of("__millstream_hot_keys", Role.OPERATOR, "bob") is None
+    values_only = parse_rules('[[masks]]\ntopics = ["people"]\nfields = ["value.iban"]\n').masking
+    assert values_only.mask_of("__millstream_hot_keys", Role.VIEWER, "bob") is None
+
+
 def test_subjects_are_denied_unless_a_rule_allows_them() -> None:
     rules = parse_rules(RULES).subjects
     ann, bob = rules.of("ann", ()), rules.of("bob", ())

@@ -33,6 +33,17 @@ def test_credentials_never_appear_in_texts() -> None:
     assert parse_authorization("", "PLAIN") is None
 
 
+def test_tokens_without_a_subject_are_not_one_caller() -> None:
+    """Consumers and streams belong to a name: two unnamed callers must not find each other's."""
+    names = set()
+    for scope in (b'{"scope":"a"}', b'{"scope":"b"}', b'{"sub":""}', b'{"sub":7}'):
+        claims = base64.urlsafe_b64encode(scope).rstrip(b"=").decode()
+        found = parse_authorization(f"Bearer e30.{claims}.c2ln", "PLAIN")
+        assert found is not None
+        names.add(found.name)
+    assert len(names) == 4
+
+
 @pytest.mark.parametrize(
     "header",
     [

@@ -27,7 +27,7 @@ MILLSTREAM_AUDIT_QUEUE_EVENTS = integer(
     "millstream.audit.queue.events",
     10_000,
     "The maximum number of audit events that wait to be written. Further events are dropped, counted and logged, so"
-    " that no request waits. Millstream only.",
+    " that no request waits. A quarter is for administration alone. Millstream only.",
     allowed=at_least(1),
 )
 MILLSTREAM_AUDIT_FILE = string(

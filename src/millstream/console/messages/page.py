@@ -411,6 +411,7 @@ class _Writing:
             value = parse_bytes(typed.text(self._value), str(self._value_form.value), "value")
             headers = parse_headers(typed.text(self._headers))
             self._button.props("loading")
+            self._frame.visitor.check_topic(self._topic)
             writer = RecordWriter(self._frame.console.cluster)
             at = await self._frame.act(
                 Action.PRODUCE, writer.write, self._topic, key, value, headers, self._partition.value

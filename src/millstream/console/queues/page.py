@@ -272,6 +272,8 @@ def _letters_dialog(frame: Frame, group: str, letters: DeadLetters) -> None:
     async def execute() -> None:
         send.disable()
         with frame.reporting("The dead letters were not sent back"):
+            for topic in targets:  # headers of the records name them, and any producer may write headers
+                frame.visitor.check_topic(topic)
             number = await frame.act(Action.REDRIVE, redrive, frame.console.cluster, group, letters)
             frame.notify(f"{plural(number, 'record')} sent back")
             frame.poll_now()

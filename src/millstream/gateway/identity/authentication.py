@@ -50,6 +50,7 @@ class Authentication:
     """With pass-through, or where sessions have credentials of their own."""
     delay: SignInDelay = field(default_factory=SignInDelay)
     sessions: ConsoleSessions = field(default_factory=ConsoleSessions)
+    schemas_topic: str = ""
 
     @property
     def passes_through(self) -> bool:
@@ -160,6 +161,7 @@ class Authentication:
             rules.subjects.of(name, groups),
             rules.masking,
             acts_as_itself=itself,
+            schemas_topic=self.schemas_topic,
         )
 
 

@@ -11,9 +11,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from millstream.access.masking import Mask, Masking
+from millstream.access.masking import ALL_HIDDEN, Mask, Masking
 from millstream.access.roles import Role
-from millstream.access.subjects import ALL_SUBJECTS, SubjectPermissions
+from millstream.access.subjects import ALL_SUBJECTS, SubjectOperation, SubjectPermissions
 from millstream.raw_client import Cluster
 
 T = TypeVar("T")
@@ -73,13 +73,21 @@ class Caller:
     masking: Masking = field(default_factory=Masking)
     acts_as_itself: bool = False
     """Its connection to the cluster has its own credentials."""
+    schemas_topic: str = ""
+    """The topic of the registry. The permissions on subjects count, also for who reads or writes the topic itself."""
 
     @property
     def identity(self) -> str:
         """Whose consumers and streams these are. Anonymous callers share theirs."""
         return self.name
 
+    def may_write(self, topic: str) -> bool:
+        """Schemas are changed through the registry, which checks them and the permissions on subjects."""
+        return topic != self.schemas_topic or (self.role >= Role.ADMIN and self.subjects.is_unlimited)
+
     def mask_of(self, topic: str) -> Mask | None:
+        if topic == self.schemas_topic and not self.subjects.allows(SubjectOperation.READ, None):
+            return ALL_HIDDEN
         return self.masking.mask_of(topic, self.role, self.name) if self.masking else None
 
 

@@ -6,6 +6,7 @@ for another user (`X-Forwarded-User`, `Proxy-Authorization`, …) are not read a
 
 import base64
 import binascii
+import hashlib
 import hmac
 import json
 from dataclasses import dataclass, field
@@ -84,7 +85,8 @@ def token_credential(token: str, groups_claim: str = "groups") -> Credential:
     claims = _claims(token)
     name, groups = claims.get("sub"), claims.get(groups_claim)
     return Credential(
-        name if isinstance(name, str) and name else "(token)",
+        # Who has no name shares nothing with others: consumers and streams belong to a name.
+        name if isinstance(name, str) and name else f"(token {hashlib.sha256(token.encode()).hexdigest()[:32]})",
         token=token,
         mechanism="OAUTHBEARER",
         groups=frozenset(each for each in groups if isinstance(each, str)) if isinstance(groups, list) else frozenset(),

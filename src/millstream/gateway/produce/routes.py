@@ -187,7 +187,12 @@ class Producing:
         )
 
     async def partitions(self, topic: str) -> int:
-        """The number of partitions. Concurrent requests of a caller for one topic share one lookup."""
+        """The number of partitions of a topic that the caller wants to write to. Concurrent requests of a caller for
+        one topic share one lookup."""
+        if not current_caller().may_write(topic):
+            raise ApiError(
+                403, f"topic {topic!r} has the schemas of the registry", "POST /subjects/SUBJECT/versions", code=40301
+            )
         mine = self.mine()
         known = mine.topics.known_partitions(topic)
         if known is not None:

@@ -342,7 +342,7 @@ class Broker:
             Api(1, "fetch", fetch_codec.FIRST_VERSION, fetch_codec.LAST_VERSION),
         ]
         apis += guarded((api(name, handler) for name, handler in handlers.items()), self._checks)
-        apis += Forwarding(self.link).table()
+        apis += Forwarding(self.link, self.authorizer).table()
         apis += sasl_apis()
         versions = api("api_versions", lambda request, context: api_versions.handle(request, context))
         apis.append(versions)
@@ -350,7 +350,7 @@ class Broker:
         return apis
 
     def _may_describe(self, peer: Peer, topic: str) -> bool:
-        return self.authorizer.allows(peer, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic)
+        return self.authorizer.sees(peer, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic)
 
     def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
         return features_for_api_versions(self.view.image, self._kraft_version())

@@ -116,7 +116,9 @@ class ClusterHandlers:
         """Creates the topics that the client may describe and create. DESCRIBE comes first, as in Kafka."""
         allows, peer = self._authorizer.allows, context.peer
         described = [name for name in missing if self._may_describe(context, name)]
-        may_create_all = bool(described) and allows(peer, AclOperation.CREATE, AclResourceType.CLUSTER, CLUSTER_NAME)
+        may_create_all = bool(described) and self._authorizer.sees(
+            peer, AclOperation.CREATE, AclResourceType.CLUSTER, CLUSTER_NAME
+        )
         created = [
             name
             for name in described
@@ -130,6 +132,10 @@ class ClusterHandlers:
         if created:
             return self._metadata_creating(request, context, wanted, created, refused)
         return self._encoded(request, context, wanted, refused)
+
+    def _sees(self, context: Context, name: str) -> bool:
+        """For lists of all topics: what the client may not describe is not in them, and that is no refusal."""
+        return self._authorizer.sees(context.peer, AclOperation.DESCRIBE, AclResourceType.TOPIC, name)
 
     def _may_describe(self, context: Context, name: str) -> bool:
         return self._authorizer.allows(context.peer, AclOperation.DESCRIBE, AclResourceType.TOPIC, name)
@@ -231,7 +237,7 @@ class ClusterHandlers:
         rows: Iterable[TopicImage | MetadataRequestTopics] = image.topics.values() if wanted is None else wanted
         for number, row in enumerate(rows, 1):
             if isinstance(row, TopicImage):
-                if not is_checked or self._may_describe(context, row.name):
+                if not is_checked or self._sees(context, row.name):
                     may_do = self._topic_operations(context, row.name) if shows_operations else _NOT_ASKED
                     topics.append(_topic(row, reachable, may_do))
             elif is_checked and (refused := self._refused_topic(row, image, context)) is not None:
@@ -329,7 +335,8 @@ class ClusterHandlers:
         names = sorted({topic.name for topic in request.topics}) if request.topics else sorted(image.topics)
         hidden: list[dict[str, Any]] = []
         if self._authorizer.is_enabled:
-            allowed = [name for name in names if self._may_describe(context, name)]
+            may_describe = self._may_describe if request.topics else self._sees
+            allowed = [name for name in names if may_describe(context, name)]
             if request.topics:
                 code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 hidden = [{"error_code": code, "name": name} for name in names if name not in set(allowed)]

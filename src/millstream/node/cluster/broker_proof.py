@@ -56,7 +56,7 @@ def listener_rules(config: BrokerConfig, authorizer: Authorizer, image: Callable
 
     def is_broker(peer: Peer) -> bool:
         if authorizer.is_enabled:
-            return authorizer.allows(peer, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME)
+            return authorizer.sees(peer, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME)
         return peer.listener == between_brokers and is_proved(image(), peer.broker_claim)
 
     return ListenerRules(clients, frozenset(request_schema(name).api_key for name in hidden), is_broker)

@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from millstream.formats.model.access_control import CLUSTER_NAME, AclOperation, AclResourceType
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicId, TopicName
 from millstream.formats.protocol.primitives import MalformedMessage
@@ -24,6 +25,7 @@ from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import MetadataRecord
 from millstream.node.metadata.topics import NewTopic, TopicCreation
 from millstream.node.quotas.mutations import LOCAL_LISTENER
+from millstream.node.server.authorization import NO_AUTHORIZER, Authorizer
 from millstream.node.server.channel import Channel
 from millstream.node.server.envelope import response_body
 from millstream.node.server.principal_codec import address_bytes, encode_principal
@@ -286,8 +288,9 @@ _SLACK_SECONDS = 0.5
 
 
 class Forwarding:
-    def __init__(self, link: ControllerLink) -> None:
+    def __init__(self, link: ControllerLink, authorizer: Authorizer = NO_AUTHORIZER) -> None:
         self._link = link
+        self._authorizer = authorizer
 
     def table(self) -> list[Api]:
         return [self._forwarded(name) for name in FORWARDED_APIS]
@@ -295,13 +298,18 @@ class Forwarding:
     def _forwarded(self, name: str) -> Api:
         async def forward(request: Message, context: Context) -> Response:
             try:
-                if name == "incremental_alter_configs":
+                if name == "incremental_alter_configs" and self._may_alter_brokers(context.peer):
                     await self._link.check_settings(request)
                 return await self._link.forward(name, request, context, timeout_s=_timeout_s(request))
             except KafkaError as error:
                 return error_response(name, request, error)
 
         return api(name, forward, with_frame=True)
+
+    def _may_alter_brokers(self, peer: Peer) -> bool:
+        """The check opens files that the client names. The controller refuses a client that may not change settings;
+        for such a client no file is opened."""
+        return self._authorizer.sees(peer, AclOperation.ALTER_CONFIGS, AclResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def _timeout_s(request: Message) -> float:

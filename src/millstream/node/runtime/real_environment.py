@@ -41,7 +41,7 @@ def real_environment(loop: asyncio.AbstractEventLoop) -> Environment:
         return loop.run_in_executor(threads, function)
 
     return Environment(
-        SystemClock(), loop, offload, random.Random(), SocketNetwork(loop), yield_interpreter, time.perf_counter
+        SystemClock(), loop, offload, random.SystemRandom(), SocketNetwork(loop), yield_interpreter, time.perf_counter
     )
 
 

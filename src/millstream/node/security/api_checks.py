@@ -276,7 +276,7 @@ API_CHECKS: Mapping[str, ApiCheck] = {
         (Need(Op.DESCRIBE, Kind.TRANSACTIONAL_ID, "each transaction shown"),),
         list_of(
             "transaction_states",
-            lambda checks, peer, row: checks.transaction(peer, Op.DESCRIBE, row["transactional_id"]),
+            lambda checks, peer, row: checks.sees(peer, Op.DESCRIBE, Kind.TRANSACTIONAL_ID, row["transactional_id"]),
         ),
     ),
     "allocate_producer_ids": _cluster("allocate_producer_ids", Op.CLUSTER_ACTION),

@@ -149,7 +149,7 @@ def _sees_topic(checks: Checks, peer: Peer, row: Mapping[str, Any]) -> bool:
         if topic is None:
             return True
         name = topic.name
-    return not name or checks.topic(peer, Op.DESCRIBE, name)
+    return not name or checks.sees(peer, Op.DESCRIBE, Kind.TOPIC, name)
 
 
 def _unfetched(topic: Any, code: ErrorCode) -> Row:
@@ -165,16 +165,17 @@ def _unfetched(topic: Any, code: ErrorCode) -> Row:
 
 def list_groups(checks: Checks, request: Any, context: Context, handler: Handler) -> Result:
     """Who may describe the cluster sees all groups; others see those that they may describe."""
-    if checks.cluster(context.peer, Op.DESCRIBE):
+    if checks.sees(context.peer, Op.DESCRIBE, Kind.CLUSTER):
         return handler(request, context)
-    only = list_of("groups", lambda given, peer, row: given.group(peer, Op.DESCRIBE, row["group_id"]))
+    only = list_of("groups", lambda given, peer, row: given.sees(peer, Op.DESCRIBE, Kind.GROUP, row["group_id"]))
     return only(checks, request, context, handler)
 
 
 def create_topics(checks: Checks, request: Any, context: Context, handler: Handler) -> Result:
     peer = context.peer
     # Brokers create internal topics and, for clients whose permission they have checked, other ones.
-    if not (checks.cluster(peer, Op.CREATE) or (not context.is_forwarded and checks.cluster(peer, Op.CLUSTER_ACTION))):
+    may_all = checks.sees(peer, Op.CREATE, Kind.CLUSTER)
+    if not (may_all or (not context.is_forwarded and checks.sees(peer, Op.CLUSTER_ACTION, Kind.CLUSTER))):
         allowed = [topic for topic in request.topics if checks.topic(peer, Op.CREATE, topic.name)]
     else:
         allowed = list(request.topics)
@@ -190,7 +191,7 @@ def create_topics(checks: Checks, request: Any, context: Context, handler: Handl
         assert isinstance(response, Mapping)
         rows = []
         for row in response["topics"]:
-            if not row.get("error_code") and not checks.topic(peer, Op.DESCRIBE_CONFIGS, row["name"]):
+            if not row.get("error_code") and not checks.sees(peer, Op.DESCRIBE_CONFIGS, Kind.TOPIC, row["name"]):
                 row = {
                     **row,
                     "topic_config_error_code": code,
@@ -222,7 +223,8 @@ def delete_topics(checks: Checks, request: Any, context: Context, handler: Handl
             return {"name": row.name, **error}
         name = checks.name_of(row)
         # A client that may not describe the topic does not learn its name.
-        return {"name": name if name and checks.topic(context.peer, Op.DESCRIBE, name) else None, **error}
+        is_shown = name is not None and checks.sees(context.peer, Op.DESCRIBE, Kind.TOPIC, name)
+        return {"name": name if is_shown else None, **error}
 
     guard = rows_of("topics", "responses", lambda given, peer, row: given.topic_row(peer, Op.DELETE, row), refused)
     return guard(checks, request, context, handler)
@@ -245,7 +247,7 @@ def init_producer_id(checks: Checks, request: Any, context: Context, handler: Ha
 
 def offset_for_leader_epoch(checks: Checks, request: Any, context: Context, handler: Handler) -> Result:
     """Brokers (CLUSTER_ACTION) and consumers (DESCRIBE of the topic) use it."""
-    if checks.cluster(context.peer, Op.CLUSTER_ACTION):
+    if checks.sees(context.peer, Op.CLUSTER_ACTION, Kind.CLUSTER):
         return handler(request, context)
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     guard = topic_partitions(
@@ -306,7 +308,9 @@ def describe_transactions(checks: Checks, request: Any, context: Context, handle
             {
                 **row,
                 "topics": [
-                    topic for topic in row.get("topics", ()) if checks.topic(context.peer, Op.DESCRIBE, topic["topic"])
+                    topic
+                    for topic in row.get("topics", ())
+                    if checks.sees(context.peer, Op.DESCRIBE, Kind.TOPIC, topic["topic"])
                 ],
             }
             for row in response["transaction_states"]
@@ -451,7 +455,11 @@ def describe_share_group_offsets(checks: Checks, request: Any, context: Context,
         assert isinstance(response, Mapping)
         rows = []
         for row in response["groups"]:
-            topics = [topic for topic in row["topics"] if checks.topic(context.peer, Op.DESCRIBE, topic["topic_name"])]
+            topics = [
+                topic
+                for topic in row["topics"]
+                if checks.sees(context.peer, Op.DESCRIBE, Kind.TOPIC, topic["topic_name"])
+            ]
             rows.append({**row, "topics": [*topics, *missing.get(row["group_id"], ())]})
         return {**response, "groups": [*rows, *refused]}
 

@@ -26,6 +26,10 @@ _BATCH_EVENTS = 200
 _GATHER_SECONDS = 0.1
 """Events are gathered for this time, so that a burst is one batch."""
 _RETRY_SECONDS = 1.0
+ADMINISTRATION = "administration"
+_RESERVED_PART = 4
+"""One in so many places of the queue is for administration alone: any client can cause failed logins and denials, and
+must not hide with them what it changes."""
 _log = logging.getLogger("millstream.audit")
 
 WriteBatch = Callable[[list[bytes]], Awaitable[None]]
@@ -103,7 +107,7 @@ class AuditLog:
             errors = errors_of(response)
             name = "".join(word.capitalize() for word in api.split("_"))
             self._record(
-                "administration", result_of(errors), peer, api=name, request=request_document(request), errors=errors
+                ADMINISTRATION, result_of(errors), peer, api=name, request=request_document(request), errors=errors
             )
         except Exception:  # the response is what the client waits for
             _log.exception("event_not_recorded api=%s", api)
@@ -115,7 +119,10 @@ class AuditLog:
 
     def _record(self, kind: str, result: str, peer: Peer, **more: Any) -> None:
         config = self._config()
-        if len(self._queue) >= config[protection.MILLSTREAM_AUDIT_QUEUE_EVENTS]:
+        room = config[protection.MILLSTREAM_AUDIT_QUEUE_EVENTS]
+        if kind != ADMINISTRATION:
+            room -= room // _RESERVED_PART
+        if len(self._queue) >= room:
             self.dropped += 1
             return
         if self.dropped > self._reported:

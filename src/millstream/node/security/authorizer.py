@@ -92,6 +92,9 @@ class StandardAuthorizer:
         self.on_denied(peer, operation, resource, name)
         return False
 
+    def sees(self, peer: Peer, operation: AclOperation, resource: AclResourceType, name: str) -> bool:
+        return peer.is_node or self.access(peer).allows(operation, resource, name)
+
     def allows_some(self, peer: Peer, operation: AclOperation, resource: AclResourceType) -> bool:
         return peer.is_node or self.access(peer).allows_some(operation, resource)
 

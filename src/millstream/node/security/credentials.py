@@ -25,6 +25,7 @@ from millstream.node.security.core.scram import (
 )
 
 _TOKENS_AT_ONCE = 2
+_MOST_KEPT = 1000
 
 
 class Credentials:
@@ -33,6 +34,7 @@ class Credentials:
         self._token_secret = token_secret
         self._environment = environment
         self._turns = asyncio.Semaphore(_TOKENS_AT_ONCE)
+        self._of_tokens: dict[tuple[str, str], Credential] = {}
         self._models: (
             tuple[Mapping[tuple[str, int], UserScramCredentialRecord], dict[int, list[UserScramCredentialRecord]]]
             | None
@@ -48,24 +50,36 @@ class Credentials:
         return Found(self._fake(mechanism, name), False, name)
 
     async def _token(self, mechanism: ScramMechanism, token_id: str) -> Found:
-        """A token's password is made from its id, so its credential is made at each login, in a thread."""
+        """A token's password is made from its id. The credential of a token is made at its first login, in a thread,
+        and kept. One that does not exist costs nothing, so that a client without a token cannot keep the threads busy.
+        Ids are random, so the time of the first login helps no client to guess one."""
         token = self._image().delegation_tokens.get(token_id)
         now_ms = self._environment.clock.now_ms()
         exists = token is not None and self._token_secret is not None
         if token is not None and (token.expiration_timestamp < now_ms or token.max_timestamp < now_ms):
             exists = False
-        secret = self._token_secret or ""
-        password = token_password(token_hmac(token_id, secret))
+        secret = self._token_secret or (self._image().cluster_id or "")
         salt = hmac.digest(secret.encode(), f"salt\0{mechanism.name}\0{token_id}".encode(), "sha256")
+        if token is None or not exists:
+            key = hmac.digest(secret.encode(), f"none\0{mechanism.name}\0{token_id}".encode(), "sha512")
+            fake = Credential(salt, key[: mechanism.size], key[: mechanism.size], FEWEST_ITERATIONS)
+            return Found(fake, False, token_id, by_token=True)
+        owner = parse_principal(token.owner)
+        credential = self._of_tokens.get((mechanism.name, token_id))
+        if credential is None:
+            credential = await self._of_token(mechanism, token_id, secret, salt)
+        return Found(credential, True, owner.name, owner.kind, token.expiration_timestamp, True)
+
+    async def _of_token(self, mechanism: ScramMechanism, token_id: str, secret: str, salt: bytes) -> Credential:
+        password = token_password(token_hmac(token_id, secret))
         async with self._turns:
             salted = await self._environment.offload(
                 lambda: salted_password(mechanism, password, salt, FEWEST_ITERATIONS)
             )
-        credential = credential_of(mechanism, salted, salt, FEWEST_ITERATIONS)
-        if token is None or not exists:
-            return Found(credential, False, token_id, by_token=True)
-        owner = parse_principal(token.owner)
-        return Found(credential, True, owner.name, owner.kind, token.expiration_timestamp, True)
+        if len(self._of_tokens) >= _MOST_KEPT:
+            self._of_tokens.clear()
+        made = self._of_tokens[mechanism.name, token_id] = credential_of(mechanism, salted, salt, FEWEST_ITERATIONS)
+        return made
 
     def _fake(self, mechanism: ScramMechanism, user: str) -> Credential:
         models = self._models_of(mechanism)

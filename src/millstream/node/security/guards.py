@@ -53,6 +53,10 @@ class Checks:
     def transaction(self, peer: Peer, operation: Op, name: str) -> bool:
         return self.authorizer.allows(peer, operation, Kind.TRANSACTIONAL_ID, name)
 
+    def sees(self, peer: Peer, operation: Op, kind: Kind, name: str = CLUSTER_NAME) -> bool:
+        """Without a record of a refusal: for lists, and where another permission is enough."""
+        return self.authorizer.sees(peer, operation, kind, name)
+
     def topic_row(self, peer: Peer, operation: Op, row: Any) -> bool:
         """For a row that names its topic by `name` or, in newer versions, by `topic_id`. If it has both, both are
         checked. An unknown id is allowed: the handler responds that it is unknown."""

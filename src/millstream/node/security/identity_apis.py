@@ -66,7 +66,7 @@ class IdentityHandlers:
         owners = None
         if request.owners is not None:
             owners = [Principal(row.principal_type, row.principal_name) for row in request.owners]
-        may = self._authorizer.allows
+        may = self._authorizer.sees
         tokens = describe_tokens(
             self._image(),
             owners,

@@ -85,6 +85,10 @@ class SaslGate:
         self._is_busy = False
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def is_authenticated(self) -> bool:
+        return self._conversation.who is not None
+
     def frame_limits(self, largest: int) -> tuple[int, int]:
         if self._conversation.stage is Stage.AUTHENTICATED:
             return _REQUEST_HEAD.size - 2, largest
@@ -263,6 +267,8 @@ class SaslGate:
 
 class ClosedGate:
     """Refuses every request: on a node that cannot know its users, because its disk has failed."""
+
+    is_authenticated = False
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer

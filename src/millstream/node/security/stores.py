@@ -3,6 +3,7 @@
 Every problem is a ConfigError that names the setting and says what to do. No message has a key or a password.
 """
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -207,6 +208,8 @@ def _ordered(own: x509.Certificate, others: list[x509.Certificate]) -> tuple[x50
 
 
 def _read(setting: Setting[str | None], location: str) -> bytes:
+    if os.path.exists(location) and not os.path.isfile(location):
+        raise _refused(setting, f"{location} is not a file")  # reading a pipe or a device may never end
     try:
         with open(location, "rb") as file:
             return file.read(_LARGEST_FILE_BYTES)

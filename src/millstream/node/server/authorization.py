@@ -18,6 +18,11 @@ class Authorizer(Protocol):
 
     def allows(self, peer: Peer, operation: AclOperation, resource: AclResourceType, name: str) -> bool: ...
 
+    def sees(self, peer: Peer, operation: AclOperation, resource: AclResourceType, name: str) -> bool:
+        """As `allows`, but a refusal is not recorded: for lists, which leave out what the client may not see, and
+        where another permission is enough."""
+        ...
+
     def allows_some(self, peer: Peer, operation: AclOperation, resource: AclResourceType) -> bool:
         """Whether the client may do this with at least one resource of the type."""
         ...
@@ -37,6 +42,9 @@ class NoAuthorizer:
     is_enabled = False
 
     def allows(self, peer: Peer, operation: AclOperation, resource: AclResourceType, name: str) -> bool:
+        return True
+
+    def sees(self, peer: Peer, operation: AclOperation, resource: AclResourceType, name: str) -> bool:
         return True
 
     def allows_some(self, peer: Peer, operation: AclOperation, resource: AclResourceType) -> bool:

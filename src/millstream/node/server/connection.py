@@ -50,6 +50,8 @@ class Shared(Protocol):
 
     service: Service
     memory: RequestMemory
+    login_memory: RequestMemory
+    """For clients that have not logged in yet: they must not take the memory of others."""
     scratch: bytearray
     scratch_view: memoryview
     max_frame_bytes: int
@@ -81,6 +83,7 @@ class Connection:
         "_frame_size",
         "_frame_view",
         "_http",
+        "_memory",
         "_mute",
         "_out",
         "_out_sent",
@@ -108,6 +111,7 @@ class Connection:
         self._rest = b""  # bytes that were read and not yet handled
         self._frame: bytearray | None = None  # a frame that arrives in pieces
         self._frame_view = memoryview(b"")
+        self._memory = shared.memory  # of the frame
         self._frame_size = self._frame_filled = 0
         self._frame_since = 0.0
         self._responses: deque[Pending] = deque()
@@ -182,7 +186,7 @@ class Connection:
     def _read_into_frame(self, frame: bytearray) -> None:
         if self._frame_filled == len(frame):
             self._frame_view.release()
-            self._shared.memory.extend(frame, self._frame_size)
+            self._memory.extend(frame, self._frame_size)
             self._frame_view = memoryview(frame)
         received = self._transport.receive_into(self._frame_view[self._frame_filled : self._frame_size])
         if not received:
@@ -197,7 +201,7 @@ class Connection:
                 self._corked = True
                 self._handle(frame, 0, self._frame_size)
             finally:
-                self._shared.memory.give_back(frame, self._frame_size)
+                self._memory.give_back(frame, self._frame_size)
             self._uncork()
             self._tenant.spent += self._shared.stopwatch() - begun
 
@@ -287,10 +291,13 @@ class Connection:
         return True
 
     def _begin_frame(self, size: int, buffer: bytearray, start: int, end: int) -> bool:
-        frame = self._shared.memory.take(size)
+        authentication = self.peer.authentication
+        is_known = authentication is None or authentication.is_authenticated
+        memory = self._memory = self._shared.memory if is_known else self._shared.login_memory
+        frame = memory.take(size)
         if frame is None:
             self._pause()
-            self._shared.memory.wait(self._resume)
+            memory.wait(self._resume)
             return False
         arrived = end - start
         frame[:arrived] = buffer[start:end]
@@ -512,7 +519,7 @@ class Connection:
         if self._frame is not None:
             frame, self._frame = self._frame, None
             self._frame_view.release()
-            self._shared.memory.give_back(frame, self._frame_size)
+            self._memory.give_back(frame, self._frame_size)
         self._shared.forget(self)
 
     @property

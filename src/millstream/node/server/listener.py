@@ -59,6 +59,10 @@ class ListenerTls:
     limits: HandshakeLimits
 
 
+_LOGIN_MEMORY_BYTES = 8 << 20
+"""For frames of clients that have not logged in, on a listener with SASL. Most logins need less than one read."""
+
+
 class ConnectionRates(Protocol):
     def of_address(self, address: str) -> float:
         """Counts a new connection; the seconds after which to close it, or 0 to accept it."""
@@ -104,6 +108,7 @@ class Listener:
         self.name = name
         self.limits = limits
         self.memory = RequestMemory(limits.request_memory_bytes)
+        self.login_memory = RequestMemory(min(limits.request_memory_bytes // 8, _LOGIN_MEMORY_BYTES))
         self.scratch = bytearray(SCRATCH_BYTES)
         self.scratch_view = memoryview(self.scratch)
         self.max_frame_bytes = min(limits.max_frame_bytes, LARGEST_FRAME_BYTES)
@@ -281,12 +286,13 @@ class Listener:
         oldest = now - self.limits.max_idle_seconds
         for connection in [c for c in self.connections if c.last_active < oldest and not c.is_waiting]:
             connection.close()
-        if self.memory.is_contended:
+        if self.memory.is_contended or self.login_memory.is_contended:
             # Reserved memory that is not used keeps other connections waiting.
             for connection in [c for c in self.connections if c.is_stalling(now)]:
                 _log.warning("connection_stalled peer=%s:%d", connection.peer.host, connection.peer.port)
                 connection.close()
         self.memory.trim()
+        self.login_memory.trim()
         self.handshakes.forget_idle()
         self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
 

@@ -143,6 +143,11 @@ class Pending:
 class Authentication(Protocol):
     """The authentication of one connection by SASL (`node/security/sasl_server.py`)."""
 
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether the client has logged in, maybe a while ago."""
+        ...
+
     def frame_limits(self, largest: int) -> tuple[int, int]:
         """The smallest and the largest frame now; `largest` is the limit of an authenticated client."""
         ...

@@ -45,6 +45,12 @@ def options(user: str) -> dict[str, str]:
     }
 
 
+def in_a_file(path: Path, given: dict[str, str]) -> list[str]:
+    """Arguments of a node with these settings. Secrets may not be arguments themselves."""
+    path.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+    return ["--config", str(path)]
+
+
 class Secured:
     def __init__(self, ports: dict[str, int], log_file: Path) -> None:
         self.ports = ports
@@ -68,9 +74,8 @@ def secured_millstream(directory: Path, more: dict[str, str] | None = None) -> I
     sasl, plain = free_ports(2)
     ports = {"SASL": sasl, "PLAINTEXT": plain}
     listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
-    arguments = ["--data-dir", str(directory / "data")]
-    for name, value in {"listeners": listeners, **settings(), **(more or {})}.items():
-        arguments += ["--set", f"{name}={value}"]
+    given = {"listeners": listeners, **settings(), **(more or {})}
+    arguments = ["--data-dir", str(directory / "data"), *in_a_file(directory / "broker.properties", given)]
     process = NodeProcess("the broker", arguments, directory / "broker.log", stop_timeout=10)
     process.spawn()
     try:
@@ -96,12 +101,11 @@ def secured_pair(directory: Path) -> Iterator[Secured]:
     }
     processes = []
     for role, own in roles.items():
-        arguments = ["--data-dir", str(directory / role), "--no-http"]
         given = {**both, **own, "process.roles": role}
         if role == "controller":
             del given["inter.broker.listener.name"]
-        for name, value in given.items():
-            arguments += ["--set", f"{name}={value}"]
+        arguments = ["--data-dir", str(directory / role), "--no-http"]
+        arguments += in_a_file(directory / f"{role}.properties", given)
         processes.append(NodeProcess(role, arguments, directory / f"{role}.log", stop_timeout=10))
     try:
         for process in processes:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from millstream.formats.model.errors import ErrorCode
-from millstream.node.consensus.quorum.wire import METADATA_TOPIC_ID
+from millstream.node.consensus.quorum.metadata_log import METADATA_TOPIC_ID
 from millstream.testing.node_process import NodeProcess, free_ports
+from tests.integration.node.security.secured_broker import in_a_file
 from tests.sasl import plain
 from tests.wire import Wire
 
@@ -33,8 +34,8 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:admin",
     }
-    (directory / "node.properties").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    arguments = ["--data-dir", str(directory / "data"), "--no-http", "--config", str(directory / "node.properties")]
+    arguments = ["--data-dir", str(directory / "data"), "--no-http"]
+    arguments += in_a_file(directory / "controller.properties", settings)
     process = NodeProcess("the controller", arguments, directory / "controller.log", stop_timeout=10)
     process.spawn()
     try:

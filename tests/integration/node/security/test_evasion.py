@@ -87,6 +87,20 @@ def test_topic_id_beside_an_allowed_name(admin: Cluster, alice: Cluster) -> None
     assert topic_id(admin) == at and topic_id(admin, "evasion-open") == other
 
 
+def test_what_lists_leave_out_is_no_denial(secured: Secured, alice: Cluster) -> None:
+    """A client that lists the cluster would otherwise fill the audit log, and push other events out of its queue."""
+    before = len(secured.log_file.read_bytes())
+    alice.call("metadata", topics=None)
+    alice.call("describe_topic_partitions", topics=[], response_partition_limit=10)
+    alice.call("list_groups")
+    alice.call("list_transactions")
+    assert alice.call("metadata", topics=[{"name": "evasion-marker"}]).topics[0].error_code == _REFUSED
+    added = secured.log_file.read_bytes()[before:].decode()
+    lines = [line for line in added.splitlines() if " denied principal=User:alice" in line]
+    assert any("TOPIC:evasion-marker" in line for line in lines)
+    assert not [line for line in lines if f"DESCRIBE resource=TOPIC:{SECRET}" in line or "CLUSTER" in line]
+
+
 @pytest.mark.parametrize("name", ["*", "evasion-*", "", "evasion-secre", "Evasion-Secret"])
 def test_wildcard_names_are_only_names(admin: Cluster, alice: Cluster, name: str) -> None:
     needs = ((Kind.TOPIC, name, Op.ALL),) if name not in ("", "*") else ()

@@ -10,6 +10,7 @@ from typing import Any
 
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.protocol.schema import request_schema
 from millstream.node.security.audit_log import AuditLog
 from millstream.node.server.service import Peer
 
@@ -62,6 +63,20 @@ def test_a_full_queue_drops_and_says_so() -> None:
         fail(log, 1)
         await until(lambda: len(written) >= 3)
         assert written[2]["dropped_before"] == 3
+        log.close()
+
+    asyncio.run(run())
+
+
+def test_failed_logins_do_not_push_out_administration() -> None:
+    async def run() -> None:
+        log = audit_log(asyncio.get_running_loop(), "millstream.audit.enable=true", "millstream.audit.queue.events=8")
+        fail(log, 20)
+        assert log.recorded == 6
+        request = request_schema("delete_topics").root.new()
+        for _ in range(3):
+            log.administration(PEER, "delete_topics", request, {"responses": []})
+        assert (log.recorded, log.dropped) == (8, 15)
         log.close()
 
     asyncio.run(run())

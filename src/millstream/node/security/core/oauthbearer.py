@@ -162,7 +162,7 @@ def check_token(token: str, head: TokenHead, key: Key, rules: TokenRules, now_s:
         raise AuthenticationError("the signature of the token is wrong") from None
     try:
         claims = json.loads(verified.payload)
-    except ValueError:
+    except (ValueError, RecursionError):
         claims = None
     if not isinstance(claims, dict):
         raise AuthenticationError("the token has no claims")
@@ -215,7 +215,7 @@ def _texts(value: object) -> tuple[str, ...]:
 def _json(part: str, what: str) -> dict[str, Any]:
     try:
         parsed = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
         raise AuthenticationError(f"the {what} of the token is not JSON")
