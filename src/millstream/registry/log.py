@@ -158,7 +158,8 @@ class SchemaLog:
     def start(self, timeout_s: float | None = None, *, is_patient: bool = False) -> None:
         """Returns when all existing records are read. With `timeout_s` also after that time: reading continues.
 
-        Raises what the cluster refuses, such as a wrong password, unless `is_patient`: then it is logged and tried again.
+        Raises what the cluster refuses, such as a wrong password, unless `is_patient`: then it is logged, and tried
+        again.
         """
         self._tail.start()
         with self._moved:
