@@ -53,7 +53,6 @@ _PACKAGES = (
     "orjson",
     "msgspec",
     "nicegui",
-    "joserfc",
     "httpx",
 )
 """The packages of the extra `gateway`, by the names of their modules."""

@@ -78,7 +78,11 @@ def _cleanup_policy(cluster: Cluster, name: str) -> str:
 
 def _pause_after(error: Exception) -> float:
     """Longer after a refusal that an administrator must end: the cluster logs and audits each attempt."""
-    return _REFUSED_PAUSE_S if isinstance(error, RefusedError) and error.code in _NOT_ALLOWED else _PAUSE_S
+    return _REFUSED_PAUSE_S if _is_not_allowed(error) else _PAUSE_S
+
+
+def _is_not_allowed(error: Exception) -> bool:
+    return isinstance(error, RefusedError) and error.code in _NOT_ALLOWED
 
 
 TOPIC = "_schemas"
@@ -158,8 +162,8 @@ class SchemaLog:
     def start(self, timeout_s: float | None = None, *, is_patient: bool = False) -> None:
         """Returns when all existing records are read. With `timeout_s` also after that time: reading continues.
 
-        Raises what the cluster refuses, such as a wrong password, unless `is_patient`: then it is logged, and tried
-        again.
+        Raises what makes reading impossible. With `is_patient` a wrong password and missing rights are logged instead,
+        and tried again.
         """
         self._tail.start()
         with self._moved:
@@ -167,9 +171,11 @@ class SchemaLog:
                 lambda: self._loaded or self._fatal_error is not None,
                 self._timeout_s if timeout_s is None else timeout_s,
             )
-            if self._fatal_error is not None and not is_patient:
+            if self._fatal_error is not None:
+                if is_patient and _is_not_allowed(self._fatal_error):
+                    return
                 raise self._fatal_error
-            if self._loaded or self._fatal_error is not None:
+            if self._loaded:
                 return
         if timeout_s is None:
             raise store_timed_out(self._not_ready_reason)
