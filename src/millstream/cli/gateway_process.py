@@ -180,7 +180,7 @@ def open_gateway_process(
 def listener_to_use(options: HttpOptions, protocols: Sequence[str]) -> int:
     """The place of the listener to connect to: the first one with the protocol of the connection file.
 
-    Never falls back to a listener without authentication: callers would get rights that nobody gave to the gateway.
+    Never falls back to a listener without authentication: callers would get rights that were not given to the gateway.
     """
     file, wanted = options.connection_file, "PLAINTEXT"
     where = f"--command-config {file}" if options.command_config else f"${CONNECTION_VARIABLE} {file}"
