@@ -26,7 +26,21 @@ from millstream.cli.bench import commands as bench
 from millstream.cli.cluster import commands as cluster
 from millstream.cli.groups.commands import group_app, share_app
 from millstream.cli.log import commands as log
-from millstream.cli.options import AuthFile, Http, Insecure, Json, NoHttp, TlsCert, TlsKey
+from millstream.cli.options import (
+    AccessFile,
+    AllowedOrigins,
+    AuthFile,
+    GatewayConnection,
+    Http,
+    Insecure,
+    Json,
+    NoHttp,
+    PassThrough,
+    TlsCert,
+    TlsClientCa,
+    TlsKey,
+    TrustedProxies,
+)
 from millstream.cli.pipeline import commands as pipeline
 from millstream.cli.security import commands as security
 from millstream.cli.serve import ServeOptions
@@ -75,6 +89,12 @@ def serve(
     insecure: Insecure = False,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
+    command_config: GatewayConnection = None,
+    pass_through: PassThrough = None,
+    access_file: AccessFile = None,
+    allowed_origin: AllowedOrigins = None,
+    trusted_proxy: TrustedProxies = None,
+    tls_client_ca: TlsClientCa = None,
     bootstrap_user: Annotated[
         str | None,
         typer.Option(
@@ -101,10 +121,13 @@ def serve(
       millstream serve --listen 0.0.0.0:9092 --data-dir /var/lib/millstream --no-http --insecure
       millstream serve --http 0.0.0.0:8081 --auth-file people.txt --tls-cert chain.pem --tls-key key.pem
       millstream serve --config server.properties --set log.retention.ms=86400000
+      millstream serve --config secured.properties --command-config gateway.properties --pass-through SCRAM-SHA-512
     """
     options = ServeOptions(data_dir, listen, config, set_ or [], exit_with_stdin)
     options.http, options.no_http, options.auth_file, options.insecure = http, no_http, auth_file, insecure
-    options.tls_cert, options.tls_key = tls_cert, tls_key
+    options.tls_cert, options.tls_key, options.tls_client_ca = tls_cert, tls_key, tls_client_ca
+    options.command_config, options.pass_through, options.access_file = command_config, pass_through, access_file
+    options.allowed_origins, options.trusted_proxies = allowed_origin or [], trusted_proxy or []
     options.bootstrap_user, options.bootstrap_password_file = bootstrap_user, bootstrap_password_file
     raise typer.Exit(run_serve(options))
 

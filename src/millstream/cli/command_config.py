@@ -14,11 +14,11 @@ from typing import Annotated, Any
 import typer
 
 from millstream.cli import exit_codes
+from millstream.cli.gateway_process import CONNECTION_VARIABLE as VARIABLE
 from millstream.cli.terminal import CommandFailedError
 from millstream.common.secret_references import SecretError, has_reference, resolve_all
 
 OPTION = "--command-config"
-VARIABLE = "MILLSTREAM_COMMAND_CONFIG"
 _file: ContextVar[str | None] = ContextVar("command_config", default=None)
 SECRETS = (
     "password",

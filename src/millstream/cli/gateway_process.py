@@ -22,9 +22,13 @@ from millstream.gateway.http.configuration import (
     Limits,
     address_of,
     check_certificate,
+    check_client_ca,
     check_exposure,
+    check_mechanism,
+    check_modes,
     listen,
     parse_address,
+    parse_origin,
     read_credentials,
     read_limits,
     read_secret_file,
@@ -36,6 +40,7 @@ DEFAULT_HTTP = "127.0.0.1:8081"
 """The usual address of a schema registry."""
 AUTH_VARIABLE = "MILLSTREAM_HTTP_AUTH"
 LIMITS_VARIABLE = "MILLSTREAM_HTTP_LIMITS"
+CONNECTION_VARIABLE = "MILLSTREAM_COMMAND_CONFIG"
 HOW_TO_INSTALL = "pip install 'millstream[gateway]'"
 _PACKAGES = (
     "starlette",
@@ -48,7 +53,6 @@ _PACKAGES = (
     "orjson",
     "msgspec",
     "nicegui",
-    "joserfc",
     "httpx",
 )
 """The packages of the extra `gateway`, by the names of their modules."""
@@ -67,10 +71,39 @@ class HttpOptions:
     insecure: bool = False
     tls_cert: str | None = None
     tls_key: str | None = None
+    command_config: str | None = None
+    """Client properties of the gateway's own connection to the cluster."""
+    pass_through: str | None = None
+    access_file: str | None = None
+    allowed_origins: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
+    tls_client_ca: str | None = None
+
+    @property
+    def connection_file(self) -> str | None:
+        return self.command_config or os.environ.get(CONNECTION_VARIABLE) or None
+
+    def words(self) -> list[str]:
+        """The options of `millstream gateway` that say the same, except for the address."""
+        valued = (
+            ("--auth-file", self.auth_file),
+            ("--tls-cert", self.tls_cert),
+            ("--tls-key", self.tls_key),
+            ("--command-config", self.connection_file),
+            ("--pass-through", self.pass_through),
+            ("--access-file", self.access_file),
+            *(("--allowed-origin", origin) for origin in self.allowed_origins),
+            *(("--trusted-proxy", proxy) for proxy in self.trusted_proxies),
+            ("--tls-client-ca", self.tls_client_ca),
+        )
+        words = [word for name, value in valued if value is not None for word in (name, value)]
+        return [*words, "--insecure"] if self.insecure else words
 
 
 class GatewayProcess:
-    def __init__(self, listener: socket.socket, options: HttpOptions) -> None:
+    def __init__(self, listener: socket.socket, options: HttpOptions, cluster_listener: int = 0) -> None:
+        """`cluster_listener`: the place of the listener of the cluster that the gateway connects to."""
+        self.cluster_listener = cluster_listener
         self._listener = listener
         self._options = options
         self._process: SupervisedProcess | None = None
@@ -89,17 +122,9 @@ class GatewayProcess:
 
     def start(self, bootstrap: str, log_file: Path | None = None) -> None:
         """Starts the process, without waiting until it is ready."""
-        options, descriptor = self._options, self._listener.fileno()
+        descriptor = self._listener.fileno()
         arguments = ["gateway", "--bootstrap", bootstrap, "--http", self.address, "--supervised", str(descriptor)]
-        for name, value in (
-            ("--auth-file", options.auth_file),
-            ("--tls-cert", options.tls_cert),
-            ("--tls-key", options.tls_key),
-        ):
-            if value is not None:
-                arguments += [name, value]
-        if options.insecure:
-            arguments.append("--insecure")
+        arguments += self._options.words()
         self._process = SupervisedProcess("gateway", arguments, descriptors=(descriptor,), log_file=log_file)
         self._process.start()
         _log.info("http_served console=%s/console registry=%s", self.url, self.url)
@@ -110,9 +135,12 @@ class GatewayProcess:
         self._listener.close()
 
 
-def open_gateway_process(options: HttpOptions, *, by_default: bool) -> GatewayProcess | None:
-    """Opens the socket. None if HTTP is off, or if packages are missing and HTTP was not requested.
+def open_gateway_process(
+    options: HttpOptions, *, by_default: bool, protocols: Sequence[str] = ("PLAINTEXT",)
+) -> GatewayProcess | None:
+    """Opens the socket. `protocols` are the security protocols of the cluster's listeners for clients, in their order.
 
+    None if HTTP is off; and if HTTP was not requested, and packages or the connection to a secured cluster are missing.
     GatewayError if HTTP was requested and is not possible.
     """
     if options.off:
@@ -124,25 +152,72 @@ def open_gateway_process(options: HttpOptions, *, by_default: bool) -> GatewayPr
         return None
     if not (requested or _without_address(options)):
         requested = True  # credentials or a certificate were given, so they must be used
-    missing = _missing_package()
+    missing = missing_package()
     if missing is not None:
         if requested:
             raise GatewayError(f"HTTP needs more packages ({missing}): {HOW_TO_INSTALL}, or add --no-http")
         _log.info("http_left_out missing=%s hint=%s", missing, HOW_TO_INSTALL)
         return None
-    host, port = parse_address(options.address or DEFAULT_HTTP)
-    check_certificate(options.tls_cert, options.tls_key)
-    credentials = named_credentials(options.auth_file)
-    named_limits()  # the gateway reads them itself; errors are reported here at once
-    check_exposure(host, demands_credentials=bool(credentials), insecure=options.insecure)
-    if options.address is not None:
-        return GatewayProcess(_listen_with_retries(host, port), options)
     try:
-        return GatewayProcess(listen(host, port), options)
+        place = listener_to_use(options, protocols)
+    except GatewayError as error:
+        if requested:
+            raise
+        _log.warning("http_left_out reason=%s", error)
+        return None
+    host, port = parse_address(options.address or DEFAULT_HTTP)
+    check_exposure(host, demands_credentials=_check_options(options), insecure=options.insecure)
+    if options.address is not None:
+        return GatewayProcess(_listen_with_retries(host, port), options, place)
+    try:
+        return GatewayProcess(listen(host, port), options, place)
     except GatewayError as error:
         listener = listen(host, 0)
         _log.warning("http_elsewhere address=%s reason=%s", address_of(listener), error)
-        return GatewayProcess(listener, options)
+        return GatewayProcess(listener, options, place)
+
+
+def listener_to_use(options: HttpOptions, protocols: Sequence[str]) -> int:
+    """The place of the listener to connect to: the first one with the protocol of the connection file.
+
+    Never falls back to a listener without authentication: callers would get rights that were not given to the gateway.
+    """
+    file, wanted = options.connection_file, "PLAINTEXT"
+    where = f"--command-config {file}" if options.command_config else f"${CONNECTION_VARIABLE} {file}"
+    if file is not None:
+        from millstream.raw_client import SetupError
+        from millstream.raw_client.client_properties import read_client_properties
+
+        check_command_config(file)
+        try:
+            wanted = read_client_properties(file).get("security.protocol", wanted).upper()
+        except SetupError as error:
+            raise GatewayError(f"{where.split()[0]} {error}") from error
+    elif protocols[0] != wanted:
+        raise GatewayError(
+            f"clients of this cluster connect by {protocols[0]}, and the gateway has no connection settings: give "
+            "--command-config FILE with its client properties, or --no-http"
+        )
+    if wanted not in protocols:
+        raise GatewayError(
+            f"{where}: security.protocol is {wanted}, but clients of this cluster connect by "
+            f"{' or '.join(dict.fromkeys(protocols))}: change it, or give --no-http"
+        )
+    return list(protocols).index(wanted)
+
+
+def _check_options(options: HttpOptions) -> bool:
+    """Whether callers need credentials. The gateway reads the files itself; errors are reported here at once."""
+    check_certificate(options.tls_cert, options.tls_key)
+    check_client_ca(options.tls_client_ca, options.tls_cert)
+    check_mechanism(options.pass_through)
+    for origin in options.allowed_origins:
+        parse_origin(origin)
+    credentials = named_credentials(options.auth_file)
+    rules = named_rules(options.access_file)
+    named_limits()
+    check_modes(options.pass_through, options.tls_client_ca, credentials, rules)
+    return bool(credentials or options.pass_through or rules.oidc)
 
 
 def named_credentials(auth_file: str | None) -> Credentials:
@@ -192,7 +267,7 @@ def _check_unused_options(options: HttpOptions) -> None:
         raise GatewayError(f"options for HTTP are given, but HTTP is off: {wanted}, or remove them")
 
 
-def _missing_package() -> str | None:
+def missing_package() -> str | None:
     return next((name for name in _PACKAGES if find_spec(name) is None), None)
 
 

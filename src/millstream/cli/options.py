@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millstream.cli import command_config, exit_codes
-from millstream.cli.gateway_process import AUTH_VARIABLE, DEFAULT_HTTP
+from millstream.cli.gateway_process import AUTH_VARIABLE, CONNECTION_VARIABLE, DEFAULT_HTTP
 from millstream.cli.terminal import CommandFailedError
 
 if TYPE_CHECKING:
@@ -167,6 +167,14 @@ Insecure = Annotated[
 ]
 TlsCert = Annotated[str | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate chain for HTTPS (PEM).")]
 TlsKey = Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Private key of the certificate (PEM).")]
+GatewayConnection = Annotated[
+    str | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        help=f"Client properties of the gateway's own connection to a secured cluster. Also in ${CONNECTION_VARIABLE}.",
+    ),
+]
 PassThrough = Annotated[
     str | None,
     typer.Option(

@@ -29,14 +29,21 @@ _VALUED = {
     "--data-dir": "data_dir",
     "--listen": "listen",
     "--config": "config",
-    "--set": "set",
+    "--set": "settings",
     "--http": "http",
     "--auth-file": "auth_file",
     "--tls-cert": "tls_cert",
     "--tls-key": "tls_key",
+    "--command-config": "command_config",
+    "--pass-through": "pass_through",
+    "--access-file": "access_file",
+    "--allowed-origin": "allowed_origins",
+    "--trusted-proxy": "trusted_proxies",
+    "--tls-client-ca": "tls_client_ca",
     "--bootstrap-user": "bootstrap_user",
     "--bootstrap-password-file": "bootstrap_password_file",
 }
+_REPEATED = ("--set", "--allowed-origin", "--trusted-proxy")
 _FLAGS = {"--exit-with-stdin": "exit_with_stdin", "--no-http": "no_http", "--insecure": "insecure"}
 
 
@@ -55,6 +62,12 @@ class ServeOptions:
     insecure: bool = False
     tls_cert: str | None = None
     tls_key: str | None = None
+    command_config: str | None = None
+    pass_through: str | None = None
+    access_file: str | None = None
+    allowed_origins: list[str] = field(default_factory=list)
+    trusted_proxies: list[str] = field(default_factory=list)
+    tls_client_ca: str | None = None
     bootstrap_user: str | None = None
     bootstrap_password_file: str | None = None
 
@@ -75,8 +88,8 @@ def parse(arguments: Sequence[str]) -> ServeOptions | None:
             if following is None:
                 return None
             value = following
-        if name == "--set":
-            options.settings.append(value)
+        if name in _REPEATED:
+            getattr(options, _VALUED[name]).append(value)
         else:
             setattr(options, _VALUED[name], value)
     return options
@@ -138,7 +151,7 @@ def _serve(options: ServeOptions) -> int:
         served = config.listeners or config.controller_listeners
         _announce(address, gateway, protocol=served[0].security_protocol, serves_clients=config.is_broker)
         if gateway is not None:
-            gateway.start(address)
+            gateway.start(_address_for_gateway(config, gateway.cluster_listener, address))
 
     return run_node(config, ready, lambda: None if gateway is None else gateway.stop())
 
@@ -170,9 +183,31 @@ def _open_gateway(options: ServeOptions, config: "BrokerConfig") -> "GatewayProc
         raise GatewayError("--http: this node is only a controller and serves no clients: use --http on a broker")
     by_default = config.is_broker and not options.exit_with_stdin
     http = HttpOptions(
-        options.http, options.no_http, options.auth_file, options.insecure, options.tls_cert, options.tls_key
+        options.http,
+        options.no_http,
+        options.auth_file,
+        options.insecure,
+        options.tls_cert,
+        options.tls_key,
+        options.command_config,
+        options.pass_through,
+        options.access_file,
+        tuple(options.allowed_origins),
+        tuple(options.trusted_proxies),
+        options.tls_client_ca,
     )
-    return open_gateway_process(http, by_default=by_default)
+    protocols = [listener.security_protocol for listener in config.listeners] or ["PLAINTEXT"]
+    return open_gateway_process(http, by_default=by_default, protocols=protocols)
+
+
+def _address_for_gateway(config: "BrokerConfig", place: int, first: str) -> str:
+    """The advertised address of the listener at this place: certificates are valid for advertised names."""
+    if place == 0:
+        return first
+    import socket
+
+    (shown,) = config.advertised({}, socket.gethostname(), [config.listeners[place]])
+    return str(shown).partition("://")[2]
 
 
 def _failed(reason: str) -> int:

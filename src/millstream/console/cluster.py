@@ -33,6 +33,7 @@ def cluster(frame: Frame) -> None:
         button = ui.button("Elect preferred leaders", icon="balance", on_click=elect).props(
             "outline no-caps dense padding='4px 12px' data-testid=elect"
         )
+        frame.offer(Action.ELECT_LEADERS, button)
     with card(""), ui.element("div").classes("ms-stats"):
         brokers_up = Stat("brokers up", test_id="brokers-up")
         controller = Stat("active controller", test_id="controller")

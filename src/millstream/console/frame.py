@@ -32,6 +32,7 @@ from millstream.registry.errors import RegistryError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+E = TypeVar("E", bound=ui.element)
 _CHECK_EVERY_S = 0.2
 THEME_COOKIE = "millstream_theme"
 _HEAD = f"""
@@ -89,6 +90,11 @@ class Frame:
     def may(self, action: Action) -> bool:
         """Whether to offer it. `act` checks again."""
         return self.visitor.role >= action.role
+
+    def offer(self, action: Action, element: E) -> E:
+        """Hides the element from users who may not do this. A hidden element takes no events."""
+        element.set_visibility(self.may(action))
+        return element
 
     def reader(self) -> RecordReader:
         """Reads records as this user may see them."""

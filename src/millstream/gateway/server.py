@@ -20,6 +20,7 @@ from millstream.gateway.http.configuration import (
     check_client_ca,
     check_exposure,
     check_mechanism,
+    check_modes,
     exposure_warnings,
     is_loopback,
     listen,
@@ -106,10 +107,7 @@ class Gateway:
         check_mechanism(options.pass_through)
         check_client_ca(options.client_ca, options.certificate)
         check_exposure(options.host, demands_credentials=options.demands_credentials, insecure=options.insecure)
-        if options.pass_through and options.credentials:
-            raise GatewayError("--pass-through and --auth-file exclude each other: the cluster or the file decides")
-        if options.rules.certificates and not (options.pass_through and options.client_ca):
-            raise GatewayError("certificates in the access file need --pass-through, --tls-cert and --tls-client-ca")
+        check_modes(options.pass_through, options.client_ca, options.credentials, options.rules)
         _warn(options)
         listener = self._close.enter_context(options.listener or listen(options.host, options.port))
         cluster = Cluster(options.bootstrap, options.settings, client_id=CLIENT_ID, timeout_s=options.timeout_s)
@@ -117,7 +115,8 @@ class Gateway:
         self._close.callback(own.close)
         log = SchemaLog(cluster, options.schemas_topic)
         self._close.callback(log.close)
-        log.start(_START_TIMEOUT_S)
+        # A parent process would start the gateway again and again: instead it serves, and /readyz has the reason.
+        log.start(_START_TIMEOUT_S, is_patient=options.listener is not None)
         registry = Registry(log)
         pool = CallerPool(
             options.bootstrap, options.settings, options.limits, client_id=CLIENT_ID, timeout_s=options.timeout_s
@@ -160,7 +159,11 @@ class Gateway:
 def _warn(options: GatewayOptions) -> None:
     """Loud: these lines stand out in any log."""
     warnings = exposure_warnings(
-        options.host, demands_credentials=options.demands_credentials, has_tls=options.certificate is not None
+        options.host,
+        demands_credentials=options.demands_credentials,
+        has_tls=options.certificate is not None,
+        is_secured=options.settings.get("security.protocol", "").upper().startswith("SASL")
+        or any(name.startswith("ssl.keystore") or name == "ssl.certificate.location" for name in options.settings),
     )
     if warnings:
         for line in ("*" * 80, *(f"WARNING: {text}" for text in warnings), "*" * 80):

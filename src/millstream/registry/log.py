@@ -76,7 +76,24 @@ def _cleanup_policy(cluster: Cluster, name: str) -> str:
     return next((str(config.value) for config in row.configs if config.name == _POLICY), "")
 
 
+def _pause_after(error: Exception) -> float:
+    """Longer after a refusal that an administrator must end: the cluster logs and audits each attempt."""
+    return _REFUSED_PAUSE_S if _is_not_allowed(error) else _PAUSE_S
+
+
+def _is_not_allowed(error: Exception) -> bool:
+    return isinstance(error, RefusedError) and error.code in _NOT_ALLOWED
+
+
 TOPIC = "_schemas"
+_PAUSE_S, _REFUSED_PAUSE_S = 0.5, 30.0
+_NOT_ALLOWED = frozenset(
+    {
+        ErrorCode.SASL_AUTHENTICATION_FAILED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
 SESSION_S = 60.0
 """How long a session is used: far less than brokers remember a producer id or a transactional id."""
 _LAST_EPOCH = 32_767
@@ -142,8 +159,12 @@ class SchemaLog:
         self._closed = False
         self._tail = threading.Thread(target=self._read_topic, name="schemas-tail", daemon=True)
 
-    def start(self, timeout_s: float | None = None) -> None:
-        """Returns when all existing records are read. With `timeout_s` also after that time: reading continues."""
+    def start(self, timeout_s: float | None = None, *, is_patient: bool = False) -> None:
+        """Returns when all existing records are read. With `timeout_s` also after that time: reading continues.
+
+        Raises what makes reading impossible. With `is_patient` a wrong password and missing rights are logged instead,
+        and tried again.
+        """
         self._tail.start()
         with self._moved:
             self._moved.wait_for(
@@ -151,6 +172,8 @@ class SchemaLog:
                 self._timeout_s if timeout_s is None else timeout_s,
             )
             if self._fatal_error is not None:
+                if is_patient and _is_not_allowed(self._fatal_error):
+                    return
                 raise self._fatal_error
             if self._loaded:
                 return
@@ -320,7 +343,7 @@ class SchemaLog:
                 if error.code in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                     self._read_new_topic(str(error))
                 else:
-                    self._pause(str(error))
+                    self._pause(str(error), _pause_after(error))
             except (WireError, KafkaError) as error:
                 self._pause(str(error))
 
@@ -334,7 +357,7 @@ class SchemaLog:
             with self._moved:
                 self._fatal_error = error
                 self._moved.notify_all()
-            self._pause(str(error))
+            self._pause(str(error), _pause_after(error))
         return self._topic_id is not None
 
     def _note_progress(self, *, loaded: bool) -> None:
@@ -346,12 +369,12 @@ class SchemaLog:
                 self._loaded = True
                 self._moved.notify_all()
 
-    def _pause(self, not_ready_reason: str) -> None:
+    def _pause(self, not_ready_reason: str, pause_s: float = _PAUSE_S) -> None:
         if not_ready_reason != self._not_ready_reason:
             _log.warning("schemas_not_read topic=%s reason=%s", self.topic, not_ready_reason)
         self._not_ready_reason = not_ready_reason
         with self._moved:
-            self._moved.wait_for(lambda: self._closed, 0.5)
+            self._moved.wait_for(lambda: self._closed, pause_s)
 
     def _read_new_topic(self, reason: str) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Callers act as themselves: basic credentials become SCRAM, on our broker and on Apache Kafka, with their authorizers."""
+"""Callers act as themselves: basic credentials become SCRAM, on our broker and on Apache Kafka with its authorizer."""
 
 import base64
 import threading

@@ -7,17 +7,33 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from millstream.testing.node_process import NodeProcess, free_ports
 from tests.repository import REPOSITORY
+from tests.system.console.conftest import GatewayProcess
 
 PAGE = (REPOSITORY / "docs" / "security.md").read_text(encoding="utf-8")
-_BLOCK = re.compile(r"```(sh|sh background)\n(.*?)```", re.S)
+_BLOCK = re.compile(r"```(sh|sh background|sh gateway)\n(.*?)```", re.S)
 
 
 def blocks() -> list[tuple[str, list[str]]]:
     return [(kind, body.strip().splitlines()) for kind, body in _BLOCK.findall(PAGE)]
+
+
+def signs_in(words: list[str], directory: Path) -> tuple[int, int]:
+    """Starts the gateway; the status of a request without and with the password of the page's administrator."""
+    gateway = GatewayProcess("", directory / "gateway.log", *words)
+    (password,) = re.findall(r'password="([^"]+)"', (directory / "secured/client/client.properties").read_text())
+    try:
+        codes = [
+            httpx.get(f"{gateway.url}/topics", timeout=60, auth=auth).status_code
+            for auth in (None, ("admin", password))
+        ]
+    finally:
+        gateway.stop()
+    return codes[0], codes[1]
 
 
 def test_the_steps_of_the_page(tmp_path: Path) -> None:
@@ -28,6 +44,7 @@ def test_the_steps_of_the_page(tmp_path: Path) -> None:
     command.chmod(0o755)
     environment = {**os.environ, "PATH": f"{bin_directory}:{os.environ['PATH']}"}
     nodes: list[NodeProcess] = []
+    console: tuple[int, ...] = ()
     output = ""
     try:
         for kind, lines in blocks():
@@ -39,6 +56,11 @@ def test_the_steps_of_the_page(tmp_path: Path) -> None:
                     nodes[-1].spawn()
                 for node in nodes:
                     node.wait_until_ready(60)
+                continue
+            if kind == "sh gateway":
+                (line,) = lines
+                words = [word.replace("./", f"{tmp_path}/") for word in line.split()[2:]]
+                console = signs_in(words, tmp_path)
                 continue
             lines = [line.replace("init ./secured", f"init ./secured --port {free_ports(40)[0]}") for line in lines]
             run = subprocess.run(
@@ -55,7 +77,8 @@ def test_the_steps_of_the_page(tmp_path: Path) -> None:
         for node in nodes:
             node.reap(signal.SIGKILL)
     assert len(nodes) == 3
-    for said in ("Next steps:", "created orders", "\nhello\n", "3 partitions", "nothing weak was found"):
+    assert console == (401, 200)
+    for said in ("Next steps:", "created orders", "\nhello\n", "leader skew", "nothing weak was found"):
         assert said in output, said
 
 

@@ -114,10 +114,10 @@ def traffic(cluster: EmbeddedCluster, make_topic: Callable[..., str]) -> Iterato
 
 
 class GatewayProcess:
-    """`millstream gateway` as users start it."""
+    """`millstream gateway` as users start it. An empty address: that of the client properties in the options."""
 
     def __init__(self, bootstrap: str, log_file: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "millstream", "gateway", "--bootstrap", bootstrap]
+        command = [sys.executable, "-m", "millstream", "gateway", *(["--bootstrap", bootstrap] if bootstrap else [])]
         where = () if "--http" in options else ("--http", "127.0.0.1:0")
         with open(log_file, "wb") as log:
             self._process = subprocess.Popen(

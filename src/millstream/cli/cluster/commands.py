@@ -21,16 +21,22 @@ from millstream.cli.gateway_process import HttpOptions
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
+    AccessFile,
+    AllowedOrigins,
     AuthFile,
     Bootstrap,
     ClientSettings,
+    GatewayConnection,
     Http,
     Insecure,
     Json,
     NoHttp,
+    PassThrough,
     Timeout,
     TlsCert,
+    TlsClientCa,
     TlsKey,
+    TrustedProxies,
     assignments,
 )
 from millstream.cli.terminal import CommandFailedError, note, print_json
@@ -73,6 +79,12 @@ def start(
     insecure: Insecure = False,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
+    command_config: GatewayConnection = None,
+    pass_through: PassThrough = None,
+    access_file: AccessFile = None,
+    allowed_origin: AllowedOrigins = None,
+    trusted_proxy: TrustedProxies = None,
+    tls_client_ca: TlsClientCa = None,
     json: Json = False,
 ) -> None:
     """Run a cluster on this machine, for trials. Ctrl-C stops it; the data stays for the next start.
@@ -91,7 +103,20 @@ def start(
     """
     from millstream.cli.cluster.start import run
 
-    options = HttpOptions(http, no_http, auth_file, insecure, tls_cert, tls_key)
+    options = HttpOptions(
+        http,
+        no_http,
+        auth_file,
+        insecure,
+        tls_cert,
+        tls_key,
+        command_config,
+        pass_through,
+        access_file,
+        tuple(allowed_origin or ()),
+        tuple(trusted_proxy or ()),
+        tls_client_ca,
+    )
     raise typer.Exit(run(directory, nodes, port, assignments(set_, "--set"), options, as_json=json))
 
 

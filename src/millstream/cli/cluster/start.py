@@ -16,9 +16,17 @@ from pathlib import Path
 from types import FrameType
 
 from millstream.cli import exit_codes
-from millstream.cli.gateway_process import HOW_TO_INSTALL, GatewayProcess, HttpOptions, open_gateway_process
+from millstream.cli.gateway_process import (
+    HOW_TO_INSTALL,
+    GatewayProcess,
+    HttpOptions,
+    missing_package,
+    open_gateway_process,
+)
 from millstream.cli.serve import log_to_stderr
 from millstream.cli.terminal import CommandFailedError, complain, note, print_json
+from millstream.config.addresses import parse_protocol_map
+from millstream.config.setting import ConfigError
 from millstream.gateway.http.configuration import GatewayError
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from millstream.testing.node_process import NodeProcessError
@@ -67,7 +75,7 @@ def run(
     )
     with _locked(directory), _stop_signals():
         _check_ports(choice)
-        gateway = _open_gateway(http)
+        gateway = _open_gateway(http, _protocol(settings))
         try:
             try:
                 note(f"starting {choice.nodes} nodes")
@@ -87,12 +95,20 @@ def run(
             _stop(cluster)
 
 
-def _open_gateway(http: HttpOptions) -> GatewayProcess | None:
+def _protocol(settings: dict[str, str]) -> str:
+    """The security protocol of the nodes' listener for clients. A map that is not valid is refused by the nodes."""
     try:
-        gateway = open_gateway_process(http, by_default=True)
+        return parse_protocol_map(settings.get("listener.security.protocol.map", "")).get("PLAINTEXT", "PLAINTEXT")
+    except ConfigError:
+        return "PLAINTEXT"
+
+
+def _open_gateway(http: HttpOptions, protocol: str) -> GatewayProcess | None:
+    try:
+        gateway = open_gateway_process(http, by_default=True, protocols=[protocol])
     except GatewayError as error:
         raise CommandFailedError(str(error), exit_codes.USAGE) from error
-    if gateway is None and not http.off:
+    if gateway is None and not http.off and missing_package() is not None:
         note(f"no HTTP and no console: install them with {HOW_TO_INSTALL}")
     return gateway
 

@@ -42,7 +42,7 @@ def init(
       millstream security init ./secured
       millstream security init ./secured --hosts one.example,two.example,three.example --installed-at /etc/millstream
     """
-    from millstream.cli.security.cluster_files import make_cluster, plan_nodes
+    from millstream.cli.security.cluster_files import MECHANISM, make_cluster, plan_nodes
 
     names = [name.strip() for name in hosts.split(",") if name.strip()] if hosts else ["localhost"] * nodes
     if not user.isascii() or not user.replace("-", "").replace("_", "").replace(".", "").isalnum():
@@ -57,7 +57,10 @@ def init(
     for plan in plans:
         print(f"  millstream serve --no-http --config {installed or directory / plan.name}/server.properties")
     print(
-        f"  millstream topic list --command-config {properties}\n\n"
+        f"  millstream topic list --command-config {properties}\n"
+        f"  millstream gateway --command-config {properties} --pass-through {MECHANISM}\n\n"
+        f"The gateway serves the console at http://localhost:8081/console: sign in as {user} with the password in"
+        f" {properties}.\n"
         f"Keep {directory / 'ca' / 'ca.key'} offline: it signs the certificates of further nodes."
         f" The certificates of nodes are valid for {days} days."
     )

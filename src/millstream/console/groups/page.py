@@ -43,14 +43,13 @@ class GroupHead:
         self._wording = wording
         with heading(name):
             ui.link(f"All {wording.noun}s", wording.page).classes("ms-back")
-            self._buttons = [
-                ui.button("Move offsets…", icon="history", on_click=self._open_reset).props(
-                    "outline no-caps dense padding='4px 12px' data-testid=open-reset"
-                ),
-                ui.button("Delete…", icon="delete", on_click=self._ask_delete).props(
-                    "outline color=negative no-caps dense padding='4px 12px' data-testid=delete"
-                ),
-            ]
+            move = ui.button("Move offsets…", icon="history", on_click=self._open_reset).props(
+                "outline no-caps dense padding='4px 12px' data-testid=open-reset"
+            )
+            delete = ui.button("Delete…", icon="delete", on_click=self._ask_delete).props(
+                "outline color=negative no-caps dense padding='4px 12px' data-testid=delete"
+            )
+            self._buttons = [frame.offer(Action.MOVE_OFFSETS, move), frame.offer(Action.DELETE_GROUP, delete)]
         self._gone = ui.label("").classes("ms-badge ms-warn").props("data-testid=gone")
 
     def find(self, snapshot: Snapshot) -> Group | None:

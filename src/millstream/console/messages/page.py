@@ -72,9 +72,8 @@ class _Messages:
         self._skipped = 0
         self._busy = False
         with heading("Messages"):
-            ui.button("Produce a record", icon="edit", on_click=self._write).props(
-                "outline no-caps data-testid=open-write"
-            )
+            write = ui.button("Produce a record", icon="edit", on_click=self._write)
+            frame.offer(Action.PRODUCE, write).props("outline no-caps data-testid=open-write")
         with card(""):
             self._lay_out_form(frame)
         with card(""):

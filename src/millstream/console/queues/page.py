@@ -267,7 +267,7 @@ def _letters_dialog(frame: Frame, group: str, letters: DeadLetters) -> None:
             send = ui.button(f"Send {plural(len(letters.letters), 'record')} back", on_click=lambda: execute()).props(
                 "unelevated color=primary no-caps data-testid=redrive"
             )
-            send.set_enabled(bool(letters.letters))
+            frame.offer(Action.REDRIVE, send).set_enabled(bool(letters.letters))
 
     async def execute() -> None:
         send.disable()

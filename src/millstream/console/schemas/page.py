@@ -73,6 +73,7 @@ class SchemaForm:
             to_check = ui.button("Check", icon="rule").props("outline no-caps data-testid=check")
             send_form(to_check, self._check)
             to_register = ui.button("Register", icon="add").props("unelevated no-caps data-testid=register")
+            frame.offer(Action.REGISTER_SCHEMA, to_register)
             send_form(to_register, self._register)
 
     def fill(self, text: str, type_: str) -> None:
@@ -158,6 +159,7 @@ class SubjectDetail:
             self._delete = ui.button("Delete", icon="delete_outline", on_click=self._delete_all).props(
                 "outline color=negative no-caps data-testid=delete-subject"
             )
+            frame.offer(Action.DELETE_SCHEMA, self._delete)
         self._level_help = ui.label("").classes("ms-help").props("data-testid=level-help")
         with card("Compare versions"):
             with ui.element("div").classes("ms-form"):
@@ -207,10 +209,11 @@ class SubjectDetail:
                 self._offer_versions(state, show_last=show_last)
             finally:
                 self._busy = False
-            self._level.enable()
+            self._level.set_enabled(self._frame.may(Action.SET_COMPATIBILITY))
             self._level_help.set_text(f"{state.level}: {LEVEL_HELP[state.level]}")
+            may_delete = self._frame.may(Action.DELETE_SCHEMA)
             self._delete.set_text("Delete" if state.live else "Delete permanently")
-            self._versions.update([_version_row(each) for each in state.versions])
+            self._versions.update([_version_row(each, may_delete) for each in state.versions])
             self._show_difference()
             if first:
                 last = state.versions[-1]
@@ -303,7 +306,7 @@ class SubjectDetail:
             go("/schemas")
 
 
-def _version_row(version: StoredSchema) -> dict[str, object]:
+def _version_row(version: StoredSchema, may_delete: bool) -> dict[str, object]:
     return {
         "version": version.version,
         "id": version.id,
@@ -311,7 +314,7 @@ def _version_row(version: StoredSchema) -> dict[str, object]:
         "state": "deleted" if version.deleted else "live",
         "_tones": {"type": "info", "state": "warn" if version.deleted else "good"},
         "references": ", ".join(f"{each.subject} {each.version}" for each in version.references),
-        "action": "" if version.deleted else "delete",
+        "action": "delete" if may_delete and not version.deleted else "",
     }
 
 
@@ -339,9 +342,9 @@ class _Subjects:
                 .props("outlined dense options-dense data-testid=global-level")
                 .style("min-width: 230px")
             )
-            ui.button("Register schema", icon="add", on_click=self._register).props(
-                "unelevated no-caps data-testid=open-register"
-            )
+            self._level.set_enabled(frame.may(Action.SET_COMPATIBILITY))
+            new = ui.button("Register schema", icon="add", on_click=self._register)
+            frame.offer(Action.REGISTER_SCHEMA, new).props("unelevated no-caps data-testid=open-register")
         self._level_help = ui.label("").classes("ms-help")
         self._trouble = ui.label("").classes("ms-complaint")
         self._trouble.set_visibility(False)

@@ -55,7 +55,7 @@ class _Creation:
                 .props("outlined dense autofocus data-testid=new-name")
                 .classes("ms-stack")
             )
-            ui.label("DeadLetters, digits, '.', '_' and '-'. A topic cannot be renamed.").classes("ms-help")
+            ui.label("Letters, digits, '.', '_' and '-'. A topic cannot be renamed.").classes("ms-help")
             with ui.element("div").classes("ms-form"):
                 self._partitions = number_input("Partitions", 3, 1, MOST_PARTITIONS).props("data-testid=new-partitions")
                 self._partitions.on_value_change(lambda: self._check_again(_PARTITIONS))
@@ -242,14 +242,16 @@ class _Editing:
                         ui.label(text).classes("ms-mono")
             self._field = value_input(setting, setting.value or "")
             self._errors = FieldErrors()
-            if setting.read_only:
+            may_change = frame.may(Action.CHANGE_SETTINGS)
+            if setting.read_only or not may_change:
                 self._field.props("disable")
+            if setting.read_only:
                 self._errors.show("This setting is read-only for topics.")
             with ui.element("div").classes("ms-actions"):
-                if setting.is_own:
+                if setting.is_own and may_change:
                     ui.button("Reset to default", on_click=self._reset).props("flat no-caps data-testid=reset-setting")
-                ui.button("Cancel", on_click=self._dialog.close).props("flat no-caps")
-                if not setting.read_only:
+                ui.button("Cancel" if may_change else "Close", on_click=self._dialog.close).props("flat no-caps")
+                if not setting.read_only and may_change:
                     save = ui.button("Save").props("unelevated no-caps data-testid=save-setting")
                     send_form(save, self._save)
         self._dialog.open()

@@ -107,12 +107,10 @@ class TopicDetail:
             ui.button("Messages", icon="mail_outline", on_click=lambda: go("/messages", topic=topic)).props(
                 "outline no-caps"
             )
-            ui.button("Add partitions", icon="add", on_click=self._add_partitions).props(
-                "outline no-caps data-testid=add-partitions"
-            )
-            ui.button("Delete", icon="delete_outline", on_click=self._delete).props(
-                "outline color=negative no-caps data-testid=delete-topic"
-            )
+            more = ui.button("Add partitions", icon="add", on_click=self._add_partitions)
+            frame.offer(Action.ADD_PARTITIONS, more).props("outline no-caps data-testid=add-partitions")
+            delete = ui.button("Delete", icon="delete_outline", on_click=self._delete)
+            frame.offer(Action.DELETE_TOPIC, delete).props("outline color=negative no-caps data-testid=delete-topic")
         self._gone = ui.label("This topic does not exist.").classes("ms-muted").props("data-testid=no-topic")
         with card(""), ui.element("div").classes("ms-stats"):
             self._stats = {
@@ -142,7 +140,7 @@ class TopicDetail:
                     self._chart = TimeChart(["records/s"], test_id="topic-chart")
             with ui.tab_panel(hot):
                 self._hot = HotKeysView(frame, topic)
-            with ui.tab_panel(settings), card("Settings", note="choose a setting to change it"):
+            with ui.tab_panel(settings), card("Settings", note=_note_on_settings(frame)):
                 self._settings = SettingsView(frame, topic)
             with ui.tab_panel(readers), card("Groups that read this topic"):
                 self._readers = DataTable(
@@ -268,6 +266,10 @@ class TopicDetail:
             go("/topics")
 
 
+def _note_on_settings(frame: Frame) -> str:
+    return f"choose a setting to {'change it' if frame.may(Action.CHANGE_SETTINGS) else 'read more about it'}"
+
+
 @console_page("/topics")
 def topics(frame: Frame) -> None:
     topic = frame.parameters.get("topic", "")
@@ -280,9 +282,10 @@ def topics(frame: Frame) -> None:
 def _list(frame: Frame) -> None:
     with heading("Topics"):
         internal = ui.checkbox("Show internal").props("dense data-testid=internal")
-        ui.button(
+        create = ui.button(
             "Create topic", icon="add", on_click=lambda: open_creation(frame, lambda name: go("/topics", topic=name))
-        ).props("unelevated no-caps data-testid=open-create")
+        )
+        frame.offer(Action.CREATE_TOPIC, create).props("unelevated no-caps data-testid=open-create")
     with card(""):
         table = DataTable(
             [
@@ -295,7 +298,9 @@ def _list(frame: Frame) -> None:
                 Column("readers", "Groups", count, right=True),
             ],
             key="topic",
-            empty="No topics. Create one here or with a producer.",
+            empty="No topics. Create one here or with a producer."
+            if frame.may(Action.CREATE_TOPIC)
+            else "No topics that you may see.",
             test_id="topics",
         )
 

@@ -23,6 +23,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 from urllib.parse import urlsplit
 
+from millstream.access.rules_file import AccessRules
+
 _BACKLOG = 256
 
 
@@ -59,10 +61,16 @@ def check_exposure(host: str, *, demands_credentials: bool, insecure: bool) -> N
         )
 
 
-def exposure_warnings(host: str, *, demands_credentials: bool, has_tls: bool) -> list[str]:
-    """What is dangerous about an address that other machines can reach."""
+def exposure_warnings(host: str, *, demands_credentials: bool, has_tls: bool, is_secured: bool = False) -> list[str]:
+    """What is dangerous about an address that other machines can reach, or about an open gateway of a cluster that is
+    secured by users (`is_secured`)."""
     if is_loopback(host):
-        return []
+        if demands_credentials or not is_secured:
+            return []
+        return [
+            "no credentials: every program on this machine has the rights of the gateway's user on the cluster",
+            "give --pass-through MECHANISM or --auth-file FILE",
+        ]
     if not demands_credentials:
         return [
             f"--insecure: all who reach {host} can read, write and delete everything that the gateway can",
@@ -233,6 +241,14 @@ TOKEN_NAME = "token"
 def _equal_to(given: bytes, known: Sequence[bytes]) -> list[int]:
     """The positions of equal texts. Compares with all of them, so that the time tells nothing."""
     return [index for index, equal in enumerate([hmac.compare_digest(given, one) for one in known]) if equal]
+
+
+def check_modes(pass_through: str | None, client_ca: str | None, credentials: Credentials, rules: AccessRules) -> None:
+    """Refuses options that exclude each other."""
+    if pass_through and credentials:
+        raise GatewayError("--pass-through and --auth-file exclude each other: the cluster or the file decides")
+    if rules.certificates and not (pass_through and client_ca):
+        raise GatewayError("certificates in the access file need --pass-through, --tls-cert and --tls-client-ca")
 
 
 def read_credentials(text: str) -> Credentials:

@@ -1,0 +1,125 @@
+"""The console of a cluster with users: sign-in by SCRAM, what a viewer is offered, and what the server refuses it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from millstream.admin.topics import TopicAdmin
+from millstream.raw_client import Cluster
+from tests.integration.raw_client.kafka_with_security import SecuredKafka, secured_millstream
+from tests.system.console.conftest import PATIENCE_MS, SIZE, GatewayProcess, Looking
+
+pytestmark = pytest.mark.timeout(300)
+ACCESS = '[roles]\nusers = { alice = "admin", vera = "viewer" }\n'
+PASSWORDS = {"alice": "wonder", "vera": "vera-secret"}
+_TOPIC, _GROUP, _CLUSTER = 2, 3, 4
+_READ, _DESCRIBE, _DESCRIBE_CONFIGS = 3, 8, 10
+
+
+def allow(cluster: Cluster, kind: int, name: str, operation: int) -> None:
+    row = {"resource_type": kind, "resource_name": name, "resource_pattern_type": 3, "principal": "User:vera"}
+    row |= {"host": "*", "operation": operation, "permission_type": 3}
+    assert [each.error_code for each in cluster.call("create_acls", creations=[row]).results] == [0]
+
+
+@pytest.fixture(scope="module")
+def broker(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    with secured_millstream(tmp_path_factory.mktemp("broker")) as running:
+        for name, password in PASSWORDS.items():
+            running.add_user(name, password)
+        with Cluster(running.address("PLAINTEXT")) as cluster:
+            for topic in ("orders", "secret"):
+                cluster.create_topic(topic, 1, 1)
+            # As an administrator would: vera may read orders, and no more. The gateway adds its roles.
+            for operation in (_READ, _DESCRIBE, _DESCRIBE_CONFIGS):
+                allow(cluster, _TOPIC, "orders", operation)
+            allow(cluster, _GROUP, "billing", _DESCRIBE)
+            allow(cluster, _CLUSTER, "kafka-cluster", _DESCRIBE)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def secured_gateway(broker: SecuredKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    directory = tmp_path_factory.mktemp("gateway")
+    connection, access = directory / "client.properties", directory / "access.toml"
+    connection.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\nsasl.username=alice\nsasl.password=wonder\n"
+    )
+    access.write_text(ACCESS)
+    for file in (connection, access):
+        file.chmod(0o600)
+    options = ("--command-config", str(connection), "--access-file", str(access), "--pass-through", "SCRAM-SHA-256")
+    running = GatewayProcess(broker.address("SASL"), directory / "gateway.log", *options)
+    yield running
+    running.stop()
+    log = (directory / "gateway.log").read_text()
+    assert "Traceback" not in log, log[-3000:]
+    assert not any(secret in log for secret in PASSWORDS.values())
+
+
+@pytest.fixture
+def sign_in(browser: Any, secured_gateway: GatewayProcess) -> Iterator[Any]:
+    contexts = []
+
+    def enter(user: str, path: str) -> Looking:
+        context = browser.new_context(viewport=SIZE, color_scheme="light")
+        contexts.append(context)
+        context.set_default_timeout(PATIENCE_MS)
+        page = context.new_page()
+        looking = Looking(page, secured_gateway.url)
+        page.goto(f"{secured_gateway.url}/console{path}")
+        assert "/console/sign-in" in page.url
+        page.fill("input[name=name]", user)
+        page.fill("input[name=password]", PASSWORDS[user])
+        page.click("button[type=submit]")
+        page.wait_for_selector("[data-testid=page-title]")
+        page.wait_for_function("window.socket?.connected")
+        return looking
+
+    yield enter
+    for context in contexts:
+        context.close()
+
+
+def test_a_viewer_sees_its_topics_and_no_buttons_that_change_something(
+    sign_in: Any, broker: SecuredKafka, secured_gateway: GatewayProcess
+) -> None:
+    looking = sign_in("vera", "/topics")
+    page = looking.page
+    looking.await_text("user", "vera · viewer")
+    looking.await_text("topics", "orders")
+    assert "secret" not in looking.text("topics"), "a topic that this user may not describe"
+    assert not page.get_by_test_id("open-create").is_visible()
+    looking.open("/topics?topic=orders")
+    looking.await_text("topic-partitions", "1")
+    for button in ("add-partitions", "delete-topic"):
+        assert not page.get_by_test_id(button).is_visible(), button
+    page.get_by_test_id("delete-topic").evaluate("button => button.click()")  # the server takes no event of it
+    page.get_by_test_id("tab-settings").click()
+    page.get_by_test_id("settings").get_by_text("retention.ms", exact=True).click()
+    page.get_by_test_id("edit-setting").wait_for()
+    assert page.get_by_test_id("save-setting").count() == 0
+    assert page.get_by_test_id("confirm").count() == 0
+    # What a page does not offer, the server refuses, whoever asks for it.
+    auth = ("vera", PASSWORDS["vera"])
+    refused = httpx.delete(f"{secured_gateway.url}/topics/orders", auth=auth, timeout=60)
+    assert (refused.status_code, refused.json()["error_code"]) == (403, 40302)
+    with Cluster(broker.address("PLAINTEXT")) as cluster:
+        assert "orders" in cluster.topics()
+    assert looking.problems == []
+
+
+def test_an_administrator_is_offered_what_a_viewer_is_not(sign_in: Any, broker: SecuredKafka) -> None:
+    looking = sign_in("alice", "/topics?topic=secret")
+    looking.await_text("user", "alice · admin")
+    page = looking.page
+    page.get_by_test_id("add-partitions").wait_for()
+    page.get_by_test_id("delete-topic").click()
+    page.get_by_test_id("confirm").click()
+    page.wait_for_url("**/console/topics")
+    with Cluster(broker.address("PLAINTEXT")) as cluster:
+        assert "secret" not in cluster.topics()
+        TopicAdmin(cluster).create("secret", 1, 1, {})
+    assert looking.problems == []
