@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -23,10 +24,19 @@ from benchmarks.compare.cluster_target import ClusterTarget, KafkaCluster, Mills
 from benchmarks.compare.comparison import Comparison, as_json
 from benchmarks.compare.loads import CLUSTER_LOAD_NAMES, GROUPS, LOAD_NAMES, build_cluster_loads, build_loads
 from benchmarks.compare.loads.consume_java import ConsumeJava, has_consumer_groups
+from benchmarks.compare.loads.security import SECURITY_LOAD_NAMES, build_security_loads
+from benchmarks.compare.loads.security.acl_cost import WITH_ACLS
 from benchmarks.compare.machine_limit import LIMIT_OF, measure_limits
 from benchmarks.compare.measure import Load, Scale
 from benchmarks.compare.report import markdown, print_table
-from benchmarks.compare.runner import Step, run_rounds, warm_up, warm_up_cluster
+from benchmarks.compare.runner import Step, run_rounds, warm_up, warm_up_cluster, warm_up_secured
+from benchmarks.compare.secured_target import (
+    CIPHER_SUITE,
+    SecuredKafka,
+    SecuredMillstream,
+    SecuredTarget,
+    start_secured,
+)
 from benchmarks.compare.target import KafkaTarget, MillstreamTarget, Target, start
 from tools import apache_kafka
 
@@ -34,11 +44,16 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 _PUBLISHED = _REPOSITORY / "docs" / "benchmarks"
 _UNPUBLISHED = _REPOSITORY / "benchmark-results"
 _WARM_UP_SECONDS = 30.0
-_CHOICES = (*LOAD_NAMES, *CLUSTER_LOAD_NAMES)
+_CHOICES = (*LOAD_NAMES, *SECURITY_LOAD_NAMES, *CLUSTER_LOAD_NAMES)
 
 _CLUSTER_REMARK = (
     "Cluster loads: three nodes of each kind on this one machine, broker and controller in one process each, three "
     "replicas, min.insync.replicas=2, default settings otherwise; Kafka's nodes with 512 MB of heap each."
+)
+
+_SECURITY_REMARK = (
+    f"TLS loads: TLS 1.3 with {CIPHER_SUITE} and P-256 certificates on both, SASL is SCRAM-SHA-512; Millstream's "
+    "limits on the rate of handshakes, which Kafka does not have, were lifted."
 )
 
 application = typer.Typer(add_completion=False)
@@ -101,6 +116,13 @@ def compare(
                 return KafkaTarget(own, distribution)
             return MillstreamTarget(own)
 
+        def fresh_secured(name: str, extra: Mapping[str, str] | None = None) -> SecuredTarget:
+            own = Path(tempfile.mkdtemp(prefix=f"{name}-secured-", dir=directory))
+            if name == KafkaTarget.name:
+                assert distribution is not None
+                return SecuredKafka(own, distribution, extra)
+            return SecuredMillstream(own, extra)
+
         def fresh_cluster(name: str) -> ClusterTarget:
             own = Path(tempfile.mkdtemp(prefix=f"{name}-cluster-", dir=directory))
             if name == KafkaCluster.name:
@@ -143,6 +165,19 @@ def compare(
                 if any(load.name == ConsumeJava.name for load in single):
                     comparison.note(ConsumeJava.remark(with_groups))
                 measure(targets, single)
+
+        if chosen & set(SECURITY_LOAD_NAMES):
+            comparison.note(_SECURITY_REMARK)
+            preparing = progress.add_task("security", total=len(names))
+            with ExitStack() as running:
+                secured = [fresh_secured(name) for name in names]
+                for each in secured:
+                    progress.update(preparing, advance=1, description=f"start and warm up {each.name} with TLS")
+                    running.callback(each.stop)
+                    start_secured(each)
+                    warm_up_secured(each, warm_up_s)
+                security_loads = build_security_loads(fresh_secured, partial(fresh_secured, extra=WITH_ACLS))
+                measure(secured, [load for load in security_loads if load.name in chosen])
 
         if chosen & set(CLUSTER_LOAD_NAMES):
             comparison.note(_CLUSTER_REMARK)

@@ -14,6 +14,8 @@ CPU_GOAL = 1.0
 MEMORY_GOAL = 0.25
 START_GOAL = 0.2
 SMALL_REQUESTS_GOAL = 0.7
+SECURITY_GOAL = 1.0
+"""Throughput, small requests and p99 with TLS and SASL, beside Kafka with the same."""
 
 
 @dataclass(frozen=True, slots=True)

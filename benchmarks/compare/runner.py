@@ -15,8 +15,9 @@ from benchmarks.compare import librdkafka, wire
 from benchmarks.compare.cluster_target import ClusterTarget
 from benchmarks.compare.cluster_topic import replicated_topic
 from benchmarks.compare.comparison import Comparison
-from benchmarks.compare.loads.small_requests import drive
+from benchmarks.compare.loads.small_requests import drive, drive_dialed
 from benchmarks.compare.measure import Load, LoadUnavailableError, Scale
+from benchmarks.compare.secured_target import SASL, TLS, SecuredTarget, TlsDialer, client_settings
 from benchmarks.compare.target import Target
 from benchmarks.compare.topic import THROUGHPUT_PARTITIONS, temporary_topic
 
@@ -80,3 +81,21 @@ def warm_up(target: Target, seconds: float) -> None:
         with temporary_topic(target, 1, 10 << 20) as topic:
             request = wire.produce_request(topic, 0, wire.record_batch([b"x" * 100]))
             drive(target.bootstrap, request, topic, 1, seconds / 8)
+
+
+def warm_up_secured(target: SecuredTarget, seconds: float) -> None:
+    """The same over TLS and SASL_SSL."""
+    deadline = time.monotonic() + seconds
+    count = 20_000 if seconds >= 5 else 1_000
+    while time.monotonic() < deadline:
+        for listener in (TLS, SASL):
+            address, settings = target.addresses[listener], client_settings(target, listener)
+            with temporary_topic(target, THROUGHPUT_PARTITIONS, count * 1024 * 4) as topic:
+                producer = librdkafka.Producer(address, topic, acks="all", settings=settings)
+                for _ in range(4):
+                    producer.send(count, 1024)
+                producer.close()
+                librdkafka.consume_all(address, topic, THROUGHPUT_PARTITIONS, settings=settings)
+        with temporary_topic(target, 1, 10 << 20) as topic:
+            request = wire.produce_request(topic, 0, wire.record_batch([b"x" * 100]))
+            drive_dialed(TlsDialer(target, TLS), request, topic, 1, seconds / 8)

@@ -79,13 +79,16 @@ class MillstreamTarget:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         compileall.compile_dir(Path(millstream.__file__).parent, quiet=2)  # as installing does
 
+    def arguments(self) -> list[str]:
+        return ["--listen", "127.0.0.1:0"]
+
     def spawn(self) -> None:
         """Port 0 picks the port, so the address is known only from the ready line: spawning waits for it."""
         command = shutil.which("millstream", path=str(Path(sys.executable).parent))
         run = [command] if command else [sys.executable, "-m", "millstream"]
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
-                [*run, "serve", "--no-http", "--data-dir", str(self.data_dir), "--listen", "127.0.0.1:0"],
+                [*run, "serve", "--no-http", "--data-dir", str(self.data_dir), *self.arguments()],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

@@ -1,7 +1,8 @@
 """The loads, in the order they run. Memory comes last in a round because it reports what the others left behind.
 
 The loads of a cluster are a group of their own, run after all others on three nodes of each kind; `cluster` names all.
-`exactly-once` names what has to do with transactions and the cleaner, on one node and on three.
+`exactly-once` names what has to do with transactions and the cleaner, on one node and on three. The loads of
+`security`, in a package of their own, run on brokers with TLS and SASL.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from benchmarks.compare.loads.produce_java import ProduceJava
 from benchmarks.compare.loads.produce_librdkafka import ProduceLibrdkafka
 from benchmarks.compare.loads.raw_transfer import RawTransfer
 from benchmarks.compare.loads.rebalance import Rebalance
+from benchmarks.compare.loads.security import SECURITY_LOAD_NAMES
 from benchmarks.compare.loads.share_groups import ShareGroups
 from benchmarks.compare.loads.small_requests import SmallRequests
 from benchmarks.compare.loads.startup import Startup
@@ -58,6 +60,7 @@ CLUSTER_LOAD_NAMES = (
 
 GROUPS = {
     CLUSTER_GROUP: frozenset(CLUSTER_LOAD_NAMES),
+    "security": frozenset(SECURITY_LOAD_NAMES),
     "exactly-once": frozenset((Transactions.name, Cleaner.name, ClusterTransactions.name)),
 }
 """Names that stand for several loads."""

@@ -13,7 +13,7 @@ import multiprocessing
 import struct
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import ClassVar
 
@@ -42,32 +42,38 @@ class Latency(Load):
     )
 
     def run(self, target: Target, scale: Scale) -> dict[str, float]:
-        warm_up = int(RATE * min(_WARM_UP_SECONDS, scale.seconds(_FULL_SECONDS)))
-        count = int(RATE * scale.seconds(_FULL_SECONDS))
-        context = multiprocessing.get_context("spawn")
-        with temporary_topic(target, 1, (warm_up + count) * _SIZE_BYTES) as topic:
-            connect_producer(Producer({"bootstrap.servers": target.bootstrap}), topic)  # something to find at once
-            here, there = context.Pipe()
-            consumer = context.Process(target=_consume, args=(target.bootstrap, topic, warm_up, count, there))
-            consumer.start()
-            there.close()
-            try:
-                if not here.poll(30):
-                    raise RuntimeError(f"{target.name}: the consumer did not start to read")
-                here.recv()
-                producer = context.Process(target=_produce, args=(target.bootstrap, topic, warm_up + count))
-                producer.start()
-                producer.join(timeout=120)
-                if not here.poll(60):
-                    raise RuntimeError(f"{target.name}: the consumer did not see all {count} messages")
-                delays_ns = here.recv()
-            finally:
-                consumer.join(timeout=5)
-                if consumer.is_alive():
-                    consumer.kill()
+        delays_ns = end_to_end(target, {"bootstrap.servers": target.bootstrap}, scale)
         return {
             key: percentile(delays_ns, share) / 1e6 for key, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
         }
+
+
+def end_to_end(target: Target, client: Mapping[str, str], scale: Scale) -> list[int]:
+    """The delays in nanoseconds, sorted; `client` is how both clients reach the broker."""
+    warm_up = int(RATE * min(_WARM_UP_SECONDS, scale.seconds(_FULL_SECONDS)))
+    count = int(RATE * scale.seconds(_FULL_SECONDS))
+    context = multiprocessing.get_context("spawn")
+    with temporary_topic(target, 1, (warm_up + count) * _SIZE_BYTES) as topic:
+        connect_producer(Producer(dict(client)), topic)  # something to find at once
+        here, there = context.Pipe()
+        consumer = context.Process(target=_consume, args=(client, topic, warm_up, count, there))
+        consumer.start()
+        there.close()
+        try:
+            if not here.poll(30):
+                raise RuntimeError(f"{target.name}: the consumer did not start to read")
+            here.recv()
+            producer = context.Process(target=_produce, args=(client, topic, warm_up + count))
+            producer.start()
+            producer.join(timeout=120)
+            if not here.poll(60):
+                raise RuntimeError(f"{target.name}: the consumer did not see all {count} messages")
+            delays_ns: list[int] = list(here.recv())
+            return delays_ns
+        finally:
+            consumer.join(timeout=5)
+            if consumer.is_alive():
+                consumer.kill()
 
 
 def percentile(ordered: Sequence[int], share: float) -> int:
@@ -80,14 +86,14 @@ def calm_process() -> None:
     gc.disable()
 
 
-def prompt_producer(bootstrap: str) -> Producer:
+def prompt_producer(client: Mapping[str, str]) -> Producer:
     """No linger. Idempotent, as the Java producer is by default, so at most five requests are in flight.
 
     Without that bound librdkafka sends every message in a request of its own however far behind the broker is, and
     once a broker is slow the measurement is only of how it drowns.
     """
     settings = {"linger.ms": 0, "acks": "all", "enable.idempotence": True, "socket.nagle.disable": True}
-    return Producer({"bootstrap.servers": bootstrap, **settings})
+    return Producer({**client, **settings})
 
 
 def connect_producer(producer: Producer, topic: str) -> None:
@@ -97,9 +103,9 @@ def connect_producer(producer: Producer, topic: str) -> None:
         raise RuntimeError(f"the first message to {topic} was not acknowledged")
 
 
-def _produce(bootstrap: str, topic: str, count: int) -> None:
+def _produce(client: Mapping[str, str], topic: str, count: int) -> None:
     calm_process()
-    producer = prompt_producer(bootstrap)
+    producer = prompt_producer(client)
     connect_producer(producer, topic)
     filler = b"x" * (_SIZE_BYTES - _DUE.size)
     interval_ns = 1_000_000_000 // RATE
@@ -113,11 +119,11 @@ def _produce(bootstrap: str, topic: str, count: int) -> None:
         raise RuntimeError("not all messages were acknowledged")
 
 
-def _consume(bootstrap: str, topic: str, warm_up: int, count: int, parent: Connection) -> None:
+def _consume(client: Mapping[str, str], topic: str, warm_up: int, count: int, parent: Connection) -> None:
     calm_process()
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **client,
             "group.id": "unused",  # librdkafka insists on a name; assign() never joins it
             "enable.auto.commit": False,
             "socket.nagle.disable": True,

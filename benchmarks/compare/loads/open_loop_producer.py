@@ -49,7 +49,7 @@ def _produce(
     acknowledged_due_ns: array[int] | None = None,
 ) -> tuple[array[int], list[str]]:
     calm_process()
-    producer = prompt_producer(bootstrap)
+    producer = prompt_producer({"bootstrap.servers": bootstrap})
     connect_producer(producer, topic)
     begin()
     payload = b"x" * size_bytes

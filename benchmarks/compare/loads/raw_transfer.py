@@ -18,8 +18,8 @@ from benchmarks.compare.target import Target
 from benchmarks.compare.topic import temporary_topic
 
 _RECORD_BYTES = 1024
-_RECORDS_PER_BATCH = 900  # just under message.max.bytes
-_FULL_BATCHES = 800
+RECORDS_PER_BATCH = 900  # just under message.max.bytes
+FULL_BATCHES = 800
 _IN_FLIGHT = 4
 
 
@@ -32,18 +32,22 @@ class RawTransfer(Load):
     )
 
     def run(self, target: Target, scale: Scale) -> dict[str, float]:
-        batches = scale.records(_FULL_BATCHES, least=20)
-        batch = wire.record_batch([b"x" * _RECORD_BYTES] * _RECORDS_PER_BATCH)
+        batches = scale.records(FULL_BATCHES, least=20)
+        batch = full_batch()
         with (
             temporary_topic(target, 1, batches * len(batch)) as topic,
             wire.connect(target.bootstrap) as connection,
         ):
-            produced_s = _produce(connection, wire.produce_request(topic, 0, batch), topic, batches)
-            fetched_bytes, fetched_s = _fetch(connection, topic, batches * _RECORDS_PER_BATCH)
+            produced_s = produce(connection, wire.produce_request(topic, 0, batch), topic, batches)
+            fetched_bytes, fetched_s = fetch(connection, topic, batches * RECORDS_PER_BATCH)
         return {"produce": batches * len(batch) / produced_s / 1e6, "fetch": fetched_bytes / fetched_s / 1e6}
 
 
-def _produce(connection: socket.socket, request: bytes, topic: str, batches: int) -> float:
+def full_batch() -> bytes:
+    return wire.record_batch([b"x" * _RECORD_BYTES] * RECORDS_PER_BATCH)
+
+
+def produce(connection: socket.socket, request: bytes, topic: str, batches: int) -> float:
     prefix = memoryview(bytearray(4))
 
     def await_answer() -> None:
@@ -63,7 +67,7 @@ def _produce(connection: socket.socket, request: bytes, topic: str, batches: int
     return time.perf_counter() - started
 
 
-def _fetch(connection: socket.socket, topic: str, end_offset: int) -> tuple[int, float]:
+def fetch(connection: socket.socket, topic: str, end_offset: int) -> tuple[int, float]:
     buffer = memoryview(bytearray(4 << 20))
     offset = total = 0
     started = time.perf_counter()
