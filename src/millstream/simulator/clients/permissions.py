@@ -35,11 +35,14 @@ def _ids(*names: str) -> tuple[Right, ...]:
     return tuple((AclResourceType.TRANSACTIONAL_ID, name, AclOperation.WRITE) for name in names)
 
 
-_READ, _WRITE = AclOperation.READ, AclOperation.WRITE
+_READ, _WRITE, _DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
+_ALL_METADATA = _topics(_DESCRIBE, _ORDERS, _SMALL, LEDGER.name, STATE.name, SCHEMAS.name, SHORT.name)
+"""For clients that ask for the metadata of all topics."""
 _PRODUCER = _topics(_WRITE, _ORDERS, _SMALL)
 _APPLICATION = (
     *_topics(_READ, LOOP_INPUT[0]),
     *_topics(_WRITE, LEDGER.name, STATE.name),
+    *_topics(_DESCRIBE, SCHEMAS.name, SHORT.name),
     *_ids(WRITER_ID, LOOP_ID),
     *_groups(LOOP_GROUP),
 )
@@ -53,16 +56,22 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "app2": _APPLICATION,
     "reader": _topics(_READ, LEDGER.name, STATE.name),
     "auditor": _topics(_READ, LEDGER.name, STATE.name),
-    "classic": (*_topics(_READ, _ORDERS), *_groups(CLASSIC_GROUP)),
-    "kip848-1": (*_topics(_READ, _ORDERS), *_groups(CONSUMER_GROUP)),
-    "kip848-2": (*_topics(_READ, _ORDERS), *_groups(CONSUMER_GROUP)),
+    "classic": (*_ALL_METADATA, *_topics(_READ, _ORDERS), *_groups(CLASSIC_GROUP)),
+    "kip848-1": (*_ALL_METADATA, *_topics(_READ, _ORDERS), *_groups(CONSUMER_GROUP)),
+    "kip848-2": (*_ALL_METADATA, *_topics(_READ, _ORDERS), *_groups(CONSUMER_GROUP)),
     "queue": (
+        *_ALL_METADATA,
         *_topics(_READ, _ORDERS),
         *_groups(SHARE_GROUP),
         (AclResourceType.GROUP, SHARE_GROUP, AclOperation.ALTER_CONFIGS),
     ),
-    "registrar": (*_topics(_READ, SCHEMAS.name), *_topics(_WRITE, SCHEMAS.name)),
-    "shortener": (*_topics(_WRITE, SHORT.name), *_topics(_READ, SHORT.name), *_topics(AclOperation.DELETE, SHORT.name)),
+    "registrar": (*_ALL_METADATA, *_topics(_READ, SCHEMAS.name), *_topics(_WRITE, SCHEMAS.name)),
+    "shortener": (
+        *_ALL_METADATA,
+        *_topics(_WRITE, SHORT.name),
+        *_topics(_READ, SHORT.name),
+        *_topics(AclOperation.DELETE, SHORT.name),
+    ),
 }
 """What each client may do, by its name."""
 
