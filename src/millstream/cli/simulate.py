@@ -32,6 +32,9 @@ def simulate(
         ),
     ] = "",
     tls: Annotated[bool, typer.Option("--tls", help="All connections use TLS.")] = False,
+    secured: Annotated[
+        bool, typer.Option("--secured", help="TLS on all connections; clients log in and need ACLs.")
+    ] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Print the events of the run.")] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="With --trace: print the log lines of the nodes too.")
@@ -67,6 +70,7 @@ def simulate(
         fault_seconds=fault_seconds,
         scenario=Scenario(scenario) if scenario else None,
         tls=tls,
+        secured=secured,
         log_level=logging.INFO if verbose else logging.WARNING,
     )
     failures: list[Result] = []
@@ -158,6 +162,8 @@ def _take(result: "Result", totals: _Totals, failures: "list[Result]", options: 
             again += f" --scenario {options.scenario}"
         if options.tls:
             again += " --tls"
+        if options.secured:
+            again += " --secured"
         print(f"seed {result.seed}: {result.violation}\n  replay: {again} --trace")
 
 

@@ -19,6 +19,8 @@ from millstream.node.server.tls import TlsNetwork, TlsRuntime
 from millstream.simulator.machine import Process
 
 _BEGIN, _END = datetime.datetime(2020, 1, 1), datetime.datetime(2120, 1, 1)
+NODE_NAME = "simulated node"
+"""The common name in the certificate of all nodes."""
 _MOST_NODES = 16
 _HANDSHAKE_TIMEOUT_S = 10.0
 
@@ -28,7 +30,7 @@ def tls_settings() -> dict[str, str]:
     """The settings of every node: mutual TLS on all listeners, with one certificate for all hosts."""
     authority, node = (Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2))
     ca = _certificate("simulated authority", authority, "simulated authority", authority, 1, is_ca=True)
-    own = _certificate("simulated node", node, "simulated authority", authority, 2, is_ca=False)
+    own = _certificate(NODE_NAME, node, "simulated authority", authority, 2, is_ca=False)
     key = node.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     return {
         "listener.security.protocol.map": "SSL:SSL,CONTROLLER:SSL",

@@ -15,8 +15,9 @@ from millstream.simulator.loop import ErrorCallback, Scheduler
 from millstream.simulator.machine import Machine, Process, Program
 from millstream.simulator.network import Fabric
 from millstream.simulator.results import Trace
+from millstream.simulator.security import Report, Watch, secured_settings
 
-CLIENT_PORT, CONTROLLER_PORT = 9092, 9093
+CLIENT_PORT, CONTROLLER_PORT, NODE_PORT = 9092, 9093, 9094
 _DATA = "/data"
 _RESTART_SECONDS = 1.0
 _SETTINGS = {
@@ -69,10 +70,12 @@ class Cluster:
         report_error: ErrorCallback,
         scheduler: Scheduler | None = None,
         tls: bool = False,
+        secured: Report | None = None,
     ) -> None:
+        """`secured` reports clients that are refused; None for a cluster without authentication."""
         self.scheduler = scheduler or Scheduler()
         self.fabric = Fabric(self.scheduler, seed)
-        self.fabric.is_encrypted = tls
+        self.fabric.is_encrypted = tls or secured is not None
         self.trace = trace or Trace(lambda: self.scheduler.now)
         self._seed = seed
         self._report_error = report_error
@@ -104,16 +107,19 @@ class Cluster:
         self.broker_ids = [node_id for node_id, role in enumerate(roles, 1) if "broker" in role]
         self.voter_ids = [node_id for node_id, role in enumerate(roles, 1) if "controller" in role]
         self.max_down = (len(voters) - 1) // 2
+        protocol = "CLIENT" if secured else "SSL" if tls else "PLAINTEXT"
+        security = secured_settings() if secured else tls_settings() if tls else {}
         for node_id, (host, role, rate) in enumerate(zip(hosts, roles, rates, strict=True), 1):
             machine = Machine(host, self.scheduler, self.fabric, seed, report_error=report_error, clock_rate=rate)
             machine.disk.make_root(_DATA)
             machine.on_exit = self._exited(node_id)
             self.machines[node_id] = machine
-            self._configs[node_id] = _config(node_id, host, role, voters, settings or {}, tls=tls)
+            self._configs[node_id] = _config(node_id, host, role, voters, security | (settings or {}), protocol)
         self._client_context: ssl.SSLContext | None = None
-        if tls:
+        self._secured = secured
+        if tls or secured:
             config = self._configs[self.broker_ids[0]]
-            self._client_context = load(config.listener("SSL"), is_server=False).client
+            self._client_context = load(config.listener(protocol), is_server=False).client
 
     @property
     def bootstrap(self) -> list[tuple[str, int]]:
@@ -250,6 +256,8 @@ class Cluster:
         def make_secured(process: Process) -> Program:
             if context is not None:
                 process.client_network = client_network(process, context)
+            if self._secured is not None:
+                process.watch = Watch(process, self._secured)
             return make(process)
 
         machine.start(make_secured)
@@ -275,11 +283,13 @@ class Cluster:
 
 
 def _config(
-    node_id: int, host: str, role: str, voters: list[str], settings: dict[str, str], *, tls: bool
+    node_id: int, host: str, role: str, voters: list[str], settings: dict[str, str], protocol: str
 ) -> BrokerConfig:
     listeners = []
     if "broker" in role:
-        listeners.append(f"{'SSL' if tls else 'PLAINTEXT'}://{host}:{CLIENT_PORT}")
+        listeners.append(f"{protocol}://{host}:{CLIENT_PORT}")
+        if settings.get("inter.broker.listener.name"):
+            listeners.append(f"NODES://{host}:{NODE_PORT}")
     if "controller" in role:
         listeners.append(f"CONTROLLER://{host}:{CONTROLLER_PORT}")
     values: dict[str, Any] = {
@@ -288,7 +298,6 @@ def _config(
         "listeners": ",".join(listeners),
         "controller.quorum.voters": ",".join(voters),
         **_SETTINGS,
-        **(tls_settings() if tls else {}),
         **settings,
     }
     return load_broker_config(overrides=[f"{name}={value}" for name, value in values.items()], data_dir=_DATA)

@@ -11,7 +11,10 @@ import random
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message
 from millstream.node.environment import Environment
+from millstream.node.server.channel import Ask
 from millstream.node.server.network import Network
 from millstream.simulator.disk import DiskSession, Killed, SimulatedDisk
 from millstream.simulator.loop import HANDLE_SECONDS, ErrorCallback, Scheduler, SimulatedLoop
@@ -29,6 +32,16 @@ class Program(Protocol):
     def start(self) -> Any: ...
 
     def stop(self) -> Any: ...
+
+
+class Watch(Protocol):
+    """The login of a client, and a look at what it is told (`security.py`)."""
+
+    async def log_in(self, ask: Ask) -> float | None: ...
+
+    def look_at(self, api: str, response: Message) -> None: ...
+
+    def look_at_error(self, api: str, error: ErrorCode) -> None: ...
 
 
 class WallClock:
@@ -73,6 +86,8 @@ class Process:
         )
         self.client_network: Network = self.network
         """The network as clients use it: with TLS if the cluster uses it."""
+        self.watch: Watch | None = None
+        """The login of a client of a secured cluster, and its look at responses."""
         self._threads_free = [0.0] * _THREADS
         self._held: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []
         self.alive = True

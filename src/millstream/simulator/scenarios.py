@@ -33,6 +33,8 @@ class Options:
     """None: the seed decides."""
     tls: bool = False
     """Mutual TLS on all listeners, also for clients."""
+    secured: bool = False
+    """SASL_SSL for clients, mutual TLS between nodes, and ACLs."""
     log_level: int = logging.WARNING
     quotas: bool = False
     """Whether the administrator limits clients, with quotas that change."""

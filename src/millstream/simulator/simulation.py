@@ -30,15 +30,9 @@ from typing import Any
 from millstream.formats.model.identifiers import BrokerId, TopicName
 from millstream.node.metadata.image import MetadataImage, PartitionState
 from millstream.node.runtime.node import Node
-from millstream.simulator.clients.acknowledged_state import (
-    SCHEMAS,
-    SHORT,
-    CheckingClient,
-    Progress,
-    RecordDeleter,
-    SchemaWriter,
-)
-from millstream.simulator.clients.group_members import ClassicMember, ConsumerMember, ShareMember
+from millstream.simulator.clients.acknowledged_state import SCHEMAS, SHORT, Progress
+from millstream.simulator.clients.group_members import CHECKING_CLIENTS
+from millstream.simulator.clients.permissions import SECURITY_CHANGES, missing_from, missing_from_some
 from millstream.simulator.clients.pipelining_producer import PipeliningProducer
 from millstream.simulator.clients.transactions import (
     LEDGER,
@@ -88,15 +82,6 @@ _QUIET_AFTER = 0.3
 _WITH_TRANSACTIONS = 0.67
 """Share of the runs with transactions, if the scenario does not decide."""
 _PASSING = "passing-"
-_CHECKING_CLIENTS: dict[str, Callable[..., CheckingClient]] = {
-    "classic": ClassicMember,
-    "kip848-1": partial(ConsumerMember, stays=True),
-    "kip848-2": partial(ConsumerMember, stays=False),
-    "queue": ShareMember,
-    "registrar": SchemaWriter,
-    "shortener": RecordDeleter,
-}
-"""Clients that check all kinds of acknowledged state, in the power scenario."""
 
 
 @dataclass(slots=True)
@@ -169,6 +154,7 @@ class Simulation:
             report_error=self._report_error,
             scheduler=self._scheduler,
             tls=self._options.tls,
+            secured=self._report if self._options.secured else None,
         )
         for machine in self.cluster.machines.values():
             machine.clock.offset_ms = randomness.choice((0, 0, 40, -700, 5_000))
@@ -188,6 +174,7 @@ class Simulation:
         self.workload = Workload(self._topics, self._recorder, log_event=self._trace.log_event, report=self._report)
         self.workload.transaction_versions = randomness.choice(((1,), (2,), (1, 2)))
         self.workload.has_quotas = self._options.quotas
+        self.workload.security = SECURITY_CHANGES if options.secured else None
         if self._scenario is Scenario.BLACKOUT:
             self.workload.may_lose_records = True
             self.workload.admin_speed = 8.0
@@ -296,6 +283,8 @@ class Simulation:
         cluster.add_client("admin", administer)
         if not self._run_until(_FORM_SECONDS, lambda: administrators[0].ready if administrators else False):
             raise Violation("Liveness", f"the cluster and its topics are not ready after {_FORM_SECONDS:g} s")
+        if workload.security and not self._run_until(_FORM_SECONDS, self._users_are_known):
+            raise Violation("Liveness", f"not every node knows all users after {_FORM_SECONDS:g} s")
         for number in (1, 2):
             is_stale = number == 2 and workload.has_stale_clients
             cluster.add_client(
@@ -319,7 +308,7 @@ class Simulation:
         if self._has_transactions:
             self._begin_transactions()
         if self._is_single_node:
-            for name, client in _CHECKING_CLIENTS.items():
+            for name, client in CHECKING_CLIENTS.items():
                 cluster.add_client(
                     name, partial(client, bootstrap=cluster.bootstrap, workload=workload, progress=self._progress)
                 )
@@ -328,6 +317,10 @@ class Simulation:
             self._run_faults()
         self._repair()
         self._audit()
+
+    def _users_are_known(self) -> bool:
+        nodes = map(self.cluster.node, self.cluster.broker_ids)
+        return not missing_from_some(node.loader.image if node and node.loader else None for node in nodes)
 
     def _begin_transactions(self) -> None:
         """Starts two instances of each transactional id, which fence each other. If records may be lost, transactions
@@ -405,7 +398,7 @@ class Simulation:
 
     def _idle_checkers(self, since: float) -> list[str]:
         """Checking clients without an acknowledgement since then."""
-        return self._progress.idle(_CHECKING_CLIENTS, since) if self._is_single_node else []
+        return self._progress.idle(CHECKING_CLIENTS, since) if self._is_single_node else []
 
     def _audit(self) -> None:
         """Stops the writers, reads everything to the end, and runs the final checks."""
@@ -416,6 +409,8 @@ class Simulation:
             raise Violation("Liveness", "the quorum has no leader")
         if gone := sorted(workload.created - set(image.topics)):
             raise Violation("CommittedMetadataIsStable", f"topics {gone} were created, but are missing")
+        if workload.security and (lost := missing_from(image)):
+            raise Violation("CommittedMetadataIsStable", f"users or ACLs are missing: {lost}")
         self._run_until(_QUIET_AFTER, lambda: False)
         if self._has_transactions and not workload.may_lose_records:
             self._transactions.check_end()

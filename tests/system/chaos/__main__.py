@@ -22,10 +22,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=90.0, help="strike for so long; every fault at least once")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--system", choices=sorted(SYSTEMS), default="millstream")
-    names = [each.__name__ for each in nemeses.ALL]
+    parser.add_argument("--secured", action="store_true", help="TLS, SCRAM, ACLs and audit; one more fault")
+    names = [each.__name__ for each in nemeses.ALL + nemeses.OF_SECURED]
     parser.add_argument("--only", action="append", default=[], choices=names, help="only this nemesis (repeatable)")
     parser.add_argument("--keep", type=Path, help="keep logs and history in this directory, also when all went well")
     chosen = parser.parse_args()
+    if chosen.secured and chosen.system != "millstream":
+        parser.error("--secured: the files of `millstream security init` are for Millstream; leave out --system")
+    if "ReplaceCertificates" in chosen.only and not chosen.secured:
+        parser.error("--only ReplaceCertificates needs --secured")
     if not containment.was_attempted():
         command, environment = containment.command(sys.argv[1:])
         return subprocess.run(command, env=environment).returncode
@@ -34,7 +39,16 @@ def main() -> int:
     directory = chosen.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     directory.mkdir(parents=True, exist_ok=True)
     contained = containment.is_contained()
-    plan = Plan(chosen.seed, chosen.seconds, chosen.nodes, chosen.system, tuple(chosen.only), directory, contained)
+    plan = Plan(
+        chosen.seed,
+        chosen.seconds,
+        chosen.nodes,
+        chosen.system,
+        tuple(chosen.only),
+        directory,
+        contained,
+        chosen.secured,
+    )
     began = time.monotonic()
 
     def say(text: str) -> None:

@@ -12,8 +12,9 @@ from tests.system.chaos import nemeses, replicas
 from tests.system.chaos.cluster import Cluster
 from tests.system.chaos.nemeses import Nemesis
 from tests.system.chaos.network import Bridged, Disks, Loopback, Network
+from tests.system.chaos.security import Security
 from tests.system.chaos.summary import Fault, Summary
-from tests.system.chaos.workload import TOPIC, Workload
+from tests.system.chaos.workload import GROUP, NO_GROUP, TOPIC, Workload
 
 PARTITIONS = 6
 _CALM_S = 2.0
@@ -33,6 +34,7 @@ class Plan:
     only: tuple[str, ...] = ()
     directory: Path = Path()
     contained: bool = False
+    secured: bool = False
 
 
 def run(plan: Plan, say: Callable[[str], None]) -> Summary:
@@ -40,10 +42,12 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
     disks = Disks(plan.directory, small=plan.contained, failing=True)
     chance = random.Random(plan.seed)
     faults: list[Fault] = []
-    with Cluster(plan.system, plan.node_count, network, disks, plan.directory, {}) as cluster:
+    security = Security(plan.directory, plan.node_count, network) if plan.secured else None
+    with Cluster(plan.system, plan.node_count, network, disks, plan.directory, {}, security) as cluster:
         say(f"{plan.node_count} nodes are up")
         cluster.create_topic(TOPIC, PARTITIONS)
-        workload = Workload(cluster.bootstrap, PARTITIONS, plan.seed)
+        cluster.add_client(TOPIC, GROUP, NO_GROUP)
+        workload = Workload(cluster.client_settings, PARTITIONS, plan.seed)
         workload.start()
         now = workload.recorder.now
         time.sleep(_CALM_S)
@@ -64,7 +68,8 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
         workload.problems += replicas.differences(cluster.nodes.values(), PARTITIONS)
     save(history, plan.directory / "history.jsonl")
     replicas.keep(cluster.nodes.values(), plan.directory)
-    title = f"{plan.system}, {plan.node_count} nodes, seed {plan.seed}, {plan.seconds:.0f} s"
+    system = f"{plan.system}, secured" if plan.secured else plan.system
+    title = f"{system}, {plan.node_count} nodes, seed {plan.seed}, {plan.seconds:.0f} s"
     return Summary(title, faults, history, check(history), workload.errors, workload.problems)
 
 
@@ -72,7 +77,8 @@ def _order(
     plan: Plan, cluster: Cluster, chance: random.Random, go_on: Callable[[], bool], say: Callable[[str], None]
 ) -> Iterator[Nemesis]:
     """Every nemesis in shuffled order; then, while there is time, all of them again in another order."""
-    chosen = [each for each in nemeses.ALL if not plan.only or each.__name__ in plan.only]
+    usual = nemeses.ALL + (nemeses.OF_SECURED if plan.secured else ())
+    chosen = [each for each in usual if not plan.only or each.__name__ in plan.only]
     for each in chosen:
         if not each.is_possible(cluster):
             say(f"left out, not possible on this machine: {each.name}")
@@ -100,6 +106,12 @@ def _strike(nemesis: Nemesis, cluster: Cluster, workload: Workload) -> Fault:
             workload.recorder.stale_allowed(fault.struck_at, now() + _STALE_GRACE_S, nemesis.name)
     time.sleep(_CALM_S)
     fault.over_at = now()
+    if nemesis.is_unseen:
+        workload.problems += [
+            f"{nemesis.name}: a client got an error {at - fault.struck_at:.1f} s afterwards: {text}"
+            for at, text in list(workload.client_errors)
+            if fault.struck_at <= at <= fault.over_at
+        ]
     return fault
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from tests.system.chaos.network import Disks, Network
 from tests.system.chaos.nodes import SYSTEMS, Node
-from tests.wire import Closed, Wire
+from tests.system.chaos.security import Security
+from tests.wire import Closed
 
 _ASK_TIMEOUT_S = 3.0
 
@@ -23,11 +24,13 @@ class Cluster:
         disks: Disks,
         directory: Path,
         settings: Mapping[str, str],
+        security: Security | None = None,
     ) -> None:
         numbers = range(1, node_count + 1)
         voters = {number: network.controller_address(number) for number in numbers}
         self.network = network
         self.disks = disks
+        self.security = security
         self.nodes = {
             number: SYSTEMS[system](
                 number,
@@ -38,6 +41,7 @@ class Cluster:
                 network.command_prefix(number),
                 settings,
                 disks.environment(number),
+                security,
             )
             for number in numbers
         }
@@ -70,6 +74,17 @@ class Cluster:
     @property
     def bootstrap(self) -> str:
         return ",".join(node.address for node in self.nodes.values())
+
+    @property
+    def client_settings(self) -> dict[str, str]:
+        """How librdkafka connects to it."""
+        return {"bootstrap.servers": self.bootstrap, **(self.security.client_settings() if self.security else {})}
+
+    def add_client(self, topic: str, *groups: str) -> None:
+        """In a secured cluster, the user of the workload."""
+        if self.security is not None:
+            with next(iter(self.nodes.values())).connect(_ASK_TIMEOUT_S) as wire:
+                self.security.add_client(wire, topic, groups)
 
     def create_topic(self, name: str, partitions: int) -> None:
         """Every partition on three nodes (or as many as there are), of which all but one must have a write."""
@@ -186,5 +201,5 @@ class Cluster:
 
 
 def _ask(node: Node, api: str, version: int, **fields: Any) -> Any:
-    with Wire(node.address, _ASK_TIMEOUT_S) as wire:
+    with node.connect(_ASK_TIMEOUT_S) as wire:
         return wire.call(api, version, **fields)

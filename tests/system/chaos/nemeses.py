@@ -25,6 +25,8 @@ class Nemesis(ABC):
     name: ClassVar[str]
     hold_s: ClassVar[float]
     stale_reads_allowed: ClassVar[bool] = False
+    is_unseen: ClassVar[bool] = False
+    """No client may get an error of any kind."""
 
     def __init__(self, cluster: Cluster, chance: random.Random) -> None:
         self.cluster = cluster
@@ -362,6 +364,39 @@ class CorruptTail(Nemesis):
         return f"{path.parent.name} {kind}"
 
 
+class ReplaceCertificates(Nemesis):
+    """Every node gets a new key and certificate, in its file; new connections must use them, old ones must stay.
+
+    While it lasts, clients come and go: the forgetful producer, members of the group, and the harness itself.
+    """
+
+    name = "certificates replaced"
+    hold_s = 4.0
+    is_unseen = True
+    _most_s: ClassVar[float] = 30.0
+
+    @classmethod
+    def is_possible(cls, cluster: Cluster) -> bool:
+        return cluster.security is not None
+
+    def strike(self) -> str:
+        assert self.cluster.security is not None
+        nodes = list(self.cluster.nodes.values())
+        self.random.shuffle(nodes)
+        began = time.monotonic()
+        for node in nodes:
+            expected = self.cluster.security.replace_certificate(node.number)
+            deadline = time.monotonic() + self._most_s
+            while self.cluster.security.fingerprint(node.address, 5.0) != expected:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"node {node.number} still shows its old certificate after {self._most_s:g} s")
+                time.sleep(0.1)
+        return f"nodes {', '.join(str(node.number) for node in nodes)}, in use after {time.monotonic() - began:.1f} s"
+
+    def heal(self) -> None:
+        """The new certificates stay."""
+
+
 def _with_a_checksum(file: BinaryIO, position: int) -> int:
     """The position, or the next one that is not in a batch's base offset: nothing in the format tells a wrong one."""
     start = 0
@@ -404,3 +439,5 @@ ALL: tuple[type[Nemesis], ...] = (
     TornWrites,
     CorruptTail,
 )
+OF_SECURED: tuple[type[Nemesis], ...] = (ReplaceCertificates,)
+"""Only for a secured cluster."""

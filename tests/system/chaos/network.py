@@ -15,6 +15,7 @@ from tests.failing_disk import FailingDisks, can_be_built
 
 KAFKA_PORT = 9092
 CONTROLLER_PORT = 9093
+NODE_PORT = 9094
 _NOBODY = "02:00:00:00:ff:ff"
 
 
@@ -26,6 +27,10 @@ class Network(Protocol):
     def kafka_address(self, node: int) -> tuple[str, int]: ...
 
     def controller_address(self, node: int) -> tuple[str, int]: ...
+
+    def node_address(self, node: int) -> tuple[str, int]:
+        """Where other brokers reach it, in a cluster with a listener for them."""
+        ...
 
     def command_prefix(self, node: int) -> Sequence[str]:
         """What makes a program run on the node's host."""
@@ -44,14 +49,17 @@ class Loopback:
     can_cut = False
 
     def __init__(self, node_count: int) -> None:
-        ports = free_ports(2 * node_count)
-        self._kafka, self._controller = ports[:node_count], ports[node_count:]
+        ports = free_ports(3 * node_count)
+        self._kafka, self._controller, self._node = (ports[first::3] for first in range(3))
 
     def kafka_address(self, node: int) -> tuple[str, int]:
         return "127.0.0.1", self._kafka[node - 1]
 
     def controller_address(self, node: int) -> tuple[str, int]:
         return "127.0.0.1", self._controller[node - 1]
+
+    def node_address(self, node: int) -> tuple[str, int]:
+        return "127.0.0.1", self._node[node - 1]
 
     def command_prefix(self, node: int) -> Sequence[str]:
         return ()
@@ -90,6 +98,9 @@ class Bridged:
 
     def controller_address(self, node: int) -> tuple[str, int]:
         return _host(node), CONTROLLER_PORT
+
+    def node_address(self, node: int) -> tuple[str, int]:
+        return _host(node), NODE_PORT
 
     def command_prefix(self, node: int) -> Sequence[str]:
         return ("ip", "netns", "exec", _name(node))

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.repository import REPOSITORY
+from tests.system.chaos.security import Security
+from tests.wire import Closed, Wire
 from tools import apache_kafka
 
 START_TIMEOUT_S = 120.0
@@ -30,6 +32,8 @@ class Node(ABC):
     command_prefix: Sequence[str] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    security: Security | None = None
+    """Of a secured cluster."""
     paused: bool = field(default=False, init=False)
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
@@ -57,7 +61,9 @@ class Node(ABC):
         return self.process is not None and self.process.poll() is None
 
     def properties(self) -> dict[str, str]:
-        """server.properties as Kafka's documentation writes it for a combined node."""
+        """server.properties as Kafka's documentation writes it for a combined node, or as `security init` does."""
+        if self.security is not None:
+            return {**self.security.node_properties(self.number, self.data_dir), **self.settings}
         controller = self.voters[self.number]
         return {
             "process.roles": "broker,controller",
@@ -89,10 +95,25 @@ class Node(ABC):
 
     def wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not apache_kafka.answers_api_versions(*self.kafka, timeout_s=1.0):
+        while not self._answers():
             if not self.running or time.monotonic() > deadline:
                 raise RuntimeError(f"node {self.number} does not answer; its log ends:\n{self.log_tail()}")
             time.sleep(0.05)
+
+    def connect(self, timeout_s: float) -> Wire:
+        """A connection to it, as the administrator if the cluster is secured."""
+        return (
+            Wire(self.address, timeout_s) if self.security is None else self.security.connect(self.address, timeout_s)
+        )
+
+    def _answers(self) -> bool:
+        if self.security is None:
+            return apache_kafka.answers_api_versions(*self.kafka, timeout_s=1.0)
+        try:
+            self.connect(timeout_s=1.0).close()
+        except (OSError, Closed):
+            return False
+        return True
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)
@@ -144,6 +165,8 @@ class MillstreamNode(Node):
     """`millstream serve` of this repository."""
 
     def prepare(self) -> None:
+        if self.security is not None:
+            self.security.prepare(self.number, self.data_dir)
         self.properties_file.write_text("".join(f"{name}={value}\n" for name, value in self.properties().items()))
 
     def command(self) -> list[str]:

@@ -54,6 +54,19 @@ def test_every_fault_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
+def test_a_secured_cluster(tmp_path: Path) -> None:
+    """New certificates for all nodes under load, which no client may notice."""
+    campaign(1, tmp_path, "--secured", "--only", "ReplaceCertificates", seconds=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_faults_of_a_secured_cluster(tmp_path: Path) -> None:
+    only = ["ReplaceCertificates", "KillLeader", "PartitionController"]
+    campaign(2, tmp_path, "--secured", *(word for name in only for word in ("--only", name)), seconds=1)
+
+
+@pytest.mark.timeout(300)
 def test_data_that_is_really_lost_is_noticed(tmp_path: Path) -> None:
     """The same damage to a node that has no replicas to be healed from: everything that watches must cry out."""
     done = run("--nodes", "1", "--only", "CorruptTail", "--seconds", "1", "--keep", str(tmp_path))

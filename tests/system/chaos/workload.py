@@ -14,7 +14,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import (
@@ -29,8 +29,12 @@ from confluent_kafka import (
 
 from millstream.simulator.history import Recorder, Seen, Send
 
+Connection = Mapping[str, Any]
+"""Settings of librdkafka: the servers, and how clients of a secured cluster authenticate."""
 TOPIC = "chaos"
 GROUP = "chaos-group"
+NO_GROUP = "unused"
+"""librdkafka wants a group also of consumers that assign themselves partitions."""
 
 _CLIENT_SETTINGS: dict[str, Any] = {
     "log_level": 2,
@@ -56,6 +60,13 @@ _CONSUMER_SETTINGS: dict[str, Any] = {
     "fetch.wait.max.ms": 200,
 }
 _NEVER_SENT = (KafkaError._QUEUE_FULL, KafkaError.MSG_SIZE_TOO_LARGE)
+_REFUSALS = (
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
 _POLL_S = 0.2
 
 
@@ -89,7 +100,7 @@ class ProducerWorker(Worker):
     def __init__(
         self,
         number: int,
-        bootstrap: str,
+        connection: Connection,
         partitions: int,
         rate: float,
         is_forgetful: bool,
@@ -98,7 +109,7 @@ class ProducerWorker(Worker):
         seed: int,
     ) -> None:
         super().__init__(f"producer-{number}", recorder, problems, seed)
-        self._servers = bootstrap
+        self._connection = connection
         self._partitions = partitions
         self._rate = rate
         self._is_forgetful = is_forgetful
@@ -121,7 +132,7 @@ class ProducerWorker(Worker):
         """Until it is time to end, or to be forgotten, or a fatal error has come."""
         self._fatal = None
         settings = {**_PRODUCER_SETTINGS, "error_cb": self._on_error}
-        producer = Producer({"bootstrap.servers": self._servers, **settings})
+        producer = Producer({**self._connection, **settings})
         due = time.monotonic()
         until = due + self.random.uniform(2, 8) if self._is_forgetful else math.inf
         while not self.ending.is_set() and self._fatal is None and due < until:
@@ -154,6 +165,7 @@ class ProducerWorker(Worker):
                 self.recorder.acked(operation, offset if offset is not None and offset >= 0 else None)
                 return
             self.errors[error.name()] += 1
+            note_refusal(self.name, error, self.problems)
             if error.code() in _NEVER_SENT:
                 self.recorder.failed(operation)
 
@@ -162,20 +174,21 @@ class ProducerWorker(Worker):
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
             self._fatal = error
+        self._connection["error_cb"](error)
 
 
 class AssignedConsumer(Worker):
     """Reads every partition without a group, and now and then goes back to somewhere and reads again."""
 
     def __init__(
-        self, number: int, bootstrap: str, partitions: int, recorder: Recorder, problems: list[str], seed: int
+        self, number: int, connection: Connection, partitions: int, recorder: Recorder, problems: list[str], seed: int
     ) -> None:
         super().__init__(f"consumer-{number}", recorder, problems, seed)
-        self._servers = bootstrap
+        self._connection = connection
         self._partitions = partitions
 
     def work(self) -> None:
-        consumer = assigning_consumer(self._servers)
+        consumer = assigning_consumer(self._connection)
         reached = [0] * self._partitions
         positions = list(reached)
         try:
@@ -196,9 +209,9 @@ class AssignedConsumer(Worker):
 class GroupConsumer(Worker):
     """A member of the group: commits what it got, and now and then leaves and comes back."""
 
-    def __init__(self, number: int, bootstrap: str, recorder: Recorder, problems: list[str], seed: int) -> None:
+    def __init__(self, number: int, connection: Connection, recorder: Recorder, problems: list[str], seed: int) -> None:
         super().__init__(f"member-{number}", recorder, problems, seed)
-        self._servers = bootstrap
+        self._connection = connection
         self._positions: dict[int, int] = {}
 
     def work(self) -> None:
@@ -209,7 +222,7 @@ class GroupConsumer(Worker):
 
     def _be_member(self, name: str) -> None:
         settings = {"group.id": GROUP, "auto.offset.reset": "earliest", "session.timeout.ms": 6000}
-        consumer = Consumer({"bootstrap.servers": self._servers, **_CONSUMER_SETTINGS, **settings})
+        consumer = Consumer({**self._connection, **_CONSUMER_SETTINGS, **settings})
         self._positions = {}
 
         def on_assign(_: Consumer, given: list[TopicPartition]) -> None:
@@ -242,7 +255,8 @@ class GroupConsumer(Worker):
         invoked_at = self.recorder.now()
         try:
             found = consumer.committed(wanted, timeout=10) if wanted else []
-        except KafkaException:
+        except KafkaException as problem:
+            note_refusal(name, problem.args[0], self.problems)
             found = None
         if found is None or any(each.error is not None for each in found):
             self.recorder.assigned(name, {partition_name(p): None for p in partitions}, GROUP)
@@ -263,7 +277,8 @@ class GroupConsumer(Worker):
         rows = [TopicPartition(TOPIC, partition, at) for partition, at in self._positions.items()]
         try:
             answered = consumer.commit(offsets=rows, asynchronous=False)
-        except KafkaException:
+        except KafkaException as problem:
+            note_refusal(name, problem.args[0], self.problems)
             return
         if answered is not None and all(each.error is None for each in answered):
             self.recorder.committed(operation)
@@ -272,13 +287,15 @@ class GroupConsumer(Worker):
 class EndReader(Worker):
     """Asks where the partitions end, over and over."""
 
-    def __init__(self, bootstrap: str, partitions: int, recorder: Recorder, problems: list[str], seed: int) -> None:
+    def __init__(
+        self, connection: Connection, partitions: int, recorder: Recorder, problems: list[str], seed: int
+    ) -> None:
         super().__init__("ends", recorder, problems, seed)
-        self._servers = bootstrap
+        self._connection = connection
         self._partitions = partitions
 
     def work(self) -> None:
-        consumer = assigning_consumer(self._servers)
+        consumer = assigning_consumer(self._connection)
         try:
             while not self.ending.wait(self.random.uniform(0.05, 0.3)):
                 partition = self.random.randrange(self._partitions)
@@ -287,10 +304,10 @@ class EndReader(Worker):
             consumer.close()
 
 
-def assigning_consumer(bootstrap: str) -> Consumer:
+def assigning_consumer(connection: Connection) -> Consumer:
     # A position beyond the end means that records have gone: it must be heard of, not reset.
-    settings = {"group.id": "unused", "auto.offset.reset": "error"}
-    return Consumer({"bootstrap.servers": bootstrap, **_CONSUMER_SETTINGS, **settings})
+    settings = {"group.id": NO_GROUP, "auto.offset.reset": "error"}
+    return Consumer({**connection, **_CONSUMER_SETTINGS, **settings})
 
 
 def poll(consumer: Consumer, name: str, recorder: Recorder, problems: list[str]) -> list[Seen]:
@@ -301,6 +318,7 @@ def poll(consumer: Consumer, name: str, recorder: Recorder, problems: list[str])
         if (error := message.error()) is not None:
             if error.code() == KafkaError._AUTO_OFFSET_RESET:
                 problems.append(f"{name}: {error.str()}")
+            note_refusal(name, error, problems)
             continue
         partition, offset, value = message.partition(), message.offset(), message.value()
         assert partition is not None and offset is not None and value is not None
@@ -320,26 +338,34 @@ def read_end(consumer: Consumer, name: str, partition: int, recorder: Recorder) 
     return int(end)
 
 
+def note_refusal(name: str, error: KafkaError, problems: list[str]) -> None:
+    """The clients may do all that they do: a node that says otherwise is wrong."""
+    if error.code() in _REFUSALS:
+        problems.append(f"{name} was refused: {error.name()} {error.str()}")
+
+
 class Workload:
     """All clients of a run."""
 
-    def __init__(self, bootstrap: str, partitions: int, seed: int, rate: float = 150.0) -> None:
+    def __init__(self, connection: Connection, partitions: int, seed: int, rate: float = 150.0) -> None:
         self.recorder = Recorder()
         self.problems: list[str] = []
         self.partitions = partitions
-        self._servers = bootstrap
+        self.client_errors: list[tuple[float, str]] = []
+        """Errors of connections, as librdkafka tells them to the application, and their times."""
+        connection = self._connection = {**connection, "error_cb": self._on_error}
         common = (self.recorder, self.problems, seed)
         self._producers = [
-            ProducerWorker(1, bootstrap, partitions, rate, False, *common),
-            ProducerWorker(2, bootstrap, partitions, rate, False, *common),
-            ProducerWorker(3, bootstrap, partitions, rate, True, *common),
+            ProducerWorker(1, connection, partitions, rate, False, *common),
+            ProducerWorker(2, connection, partitions, rate, False, *common),
+            ProducerWorker(3, connection, partitions, rate, True, *common),
         ]
         self._readers: list[Worker] = [
-            AssignedConsumer(1, bootstrap, partitions, *common),
-            AssignedConsumer(2, bootstrap, partitions, *common),
-            GroupConsumer(1, bootstrap, *common),
-            GroupConsumer(2, bootstrap, *common),
-            EndReader(bootstrap, partitions, *common),
+            AssignedConsumer(1, connection, partitions, *common),
+            AssignedConsumer(2, connection, partitions, *common),
+            GroupConsumer(1, connection, *common),
+            GroupConsumer(2, connection, *common),
+            EndReader(connection, partitions, *common),
         ]
 
     @property
@@ -350,6 +376,10 @@ class Workload:
             for worker in self._producers
             if worker.errors
         )
+
+    def _on_error(self, error: KafkaError) -> None:
+        self.client_errors.append((self.recorder.now(), f"{error.name()} {error.str()}"))
+        note_refusal("a client", error, self.problems)
 
     def start(self) -> None:
         for worker in (*self._producers, *self._readers):
@@ -372,7 +402,7 @@ class Workload:
 
     def _read_to_end(self, timeout_s: float = 60.0) -> None:
         name = "final"
-        consumer = assigning_consumer(self._servers)
+        consumer = assigning_consumer(self._connection)
         try:
             deadline = time.monotonic() + timeout_s
             ends: dict[str, int] = {}

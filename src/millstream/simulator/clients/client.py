@@ -98,7 +98,7 @@ class SimulatedClient:
         address = self._addresses.get(node_id)
         if address is None:
             return None
-        return Channel(*address, self.process.client_network, self.loop, client_id=self._client_id)
+        return self._channel(address)
 
     async def find_coordinator(self, kind: int, key: str) -> int:
         """The coordinator of a group or a transactional id. OSError while there is none."""
@@ -166,11 +166,20 @@ class SimulatedClient:
     ) -> Message:
         channel = self._channels.get(address)
         if channel is None:
-            host, port = address
-            channel = self._channels[address] = Channel(
-                host, port, self.process.client_network, self.loop, client_id=self._client_id
-            )
-        return await channel.request(api, fields, timeout_s=timeout_s, version=version)
+            channel = self._channels[address] = self._channel(address)
+        response = await channel.request(api, fields, timeout_s=timeout_s, version=version)
+        if self.process.watch is not None:
+            self.process.watch.look_at(api, response)
+        return response
+
+    def _channel(self, address: tuple[str, int]) -> Channel:
+        process = self.process
+        return Channel(*address, process.client_network, self.loop, client_id=self._client_id, login=process.watch)
+
+    def look_at_error(self, api: str, error: ErrorCode) -> None:
+        """For responses to requests on channels of the caller's own."""
+        if self.process.watch is not None:
+            self.process.watch.look_at_error(api, error)
 
     async def pause(self, low: float, high: float) -> None:
         await asyncio.sleep(self.randomness.uniform(low, high))

@@ -5,11 +5,19 @@ Downtimes are much shorter than the session timeouts. So if all responses of a m
 in an earlier epoch, the coordinator has lost acknowledged state.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.records.record import read_batches
-from millstream.simulator.clients.acknowledged_state import CheckingClient, GroupOffset, Progress
+from millstream.simulator.clients.acknowledged_state import (
+    CheckingClient,
+    GroupOffset,
+    Progress,
+    RecordDeleter,
+    SchemaWriter,
+)
 from millstream.simulator.clients.transaction_tracker import At
 from millstream.simulator.clients.workload import Workload
 from millstream.simulator.machine import Process
@@ -291,3 +299,14 @@ class ShareMember(CheckingClient):
                 "partitions": [{"partition_index": _AT[1], "acknowledgement_batches": batches}],
             }
         ]
+
+
+CHECKING_CLIENTS: dict[str, Callable[..., CheckingClient]] = {
+    "classic": ClassicMember,
+    "kip848-1": partial(ConsumerMember, stays=True),
+    "kip848-2": partial(ConsumerMember, stays=False),
+    "queue": ShareMember,
+    "registrar": SchemaWriter,
+    "shortener": RecordDeleter,
+}
+"""Clients that check all kinds of acknowledged state, in the power scenario."""

@@ -216,7 +216,10 @@ class _InFlight:
 
     def outcomes(self) -> list[Outcome]:
         """The outcomes so far. Later responses are ignored."""
-        return [_outcome(*each) for each in self._responses]
+        found = [_outcome(*each) for each in self._responses]
+        for error, _ in found:
+            self._client.look_at_error("produce", error)
+        return found
 
     def close(self) -> None:
         for _, _, response in self._responses:

@@ -6,7 +6,7 @@ the outcome is unknown, and the producer continues with a new producer id.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -43,6 +43,14 @@ class TopicPlan:
         return "compact" in self.settings.get("cleanup.policy", "")
 
 
+@dataclass(frozen=True, slots=True)
+class SecurityChanges:
+    """Changes of users and ACLs (`permissions.py`)."""
+
+    add_users: Callable[[SimulatedClient], Awaitable[bool]]
+    change_acls: Callable[[SimulatedClient], Awaitable[str]]
+
+
 def partition_name(topic: str, partition: int) -> str:
     return f"{topic}-{partition}"
 
@@ -72,6 +80,8 @@ class Workload:
         self.has_quotas = False
         """Whether the administrator limits clients."""
         self.quota_changes = 0
+        self.security: SecurityChanges | None = None
+        """What the administrator does in a secured cluster."""
         self.created: set[str] = set()
         """Topics whose creation was acknowledged and whose deletion was not requested."""
         self.acked: dict[tuple[str, int], int] = {}
@@ -415,12 +425,15 @@ class Administrator:
         if self._workload.has_quotas:
             with contextlib.suppress(OSError):
                 await self._limit()
+        await self._add_users()
         self.ready = True
         changes = [self._create, self._delete, self._configure, self._reassign, self._elect]
         if self._workload.transaction_versions == (1,):
             changes.append(self._change_transaction_version)  # clients of version 1 work with every broker version
         if self._workload.has_quotas:
             changes.append(self._limit)
+        if self._workload.security is not None:
+            changes.append(self._change_acls)
         while True:
             await self._client.pause(0.5 / self._workload.admin_speed, 2.5 / self._workload.admin_speed)
             if not self._workload.writing:
@@ -429,6 +442,17 @@ class Administrator:
                 await self._client.randomness.choice(changes)()
             except OSError as error:
                 self._workload.log_event(self._name, f"no response: {error}")
+
+    async def _add_users(self) -> None:
+        while self._workload.security is not None:
+            with contextlib.suppress(OSError):
+                if await self._workload.security.add_users(self._client):
+                    return
+            await self._client.pause(0.1, 0.4)
+
+    async def _change_acls(self) -> None:
+        assert self._workload.security is not None
+        self._workload.log_event(self._name, await self._workload.security.change_acls(self._client))
 
     async def _create_until_acknowledged(self, plan: TopicPlan) -> None:
         while True:
