@@ -184,7 +184,7 @@ def test_requests_that_arrive_while_a_thread_encrypts(start: Start, node: Files,
         for _ in range(3):
             other.sendall(frame(b"say meanwhile"))
             assert receive(other) == b"meanwhile"
-        transports = [connection._transport for connection in running.listener.connections]
+        transports: list[Any] = [connection._transport for connection in running.listener.connections]
         assert [transport._is_watching_readable for transport in transports if transport._job is not None] == [False]
         go_on.set()
         assert receive(sock) == bytes(1_000_000)
