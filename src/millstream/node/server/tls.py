@@ -115,6 +115,7 @@ class TlsTransport:
         self._on_readable: Callable[[], None] | None = None
         self._on_writable: Callable[[], None] | None = None
         self._is_read_due = False
+        self._is_watching_readable = False
         self._is_watching_writable = False
         self._job: asyncio.Future[int] | None = None
         self._encrypted: int | None = None  # bytes of a file slice that `send_file` has not reported yet
@@ -279,9 +280,21 @@ class TlsTransport:
         self._on_readable = callback
         if self._closed or self._job is not None:
             return
-        self._transport.watch_readable(callback)
+        self._watch_readable(callback is not None)
         if callback is not None and (self._incoming.pending or self._ssl.pending()):
             self._read_soon()
+
+    def _watch_readable(self, wanted: bool) -> None:
+        if wanted != self._is_watching_readable:
+            self._is_watching_readable = wanted
+            self._transport.watch_readable(self._readable if wanted else None)
+
+    def _readable(self) -> None:
+        if self._job is not None or self._on_readable is None:
+            # The bytes wait. Most slices are done before any arrive, so watching ends here, and not with each slice.
+            self._watch_readable(False)
+        else:
+            self._on_readable()
 
     # Writing
 
@@ -324,7 +337,6 @@ class TlsTransport:
             self._encrypt(memoryview(data))
             return len(data)
 
-        self._transport.watch_readable(None)
         self._job = self._runtime.offload(read_and_encrypt)
         self._watch_writable()
         self._job.add_done_callback(self._encryption_done)
@@ -340,8 +352,7 @@ class TlsTransport:
         if self._closed:
             self._end()
             return
-        if self._on_readable is not None:
-            self.watch_readable(self._on_readable)
+        self.watch_readable(self._on_readable)
         self._writable()
 
     def _flush(self) -> bool:
@@ -410,7 +421,8 @@ class TlsTransport:
             return
         self._closed = True
         self._on_readable = self._on_writable = None
-        self._transport.watch_readable(None)
+        self._is_watching_readable = False
+        self._transport.watch_readable(None)  # also during a handshake
         if self._job is None:
             self._end()
 

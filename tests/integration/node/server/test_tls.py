@@ -163,6 +163,37 @@ def test_a_client_that_goes_away_while_a_thread_encrypts(
     assert running.connections <= 1
 
 
+def test_requests_that_arrive_while_a_thread_encrypts(start: Start, node: Files, tmp_path: Path) -> None:
+    """They are read when the thread is done, and the event loop does not run in circles until then."""
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(1_000_000))
+    started, go_on = threading.Event(), threading.Event()
+
+    class SlowFile(RealFile):
+        def read_at(self, position: int, length: int) -> bytes:
+            started.set()
+            go_on.wait(TIMEOUT_S)
+            return super().read_at(position, length)
+
+    running = start(tls=secured(node))
+    running.service.file, running.service.file_length = SlowFile(str(path)), 1_000_000
+    with connected(running, node) as sock, connected(running, node) as other:
+        sock.sendall(frame(b"file"))
+        assert started.wait(TIMEOUT_S)
+        sock.sendall(frame(b"say next") + frame(b"file"))
+        for _ in range(3):
+            other.sendall(frame(b"say meanwhile"))
+            assert receive(other) == b"meanwhile"
+        transports: list[Any] = [connection._transport for connection in running.listener.connections]
+        assert [transport._is_watching_readable for transport in transports if transport._job is not None] == [False]
+        go_on.set()
+        assert receive(sock) == bytes(1_000_000)
+        assert receive(sock) == b"next"
+        assert receive(sock) == bytes(1_000_000)
+        sock.sendall(frame(b"say last"))
+        assert receive(sock) == b"last"
+
+
 def test_the_end_of_a_stream_is_noticed_while_the_socket_stays_open(start: Start, node: Files) -> None:
     running = start(tls=secured(node))
     context = ssl.create_default_context(cafile=str(node.ca))
