@@ -191,7 +191,7 @@ class Channel:
             link.close()
             raise ConnectionError("the channel is closed")
         if link.is_closed:
-            # It broke after the last response of the login, while a thread checked that; nobody was told.
+            # It broke after the last response of the login, while a thread checked it: `on_lost` was not set.
             raise ConnectionError(f"{self.host}:{self.port} closed the connection during the login")
         link.on_lost = lambda: self._lost(link)
         self._link = link
