@@ -74,8 +74,8 @@ def _without(kind: type[Any]) -> Callable[[pytest.MonkeyPatch], None]:
     "plant",
     [
         _authorizers_miss_snapshots,
-        pytest.param(_without(AccessControlEntryRecord), marks=pytest.mark.slow),
-        pytest.param(_without(UserScramCredentialRecord), marks=pytest.mark.slow),
+        _without(AccessControlEntryRecord),
+        _without(UserScramCredentialRecord),
     ],
     ids=["authorizer", "acls", "users"],
 )
