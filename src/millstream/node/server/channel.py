@@ -190,6 +190,9 @@ class Channel:
         if self._closed:
             link.close()
             raise ConnectionError("the channel is closed")
+        if link.is_closed:
+            # It broke after the last response of the login, while a thread checked it: `on_lost` was not set.
+            raise ConnectionError(f"{self.host}:{self.port} closed the connection during the login")
         link.on_lost = lambda: self._lost(link)
         self._link = link
         return link
@@ -260,6 +263,10 @@ class _Link:
         self.renew_at: float | None = None
         self._retired = False
         transport.watch_readable(self._readable)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def best_version(self, api_key: int, low: int, high: int) -> int:
         theirs = self.versions.get(api_key)

@@ -1,6 +1,6 @@
 """The users of a secured simulated cluster and their ACLs: each client has exactly what it needs.
 
-The administrator makes them before the other clients start. Afterwards it adds and removes ACLs of somebody else, so
+The administrator makes them before the other clients start. Afterwards it adds and removes ACLs of another user, so
 that the tables of the authorizers change all the time, and snapshots have ACLs that are gone.
 """
 
@@ -20,7 +20,7 @@ from millstream.simulator.security import MECHANISM, password
 
 Right = tuple[AclResourceType, str, AclOperation]
 _ORDERS, _SMALL, _TELLERS = "orders", "small", "tellers"
-_SOMEBODY_ELSE = "User:passing"
+_ANOTHER = "User:passing"
 
 
 def _topics(operation: AclOperation, *names: str) -> tuple[Right, ...]:
@@ -111,17 +111,17 @@ async def add_users(client: SimulatedClient) -> bool:
 
 
 async def change_acls(client: SimulatedClient) -> str:
-    """Adds an ACL of somebody else, or removes all of them; returns a line for the trace."""
+    """Adds an ACL of another user, or removes all of them; returns a line for the trace."""
     if client.randomness.random() < 0.7:
         right = (AclResourceType.TOPIC, f"passing-{client.randomness.randrange(20)}", AclOperation.READ)
-        response = await client.request_any("create_acls", {"creations": [_creation(_SOMEBODY_ELSE, right)]})
+        response = await client.request_any("create_acls", {"creations": [_creation(_ANOTHER, right)]})
         return f"add ACL of {right[1]}: {ErrorCode(response.results[0].error_code).name}"
     any_pattern, any_kind = 1, 1
     removal = {
         "resource_type_filter": any_kind,
         "resource_name_filter": None,
         "pattern_type_filter": any_pattern,
-        "principal_filter": _SOMEBODY_ELSE,
+        "principal_filter": _ANOTHER,
         "host_filter": None,
         "operation": any_kind,
         "permission_type": any_kind,

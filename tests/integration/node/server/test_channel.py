@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.formats.protocol.schema import Message
-from millstream.node.server.channel import Channel
+from millstream.node.server.channel import Ask, Channel
 from millstream.node.server.dispatch import Dispatcher
 from millstream.node.server.listener import ConnectionLimits, Listener
 from millstream.node.server.network import SocketNetwork
@@ -122,5 +122,45 @@ def test_a_closed_channel_refuses() -> None:
         server.channel.close()
         with pytest.raises(ConnectionError, match="closed"):
             await server.ask(1)
+
+    run(test)
+
+
+def test_a_connection_that_breaks_in_the_last_step_of_a_login_is_not_kept() -> None:
+    """The last step needs no response: a thread checks the one before."""
+
+    class Login:
+        logins = 0
+
+        async def log_in(self, ask: Ask) -> float | None:
+            self.logins += 1
+            await ask("heartbeat", {"group_id": "g", "generation_id": 0, "member_id": "m"})
+            if self.logins == 1:
+                for connection in list(server_of_test[0].listener.connections):
+                    connection.close()
+                await until_async(lambda: broken())
+            return None
+
+    server_of_test: list[Server] = []
+    links: list[Any] = []
+
+    def broken() -> bool:
+        return any(link.is_closed for link in links)
+
+    async def test(server: Server) -> None:
+        server_of_test.append(server)
+        login = Login()
+
+        class Watched(Channel):
+            async def _authenticate(self, link: Any, login: Any) -> None:
+                links.append(link)
+                await super()._authenticate(link, login)
+
+        loop = asyncio.get_running_loop()
+        server.channel = Watched(server.host, server.port, server.network, loop, client_id="me", login=login)
+        with pytest.raises(ConnectionError, match="during the login"):
+            await server.ask(1)
+        assert await server.ask(2) == 2
+        assert login.logins == 2
 
     run(test)
