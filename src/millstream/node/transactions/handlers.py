@@ -6,7 +6,7 @@ partitions to its transaction; from version 4 on brokers add or verify partition
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, ProducerIdentity, TopicName, TopicPartition
@@ -52,7 +52,7 @@ from millstream.node.server.request import Context
 from millstream.node.transactions.coordinator import ProducerIds, TransactionCoordinator
 from millstream.node.transactions.core.shard import STATES_BY_LABEL, TransactionFilter
 from millstream.node.transactions.core.transaction import EPOCH_PER_TRANSACTION, Transaction
-from millstream.node.transactions.markers import MarkerWriter
+from millstream.node.transactions.markers import MarkerResults, MarkerWriter
 
 _FIRST_WITH_PRODUCER_FENCED = 2
 _FIRST_BY_BROKERS = 4
@@ -309,16 +309,21 @@ class TxnMarkerHandlers:
     async def write_txn_markers(self, request: WriteTxnMarkersRequest, context: Context) -> WriteTxnMarkersResponse:
         """Responds for each producer. If a partition has several markers, its first error counts."""
         highest = self._epochs.highest_coordinator_epoch()
-        # All are appended before the first is awaited. As tasks: none is left behind if this handler is cancelled.
-        appended = await asyncio.gather(*[self._written(row, highest) for row in request.markers])
+        # All are appended before the first is awaited.
+        appended = [(row, self._written(row, highest)) for row in request.markers]
         results: dict[int, dict[TopicPartition, ErrorCode]] = {}
-        for row, outcome in zip(request.markers, appended, strict=True):
-            known = results.setdefault(row.producer_id, {})
-            for at, error in outcome.items():
-                known[at] = known.get(at) or error
+        try:
+            for row, outcome in appended:
+                known = results.setdefault(row.producer_id, {})
+                for at, error in (await outcome).items():
+                    known[at] = known.get(at) or error
+        except BaseException:  # cancelled: the interpreter warns of coroutines that were never awaited
+            for _, outcome in appended:
+                outcome.close()
+            raise
         return {"markers": [_marker_row(producer_id, outcomes) for producer_id, outcomes in results.items()]}
 
-    def _written(self, row: WriteTxnMarkersRequestMarkers, highest: int) -> Awaitable[dict[TopicPartition, ErrorCode]]:
+    def _written(self, row: WriteTxnMarkersRequestMarkers, highest: int) -> MarkerResults:
         if row.coordinator_epoch > highest:
             return _markers_refused(row)
         return self._writer.write(_marker(row), _marker_partitions(row))

@@ -33,11 +33,14 @@ _MAX_MARKERS_PER_REQUEST = 2000
 
 _log = logging.getLogger("millstream.transactions")
 
+MarkerResults = Coroutine[Any, Any, dict[TopicPartition, ErrorCode]]
+"""The result of a marker for each partition, when it is committed there."""
+
 
 class Writer(Protocol):
     """Writes markers to the partitions that this broker leads."""
 
-    def write(self, marker: Marker, partitions: Sequence[TopicPartition]) -> Awaitable[dict[TopicPartition, ErrorCode]]:
+    def write(self, marker: Marker, partitions: Sequence[TopicPartition]) -> MarkerResults:
         """The result for each partition, when the marker is committed there."""
         ...
 
@@ -304,7 +307,7 @@ class MarkerWriter:
         self._groups = groups
         self._environment = environment
 
-    def write(self, marker: Marker, partitions: Sequence[TopicPartition]) -> Awaitable[dict[TopicPartition, ErrorCode]]:
+    def write(self, marker: Marker, partitions: Sequence[TopicPartition]) -> MarkerResults:
         """The result of the marker for each partition; partitions that this broker does not lead are refused.
 
         All appends happen before this returns; the result waits until they are committed.
