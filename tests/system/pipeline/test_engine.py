@@ -96,7 +96,7 @@ def test_route_dedup_window_python_and_dead_letters(shop: Shop, spark: SparkSess
 
     minute = [row for row in shop.rows("e1-revenue") if row["window_start"] == "2026-01-01T00:00:00.000Z"]
     assert sorted((row["shop"], row["orders"], row["revenue"]) for row in minute) == [
-        (name, 30, sum(2 * int(str(order["amount"])) for order in orders[:60] if order["shop"] == name))
+        (name, 30, sum(2 * float(str(order["amount"])) for order in orders[:60] if order["shop"] == name))
         for name in ("s0", "s1")
     ]
     (first, *_) = shop.records("e1-revenue")
