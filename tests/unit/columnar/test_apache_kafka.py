@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -89,5 +90,5 @@ def test_transactions_with_the_broker_s_markers(cluster: Cluster) -> None:
             producer.abort_transaction(60)
         else:
             producer.commit_transaction(60)
-    values = [int(str(row["value"])) for row in rows_of(cluster, "transactions")]
+    values = [int(cast(bytes, row["value"])) for row in rows_of(cluster, "transactions")]
     assert values == [*range(10), *range(20, 30), *range(40, 50)]
