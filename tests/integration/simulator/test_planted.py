@@ -291,7 +291,7 @@ LONG = pytest.mark.slow
         (_lose_offsets_of_transactions, Scenario.TRANSACTIONS, {"OffsetsMatchOutput", "EachInputIsCopiedOnce"}),
         (_fence_while_an_end_is_pending, Scenario.TRANSACTIONS, {"HealthyProducerIsNotFenced"}),
         (_clean_what_is_open, Scenario.TRANSACTIONS, {"CompactionKeepsLastRecord"}),
-        (_abort_for_ever, Scenario.TRANSACTIONS, {"CompactionKeepsLastRecord"}),
+        (_abort_for_ever, Scenario.TRANSACTIONS, {"CompactionKeepsLastRecord", "TransactionsAreAtomic"}),
         (_take_silence_for_death, Scenario.BUSY, {"NoBrokerIsFenced"}),
     ],
 )
