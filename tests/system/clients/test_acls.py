@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -26,10 +27,12 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def acl(secured: Secured, *arguments: str, user: str = "admin", fails: bool = False) -> str:
-    given = [part for name, value in options(user).items() for part in ("-X", f"{name}={value}")]
     said, complained = StringIO(), StringIO()
-    with redirect_stdout(said), redirect_stderr(complained):
-        code = main(["acl", *arguments, "-b", secured.address, *given])
+    with NamedTemporaryFile("w", suffix=".properties") as file:
+        file.write("".join(f"{name}={value}\n" for name, value in options(user).items()))
+        file.flush()
+        with redirect_stdout(said), redirect_stderr(complained):
+            code = main(["acl", *arguments, "-b", secured.address, "--command-config", file.name])
     assert (code != 0) is fails, said.getvalue() + complained.getvalue()
     return complained.getvalue() if fails else said.getvalue()
 
