@@ -121,7 +121,9 @@ class EmbeddedBroker:
         path = self.log_file.with_name("secrets.properties")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
-        path.write_text("".join(f"{name}={setting_text(self._settings[name])}\n" for name in sorted(names)))
+        values = {name: setting_text(self._settings[name]) for name in sorted(names)}
+        escaped = {name: value.replace("\\", "\\\\").replace("\n", "\\n") for name, value in values.items()}
+        path.write_text("".join(f"{name}={value}\n" for name, value in escaped.items()))
         return path
 
     def stop(self) -> None:

@@ -49,9 +49,9 @@ def millstream(*arguments: str, stdin: str = "", **environment: str) -> subproce
 
 def user(broker: EmbeddedBroker, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     options = ["-b", broker.bootstrap_servers, "-X", "security.protocol=sasl_plaintext"]
-    for name, value in (("mechanism", "SCRAM-SHA-512"), ("username", "root"), ("password", PASSWORD)):
+    for name, value in (("mechanism", "SCRAM-SHA-512"), ("username", "root"), ("password", "${env:ROOT_PASSWORD}")):
         options += ["-X", f"sasl.{name}={value}"]
-    return millstream("user", *arguments, *options, stdin=stdin)
+    return millstream("user", *arguments, *options, stdin=stdin, ROOT_PASSWORD=PASSWORD)
 
 
 def can_log_in(broker: EmbeddedBroker, name: str, password: str, **extensions: str) -> bool:
@@ -108,13 +108,14 @@ def test_serve_makes_the_first_user(tmp_path: Path) -> None:
     jaas = f'{MODULES}.plain.PlainLoginModule required username="n" password="n" user_n="n";'
     arguments = ["--listen", address, "--data-dir", str(tmp_path / "data"), "--bootstrap-user", "boot",
                  "--bootstrap-password-file", str(tmp_path / "password")]  # fmt: skip
-    for setting in (
+    settings = (
         "listener.security.protocol.map=PLAINTEXT:SASL_PLAINTEXT",
         "sasl.enabled.mechanisms=SCRAM-SHA-256,PLAIN",
         "sasl.mechanism.inter.broker.protocol=PLAIN",
         f"{LISTENER}.plain.sasl.jaas.config={jaas}",
-    ):
-        arguments += ["--set", setting]
+    )
+    (tmp_path / "server.properties").write_text("\n".join(settings))
+    arguments += ["--config", str(tmp_path / "server.properties")]
     node = NodeProcess("the broker", arguments, tmp_path / "log", stop_timeout=10)
     node.spawn()
     try:

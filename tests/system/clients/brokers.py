@@ -27,6 +27,11 @@ class BrokerProcess(Protocol):
     def kill(self) -> None: ...
 
 
+def _escaped(value: str) -> str:
+    """The value as a properties file has it, in one line."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")
+
+
 class MillstreamProcess:
     """`millstream serve` on a free port, which it keeps over restarts."""
 
@@ -45,8 +50,11 @@ class MillstreamProcess:
     def start(self) -> None:
         command = [sys.executable, "-m", "millstream", "serve", "--no-http"]
         command += ["--data-dir", str(self.data_dir), "--set", f"listeners={self.protocol}://{self.address}"]
-        for name, value in self.settings.items():
-            command += ["--set", f"{name}={value}"]
+        if self.settings:  # in a file: passwords are refused on the command line
+            file = self.data_dir.parent / f"{self.data_dir.name}.server.properties"
+            lines = (f"{name}={_escaped(value)}\n" for name, value in self.settings.items())
+            file.write_text("".join(lines))
+            command += ["--config", str(file)]
         paths = [str(REPOSITORY_ROOT / "src"), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         with open(self.log_file, "ab") as log:

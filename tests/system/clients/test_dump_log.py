@@ -29,6 +29,9 @@ COMPLAINTS = re.compile(
 # With --deep-iteration the tool starts each file expecting offset 0, and says so of Apache Kafka's own files too.
 FIRST_OFFSET_QUIRK = re.compile(r"Non-consecutive offsets in \S+/0*(\d+)\.log\n  -1 is followed by \1\n(?!  )")
 
+# Lines of admin clients in the same virtual machine, whose broker has stopped.
+OTHER_CLIENTS = re.compile(r"^\[[^\]]*\] \w+ \[AdminClient .*\n", re.MULTILINE)
+
 
 @dataclass(frozen=True, slots=True)
 class Dump:
@@ -36,7 +39,7 @@ class Dump:
 
     def __call__(self, files: list[Path], *options: str) -> str:
         said = self.tools("kafka-dump-log", "--files", ",".join(map(str, files)), *options)
-        said = FIRST_OFFSET_QUIRK.sub("", said)
+        said = FIRST_OFFSET_QUIRK.sub("", OTHER_CLIENTS.sub("", said))
         complaint = COMPLAINTS.search(said)
         assert complaint is None, said[max(0, complaint.start() - 1000) : complaint.end() + 1000]
         return said

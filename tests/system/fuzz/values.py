@@ -1,5 +1,6 @@
 """Random requests of every API and version: well formed, mostly sensible, now and then absurd in what they ask for."""
 
+import math
 import random
 from typing import Any
 from uuid import UUID
@@ -150,6 +151,8 @@ class Requests:
             return chance.randbytes(chance.randrange(20))
         if kind == "uint16":
             return chance.choice((0, 1, 9092, 65_535, chance.getrandbits(16)))
+        if kind == "float64":
+            return chance.choice((-1.0, 0.0, 1.0, 1e6, 1e308, math.inf, math.nan, chance.random()))
         bits = _RANGES[kind]
         return chance.choice((-1, 0, 1, 2, -(1 << bits), (1 << bits) - 1, chance.getrandbits(bits)))
 
