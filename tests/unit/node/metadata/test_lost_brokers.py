@@ -15,6 +15,7 @@ from millstream.node.broker.cluster_apis import ClusterHandlers
 from millstream.node.cluster.cluster_view import LostBrokers
 from millstream.node.metadata.brokers import fence_broker
 from millstream.node.metadata.topics import NewTopic
+from millstream.node.server.authorization import NO_AUTHORIZER
 from millstream.node.server.request import Context
 from millstream.node.server.service import Peer
 from tests.unit.node.metadata.cluster import Cluster
@@ -37,6 +38,7 @@ class World:
             "lost_brokers": self.lost,
             "may_create_topics": lambda: False,
             "described_partitions_limit": 100,
+            "authorizer": NO_AUTHORIZER,
         }
         others = [name for name in inspect.signature(ClusterHandlers).parameters if name not in known]
         self.handlers = ClusterHandlers(**dict.fromkeys(others, _not_needed) | known)
