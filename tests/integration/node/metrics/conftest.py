@@ -22,12 +22,13 @@ from tests.wire import Wire
 sys.path.insert(0, str(REPOSITORY / "tools"))
 RECORDS = 300
 ONLY_WITH_TLS = {
+    "millstream_authentications_total",
     "millstream_certificate_expires_in_seconds",
     "millstream_tls_handshakes_failed_total",
     "millstream_tls_handshakes_total",
     "millstream_tls_handshakes_under_way",
 }
-"""Metrics of listeners with TLS; tests/system/cluster/test_tls.py reads them."""
+"""Metrics of listeners with TLS or SASL; tests/system/cluster/test_tls.py reads those of TLS."""
 
 
 def get(address: str, path: str) -> tuple[int, str]:
