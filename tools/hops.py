@@ -42,7 +42,7 @@ LIMITS = {
     "join (classic protocol)": 12,
     "join (consumer protocol)": 12,
     "end of a transaction": 14,
-    "creation of a topic": 22,  # with quotas, audit and the principal that the Envelope carries
+    "creation of a topic": 20,
 }
 """The most files that a request may pass."""
 _NOT_READY = (

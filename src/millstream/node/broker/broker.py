@@ -169,6 +169,8 @@ class Broker:
     # Following the metadata
 
     def _follow(self, delta: MetadataDelta) -> None:
+        if delta.configs:
+            self._environment.auditor.refresh()
         self.replicas.follow(delta)
         self.groups.follow(delta)
         self.transactions.follow(delta)

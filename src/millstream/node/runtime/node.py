@@ -131,6 +131,7 @@ class Node:
         self, config: BrokerConfig, environment: Environment, disk: Disk, probe: ProcessProbe | None = None
     ) -> None:
         self.config = self._config = config
+        self.broker: Broker | None = None
         self.audit = AuditLog(self._present_config, environment)
         environment = replace(
             environment,
@@ -169,7 +170,6 @@ class Node:
         self.controller: ControllerRole | None = None
         self._link: ControllerLink | None = None
         self.lifecycle: BrokerLifecycle | None = None
-        self.broker: Broker | None = None
         self._maintenance: asyncio.TimerHandle | None = None
         self._metadata_changed: asyncio.Event | None = None
         self.directory: DirectoryHealth | None = None
@@ -283,6 +283,7 @@ class Node:
             has_lost_controller=lambda: contact.is_lost,
             authorizer=authorizer,
         )
+        self.audit.refresh()
         self.audit.write_to(self.broker.audit_topic.write)
         lifecycle.initialized()
         await lifecycle.serving

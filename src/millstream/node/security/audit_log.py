@@ -50,10 +50,11 @@ class AuditLog:
         self.recorded = 0
         self.dropped = 0
         """Events that were lost because the queue was full."""
+        self.refresh()
 
-    @property
-    def is_enabled(self) -> bool:
-        return self._config()[protection.MILLSTREAM_AUDIT_ENABLE]
+    def refresh(self) -> None:
+        """Reads the setting again: it may have changed at run time."""
+        self.is_enabled = self._config()[protection.MILLSTREAM_AUDIT_ENABLE]
 
     @property
     def samples_data(self) -> bool:

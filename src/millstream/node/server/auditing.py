@@ -58,6 +58,10 @@ class Auditor(Protocol):
         """False if nothing is recorded: `millstream.audit.enable` is false."""
         ...
 
+    def refresh(self) -> None:
+        """Called after a change of settings."""
+        ...
+
     @property
     def samples_data(self) -> bool:
         """Whether some of the allowed reads and writes of records are recorded."""
@@ -85,6 +89,10 @@ class NoAuditor:
 
     is_enabled = False
     samples_data = False
+
+    def refresh(self) -> None:
+        pass
+
     recorded = 0
     dropped = 0
 
