@@ -8,7 +8,7 @@
 | the dispatcher, for each request of `ADMINISTRATION` | `administration` |
 
 All methods return at once, never wait and never raise. Callers on a hot path test `is_enabled` (or `samples_data`)
-first. The audit log itself is in `node/broker/audit.py`.
+first. The audit log itself is in `node/security/audit_log.py`.
 """
 
 from typing import Any, Protocol
