@@ -37,6 +37,7 @@ from millstream.gateway.identity.oidc import OidcClient
 from millstream.gateway.identity.sessions import ConsoleSession
 from millstream.gateway.identity.sign_in import SignInPages
 from millstream.gateway.produce.routes import ProduceRoutes, Producing
+from millstream.gateway.rest_v3.acls import AclRoutes
 from millstream.gateway.rest_v3.configs import ConfigRoutes
 from millstream.gateway.rest_v3.groups import GroupRoutes
 from millstream.gateway.rest_v3.records import RecordRoutes
@@ -208,6 +209,7 @@ def _not_found(scope: Scope) -> Response:
 def v3_routes(parts: GatewayContext, producing: Producing) -> list[BaseRoute]:
     links = _links()
     return [
+        *AclRoutes(links).routes(),
         *ConfigRoutes(links).routes(),
         *ReplicaRoutes(links).routes(),
         *TopicRoutes(links).routes(),
