@@ -127,7 +127,7 @@ _GROUPS = {
         ssl.secure.random.implementation string - low
         ssl.trustmanager.algorithm string PKIX medium
     """,
-    "Kerberos, SASL plug-ins in Java and token services are not supported": """
+    "Kerberos, SASL plug-ins in Java and signed requests for tokens are not supported": """
         sasl.client.callback.handler.class class - medium
         sasl.kerberos.kinit.cmd string /usr/bin/kinit medium
         sasl.kerberos.min.time.before.relogin long 60000 medium
@@ -155,10 +155,7 @@ _GROUPS = {
         sasl.oauthbearer.assertion.private.key.file string - medium
         sasl.oauthbearer.assertion.private.key.passphrase password - medium
         sasl.oauthbearer.assertion.template.file string - medium
-        sasl.oauthbearer.client.credentials.client.id string - medium
-        sasl.oauthbearer.client.credentials.client.secret password - medium
         sasl.oauthbearer.jwt.retriever.class class - medium
-        sasl.oauthbearer.scope string - medium
     """,
     "a failed disk is detected by the first operation that fails": """
         log.dir.failure.timeout.ms long 30000 low 1..

@@ -140,8 +140,21 @@ OAUTHBEARER_GROUPS_CLAIM_NAME = optional_string(
 )
 SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL = optional_string(
     "sasl.oauthbearer.token.endpoint.url",
-    "The file (`file:///…`) with the token with which this node authenticates to other nodes. It is read at each "
-    "login. Addresses of token services are not supported.",
+    "Where this node gets the token with which it authenticates to other nodes: a file (`file:///…`), which is read at "
+    "each login, or a token service (`https://…`, on this machine also `http://…`), with the grant of client "
+    "credentials.",
+)
+SASL_OAUTHBEARER_CLIENT_ID = optional_string(
+    "sasl.oauthbearer.client.credentials.client.id",
+    "The client id of this node at the token service; or `clientId` in `sasl.jaas.config`.",
+)
+SASL_OAUTHBEARER_CLIENT_SECRET = _secret(
+    "sasl.oauthbearer.client.credentials.client.secret",
+    "The secret of this node at the token service; or `clientSecret` in `sasl.jaas.config`.",
+)
+SASL_OAUTHBEARER_SCOPE = optional_string(
+    "sasl.oauthbearer.scope",
+    "The scope that this node requests from the token service; or `scope` in `sasl.jaas.config`.",
 )
 _HANDLERS = "org.apache.kafka.common.security.oauthbearer."
 SASL_SERVER_CALLBACK_HANDLER_CLASS = optional_class(

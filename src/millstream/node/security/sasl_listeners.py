@@ -6,6 +6,7 @@ Every setting that is missing or not supported is a ConfigError at the start, wi
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from millstream.common.bearer_tokens import TokenSource, is_private
 from millstream.config.broker_config import BrokerConfig, ListenerConfig
 from millstream.config.catalog import LISTENER_PREFIX
 from millstream.config.jaas import LoginModule, parse_jaas
@@ -158,7 +159,7 @@ def node_login(
     own = config.listener(listener)
     module = _login_module(own, mechanism)
     if mechanism == "OAUTHBEARER":
-        return _token_login(own, environment)
+        return _token_login(own, module, environment)
     user, password = ("", "") if module is None else (module.options.get(n, "") for n in ("username", "password"))
     if not user or not password:
         name = _jaas_name(own, mechanism)
@@ -172,18 +173,32 @@ def node_login(
     return ScramLogin(SCRAM_MECHANISMS[mechanism], user, password, environment)
 
 
-def _token_login(config: ListenerConfig, environment: Environment) -> SaslLogin:
+def _token_login(config: ListenerConfig, module: LoginModule | None, environment: Environment) -> SaslLogin:
     from millstream.node.security.jwks import check_url, file_of
 
     name = sasl.SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL.name
     url = config[sasl.SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL]
     if not url:
         raise ConfigError(
-            f"this node has no token for connections to listener {config.name}: set {name}=file:///PATH", name=name
+            f"this node has no token for connections to listener {config.name}: set {name}=file:///PATH, or to the "
+            "address of a token service",
+            name=name,
         )
-    path = file_of(check_url(url, name=name, schemes=("file",)))
-    assert path is not None
-    return OAuthBearerLogin(path, environment)
+    path = file_of(check_url(url, name=name, schemes=("https", "http", "file")))
+    if path is not None:
+        return OAuthBearerLogin(TokenSource(file=path), environment)
+    if not is_private(url):
+        raise ConfigError(f"{name}={url[:200]} is not allowed: the secret of this node needs https://", name=name)
+    options = {} if module is None else module.options
+    client_id = config[sasl.SASL_OAUTHBEARER_CLIENT_ID] or options.get("clientId")
+    secret = config[sasl.SASL_OAUTHBEARER_CLIENT_SECRET] or options.get("clientSecret")
+    if not client_id or not secret:
+        missing = sasl.SASL_OAUTHBEARER_CLIENT_SECRET if client_id else sasl.SASL_OAUTHBEARER_CLIENT_ID
+        raise ConfigError(f"{missing.name} is missing: {name} is a token service", name=missing.name)
+    scope = config[sasl.SASL_OAUTHBEARER_SCOPE] or options.get("scope")
+    return OAuthBearerLogin(
+        TokenSource(endpoint=url, client_id=client_id, client_secret=secret, scope=scope), environment
+    )
 
 
 def _package(mechanism: str) -> str:
