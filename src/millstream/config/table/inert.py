@@ -127,14 +127,14 @@ _GROUPS = {
         ssl.secure.random.implementation string - low
         ssl.trustmanager.algorithm string PKIX medium
     """,
-    "Kerberos, SASL plug-ins in Java and signed requests for tokens are not supported": """
-        sasl.client.callback.handler.class class - medium
+    "Kerberos tickets are renewed from the keytab by the system's library": """
         sasl.kerberos.kinit.cmd string /usr/bin/kinit medium
         sasl.kerberos.min.time.before.relogin long 60000 medium
-        sasl.kerberos.principal.to.local.rules list DEFAULT medium
-        sasl.kerberos.service.name string - medium
         sasl.kerberos.ticket.renew.jitter double 0.05 medium
         sasl.kerberos.ticket.renew.window.factor double 0.8 medium
+    """,
+    "SASL plug-ins in Java and signed requests for tokens are not supported": """
+        sasl.client.callback.handler.class class - medium
         sasl.login.class class - medium
         sasl.login.connect.timeout.ms int - low
         sasl.login.read.timeout.ms int - low

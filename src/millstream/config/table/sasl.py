@@ -18,8 +18,8 @@ from millstream.config.setting import (
     string,
 )
 
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-"""The mechanisms that are supported. GSSAPI (Kerberos) is not."""
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+"""The mechanisms that are supported. GSSAPI needs the extra `millstream[gssapi]`."""
 
 
 def _secret(name: str, explanation: str) -> Setting[str | None]:
@@ -29,8 +29,8 @@ def _secret(name: str, explanation: str) -> Setting[str | None]:
 SASL_ENABLED_MECHANISMS = listed(
     "sasl.enabled.mechanisms",
     ("GSSAPI",),
-    "The SASL mechanisms of a listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. Kafka's default, GSSAPI, is "
-    "not supported, so a SASL listener needs this setting.",
+    "The SASL mechanisms of a listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI (Kerberos). GSSAPI "
+    "needs `pip install 'millstream[gssapi]'`.",
 )
 SASL_JAAS_CONFIG = _secret(
     "sasl.jaas.config",
@@ -155,6 +155,18 @@ SASL_OAUTHBEARER_CLIENT_SECRET = _secret(
 SASL_OAUTHBEARER_SCOPE = optional_string(
     "sasl.oauthbearer.scope",
     "The scope that this node requests from the token service; or `scope` in `sasl.jaas.config`.",
+)
+SASL_KERBEROS_SERVICE_NAME = optional_string(
+    "sasl.kerberos.service.name",
+    "The name of the Kerberos service of the brokers, the first part of their principals (`kafka`); or `serviceName` "
+    "in `sasl.jaas.config`. It is needed for connections to other nodes by GSSAPI.",
+)
+SASL_KERBEROS_PRINCIPAL_TO_LOCAL_RULES = listed(
+    "sasl.kerberos.principal.to.local.rules",
+    ("DEFAULT",),
+    "Rules from Kerberos principals to users; the first one that applies decides. `DEFAULT`: the first part of "
+    "principals of the default realm. `RULE:[n:text](pattern)s/from/to/g/L` for those of n parts. Patterns are those "
+    "of RE2.",
 )
 _HANDLERS = "org.apache.kafka.common.security.oauthbearer."
 SASL_SERVER_CALLBACK_HANDLER_CLASS = optional_class(

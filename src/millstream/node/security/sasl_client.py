@@ -26,7 +26,11 @@ class LoginFailedError(ConnectionError):
 class SaslLogin(Protocol):
     """One way to log in. It can be used for many connections."""
 
-    async def log_in(self, ask: Ask) -> float | None: ...
+    async def log_in(self, ask: Ask, host: str) -> float | None: ...
+
+
+Conversation = Generator[bytes, bytes, None]
+"""The messages of a login that go on with each response."""
 
 
 def new_nonce() -> str:
@@ -55,7 +59,7 @@ class PlainLogin:
         self._user = user
         self._password = password
 
-    async def log_in(self, ask: Ask) -> float | None:
+    async def log_in(self, ask: Ask, host: str) -> float | None:
         await _handshake(ask, "PLAIN")
         message = plain_client(self._user, self._password)
         return (await _send(ask, f"SASL PLAIN as {self._user!r}", message))[1]
@@ -68,25 +72,30 @@ class ScramLogin:
         self._password = password
         self._environment = environment
 
-    async def log_in(self, ask: Ask) -> float | None:
+    async def log_in(self, ask: Ask, host: str) -> float | None:
         what = f"SASL {self._mechanism.name} as {self._user!r}"
-        await _handshake(ask, self._mechanism.name)
         conversation = scram_client(self._mechanism, self._user, self._password, new_nonce())
-        message: bytes | None = next(conversation)
-        lifetime_s = None
         try:
-            while message is not None:
-                response, lifetime_s = await _send(ask, what, message)
-                message = await self._environment.offload(_Next(conversation, response))
+            return await converse(ask, self._mechanism.name, what, conversation, self._environment)
         except ServerRefusedError as error:
             raise LoginFailedError(f"{what}: the other node cannot be trusted: {error}") from None
-        return lifetime_s
+
+
+async def converse(
+    ask: Ask, mechanism: str, what: str, conversation: Conversation, environment: Environment
+) -> float | None:
+    """Logs in by the messages of a conversation. They are made in a thread: keys and tickets take milliseconds."""
+    await _handshake(ask, mechanism)
+    message = await environment.offload(lambda: next(conversation, None))
+    lifetime_s = None
+    while message is not None:
+        response, lifetime_s = await _send(ask, what, message)
+        message = await environment.offload(_Next(conversation, response))
+    return lifetime_s
 
 
 class _Next:
-    """The next message of a conversation: the key of a password takes milliseconds, so it runs in a thread."""
-
-    def __init__(self, conversation: Generator[bytes, bytes, None], response: bytes) -> None:
+    def __init__(self, conversation: Conversation, response: bytes) -> None:
         self._conversation = conversation
         self._response = response
 
@@ -104,7 +113,7 @@ class OAuthBearerLogin:
         self._source = source
         self._environment = environment
 
-    async def log_in(self, ask: Ask) -> float | None:
+    async def log_in(self, ask: Ask, host: str) -> float | None:
         # Imported here: a node without OAUTHBEARER starts faster.
         from millstream.node.security.core.oauthbearer import oauthbearer_client
 

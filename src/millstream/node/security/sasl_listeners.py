@@ -23,12 +23,14 @@ from millstream.node.server.service import Peer
 
 if TYPE_CHECKING:
     from millstream.node.security.jwks import TokenVerifier
+    from millstream.node.security.kerberos import KerberosLogin
 
 _MODULES = {
     "PLAIN": ("PlainLoginModule",),
     "SCRAM-SHA-256": ("ScramLoginModule",),
     "SCRAM-SHA-512": ("ScramLoginModule",),
     "OAUTHBEARER": ("OAuthBearerLoginModule",),
+    "GSSAPI": ("Krb5LoginModule",),
 }
 
 
@@ -85,6 +87,8 @@ class SaslListeners:
             return self._plain(config)
         if name == "OAUTHBEARER":
             return self._oauthbearer(config)
+        if name == "GSSAPI":
+            return self._gssapi(config)
         mechanism = SCRAM_MECHANISMS[name]
         _login_module(config, name)  # only checked: users are in the metadata
         return lambda: ScramServer(mechanism, self._finder(mechanism), self._new_nonce)
@@ -104,6 +108,14 @@ class SaslListeners:
                 name=setting,
             )
         return lambda: PlainServer(lambda: users)
+
+    def _gssapi(self, config: ListenerConfig) -> Callable[[], Mechanism]:
+        from millstream.node.security.kerberos import GssapiServer, KerberosAcceptor
+
+        login, setting = _kerberos(config)
+        rules = config[sasl.SASL_KERBEROS_PRINCIPAL_TO_LOCAL_RULES]
+        acceptor = KerberosAcceptor(login, rules, self._environment, name=setting)
+        return lambda: GssapiServer(acceptor)
 
     def _oauthbearer(self, config: ListenerConfig) -> Callable[[], Mechanism]:
         # Imported here: a node without OAUTHBEARER starts faster.
@@ -160,6 +172,8 @@ def node_login(
     module = _login_module(own, mechanism)
     if mechanism == "OAUTHBEARER":
         return _token_login(own, module, environment)
+    if mechanism == "GSSAPI":
+        return _kerberos_login(own, environment)
     user, password = ("", "") if module is None else (module.options.get(n, "") for n in ("username", "password"))
     if not user or not password:
         name = _jaas_name(own, mechanism)
@@ -199,6 +213,33 @@ def _token_login(config: ListenerConfig, module: LoginModule | None, environment
     return OAuthBearerLogin(
         TokenSource(endpoint=url, client_id=client_id, client_secret=secret, scope=scope), environment
     )
+
+
+def _kerberos(config: ListenerConfig) -> "tuple[KerberosLogin, str]":
+    """The Kerberos login of a listener, and the setting that it is from."""
+    from millstream.node.security.kerberos import kerberos_login
+
+    setting = _jaas_name(config, "GSSAPI")
+    module = _login_module(config, "GSSAPI")
+    if module is None:
+        raise ConfigError(
+            f"listener {config.name} has GSSAPI in sasl.enabled.mechanisms, which is the default, and no keytab: set "
+            f"{LISTENER_PREFIX}{config.name.lower()}.sasl.enabled.mechanisms=SCRAM-SHA-512, for example, or {setting}="
+            'com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true keyTab="/PATH" '
+            'principal="kafka/HOST@REALM";',
+            name=setting,
+        )
+    return kerberos_login(module.options, config[sasl.SASL_KERBEROS_SERVICE_NAME], name=setting), setting
+
+
+def _kerberos_login(config: ListenerConfig, environment: Environment) -> SaslLogin:
+    from millstream.node.security.kerberos import GssapiLogin
+
+    login, setting = _kerberos(config)
+    if not login.service_name:
+        name = sasl.SASL_KERBEROS_SERVICE_NAME.name
+        raise ConfigError(f"{name} is missing: this node connects to listener {config.name} by GSSAPI", name=name)
+    return GssapiLogin(login, environment, name=setting)
 
 
 def _package(mechanism: str) -> str:
