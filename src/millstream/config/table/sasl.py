@@ -7,6 +7,7 @@ from millstream.config.setting import (
     Importance,
     Setting,
     SettingType,
+    Update,
     at_least,
     between,
     declared,
@@ -22,8 +23,10 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"
 """The mechanisms that are supported. GSSAPI needs the extra `millstream[gssapi]`."""
 
 
-def _secret(name: str, explanation: str) -> Setting[str | None]:
-    return Setting(name=name, type=SettingType.PASSWORD, default=None, nullable=True, explanation=explanation)
+def _secret(name: str, explanation: str, update: Update = Update.RESTART) -> Setting[str | None]:
+    return Setting(
+        name=name, type=SettingType.PASSWORD, default=None, nullable=True, explanation=explanation, update=update
+    )
 
 
 SASL_ENABLED_MECHANISMS = listed(
@@ -36,7 +39,8 @@ SASL_JAAS_CONFIG = _secret(
     "sasl.jaas.config",
     "The login module of a listener and mechanism, as `listener.name.<listener>.<mechanism>.sasl.jaas.config`. With "
     'PLAIN it has the users of the listener (`user_NAME="PASSWORD"`). With every mechanism it has the user of this '
-    "node for connections to other nodes (`username`, `password`).",
+    "node for connections to other nodes (`username`, `password`). A change applies to logins from then on.",
+    Update.PER_BROKER,
 )
 SASL_SERVER_MAX_RECEIVE_SIZE = integer(
     "sasl.server.max.receive.size",
