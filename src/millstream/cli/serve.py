@@ -130,13 +130,18 @@ def _serve(options: ServeOptions) -> int:
     from millstream.config.loading import load_broker_config
 
     check_words(options.settings)
-    config = load_broker_config(
-        file=options.config,
-        overrides=options.settings,
-        listen=None if options.listen is None else listen_address(options.listen),
-        data_dir=options.data_dir,
-    )
-    check_exposure(config, insecure=options.insecure)
+
+    def load() -> "BrokerConfig":
+        config = load_broker_config(
+            file=options.config,
+            overrides=options.settings,
+            listen=None if options.listen is None else listen_address(options.listen),
+            data_dir=options.data_dir,
+        )
+        check_exposure(config, insecure=options.insecure)
+        return config
+
+    config = load()
     for warning in (*config.unknown, *config.warnings, *config.without_effect):
         print(f"millstream: warning: {warning}", file=sys.stderr)
     if options.bootstrap_user is not None:
@@ -153,7 +158,7 @@ def _serve(options: ServeOptions) -> int:
         if gateway is not None:
             gateway.start(_address_for_gateway(config, gateway.cluster_listener, address))
 
-    return run_node(config, ready, lambda: None if gateway is None else gateway.stop())
+    return run_node(config, ready, lambda: None if gateway is None else gateway.stop(), load)
 
 
 def _write_bootstrap_user(name: str, password_file: str | None, config: "BrokerConfig") -> None:

@@ -127,14 +127,14 @@ _GROUPS = {
         ssl.secure.random.implementation string - low
         ssl.trustmanager.algorithm string PKIX medium
     """,
-    "Kerberos, SASL plug-ins in Java and token services are not supported": """
-        sasl.client.callback.handler.class class - medium
+    "Kerberos tickets are renewed from the keytab by the system's library": """
         sasl.kerberos.kinit.cmd string /usr/bin/kinit medium
         sasl.kerberos.min.time.before.relogin long 60000 medium
-        sasl.kerberos.principal.to.local.rules list DEFAULT medium
-        sasl.kerberos.service.name string - medium
         sasl.kerberos.ticket.renew.jitter double 0.05 medium
         sasl.kerberos.ticket.renew.window.factor double 0.8 medium
+    """,
+    "SASL plug-ins in Java and signed requests for tokens are not supported": """
+        sasl.client.callback.handler.class class - medium
         sasl.login.class class - medium
         sasl.login.connect.timeout.ms int - low
         sasl.login.read.timeout.ms int - low
@@ -155,10 +155,7 @@ _GROUPS = {
         sasl.oauthbearer.assertion.private.key.file string - medium
         sasl.oauthbearer.assertion.private.key.passphrase password - medium
         sasl.oauthbearer.assertion.template.file string - medium
-        sasl.oauthbearer.client.credentials.client.id string - medium
-        sasl.oauthbearer.client.credentials.client.secret password - medium
         sasl.oauthbearer.jwt.retriever.class class - medium
-        sasl.oauthbearer.scope string - medium
     """,
     "a failed disk is detected by the first operation that fails": """
         log.dir.failure.timeout.ms long 30000 low 1..

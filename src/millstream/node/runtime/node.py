@@ -36,6 +36,7 @@ from millstream.node.metrics.endpoints import NodeEndpoints, Probes
 from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
 from millstream.node.runtime.node_tls import NodeTls
+from millstream.node.runtime.security_settings import SecuritySettings, with_security_of
 from millstream.node.security.audit_log import AuditLog
 from millstream.node.security.authorizer import StandardAuthorizer, open_authorizer, or_none
 from millstream.node.security.credentials import Credentials
@@ -157,6 +158,7 @@ class Node:
         self._endpoints = NodeEndpoints(self)
         self._held = HeldRequests()
         self.tls: NodeTls | None = None
+        self.security: SecuritySettings | None = None
         self.turns = FairTurns(environment.loop.call_soon, environment.stopwatch or environment.loop.time)
         self._loop = environment.loop
         self._disk = disk
@@ -211,6 +213,7 @@ class Node:
         self._first_users = read_first_users(self._root)
         end_points = self._bind(config.listeners, self._listeners)
         controller_end_points = self._bind(config.controller_listeners, self._controller_listeners)
+        self.security = SecuritySettings(config, tls, self.sasl, environment)
         self.sasl.start()
         _serve(self._listeners, self._held)  # from here on the node responds to probes
         tls.start()
@@ -250,7 +253,7 @@ class Node:
             return f"{controller_end_points[0].host}:{controller_end_points[0].port}"
         local = self.controller.apis if self.controller is not None else None
         link = self._link = ControllerLink(quorum, local, loader, environment, client_id=f"broker-{config.node_id}")
-        link.check_settings = tls.check_settings
+        link.check_settings = self.security.check
         leaders.subscribe(link.leader_changed)
         view = ClusterView(loader, config)
         contact = ControllerContact(
@@ -352,6 +355,13 @@ class Node:
             if len(self._listeners) == 1 or listener.name != own:
                 listener.rates = broker.connection_rates
 
+    def reread(self, config: BrokerConfig) -> None:
+        """Takes the settings of TLS and SASL over from a settings file that was read again."""
+        assert self.security is not None
+        self._config = with_security_of(self._config, config)
+        image = self.loader.image if self.loader is not None else MetadataImage()
+        self.security.changed(dynamic_config(self._config, image))
+
     def _audit_certificate(self, peer: Peer, succeeded: bool, reason: str) -> None:
         self._environment.auditor.authentication(peer, "TLS", succeeded=succeeded, reason=reason)
 
@@ -376,8 +386,8 @@ class Node:
         assert self._identity is not None and self.loader is not None and self.quorum is not None
         assert self._metadata_changed is not None
         self._metadata_changed.set()
-        if changes_broker_settings(delta) and self.tls is not None:
-            self.tls.settings_changed(dynamic_config(self._config, self.loader.image))
+        if changes_broker_settings(delta) and self.security is not None:
+            self.security.changed(dynamic_config(self._config, self.loader.image))
         cluster_id = self.loader.image.cluster_id
         if not cluster_id or cluster_id == self._identity.cluster_id:
             return
@@ -520,6 +530,8 @@ class Node:
             self._giving_up.cancel()
         self._endpoints.close()
         self.sasl.close()
+        if self.security is not None:
+            self.security.close()
         if self.tls is not None:
             self.tls.close()
         for listener in self.listeners:
