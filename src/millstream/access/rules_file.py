@@ -1,4 +1,4 @@
-"""The access file of the gateway: roles, masks, permissions on subjects, client certificates and OpenID Connect. TOML.
+"""The access file of the gateway: roles, masks, permissions on subjects, certificates, OpenID Connect, claims. TOML.
 
 Unknown names and wrong values are errors that say where: a rule with a spelling mistake must not be silently open.
 """
@@ -48,12 +48,22 @@ class OidcSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenClaims:
+    """The claims of bearer tokens by which roles, masks and permissions on subjects are given. They must be those that
+    the cluster uses (`sasl.oauthbearer.sub.claim.name`, `millstream.sasl.oauthbearer.groups.claim.name`)."""
+
+    user: str = "sub"
+    groups: str = "groups"
+
+
+@dataclass(frozen=True, slots=True)
 class AccessRules:
     roles: RoleRules = field(default_factory=RoleRules)
     masking: Masking = field(default_factory=Masking)
     subjects: SubjectRules = field(default_factory=SubjectRules)
     certificates: tuple[CertificateRule, ...] = ()
     oidc: OidcSettings | None = None
+    tokens: TokenClaims = field(default_factory=TokenClaims)
 
 
 def parse_rules(text: str) -> AccessRules:
@@ -61,7 +71,7 @@ def parse_rules(text: str) -> AccessRules:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise AccessFileError(f"it is not TOML: {error}") from None
-    _known("", document, ("roles", "masks", "subjects", "certificates", "oidc"))
+    _known("", document, ("roles", "masks", "subjects", "certificates", "oidc", "tokens"))
     return AccessRules(
         roles=_roles(_table("roles", document.get("roles", {}))),
         masking=Masking(tuple(_mask(f"masks[{n}]", row) for n, row in enumerate(_rows("masks", document)))),
@@ -74,6 +84,7 @@ def parse_rules(text: str) -> AccessRules:
             _certificate(f"certificates[{n}]", row) for n, row in enumerate(_rows("certificates", document))
         ),
         oidc=_oidc(_table("oidc", document["oidc"])) if "oidc" in document else None,
+        tokens=_tokens(_table("tokens", document.get("tokens", {}))),
     )
 
 
@@ -151,6 +162,14 @@ def _oidc(table: Mapping[str, Any]) -> OidcSettings:
         groups_claim=_text("oidc.groups_claim", table.get("groups_claim", "groups")),
         algorithms=algorithms,
         uses_token=connection == "token",
+    )
+
+
+def _tokens(table: Mapping[str, Any]) -> TokenClaims:
+    _known("tokens", table, ("user_claim", "groups_claim"))
+    return TokenClaims(
+        _text("tokens.user_claim", table.get("user_claim", "sub")),
+        _text("tokens.groups_claim", table.get("groups_claim", "groups")),
     )
 
 

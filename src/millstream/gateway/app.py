@@ -36,6 +36,7 @@ from millstream.gateway.identity.caller import CALLER, Caller, caller_cluster
 from millstream.gateway.identity.oidc import OidcClient
 from millstream.gateway.identity.sessions import ConsoleSession
 from millstream.gateway.identity.sign_in import SignInPages
+from millstream.gateway.metrics import GatewayMetrics, ResponseCounts, metrics_routes
 from millstream.gateway.produce.routes import ProduceRoutes, Producing
 from millstream.gateway.rest_v3.configs import ConfigRoutes
 from millstream.gateway.rest_v3.groups import GroupRoutes
@@ -58,10 +59,20 @@ def make_app(
     strict_transport: bool = False,
     mounts: Mapping[str, ASGIApp] | None = None,
     lifespans: Sequence[Lifespan] = (),
+    certificate_ends_at: Callable[[], float | None] = lambda: None,
 ) -> ASGIApp:
-    """`not_ready_reason` returns None if the gateway is ready."""
+    """`not_ready_reason` returns None if the gateway is ready. `certificate_ends_at`: seconds since 1970."""
+    counts, pool = ResponseCounts(), authentication.pool
+    metrics = GatewayMetrics(
+        lambda: authentication.counts.items(),
+        lambda: len(authentication.sessions),
+        lambda: 0 if pool is None else len(pool),
+        counts,
+        lambda: not_ready_reason() is None,
+        certificate_ends_at,
+    )
     mounted = dict(mounts or {})
-    routes = [_front_door(CONSOLE in mounted), *health_routes(not_ready_reason)]
+    routes = [_front_door(CONSOLE in mounted), *health_routes(not_ready_reason), *metrics_routes(metrics)]
     routes += [route for family in families for route in family]
     routes += openapi_routes(routes)
     app = Starlette(routes=routes, exception_handlers=HANDLERS, lifespan=_together(lifespans))
@@ -71,7 +82,14 @@ def make_app(
     if authentication.has_sign_in:
         oidc = None if authentication.rules.oidc is None else OidcClient(authentication.rules.oidc)
         behind = SignInPages(behind, authentication, origins[0] if origins else None, oidc)
-    return Access(behind, authentication, loopback=loopback, origins=origins, strict_transport=strict_transport)
+    return Access(
+        behind,
+        authentication,
+        loopback=loopback,
+        origins=origins,
+        strict_transport=strict_transport,
+        note_status=counts.note,
+    )
 
 
 def _front_door(has_console: bool) -> BaseRoute:

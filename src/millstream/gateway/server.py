@@ -146,6 +146,7 @@ class Gateway:
             strict_transport=options.certificate is not None and not is_loopback(options.host),
             mounts=parts.mounts,
             lifespans=parts.lifespans,
+            certificate_ends_at=lambda: None if certificate is None else certificate.ends_at,
         )
         self._server = _server(app, options, parts.on_stop, certificate)
         self.address = address_of(listener)

@@ -11,10 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from millstream.access.rules_file import parse_rules
 from millstream.cli import exit_codes
 from millstream.cli.app import run_app
 from millstream.gateway.http import protocol as careful_http
-from millstream.gateway.http.configuration import Credentials, CredentialsError, GatewayError, read_credentials
+from millstream.gateway.http.configuration import (
+    Credentials,
+    CredentialsError,
+    GatewayError,
+    read_credentials,
+    unnamed_token,
+)
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.conftest import Caller
@@ -161,10 +168,65 @@ def test_credentials(broker: EmbeddedBroker) -> None:
 
 
 def test_files_with_credentials() -> None:
-    assert Credentials((("ann", "se:cret"),), ("t0ken",)) == PEOPLE
-    for text in ("", "# nobody\n", "basic ann\n", "digest x\n", "bearer\n"):
+    assert Credentials((("ann", "se:cret"),), ((unnamed_token("t0ken"), "t0ken"),)) == PEOPLE
+    for text in (
+        "",
+        "# nobody\n",
+        "basic ann\n",
+        "digest x\n",
+        "bearer\n",
+        "bearer a:\n",
+        "bearer :t\n",
+        "bearer t\nbearer b:t",
+    ):
         with pytest.raises(CredentialsError):
             read_credentials(text)
+
+
+def test_every_token_is_a_caller_of_its_own(broker: EmbeddedBroker) -> None:
+    people = read_credentials("bearer robot:t-1\nbearer other:t-2\nbearer t-3\nbearer t-4\n")
+    rules = parse_rules('[roles]\ndefault = "viewer"\nusers = { robot = "admin", other = "operator" }\n')
+    options = GatewayOptions(
+        broker.bootstrap_servers, credentials=people, rules=rules, schemas_topic="_schemas_of_tokens"
+    )
+    with Gateway(options) as gateway:
+        call = Caller(gateway.address)
+        robot, other, third, fourth = ({"Authorization": f"Bearer t-{number}"} for number in (1, 2, 3, 4))
+        assert call("POST", "/topics", {"name": "of-the-robot"}, robot).status == 201
+        assert "other has the role operator" in call("POST", "/topics", {"name": "no"}, other).json["message"]
+        messages = {call("POST", "/topics", {"name": "no"}, each).json["message"] for each in (third, fourth)}
+        assert len(messages) == 2 and not any(token in "".join(messages) for token in ("t-3", "t-4"))
+        asked = {"topics": ["of-the-robot"], "instance_id": "one"}
+        assert call("POST", "/consumers/g-tokens/subscribe", asked, robot).status == 200
+        assert call("GET", "/consumers/g-tokens/poll?instance_id=one", headers=other).status == 404
+        assert call("DELETE", "/consumers/g-tokens?instance_id=one", headers=other).status == 404
+        assert call("DELETE", "/consumers/g-tokens?instance_id=one", headers=robot).status == 204
+
+
+def test_the_gateway_has_metrics_of_its_own(broker: EmbeddedBroker) -> None:
+    options = GatewayOptions(broker.bootstrap_servers, credentials=PEOPLE, schemas_topic="_schemas_of_metrics")
+    with Gateway(options) as gateway:
+        call = Caller(gateway.address)
+        token = {"Authorization": "Bearer t0ken"}
+        assert call("GET", "/metrics").status == 401
+        assert call("GET", "/topics", headers={"Authorization": "Bearer t0ke"}).status == 401
+        assert call("GET", "/topics", headers={"Authorization": "Basic !!"}).status == 401
+        assert call("GET", "/topics", headers=token).status == 200
+        page = call("GET", "/metrics", headers=token)
+        assert page.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        counts = {name: value for name, _, value in (line.rpartition(" ") for line in page.body.decode().splitlines())}
+        checks = "millstream_gateway_authentications_total"
+        assert counts[f'{checks}{{method="bearer",result="failed"}}'] == "1"
+        assert counts[f'{checks}{{method="basic",result="failed"}}'] == "1"
+        assert counts[f'{checks}{{method="bearer",result="succeeded"}}'] == "2"
+        assert counts['millstream_gateway_responses_total{status="4xx"}'] == "3"
+        assert counts["millstream_gateway_ready"] == "1"
+
+
+def test_masks_that_would_hide_nothing_are_refused(broker: EmbeddedBroker) -> None:
+    masks = '[[masks]]\ntopics = ["a"]\nfields = ["value.card"]\n'
+    with pytest.raises(GatewayError, match="every caller is admin"):
+        Gateway(GatewayOptions(broker.bootstrap_servers, rules=parse_rules(masks))).start()
 
 
 def test_tokens_in_any_letters() -> None:

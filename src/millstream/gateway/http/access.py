@@ -62,22 +62,23 @@ class Access:
         loopback: bool,
         origins: Sequence[str] = (),
         strict_transport: bool = False,
+        note_status: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`origins`: those of a proxy in front, whose pages are ours. `strict_transport`: tells browsers to use HTTPS
-        only (HSTS)."""
+        only (HSTS). `note_status`: called with the status of each response."""
         self._app = app
         self._authentication = authentication
         self._loopback = loopback
         self._origins = frozenset(origins)
         self._hosts = frozenset(_host_of(origin) for origin in origins)
         self._strict_transport = strict_transport
+        self._note_status = note_status
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        if self._strict_transport:
-            send = _with_strict_transport(send)
+        send = self._noting(send)
         refusal = self._refusal(scope)
         if refusal is None and not self._is_open(scope["path"]):
             try:
@@ -106,6 +107,16 @@ class Access:
             await self._app(scope, receive, send)
         finally:
             caller.connection.release()
+
+    def _noting(self, send: Send) -> Send:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._note_status(message["status"])
+                if self._strict_transport:
+                    MutableHeaders(scope=message)["Strict-Transport-Security"] = "max-age=31536000"
+            await send(message)
+
+        return sending
 
     def _is_open(self, path: str) -> bool:
         return path in OPEN_PATHS or (self._authentication.has_sign_in and is_sign_in(path))
@@ -148,15 +159,6 @@ def _without_role(scope: Scope, caller: Caller) -> Response | None:
 
 def _response(scope: Scope, error: ApiError) -> Response:
     return error_response(scope["path"], error.status, error.code, error.message, error.hint, error.headers)
-
-
-def _with_strict_transport(send: Send) -> Send:
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            MutableHeaders(scope=message)["Strict-Transport-Security"] = "max-age=31536000"
-        await send(message)
-
-    return sending
 
 
 def _is_cross_site(headers: Headers) -> bool:
