@@ -28,6 +28,7 @@ from millstream.gateway.consumers.routes import consumer_routes
 from millstream.gateway.context import GatewayContext, Lifespan, RouteGroup
 from millstream.gateway.http.access import Access, health_routes
 from millstream.gateway.http.errors import HANDLERS, error_response
+from millstream.gateway.http.inflating import Inflating
 from millstream.gateway.http.openapi import openapi_routes
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import TEXT, Doc, Threads, endpoint, mapping
@@ -79,6 +80,7 @@ def make_app(
     app.router.redirect_slashes = False
     app.state.threads = Threads()
     behind: ASGIApp = _Mounts(ContextPaths(app), mounted) if mounted else ContextPaths(app)
+    behind = Inflating(behind)
     if authentication.has_sign_in:
         oidc = None if authentication.rules.oidc is None else OidcClient(authentication.rules.oidc)
         behind = SignInPages(behind, authentication, origins[0] if origins else None, oidc)

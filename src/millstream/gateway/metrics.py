@@ -104,3 +104,7 @@ def markdown() -> str:
 def _row(family: Family) -> str:
     labels = ", ".join(f"`{label}`" for label in family.labels)
     return f"| `{family.name}` | {family.kind} | {labels} | {family.help} |"
+
+
+if __name__ == "__main__":
+    print(markdown())

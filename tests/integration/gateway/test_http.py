@@ -1,6 +1,7 @@
 """HTTP itself: who is let in, what is too much, and errors that are always JSON."""
 
 import base64
+import gzip
 import json
 import socket
 import ssl
@@ -125,6 +126,52 @@ def test_heads_have_a_time(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) ->
         assert b" 408 " in answer and b"send it faster" in answer, begin
     whole = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
     assert _told(gateway, whole).count(b"HTTP/1.1 ") == 1, "one that waits for the next request is only closed"
+
+
+def test_what_is_not_http_gets_json(gateway: Gateway) -> None:
+    for nonsense in (b"\x00\x00\x00\x12nonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /a b HTTP/1.1\r\n\r\n"):
+        head, _, body = _told(gateway, nonsense).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ") and b"content-type: application/json" in head, nonsense
+        assert json.loads(body)["error_code"] == 400 and json.loads(body)["hint"]
+
+
+def test_probes_need_no_host(gateway: Gateway) -> None:
+    """Load balancers probe with HTTP/1.0."""
+    for path in (b"/livez", b"/readyz"):
+        assert b" 200 OK" in _told(gateway, b"GET %b HTTP/1.0\r\n\r\n" % path)
+    assert b" 421 " in _told(gateway, b"GET /topics HTTP/1.0\r\n\r\n")
+    assert b" 421 " in _told(gateway, b"GET /livez HTTP/1.0\r\nHost: evil.example\r\n\r\n")
+
+
+def test_bodies_may_be_gzip_within_the_limits(call: Caller) -> None:
+    schema = json.dumps({"schema": '{"type": "string"}'}).encode()
+    halves = gzip.compress(schema[:10]) + gzip.compress(schema[10:])  # several members are one body
+    for body in (gzip.compress(schema), halves):
+        given = call("POST", "/subjects/zipped/versions", raw=body, headers={"Content-Encoding": "gzip"})
+        assert given.status == 200, given.body
+    bomb = gzip.compress(bytes(200 << 20))
+    assert len(bomb) < 1 << 20
+    refused = call("POST", "/subjects/zipped/versions", raw=bomb, headers={"Content-Encoding": "gzip"})
+    assert refused.code == 413
+    produced = call("POST", "/v1/topics/zipped/produce", raw=bomb, headers={"Content-Encoding": "gzip"})
+    assert produced.status == 413
+    for broken in (b"no gzip", gzip.compress(schema)[:-9], gzip.compress(schema) + b"rest"):
+        answer = call("POST", "/subjects/zipped/versions", raw=broken, headers={"Content-Encoding": "gzip"})
+        assert answer.code == 400 and "gzip" in answer.json["message"], broken
+    for other in ("br", "gzip, gzip", "deflate"):
+        answer = call("POST", "/subjects/zipped/versions", raw=schema, headers={"Content-Encoding": other})
+        assert (answer.code, answer.headers["accept-encoding"]) == (415, "gzip")
+    record = json.dumps({"records": [{"value": {"n": 1}}]}).encode()
+    call("POST", "/topics", {"name": "zipped-topic", "partitions": 1})
+    sent = call(
+        "POST", "/v1/topics/zipped-topic/produce", raw=gzip.compress(record), headers={"Content-Encoding": "gzip"}
+    )
+    assert sent.status == 200, sent.body
+    cluster_id = call("GET", "/v3/clusters").json["data"][0]["cluster_id"]
+    path = f"/v3/clusters/{cluster_id}/topics/zipped-topic/records"
+    one = gzip.compress(b'{"value": {"type": "JSON", "data": {"n": 2}}}')
+    assert call("POST", path, raw=one, headers={"Content-Encoding": "gzip"}).json["offset"] == 1
+    assert b"not gzip" in call("POST", path, raw=one[:-9] + b"x", headers={"Content-Encoding": "gzip"}).body
 
 
 def test_bodies_have_a_limit(call: Caller) -> None:

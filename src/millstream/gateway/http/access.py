@@ -125,7 +125,13 @@ class Access:
         """Of requests for another host, and of requests by pages of other sites."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if self._loopback and not is_loopback(_hostname(f"//{host}")) and host.lower() not in self._hosts:
+        is_probe = "host" not in headers and scope["path"] in OPEN_PATHS  # HTTP/1.0; a browser always has a host
+        if (
+            self._loopback
+            and not is_probe
+            and not is_loopback(_hostname(f"//{host}"))
+            and host.lower() not in self._hosts
+        ):
             hint = "use localhost, or start the gateway with --http HOST:PORT, or --allowed-origin behind a proxy"
             return error_response(scope["path"], 421, 421, f"the Host header {host!r} does not match this server", hint)
         origin = headers.get("origin")
