@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from millstream.access.masking import Masking, MaskRule, parse_path
 from millstream.access.roles import Role, RoleRules, parse_role
@@ -150,7 +151,7 @@ def _oidc(table: Mapping[str, Any]) -> OidcSettings:
     if connection not in ("gateway", "token"):
         raise AccessFileError(f"oidc.connection: {connection!r}: give gateway or token")
     issuer = _text("oidc.issuer", table.get("issuer"))
-    if not issuer.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
+    if not _is_safe_address(issuer):
         raise AccessFileError(f"oidc.issuer: {issuer!r}: give an https:// address")
     scopes = _texts("oidc.scopes", table.get("scopes", ["openid", "profile", "email"]))
     return OidcSettings(
@@ -163,6 +164,17 @@ def _oidc(table: Mapping[str, Any]) -> OidcSettings:
         algorithms=algorithms,
         uses_token=connection == "token",
     )
+
+
+def _is_safe_address(address: str) -> bool:
+    """With TLS, or on this machine."""
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    local = host in ("127.0.0.1", "localhost", "::1")
+    return bool(host) and parts.username is None and (parts.scheme == "https" or (parts.scheme == "http" and local))
 
 
 def _tokens(table: Mapping[str, Any]) -> TokenClaims:

@@ -153,7 +153,7 @@ _NO_SCRIPTS = {"Content-Security-Policy": "default-src 'none'", "X-Content-Type-
 def console_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     """Mounts the console; it has no routes of the gateway."""
     own = parts.authentication.own
-    console = ConsoleMount(parts.cluster, parts.registry)
+    console = ConsoleMount(parts.cluster, parts.registry, parts.certificate_ends_at)
     own.part(Console, lambda: console.console)
     parts.closing.callback(console.close)
     parts.lifespans.append(console.lifespan)
@@ -179,7 +179,7 @@ class _Visitors:
         sessions = self._parts.authentication.sessions
 
         def make() -> Console:
-            return Console(connection.cluster, registry, Watcher(connection.cluster))
+            return Console(connection.cluster, registry, Watcher(connection.cluster, self._parts.certificate_ends_at))
 
         def is_valid() -> bool:
             return not connection.is_closed and (session is None or sessions.is_valid(session))
