@@ -129,11 +129,18 @@ class Gateway:
             pool,
             schemas_topic=options.schemas_topic,
         )
-        parts = GatewayContext(options, cluster, registry, authentication)
-        parts.lifespans.append(pool.lifespan)
         certificate = None
         if options.certificate is not None and options.key is not None:
             certificate = ServerCertificate(options.certificate, options.key, options.client_ca)
+        parts = GatewayContext(
+            options,
+            cluster,
+            registry,
+            authentication,
+            certificate_ends_at=lambda: None if certificate is None else certificate.ends_at,
+        )
+        parts.lifespans.append(pool.lifespan)
+        if certificate is not None:
             parts.lifespans.append(certificate.lifespan)
         self._close.enter_context(parts.closing)
         families = [family(parts) for family in ROUTE_GROUPS]
@@ -146,6 +153,7 @@ class Gateway:
             strict_transport=options.certificate is not None and not is_loopback(options.host),
             mounts=parts.mounts,
             lifespans=parts.lifespans,
+            certificate_ends_at=parts.certificate_ends_at,
         )
         self._server = _server(app, options, parts.on_stop, certificate)
         self.address = address_of(listener)

@@ -4,16 +4,11 @@ import base64
 import http.client
 import json
 import re
-import threading
-import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import pytest
-from joserfc import jwt
-from joserfc.jwk import RSAKey
 
 from millstream.access.roles import Role
 from millstream.access.rules_file import parse_rules
@@ -22,6 +17,7 @@ from millstream.gateway.http.routes import DocumentedRoute
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.conftest import Caller
+from tests.oidc import Provider
 from tests.system.console.conftest import GatewayProcess
 
 pytestmark = pytest.mark.timeout(300)
@@ -174,64 +170,12 @@ def test_the_topic_of_the_registry_is_no_way_around_it(guarded: Gateway) -> None
 # OpenID Connect
 
 
-class Provider:
-    def __init__(self) -> None:
-        self.key = RSAKey.generate_key(2048, {"kid": "one"})
-        self.nonce, self.user = "", "ann"
-        provider = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                url = urlsplit(self.path)
-                if url.path == "/auth":
-                    query = {name: values[0] for name, values in parse_qs(url.query).items()}
-                    provider.nonce = query["nonce"]
-                    self.send_response(302)
-                    where = urlencode({"code": "a-code", "state": query["state"]})
-                    self.send_header("Location", f"{query['redirect_uri']}?{where}")
-                    self.end_headers()
-                elif url.path == "/keys":
-                    self._json({"keys": [provider.key.as_dict(private=False)]})
-                else:
-                    names = {"authorization_endpoint": "/auth", "token_endpoint": "/token", "jwks_uri": "/keys"}
-                    at = {name: provider.issuer + path for name, path in names.items()}
-                    self._json({"issuer": provider.issuer} | at)
-
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                now = int(time.time())
-                claims: dict[str, Any] = {
-                    "iss": provider.issuer,
-                    "aud": "console",
-                    "sub": provider.user,
-                    "nonce": provider.nonce,
-                }
-                claims |= {"iat": now, "exp": now + 300}
-                token = jwt.encode({"alg": "RS256", "kid": "one"}, claims, provider.key)
-                self._json({"id_token": token, "access_token": "at", "token_type": "Bearer", "expires_in": 300})
-
-            def _json(self, document: Any) -> None:
-                body = json.dumps(document).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.issuer = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-
 @pytest.fixture(scope="module")
 def provider() -> Iterator[Provider]:
     running = Provider()
     yield running
-    running.server.shutdown()
-    running.server.server_close()
+    running.close()
+    assert running.complaints == []
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +185,7 @@ def signed(
     """A process: the console cannot be loaded here, where warnings are errors."""
     directory = tmp_path_factory.mktemp("signed")
     rules = directory / "access.toml"
-    rules.write_text(f'{ROLES}[oidc]\nissuer = "{provider.issuer}"\nclient_id = "console"\n')
+    rules.write_text(ROLES + provider.access_rules())
     rules.chmod(0o600)
     options = ("--access-file", str(rules), "--schemas-topic", "_schemas_of_sign_in")
     running = GatewayProcess(broker.bootstrap_servers, directory / "gateway.log", *options)

@@ -40,7 +40,10 @@ def fetch_metrics(host: str, port: int, subjects: Sequence[str], timeout_s: floa
     chosen = "&".join(f"collect[]={subject}" for subject in subjects)
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
-        connection.request("GET", f"/metrics?{chosen}", headers={"Accept": "text/plain"})
+        # Without a Host: a broker on loopback serves its metrics to names of this machine only, to stop web pages.
+        connection.putrequest("GET", f"/metrics?{chosen}", skip_host=True, skip_accept_encoding=True)
+        connection.putheader("Accept", "text/plain")
+        connection.endheaders()
         response = connection.getresponse()
         if response.status != http.HTTPStatus.OK:
             raise MetricsError(f"HTTP status {response.status}")

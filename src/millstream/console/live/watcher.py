@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 from millstream.admin.cluster import NO_QUORUM, ClusterAdmin, LogDirectories, Partition, Quorum
 from millstream.admin.groups import SHARE, Group, GroupAdmin
+from millstream.console.live.certificates import CertificateEnds
 from millstream.console.live.metrics import BrokerRates, History, read_acquired
-from millstream.console.live.snapshot import Broker, Snapshot, Topic
+from millstream.console.live.snapshot import Broker, CertificateEnd, Snapshot, Topic
 from millstream.formats.model.errors import ErrorCode
 from millstream.raw_client import (
     LATEST,
@@ -44,6 +45,7 @@ _LINGER_S = 30.0
 _GROUPS_EVERY_S = 2.0
 _DISKS_EVERY_S = 5.0
 _CONFIGS_EVERY_S = 30.0
+_CERTIFICATES_EVERY_S = 60.0
 _THREADS = 16
 
 _log = logging.getLogger("millstream.console")
@@ -52,8 +54,12 @@ _log = logging.getLogger("millstream.console")
 class Watcher:
     """`snapshot` is the latest state of the cluster, `history` the data of the charts."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, own_certificate: Callable[[], float | None] = lambda: None) -> None:
+        """`own_certificate`: when the gateway's certificate expires, in seconds since 1970; None if it has none."""
         self._cluster = cluster
+        self._certificate_ends = CertificateEnds(cluster, own_certificate)
+        self._certificates: dict[int, list[CertificateEnd]] = {}
+        """By broker."""
         self._admin = ClusterAdmin(cluster, attempts=_ATTEMPTS, timeout_s=_REQUEST_TIMEOUT_S)
         self._disk_admin = ClusterAdmin(cluster, attempts=1, timeout_s=_BROKER_TIMEOUT_S)
         self._group_admin = GroupAdmin(cluster)
@@ -159,6 +165,7 @@ class Watcher:
         if before.topics and self._is_due("configs", _CONFIGS_EVERY_S, before.topics.keys() - before.min_in_sync):
             names = list(before.topics)
             configs = poll.begin("configs", 0, lambda: self._admin.min_in_sync(names))
+        ends_of_certificates = self._begin_certificates(poll, before, now)
         self._had_late_jobs = not poll.finish(_POLL_TIMEOUT_S)
 
         error = self._cluster_error(poll, (listed, topics))
@@ -212,6 +219,7 @@ class Watcher:
             groups_known=before.groups_known or any(poll.error(job) is None for job in groups.values()),
             acquired=_merged(self._results(poll, held).values()),
             metrics={number: found for number, job in metrics.items() if (found := poll.result(job, None)) is not None},
+            certificates=self._found_certificates(poll, ends_of_certificates, brokers),
         )
         self.history.note(snapshot)
         self.snapshot = snapshot
@@ -245,6 +253,24 @@ class Watcher:
             return False
         self._due[what] = now + every_s
         return True
+
+    def _begin_certificates(
+        self, poll: "_PollJobs", before: Snapshot, now: float
+    ) -> dict[int, "Future[list[CertificateEnd]]"]:
+        """Also of brokers that do not respond: an expired certificate may be the reason."""
+        if not before.brokers or not self._is_due("certificates", _CERTIFICATES_EVERY_S):
+            return {}
+        read = self._certificate_ends.of_broker
+        return {each.id: poll.begin("certificates", each.id, partial(read, each, now)) for each in before.brokers}
+
+    def _found_certificates(
+        self, poll: "_PollJobs", read: Mapping[int, "Future[list[CertificateEnd]]"], brokers: Sequence[Broker]
+    ) -> tuple[CertificateEnd, ...]:
+        for number, found in self._results(poll, read).items():
+            if found:
+                self._certificates[number] = found
+        known = [end for broker in brokers for end in self._certificates.get(broker.id, ())]
+        return (*self._certificate_ends.of_gateway(), *known)
 
     def _groups(
         self, poll: "_PollJobs", read: Mapping[int, "Future[list[Group]]"], brokers: tuple[Broker, ...]

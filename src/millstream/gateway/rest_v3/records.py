@@ -371,6 +371,8 @@ class RecordRoutes:
                 await waiting.put(await sender.send(data))
         except BrokenStreamError as error:
             await waiting.put(sender.refused(ApiError(400, f"{error}; the rest was not read")))
+        except ApiError as error:  # of the body: it is not the gzip that it says
+            await waiting.put(sender.refused(error))
         except ClientDisconnect:
             pass
         except Exception:  # the reader of the lines must not wait forever

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 
 from millstream.common.prometheus import CONTENT_TYPE, Family, Page, gauge
+from millstream.config.exposure import is_loopback
 from millstream.node.metrics.cluster import CLUSTER, QUORUM
 from millstream.node.metrics.groups import GROUP_SUBJECT
 from millstream.node.metrics.observed_node import MetricsSubject, ObservedNode, TimeSlices, why_not_ready
@@ -69,6 +70,10 @@ _NO_METRICS = (
     "clients of this listener log in by SASL, which is not possible over HTTP here: read /metrics on a listener "
     "without SASL, for example the one between brokers, with a client certificate\n"
 )
+_OTHER_HOST = (
+    "the Host {} is not this machine, and this listener is for this machine only: use http://localhost, or a listener "
+    "that other machines can reach\n"
+)
 Deliver = Callable[[HttpResponse], None]
 
 
@@ -81,6 +86,20 @@ class Probes:
     def respond(self, request: HttpRequest, deliver: Deliver) -> None:
         if request.path == "/metrics":
             deliver(HttpResponse(403, _NO_METRICS.encode()))
+        else:
+            self._endpoints.respond(request, deliver)
+
+
+class LocalEndpoints:
+    """The endpoints of a listener on loopback: metrics for names of this machine only. A web page that points its own
+    name at 127.0.0.1 (DNS rebinding) could read them otherwise; programs that send no Host are no web pages."""
+
+    def __init__(self, endpoints: "NodeEndpoints") -> None:
+        self._endpoints = endpoints
+
+    def respond(self, request: HttpRequest, deliver: Deliver) -> None:
+        if request.path == "/metrics" and request.host is not None and not is_loopback(request.host):
+            deliver(HttpResponse(421, _OTHER_HOST.format(_shown(request.host)).encode()))
         else:
             self._endpoints.respond(request, deliver)
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from millstream.config.addresses import Listener as ListenerConfig
 from millstream.config.broker_config import BrokerConfig, contact_limit_s
+from millstream.config.exposure import is_loopback
 from millstream.config.setting import ConfigError
 from millstream.config.table import cluster, network, node, sasl
 from millstream.config.table import log as log_settings
@@ -32,7 +33,7 @@ from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
 from millstream.node.metadata.records import Endpoint, UserScramCredentialRecord
-from millstream.node.metrics.endpoints import NodeEndpoints, Probes
+from millstream.node.metrics.endpoints import LocalEndpoints, NodeEndpoints, Probes
 from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
 from millstream.node.runtime.node_tls import NodeTls
@@ -85,7 +86,10 @@ def bind(
                 "choose another with --listen HOST:PORT (port 0 picks a free one)",
                 name="listeners",
             ) from None
-        listener.http = Probes(http) if config.listener(each.name).uses_sasl else http
+        if config.listener(each.name).uses_sasl:
+            listener.http = Probes(http)
+        else:
+            listener.http = LocalEndpoints(http) if is_loopback(each.host) else http
         into.append(listener)
         _log.info(
             "listening listener=%s protocol=%s address=%s:%d",

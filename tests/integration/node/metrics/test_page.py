@@ -146,6 +146,13 @@ def test_the_documented_table_is_the_true_one() -> None:
     assert text.split(begin)[1].split(end)[0].strip() == markdown().strip()
 
 
+def test_the_documented_table_of_the_gateway_is_the_true_one() -> None:
+    from millstream.gateway.metrics import markdown
+
+    begin, end = "<!-- begin: python -m millstream.gateway.metrics -->\n", "<!-- end: gateway -->"
+    assert DOCUMENT.read_text().split(begin)[1].split(end)[0].strip() == markdown().strip()
+
+
 def test_names_follow_the_conventions() -> None:
     for family in families():
         assert family.name.startswith(("millstream_", "process_")), family.name
