@@ -12,7 +12,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -166,18 +167,37 @@ def _serve(options: ServeOptions) -> int:
     if options.exit_with_stdin:
         exit_with_parent()
     log_to_stderr()
-    if count > 1:
-        return _serve_cores(options, config, count)
+    with _resized(config, count) as resized:
+        return _serve_cores(options, config, count, resized) if count > 1 else _serve_one(options, config, resized)
+
+
+def _serve_one(options: ServeOptions, config: "BrokerConfig", resized: Callable[[], None]) -> int:
+    """Runs one node in this process."""
     gateway = _open_gateway(options, config)
     from millstream.node.runtime.running import run as run_node
 
     def ready(address: str) -> None:
+        resized()
         served = config.listeners or config.controller_listeners
         _announce(address, gateway, protocol=served[0].security_protocol, serves_clients=config.is_broker)
         if gateway is not None:
             gateway.start(_address_for_gateway(config, gateway.cluster_listener, address))
 
     return run_node(config, ready, lambda: None if gateway is None else gateway.stop())
+
+
+@contextmanager
+def _resized(config: "BrokerConfig", count: int) -> Iterator[Callable[[], None]]:
+    """Moves logs if the data directory had another number of nodes; the function ends the change when all serve."""
+    folders = os.path.join(config.data_dir, "cores")
+    if count == 1 and not os.path.exists(folders):
+        yield lambda: None
+        return
+    from millstream.cli.cores.resizing import Resizing
+
+    with Resizing(config, count) as resizing:
+        resizing.run()
+        yield resizing.finish
 
 
 def _cores(options: ServeOptions, config: "BrokerConfig") -> int:
@@ -191,6 +211,8 @@ def _cores(options: ServeOptions, config: "BrokerConfig") -> int:
     else:
         count = parse_cores(config[node.CORES], available)
     check_cores(config, count)
+    if options.cores is None and not config.is_set(node.CORES):
+        _check_stored_nodes(config)
     if count > available:
         print(
             f"millstream: warning: {count} nodes share {available} core(s): more nodes than cores make nothing faster",
@@ -199,7 +221,21 @@ def _cores(options: ServeOptions, config: "BrokerConfig") -> int:
     return count
 
 
-def _serve_cores(options: ServeOptions, config: "BrokerConfig", count: int) -> int:
+def _check_stored_nodes(config: "BrokerConfig") -> None:
+    """ConfigError if the directory has several nodes, and no number is given: nothing is moved by mistake."""
+    if not os.path.exists(os.path.join(config.data_dir, "cores")):
+        return
+    from millstream.cli.cores.resizing import stored_nodes
+    from millstream.config.setting import ConfigError
+
+    stored = stored_nodes(config.data_dir)
+    if stored > 1:
+        raise ConfigError(
+            f"{config.data_dir} has {stored} nodes: give --cores {stored}, or --cores 1 to move everything into one"
+        )
+
+
+def _serve_cores(options: ServeOptions, config: "BrokerConfig", count: int, resized: Callable[[], None]) -> int:
     """Runs several nodes as child processes."""
     from millstream.cli.cores.supervisor import Supervisor
 
@@ -207,6 +243,7 @@ def _serve_cores(options: ServeOptions, config: "BrokerConfig", count: int) -> i
     gateway = _open_gateway(options, config)
 
     def ready() -> None:
+        resized()
         _announce(supervisor.addresses(), gateway, protocol=config.listeners[0].security_protocol, serves_clients=True)
         if gateway is not None:
             gateway.start(supervisor.addresses(gateway.cluster_listener))

@@ -21,6 +21,7 @@ from millstream.config.catalog import LISTENER_PREFIX
 from millstream.config.exposure import is_loopback
 from millstream.config.setting import ConfigError
 from millstream.config.table import node, sasl
+from millstream.formats.model.identifiers import default_machine
 
 MAX_CORES = 64
 ID_STEP = 1000
@@ -85,11 +86,6 @@ def core_folder(data_dir: str, index: int) -> str:
 def machine_name(config: BrokerConfig) -> str:
     """The machine of all nodes of this configuration."""
     return config[node.MACHINE_ID] or default_machine(config.node_id)
-
-
-def default_machine(broker_id: int) -> str:
-    """The machine of a broker that names none: it has one of its own."""
-    return f"machine-{broker_id}"
 
 
 def allot_ports(config: BrokerConfig, count: int, free_port: Callable[[], int]) -> tuple[Ports, ...]:

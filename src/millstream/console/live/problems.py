@@ -52,6 +52,7 @@ def problems_of(snapshot: Snapshot) -> list[Problem]:
         *_quorum(snapshot),
         *_disks(snapshot),
         *_leaders(snapshot),
+        *_machines(snapshot),
     ]
     return sorted(found, key=lambda problem: -problem.severity)
 
@@ -169,6 +170,19 @@ def _disks(snapshot: Snapshot) -> Iterator[Problem]:
                     "A broker with a full disk accepts no records.",
                     "Lower retention.ms or retention.bytes of large topics, add space, or move partitions away.",
                 )
+
+
+def _machines(snapshot: Snapshot) -> Iterator[Problem]:
+    machine = {broker.id: broker.machine for broker in snapshot.brokers}
+    shared = [each for each in snapshot.partitions if len({machine.get(n) for n in each.replicas}) < len(each.replicas)]
+    if shared:
+        enough = len(set(machine.values())) >= max(len(each.replicas) for each in shared)
+        yield Problem(
+            Severity.WARNING,
+            f"{_count(len(shared), 'partition')} with several replicas on one machine",
+            f"{_names(shared)}: a machine that dies takes all its brokers.",
+            "Run `millstream cluster balance`." if enough else "Add machines, or lower the replication factor.",
+        )
 
 
 def _leaders(snapshot: Snapshot) -> Iterator[Problem]:
