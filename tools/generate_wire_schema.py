@@ -48,8 +48,8 @@ OUR_FIELDS = {
         "    machine_id string 0+ null:0+ tag:10000:0+ = null",
     ),
 }
-"""Tagged fields of Millstream, with tags from 10000 on, and the line after which they come; None is the end. Others skip
-tags that they do not know."""
+"""Tagged fields of Millstream, with tags from 10000 on, and the line after which they come; None is the end. Other
+programs skip tags that they do not know."""
 
 
 class Folded:
