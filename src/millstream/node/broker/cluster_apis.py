@@ -319,6 +319,7 @@ class ClusterHandlers:
                     "port": at.port,
                     "rack": broker.rack,
                     "is_fenced": broker.fenced,
+                    "machine_id": broker.machine_id,
                 }
                 for broker, at in (shown if request.include_fenced_brokers else reachable.brokers)
             ],
