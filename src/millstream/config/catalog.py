@@ -17,6 +17,7 @@ from millstream.config.table import (
     sasl,
     share,
     ssl,
+    streams,
     topic,
     transactions,
 )
@@ -31,6 +32,7 @@ FAMILIES: dict[str, tuple[Setting[Any], ...]] = {
     "SASL": sasl.SETTINGS,
     "Logs, and defaults for topics": log.SETTINGS,
     "Share groups": share.SETTINGS,
+    "Streams groups": streams.SETTINGS,
     "Groups and committed offsets": groups.SETTINGS,
     "Transactions": transactions.SETTINGS,
     "Authorization": authorization.SETTINGS,

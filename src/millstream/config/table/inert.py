@@ -56,25 +56,12 @@ _GROUPS = {
     "the metadata log is written without delay": """
         metadata.max.idle.interval.ms int 500 low 0..
     """,
-    "group coordinators write without delay on one event loop; streams groups are not supported": """
+    "group coordinators write without delay on one event loop": """
         group.coordinator.append.linger.ms int -1 medium -1..
         group.coordinator.background.threads int 2 high 1..
         group.coordinator.cached.buffer.max.bytes int 1048588 medium 524288..
         group.coordinator.rebalance.protocols list classic,consumer,streams medium
         group.coordinator.threads int 4 high 1..
-        group.streams.assignment.interval.ms int 1000 medium 0..
-        group.streams.heartbeat.interval.ms int 5000 medium 1..
-        group.streams.initial.rebalance.delay.ms int 3000 medium 0..
-        group.streams.max.assignment.interval.ms int 15000 medium 0..
-        group.streams.max.heartbeat.interval.ms int 15000 medium 1..
-        group.streams.max.session.timeout.ms int 60000 medium 1..
-        group.streams.max.size int 2147483647 medium 1..
-        group.streams.max.standby.replicas int 2 medium 0..
-        group.streams.min.assignment.interval.ms int 0 medium 0..
-        group.streams.min.heartbeat.interval.ms int 5000 medium 1..
-        group.streams.min.session.timeout.ms int 45000 medium 1..
-        group.streams.num.standby.replicas int 0 medium 0..
-        group.streams.session.timeout.ms int 45000 medium 1..
         offsets.load.buffer.size int 5242880 high 1..
         offsets.topic.compression.codec int 0 high
     """,

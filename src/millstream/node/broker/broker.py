@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 
 from millstream.config.table import network, node, quotas, sasl, share, transactions
-from millstream.formats.model.access_control import AclOperation, AclResourceType
+from millstream.formats.model.access_control import CLUSTER_NAME, AclOperation, AclResourceType
 from millstream.formats.protocol import fetch as fetch_codec
 from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.records.opening import OpeningLimits
@@ -32,7 +32,9 @@ from millstream.node.environment import Environment
 from millstream.node.groups.coordinator import ClassicGroupHandlers, ConsumerGroupHandlers, GroupCoordinator
 from millstream.node.groups.handlers import GroupAdminHandlers, OffsetCommitHandlers, TransactionalOffsets
 from millstream.node.groups.lag import GroupLag
+from millstream.node.groups.streams import StreamsGroupHandlers, StreamsTopics
 from millstream.node.hot_keys.hot_keys import HotKeys
+from millstream.node.metadata.features import streams_groups_enabled
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.queues.coordinator import ShareCoordinator
 from millstream.node.queues.dead_letters import DeadLetters
@@ -112,6 +114,7 @@ class Broker:
         internal_topics = InternalTopics(view, link, environment)
         internal_producer = InternalProducer(view, self.partitions, self.peers, environment)
         self.groups = GroupCoordinator(view, self.partitions, internal_topics, environment)
+        self.streams_topics = StreamsTopics(internal_topics, environment)
         self.share_coordinator = ShareCoordinator(view, self.partitions, internal_topics, environment)
         self.share_persister = SharePersister(view, self.share_coordinator, self.peers, environment)
         dead_letters = DeadLetters(view, internal_topics, internal_producer, environment)
@@ -191,6 +194,7 @@ class Broker:
         """Call it before the logs are closed: nothing is written after it."""
         self.cleaner.close()
         self.groups.close()
+        self.streams_topics.close()
         self.transactions.close()
         self.share_states.close()
         self.shared.close()
@@ -268,6 +272,12 @@ class Broker:
         commits = OffsetCommitHandlers(self.groups, transactional_offsets)
         classic = ClassicGroupHandlers(self.groups)
         consumer = ConsumerGroupHandlers(self.groups, self._may_describe if self._checks is not None else None)
+        streams = StreamsGroupHandlers(
+            self.groups,
+            self.streams_topics,
+            lambda: streams_groups_enabled(view.image),
+            self._may_create if self._checks is not None else None,
+        )
         group_admin = GroupAdminHandlers(self.groups)
         log_dirs = LogDirHandlers(partitions, environment, self.logs.health, lambda: view.image.cordoned(view.node_id))
         producer_ids = ProducerIdHandlers(self.producer_ids, self.transactions)
@@ -324,6 +334,8 @@ class Broker:
             "describe_cluster": cluster.describe_cluster,
             "consumer_group_heartbeat": consumer.consumer_group_heartbeat,
             "consumer_group_describe": consumer.consumer_group_describe,
+            "streams_group_heartbeat": streams.streams_group_heartbeat,
+            "streams_group_describe": streams.streams_group_describe,
             "describe_topic_partitions": cluster.describe_topic_partitions,
             "list_config_resources": configs.list_config_resources,
             "share_group_heartbeat": share_groups.share_group_heartbeat,
@@ -353,6 +365,11 @@ class Broker:
 
     def _may_describe(self, peer: Peer, topic: str) -> bool:
         return self.authorizer.sees(peer, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic)
+
+    def _may_create(self, peer: Peer, topic: str) -> bool:
+        return self.authorizer.sees(
+            peer, AclOperation.CREATE, AclResourceType.CLUSTER, CLUSTER_NAME
+        ) or self.authorizer.allows(peer, AclOperation.CREATE, AclResourceType.TOPIC, topic)
 
     def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
         return features_for_api_versions(self.view.image, self._kraft_version())

@@ -34,6 +34,14 @@ def check_topic_name(name: str) -> None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}.")
 
 
+def is_topic_name(name: str) -> bool:
+    try:
+        check_topic_name(name)
+    except KafkaError:
+        return False
+    return True
+
+
 def folded(name: str) -> str:
     """Names with the same folded name differ only in `.` and `_`, which metric names cannot distinguish."""
     return name.replace(".", "_")
