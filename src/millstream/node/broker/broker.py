@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from millstream.config.table import log as log_settings
 from millstream.config.table import network, node, quotas, sasl, share, transactions
 from millstream.formats.model.access_control import AclOperation, AclResourceType
 from millstream.formats.protocol import fetch as fetch_codec
@@ -206,6 +207,7 @@ class Broker:
 
     def maintain(self) -> None:
         """Called periodically: retention, closing of segments by age, flushing by time, checkpoints."""
+        self.logs.producer_id_expiration_ms = self.view.config[log_settings.PRODUCER_ID_EXPIRATION_MS]
         for job in self.logs.maintenance(self._environment.clock.now_ms(), self.replicas.roles.log_config):
             self._run(job)
         self.hot_keys.tick()
@@ -344,7 +346,7 @@ class Broker:
             Api(1, "fetch", fetch_codec.FIRST_VERSION, fetch_codec.LAST_VERSION),
         ]
         apis += guarded((api(name, handler) for name, handler in handlers.items()), self._checks)
-        apis += Forwarding(self.link, self.authorizer).table()
+        apis += Forwarding(self.link, view.node_id, self.authorizer).table()
         apis += sasl_apis()
         versions = api("api_versions", lambda request, context: api_versions.handle(request, context))
         apis.append(versions)
