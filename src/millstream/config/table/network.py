@@ -107,5 +107,13 @@ MAX_REQUEST_PARTITION_SIZE_LIMIT = integer(
     "The maximum number of partitions in one DescribeTopicPartitions response.",
     allowed=at_least(1),
 )
+TELEMETRY_MAX_BYTES = integer(
+    "telemetry.max.bytes",
+    1 << 20,
+    "The maximum size of the metrics that a client pushes at a time (KIP-714), compressed and decompressed.",
+    unit="bytes",
+    allowed=at_least(1),
+    importance=Importance.LOW,
+)
 
 SETTINGS = declared(globals())

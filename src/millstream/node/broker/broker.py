@@ -12,6 +12,7 @@ from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.records.opening import OpeningLimits
 from millstream.node.broker.audit_topic import AuditTopic
 from millstream.node.broker.cluster_apis import ClusterHandlers
+from millstream.node.client_metrics.client_metrics import ClientMetrics
 from millstream.node.cluster.broker_proof import listener_rules
 from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
 from millstream.node.cluster.controller_link import ControllerLink, Forwarding
@@ -119,6 +120,7 @@ class Broker:
         self.shared = SharePartitions(view, self.partitions, self.share_persister, dead_letters, environment)
         self.share_states = ShareGroupStates(self.share_persister, self.groups, self.shared.reset, environment)
         self.audit_topic = AuditTopic(internal_topics, internal_producer, environment)
+        self.client_metrics = ClientMetrics(view, internal_topics, internal_producer, environment)
         self.hot_keys = HotKeys(view, self.partitions, internal_topics, internal_producer, environment)
         self.cleaner = LogCleaner(
             logs,
@@ -176,6 +178,7 @@ class Broker:
         self.groups.follow(delta)
         self.transactions.follow(delta)
         self.hot_keys.follow(delta)
+        self.client_metrics.follow(delta)
         self.share_coordinator.follow(delta)
         self.shared.follow(delta)
         self.schema_guard.follow(delta, self.view.image)
@@ -191,6 +194,7 @@ class Broker:
     def close(self) -> None:
         """Call it before the logs are closed: nothing is written after it."""
         self.cleaner.close()
+        self.client_metrics.close()
         self.groups.close()
         self.transactions.close()
         self.share_states.close()
@@ -211,6 +215,7 @@ class Broker:
         for job in self.logs.maintenance(self._environment.clock.now_ms(), self.replicas.roles.log_config):
             self._run(job)
         self.hot_keys.tick()
+        self.client_metrics.tick()
         self.cleaner.tick()
         if self.dispatcher.quotas is not None:
             self.quotas.tick()
@@ -328,6 +333,8 @@ class Broker:
             "consumer_group_describe": consumer.consumer_group_describe,
             "describe_topic_partitions": cluster.describe_topic_partitions,
             "list_config_resources": configs.list_config_resources,
+            "get_telemetry_subscriptions": self.client_metrics.get_telemetry_subscriptions,
+            "push_telemetry": self.client_metrics.push_telemetry,
             "share_group_heartbeat": share_groups.share_group_heartbeat,
             "share_group_describe": share_groups.share_group_describe,
             "share_fetch": self.share_fetch.share_fetch,
