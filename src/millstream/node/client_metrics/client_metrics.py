@@ -53,6 +53,7 @@ _REPLICAS = 3
 _MOST_WAITING = 64
 """Records that wait to be written. More are left out, and counted."""
 _EXPIRY_SECONDS = 10.0
+_NO_ID = UUID(int=0)
 PREFIX = "org.apache.kafka."
 EXPORTED = frozenset(
     (
@@ -133,8 +134,18 @@ class ClientMetrics:
         try:
             instance.check_get(self._now_ms())
         except KafkaError as error:
-            return {"error_code": self._refuse(instance, error)}
+            return {
+                "error_code": self._refuse(instance, error),
+                "client_instance_id": _NO_ID,
+                "subscription_id": 0,
+                "accepted_compression_types": [],
+                "push_interval_ms": 0,
+                "telemetry_max_bytes": 0,
+                "delta_temporality": False,
+                "requested_metrics": [],
+            }
         return {
+            "error_code": ErrorCode.NONE,
             "client_instance_id": id_,
             "subscription_id": instance.subscription_id,
             "accepted_compression_types": [codec.value for codec in ACCEPTED_CODECS],
@@ -201,10 +212,8 @@ class ClientMetrics:
         return instance
 
     def _closed(self, id_: UUID, peer: Peer) -> None:
-        for instance in self.instances.all:
-            if instance.id == id_ and instance.connection is peer:
-                self.instances.forget(id_)
-                return
+        if (instance := self.instances.find(id_)) is not None and instance.connection is peer:
+            self.instances.forget(id_)
 
     def _refuse(self, instance: ClientInstance, error: KafkaError) -> ErrorCode:
         instance.last_error = error.code

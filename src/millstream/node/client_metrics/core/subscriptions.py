@@ -134,6 +134,9 @@ class ClientInstances:
             self._instances.popitem(last=False)
         return known
 
+    def find(self, id_: UUID) -> ClientInstance | None:
+        return self._instances.get(id_)
+
     def forget(self, id_: UUID) -> None:
         self._instances.pop(id_, None)
 
