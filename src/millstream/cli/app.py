@@ -10,6 +10,7 @@ from millstream.cli import (
     command_config,
     consume,
     demo,
+    doctor,
     exit_codes,
     gateway,
     produce,
@@ -161,6 +162,7 @@ app.command("gateway")(gateway.gateway)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("bench")(bench.bench)
+app.command("doctor")(doctor.doctor)
 app.command("settings")(settings.settings)
 app.command("simulate")(simulate.simulate)
 app.command("demo")(demo.demo)

@@ -147,9 +147,6 @@ _GROUPS = {
     "a failed disk is detected by the first operation that fails": """
         log.dir.failure.timeout.ms long 30000 low 1..
     """,
-    "client metrics are not supported": """
-        telemetry.max.bytes int 1048576 low 1..
-    """,
 }
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from millstream.config.table import log as log_settings
 from millstream.config.table import network, node, quotas, sasl, share, transactions
 from millstream.formats.model.access_control import CLUSTER_NAME, AclOperation, AclResourceType
 from millstream.formats.protocol import fetch as fetch_codec
@@ -11,6 +12,7 @@ from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.records.opening import OpeningLimits
 from millstream.node.broker.audit_topic import AuditTopic
 from millstream.node.broker.cluster_apis import ClusterHandlers
+from millstream.node.client_metrics.client_metrics import ClientMetrics
 from millstream.node.cluster.broker_proof import listener_rules
 from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
 from millstream.node.cluster.controller_link import ControllerLink, Forwarding
@@ -121,6 +123,7 @@ class Broker:
         self.shared = SharePartitions(view, self.partitions, self.share_persister, dead_letters, environment)
         self.share_states = ShareGroupStates(self.share_persister, self.groups, self.shared.reset, environment)
         self.audit_topic = AuditTopic(internal_topics, internal_producer, environment)
+        self.client_metrics = ClientMetrics(view, internal_topics, internal_producer, environment)
         self.hot_keys = HotKeys(view, self.partitions, internal_topics, internal_producer, environment)
         self.cleaner = LogCleaner(
             logs,
@@ -178,6 +181,7 @@ class Broker:
         self.groups.follow(delta)
         self.transactions.follow(delta)
         self.hot_keys.follow(delta)
+        self.client_metrics.follow(delta)
         self.share_coordinator.follow(delta)
         self.shared.follow(delta)
         self.schema_guard.follow(delta, self.view.image)
@@ -193,6 +197,7 @@ class Broker:
     def close(self) -> None:
         """Call it before the logs are closed: nothing is written after it."""
         self.cleaner.close()
+        self.client_metrics.close()
         self.groups.close()
         self.streams_topics.close()
         self.transactions.close()
@@ -210,9 +215,11 @@ class Broker:
 
     def maintain(self) -> None:
         """Called periodically: retention, closing of segments by age, flushing by time, checkpoints."""
+        self.logs.producer_id_expiration_ms = self.view.config[log_settings.PRODUCER_ID_EXPIRATION_MS]
         for job in self.logs.maintenance(self._environment.clock.now_ms(), self.replicas.roles.log_config):
             self._run(job)
         self.hot_keys.tick()
+        self.client_metrics.tick()
         self.cleaner.tick()
         if self.dispatcher.quotas is not None:
             self.quotas.tick()
@@ -338,6 +345,8 @@ class Broker:
             "streams_group_describe": streams.streams_group_describe,
             "describe_topic_partitions": cluster.describe_topic_partitions,
             "list_config_resources": configs.list_config_resources,
+            "get_telemetry_subscriptions": self.client_metrics.get_telemetry_subscriptions,
+            "push_telemetry": self.client_metrics.push_telemetry,
             "share_group_heartbeat": share_groups.share_group_heartbeat,
             "share_group_describe": share_groups.share_group_describe,
             "share_fetch": self.share_fetch.share_fetch,
@@ -356,7 +365,7 @@ class Broker:
             Api(1, "fetch", fetch_codec.FIRST_VERSION, fetch_codec.LAST_VERSION),
         ]
         apis += guarded((api(name, handler) for name, handler in handlers.items()), self._checks)
-        apis += Forwarding(self.link, self.authorizer).table()
+        apis += Forwarding(self.link, view.node_id, self.authorizer).table()
         apis += sasl_apis()
         versions = api("api_versions", lambda request, context: api_versions.handle(request, context))
         apis.append(versions)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from millstream.common.prometheus import CONTENT_TYPE, Family, Page, gauge
 from millstream.config.exposure import is_loopback
+from millstream.node.metrics.clients import CLIENTS
 from millstream.node.metrics.cluster import CLUSTER, QUORUM
 from millstream.node.metrics.groups import GROUP_SUBJECT
 from millstream.node.metrics.observed_node import MetricsSubject, ObservedNode, TimeSlices, why_not_ready
@@ -24,6 +25,7 @@ SUBJECTS: tuple[MetricsSubject, ...] = (
     REQUESTS,
     CONNECTIONS,
     QUOTAS,
+    CLIENTS,
     TOPICS,
     PARTITIONS,
     REPLICATION,

@@ -132,6 +132,10 @@ class ReplicaFetcher:
         if followed is not None and followed.sent is not None:
             self._forgotten[key] = None
 
+    @property
+    def partitions(self) -> list[Partition]:
+        return [followed.partition for followed in self._followed.values()]
+
     def follows(self, partition: Partition) -> bool:
         return _key(partition) in self._followed
 

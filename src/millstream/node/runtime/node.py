@@ -73,7 +73,7 @@ def bind(
     for each in wanted:
         listener = Listener(
             each.name,
-            _limits(config),
+            _limits(config, each.name),
             environment.network,
             environment.loop,
             environment.stopwatch,
@@ -105,12 +105,12 @@ def _idle_seconds(setting_ms: int) -> float:
     return setting_ms / 1000 if setting_ms >= 0 else math.inf
 
 
-def _limits(config: BrokerConfig) -> ConnectionLimits:
+def _limits(config: BrokerConfig, listener: str) -> ConnectionLimits:
     request_bytes = config[network.QUEUED_MAX_REQUEST_BYTES]
     return ConnectionLimits(
         max_frame_bytes=config[network.SOCKET_REQUEST_MAX_BYTES],
         request_memory_bytes=request_bytes if request_bytes > 0 else DEFAULT_REQUEST_MEMORY_BYTES,
-        max_connections=config[network.MAX_CONNECTIONS],
+        max_connections=config.listener(listener)[network.MAX_CONNECTIONS],
         max_connections_per_address=config[network.MAX_CONNECTIONS_PER_IP],
         max_connections_of_address=config.connection_limits,
         max_idle_seconds=_idle_seconds(config[network.CONNECTIONS_MAX_IDLE_MS]),
@@ -411,7 +411,10 @@ class Node:
         assert self._metadata_changed is not None
         self._metadata_changed.set()
         if changes_broker_settings(delta) and self.security is not None:
-            self.security.changed(dynamic_config(self._config, self.loader.image))
+            config = dynamic_config(self._config, self.loader.image)
+            self.security.changed(config)
+            for listener in self.listeners:
+                listener.limits = _limits(config, listener.name)
         cluster_id = self.loader.image.cluster_id
         if not cluster_id or cluster_id == self._identity.cluster_id:
             return
