@@ -58,7 +58,7 @@ def produce(bootstrap: str, topic: str, values: Sequence[str], *, partition: int
 
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, "log_level": 0, **settings})
     for value in values:
-        key, headers = f"k{value}", {"origin": "source"}
+        key, headers = f"k{value}", dict[str, str | bytes | None](origin="source")
         producer.produce(topic, value, key=key, partition=partition, headers=headers, on_delivery=delivered)
     producer.flush(60)
     if failures:

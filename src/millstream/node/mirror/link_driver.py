@@ -15,7 +15,7 @@ from millstream.node.environment import Environment
 from millstream.node.mirror.cluster_access import ClusterAccess
 from millstream.node.mirror.core.links import Link
 from millstream.node.mirror.fetcher import SourceFetcher
-from millstream.node.mirror.pulled import UNKNOWN, PulledPartition
+from millstream.node.mirror.pulled import UNKNOWN, PulledPartition, Totals
 from millstream.node.mirror.source import SourceCluster, SourceMetadata
 from millstream.node.mirror.upkeep import Upkeep
 
@@ -35,6 +35,8 @@ class LinkDriver:
         self.upkeep = Upkeep(self._source, cluster, environment)
         self.partitions: dict[TopicPartition, PulledPartition] = {}
         self._fetchers: dict[int, SourceFetcher] = {}
+        self._ended = Totals()
+        """Of partitions that another broker copies now."""
         self.problem = ""
         self._stale = asyncio.Event()
         self._allowed_at = 0.0
@@ -52,6 +54,12 @@ class LinkDriver:
     def source_cluster_id(self) -> str:
         return self._source.metadata.cluster_id if self._source.metadata is not None else ""
 
+    def totals(self) -> Totals:
+        total = Totals(self._ended.bytes_copied, self._ended.records_skipped, self._ended.records_truncated)
+        for pulled in self.partitions.values():
+            total.add(pulled)
+        return total
+
     def set_link(self, link: Link) -> None:
         """The definition has changed, but not the connection."""
         self.link = link
@@ -63,6 +71,7 @@ class LinkDriver:
             new = wanted.get(at)
             if new is None or new.partition is not pulled.partition or new.topic.source_id != pulled.topic.source_id:
                 del self.partitions[at]
+                self._ended.add(pulled)
                 self._unassign(pulled)
             else:
                 pulled.topic = new.topic

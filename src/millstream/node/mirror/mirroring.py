@@ -45,6 +45,10 @@ class Mirroring:
         """Promoted partitions in the leader epoch in which they were closed (`promotion.py`)."""
         self._reporting: asyncio.Task[None] | None = None
 
+    def now(self) -> float:
+        """The time of the loop, in which lag is counted."""
+        return self._environment.loop.time()
+
     def start(self) -> None:
         """Called once, when the metadata is up to date."""
         self._take_topics()

@@ -1,11 +1,25 @@
 """One partition of a mirror topic that this node leads and copies: its place at the source, its progress."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from millstream.node.mirror.core.links import MirrorTopic
 from millstream.node.replicas.partition import Partition
 
 UNKNOWN = -1
+
+
+@dataclass(slots=True)
+class Totals:
+    """What was copied since the start of the process."""
+
+    bytes_copied: int = 0
+    records_skipped: int = 0
+    records_truncated: int = 0
+
+    def add(self, pulled: "PulledPartition") -> None:
+        self.bytes_copied += pulled.bytes_copied
+        self.records_skipped += pulled.records_skipped
+        self.records_truncated += pulled.records_truncated
 
 
 @dataclass(slots=True, eq=False)
@@ -28,8 +42,6 @@ class PulledPartition:
     """Offsets that were cut here because the source has others."""
     bytes_per_record: float = 0.0
     problem: str = ""
-    reported: object = field(default=None)
-    """What the last report said."""
 
     @property
     def index(self) -> int:
