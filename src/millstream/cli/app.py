@@ -13,6 +13,7 @@ from millstream.cli import (
     doctor,
     exit_codes,
     gateway,
+    mirror,
     produce,
     quota,
     schema,
@@ -151,6 +152,7 @@ app.add_typer(txn.app, name="txn")
 app.add_typer(quota.app, name="quota")
 app.add_typer(acl.app, name="acl")
 app.add_typer(user.app, name="user")
+app.add_typer(mirror.app, name="mirror")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
 app.add_typer(log.app, name="log")

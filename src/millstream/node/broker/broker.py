@@ -38,6 +38,8 @@ from millstream.node.groups.streams import StreamsGroupHandlers, StreamsTopics
 from millstream.node.hot_keys.hot_keys import HotKeys
 from millstream.node.metadata.features import streams_groups_enabled
 from millstream.node.metadata.image import MetadataDelta
+from millstream.node.mirror.cluster_access import ClusterAccess
+from millstream.node.mirror.mirroring import Mirroring
 from millstream.node.queues.coordinator import ShareCoordinator
 from millstream.node.queues.dead_letters import DeadLetters
 from millstream.node.queues.fetch import ShareFetchHandlers
@@ -133,6 +135,14 @@ class Broker:
             now_ms=environment.clock.now_ms,
             yield_interpreter=environment.yield_interpreter,
         )
+        offset_lookup = OffsetLookup(view, self.partitions, self.peers)
+        self.mirroring = Mirroring(
+            ClusterAccess(view, link, self.peers, offset_lookup, self.groups),
+            self.partitions,
+            internal_topics,
+            internal_producer,
+            environment,
+        )
         self.replicas.roles.on_opened = self.hot_keys.opened
         self.marker_writer = MarkerWriter(self.partitions, self.groups, environment)
         self.producer_ids = ProducerIds(link, view.node_id, lambda: view.broker_epoch)
@@ -163,6 +173,7 @@ class Broker:
         self._follow_quotas()
         self.groups.start()
         self.transactions.start()
+        self.mirroring.start()
 
     def _new_peers(self) -> BrokerChannels:
         view = self.view
@@ -185,6 +196,7 @@ class Broker:
         self.share_coordinator.follow(delta)
         self.shared.follow(delta)
         self.schema_guard.follow(delta, self.view.image)
+        self.mirroring.follow(delta)
         if delta.quotas_changed:
             self._follow_quotas()
 
@@ -198,6 +210,7 @@ class Broker:
         """Call it before the logs are closed: nothing is written after it."""
         self.cleaner.close()
         self.client_metrics.close()
+        self.mirroring.close()
         self.groups.close()
         self.streams_topics.close()
         self.transactions.close()

@@ -305,9 +305,9 @@ class Forwarding:
             try:
                 if name in _SETTINGS_APIS and self._may_alter_brokers(context.peer):
                     # Without the permission, the controller refuses it.
-                    if name == "incremental_alter_configs":
-                        if (loggers := alter_logger_rows(request, self._node_id)) is not None:
-                            return loggers
+                    is_incremental = name == "incremental_alter_configs"
+                    if is_incremental and (loggers := alter_logger_rows(request, self._node_id)) is not None:
+                        return loggers
                     await self._link.check_settings(name, request)
                 return await self._link.forward(name, request, context, timeout_s=_timeout_s(request))
             except KafkaError as error:

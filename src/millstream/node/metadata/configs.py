@@ -32,6 +32,7 @@ from millstream.node.metadata.image import (
     ResourceType,
     apply,
 )
+from millstream.node.metadata.mirrors import mirror_changes
 from millstream.node.metadata.partitions import PartitionChanger
 from millstream.node.metadata.records import (
     ConfigRecord,
@@ -141,7 +142,7 @@ def _decide(
         results.append(ConfigAlteration(resource=resource))
     # ELR changes come first: a replica must lose its eligibility before an ISR without it may acknowledge records. This
     # holds also if the records are written in two batches.
-    records = [*_eligible_leader_changes(image, records, config), *records]
+    records = [*_eligible_leader_changes(image, records, config), *mirror_changes(image, records), *records]
     return Decision(() if validate_only else tuple(records), tuple(results))
 
 
