@@ -17,7 +17,7 @@ from typing import Protocol
 
 from millstream.formats.model.access_control import ANONYMOUS
 from millstream.node.server.fair_turns import SHARE_SECONDS, FairTurns
-from millstream.node.server.limits import RequestMemory
+from millstream.node.server.limits import RequestMemory, address_key
 from millstream.node.server.network import Transport
 from millstream.node.server.plain_http import METHODS, HttpExchange, HttpService
 from millstream.node.server.service import Authentication, Part, Parts, Peer, Pending, Refused, Service, Turn
@@ -99,6 +99,7 @@ class Connection:
         "_yielded",
         "closed",
         "last_active",
+        "opened",
         "peer",
     )
 
@@ -107,7 +108,7 @@ class Connection:
         self._shared = shared
         self.peer = peer
         self.closed = False
-        self.last_active = shared.now()
+        self.opened = self.last_active = shared.now()
         self._rest = b""  # bytes that were read and not yet handled
         self._frame: bytearray | None = None  # a frame that arrives in pieces
         self._frame_view = memoryview(b"")
@@ -549,4 +550,4 @@ class Connection:
 
 
 def _tenant_name(peer: Peer) -> str:
-    return str(peer.principal) if peer.principal != ANONYMOUS else peer.host
+    return str(peer.principal) if peer.principal != ANONYMOUS else address_key(peer.host)
