@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from millstream.formats.model.access_control import ANONYMOUS
-from millstream.node.server.fair_turns import SHARE_SECONDS, FairTurns
+from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.limits import RequestMemory, address_key
 from millstream.node.server.network import Transport
 from millstream.node.server.plain_http import METHODS, HttpExchange, HttpService
@@ -214,7 +214,7 @@ class Connection:
             smallest, largest = self.peer.authentication.frame_limits(largest)
         left, begun = TURN_REQUESTS, shared.stopwatch()
         is_shared = shared.turns.is_shared
-        until = begun + (SHARE_SECONDS if is_shared else TURN_SECONDS)
+        until = shared.turns.deadline(self._tenant, begun) if is_shared else begun + TURN_SECONDS
         self._corked = True
         while end - position >= 4 and not self._paused and not self.closed:
             (size,) = _SIZE.unpack_from(buffer, position)
