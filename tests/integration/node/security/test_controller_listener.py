@@ -83,7 +83,7 @@ def test_apis_of_nodes_are_refused_for_clients_without_permission(controller: st
     for version in sorted({versions.low, versions.high}):
         with Wire(controller) as wire:
             assert plain(wire, "eve", "eve-secret-1").error_code == 0
-            fields = {"k_raft_version_feature": {}} if api == "update_raft_voter" else {}
+            fields: dict[str, Any] = {"k_raft_version_feature": {}} if api == "update_raft_voter" else {}
             response = wire.call(api, version, **fields)
             assert _errors(response) == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED}, (api, version, response)
 
