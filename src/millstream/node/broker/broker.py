@@ -163,7 +163,7 @@ class Broker:
         self.quotas = ClientQuotas(now, samples=samples, sample_seconds=sample_seconds)
         self.connection_rates = ConnectionRates(
             now,
-            lambda: view.config[quotas.MAX_CONNECTION_CREATION_RATE],
+            self._connection_rate,
             samples=samples,
             sample_seconds=sample_seconds,
         )
@@ -199,6 +199,10 @@ class Broker:
         self.mirroring.follow(delta)
         if delta.quotas_changed:
             self._follow_quotas()
+
+    def _connection_rate(self, listener: str | None) -> float | None:
+        config, setting = self.view.config, quotas.MAX_CONNECTION_CREATION_RATE
+        return config[setting] if listener is None else config.listener(listener).own(setting)
 
     def _follow_quotas(self) -> None:
         image = self.view.image
@@ -268,7 +272,7 @@ class Broker:
 
     def _make_apis(self) -> list[Api]:
         view, environment, partitions = self.view, self._environment, self.partitions
-        topics = AutomaticTopicCreation(self.link)
+        topics = AutomaticTopicCreation(self.link, environment.auditor)
         configs = DescribeConfigsHandlers(view)
         offsets = OffsetHandlers(partitions, environment, self.replicas, self._remember_starts, self._opening_limits)
         cluster = ClusterHandlers(
