@@ -126,7 +126,7 @@ def listen_address(text: str) -> str:
 
 
 def _serve(options: ServeOptions) -> int:
-    from millstream.config.exposure import check_exposure, check_words
+    from millstream.config.exposure import check_exposure, check_words, exposure_warnings
     from millstream.config.loading import load_broker_config
 
     check_words(options.settings)
@@ -144,6 +144,7 @@ def _serve(options: ServeOptions) -> int:
     if options.exit_with_stdin:
         exit_with_parent()
     log_to_stderr()
+    _warn_loudly(exposure_warnings(config))
     gateway = _open_gateway(options, config)
     from millstream.node.runtime.running import run as run_node
 
@@ -154,6 +155,13 @@ def _serve(options: ServeOptions) -> int:
             gateway.start(_address_for_gateway(config, gateway.cluster_listener, address))
 
     return run_node(config, ready, lambda: None if gateway is None else gateway.stop())
+
+
+def _warn_loudly(warnings: Sequence[str]) -> None:
+    """These lines stand out in any log."""
+    if warnings:
+        for line in ("*" * 80, *(f"WARNING: {text}" for text in warnings), "*" * 80):
+            logging.getLogger("millstream.exposure").warning("%s", line)
 
 
 def _write_bootstrap_user(name: str, password_file: str | None, config: "BrokerConfig") -> None:
