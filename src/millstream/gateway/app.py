@@ -39,6 +39,7 @@ from millstream.gateway.identity.sessions import ConsoleSession
 from millstream.gateway.identity.sign_in import SignInPages
 from millstream.gateway.metrics import GatewayMetrics, ResponseCounts, metrics_routes
 from millstream.gateway.produce.routes import ProduceRoutes, Producing
+from millstream.gateway.rest_v3.acls import AclRoutes
 from millstream.gateway.rest_v3.configs import ConfigRoutes
 from millstream.gateway.rest_v3.groups import GroupRoutes
 from millstream.gateway.rest_v3.records import RecordRoutes
@@ -228,6 +229,7 @@ def _not_found(scope: Scope) -> Response:
 def v3_routes(parts: GatewayContext, producing: Producing) -> list[BaseRoute]:
     links = _links()
     return [
+        *AclRoutes(links).routes(),
         *ConfigRoutes(links).routes(),
         *ReplicaRoutes(links).routes(),
         *TopicRoutes(links).routes(),

@@ -146,6 +146,46 @@ def test_consumers_belong_to_their_caller_and_see_masked_values(ask: Caller) -> 
     assert ask("DELETE", "/consumers/g-ann?instance_id=one", headers=ANN).status == 204
 
 
+def test_acls_over_rest_v3(ask: Caller) -> None:
+    cluster = ask("GET", "/v3/clusters", headers=ALICE).json["data"][0]["cluster_id"]
+    acls = f"/v3/clusters/{cluster}/acls"
+    one = {
+        "resource_type": "TOPIC",
+        "resource_name": "new-",
+        "pattern_type": "PREFIXED",
+        "principal": "User:ann",
+        "host": "*",
+        "operation": "READ",
+        "permission": "ALLOW",
+    }
+    created = ask("POST", acls, one, ALICE)
+    assert created.status == 201, created.body
+    several = [one | {"operation": "WRITE"}, one | {"operation": "DESCRIBE", "permission": "DENY"}]
+    assert ask("POST", acls + ":batch", {"data": several}, ALICE).status == 201
+    found = ask("GET", acls + "?resource_name=new-&resource_type=topic", headers=ALICE).json
+    assert found["kind"] == "KafkaAclList" and [row["operation"] for row in found["data"]] == [
+        "READ",
+        "WRITE",
+        "DESCRIBE",
+    ]
+    assert found["data"][0].items() >= one.items()
+    location = created.headers["location"]
+    assert found["data"][0]["metadata"]["self"] == location
+    (alone,) = ask("GET", location[location.index("/v3") :], headers=ALICE).json["data"]
+    assert alone == found["data"][0]
+
+    assert ask("DELETE", acls + "?resource_name=new-", headers=ALICE).status == 400
+    everything = "?resource_type=ANY&pattern_type=ANY&operation=ANY&permission=ANY&resource_name=new-"
+    deleted = ask("DELETE", acls + everything, headers=ALICE)
+    assert deleted.status == 200 and len(deleted.json["data"]) == 3
+    assert ask("GET", acls + "?resource_name=new-", headers=ALICE).json["data"] == []
+
+    for wrong in ({"operation": "ANY"}, {"resource_type": "TABLE"}, {"principal": "ann"}, {"pattern_type": "MATCH"}):
+        assert ask("POST", acls, one | wrong, ALICE).status == 400, wrong
+    assert ask("POST", acls, one, ANN).status == 403
+    assert ask("GET", acls, headers=ANN).json["missing_acl"]["resource_type"] == "cluster"
+
+
 def test_two_callers_at_once_never_share_a_connection(ask: Caller) -> None:
     wrong: list[object] = []
 

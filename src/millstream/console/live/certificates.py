@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from cryptography import x509
 
-from millstream.console.live.metrics import MetricsError, fetch_metrics
+from millstream.admin.broker_metrics import MetricsError, fetch_metrics
 from millstream.console.live.snapshot import Broker, CertificateEnd
 from millstream.raw_client import Cluster
 from millstream.raw_client.security import make_context

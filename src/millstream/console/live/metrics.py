@@ -3,76 +3,15 @@
 Brokers of Apache Kafka have no such page, and brokers with TLS or SASL are not queried. The charts then say so.
 """
 
-import http.client
-import re
 import time
 from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from millstream.admin.broker_metrics import MetricsError, Sample, fetch_metrics
 from millstream.console.live.snapshot import Broker, Snapshot, Topic
 from millstream.raw_client import TopicPartition
-
-_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? ([^ ]+)")
-_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
-_ESCAPES = {r"\n": "\n", r"\"": '"', r"\\": "\\"}
-_LARGEST_PAGE = 16 << 20
-
-
-class MetricsError(Exception):
-    """No metrics from this broker. `is_no_page`: it has no such page, so it is not unreachable."""
-
-    def __init__(self, text: str, *, is_no_page: bool = True) -> None:
-        super().__init__(text)
-        self.is_no_page = is_no_page
-
-
-class Sample(NamedTuple):
-    name: str
-    labels: Mapping[str, str]
-    value: float
-
-
-def fetch_metrics(host: str, port: int, subjects: Sequence[str], timeout_s: float) -> list[Sample]:
-    """Fetches the metrics of some subjects. All of them would be thousands of lines per second."""
-    chosen = "&".join(f"collect[]={subject}" for subject in subjects)
-    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
-    try:
-        # Without a Host: a broker on loopback serves its metrics to names of this machine only, to stop web pages.
-        connection.putrequest("GET", f"/metrics?{chosen}", skip_host=True, skip_accept_encoding=True)
-        connection.putheader("Accept", "text/plain")
-        connection.endheaders()
-        response = connection.getresponse()
-        if response.status != http.HTTPStatus.OK:
-            raise MetricsError(f"HTTP status {response.status}")
-        return list(parse(response.read(_LARGEST_PAGE).decode("utf-8", "replace")))
-    except http.client.HTTPException as error:
-        raise MetricsError(str(error) or type(error).__name__) from error
-    except OSError as error:
-        raise MetricsError(str(error), is_no_page=False) from error
-    finally:
-        connection.close()
-
-
-def parse(text: str) -> Iterator[Sample]:
-    """Parses Prometheus' text format. Other lines are skipped."""
-    for line in text.splitlines():
-        found = None if line.startswith("#") else _SAMPLE.match(line)
-        if found is None:
-            continue
-        try:
-            value = float(found[3])
-        except ValueError:
-            continue
-        labels = {name: _unescape(text) for name, text in _LABEL.findall(found[2] or "")}
-        yield Sample(found[1], labels, value)
-
-
-def _unescape(text: str) -> str:
-    return re.sub(r"\\.", lambda found: _ESCAPES.get(found[0], found[0]), text)
-
 
 _TIMEOUT_S = 0.9
 _AGAIN_AFTER_S = 10.0

@@ -55,6 +55,7 @@ def problems_of(snapshot: Snapshot) -> list[Problem]:
         *_disks(snapshot),
         *_certificates(snapshot),
         *_leaders(snapshot),
+        *_machines(snapshot),
     ]
     return sorted(found, key=lambda problem: -problem.severity)
 
@@ -190,6 +191,19 @@ def _certificates(snapshot: Snapshot) -> Iterator[Problem]:
             if each.is_of_gateway
             else "Write a new certificate and key into the files of ssl.keystore.location. The broker takes them over "
             "without a restart.",
+        )
+
+
+def _machines(snapshot: Snapshot) -> Iterator[Problem]:
+    machine = {broker.id: broker.machine for broker in snapshot.brokers}
+    shared = [each for each in snapshot.partitions if len({machine.get(n) for n in each.replicas}) < len(each.replicas)]
+    if shared:
+        enough = len(set(machine.values())) >= max(len(each.replicas) for each in shared)
+        yield Problem(
+            Severity.WARNING,
+            f"{_count(len(shared), 'partition')} with several replicas on one machine",
+            f"{_names(shared)}: a machine that dies takes all its brokers.",
+            "Run `millstream cluster balance`." if enough else "Add machines, or lower the replication factor.",
         )
 
 

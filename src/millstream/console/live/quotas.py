@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from millstream.admin.broker_metrics import MetricsError, Sample, fetch_metrics
 from millstream.admin.quotas import EntityQuotas, QuotaAdmin
-from millstream.console.live.metrics import MetricsError, Sample, fetch_metrics
 from millstream.console.live.snapshot import Broker
 from millstream.raw_client import Cluster
 

@@ -174,7 +174,9 @@ class Watcher:
             cluster_id, controller, brokers = before.cluster_id, before.controller, before.brokers
         else:
             cluster_id, controller = info.cluster_id, info.controller_id
-            brokers = tuple(Broker(row.id, row.host, row.port, row.rack, row.fenced) for row in info.brokers)
+            brokers = tuple(
+                Broker(row.id, row.host, row.port, row.rack, row.fenced, row.machine_id) for row in info.brokers
+            )
         ends: dict[TopicPartition, int] = {}
         nothing: dict[TopicPartition, int] = {}
         errors: dict[int, str] = {}

@@ -10,8 +10,10 @@ from collections.abc import Callable
 
 from millstream.common.prometheus import CONTENT_TYPE, Family, Page, gauge
 from millstream.config.exposure import is_loopback
+from millstream.node.metrics.clients import CLIENTS
 from millstream.node.metrics.cluster import CLUSTER, QUORUM
 from millstream.node.metrics.groups import GROUP_SUBJECT
+from millstream.node.metrics.mirroring import MIRRORING
 from millstream.node.metrics.observed_node import MetricsSubject, ObservedNode, TimeSlices, why_not_ready
 from millstream.node.metrics.partitions import COMPACTION, PARTITIONS, REPLICATION, TOPICS
 from millstream.node.metrics.process import PROCESS
@@ -24,6 +26,7 @@ SUBJECTS: tuple[MetricsSubject, ...] = (
     REQUESTS,
     CONNECTIONS,
     QUOTAS,
+    CLIENTS,
     TOPICS,
     PARTITIONS,
     REPLICATION,
@@ -31,6 +34,7 @@ SUBJECTS: tuple[MetricsSubject, ...] = (
     QUORUM,
     GROUP_SUBJECT,
     COMPACTION,
+    MIRRORING,
 )
 
 SUCCESS = gauge(

@@ -31,12 +31,16 @@ from millstream.node.consensus.raft.voter_set import Endpoint as VoterEndpoint
 from millstream.node.controller.active_controller import changes_broker_settings, dynamic_config
 from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.environment import Environment
+from millstream.node.metadata.handover import refused as refused_replicas
+from millstream.node.metadata.handover import still_assigned
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
 from millstream.node.metadata.records import Endpoint, UserScramCredentialRecord
 from millstream.node.metrics.endpoints import LocalEndpoints, NodeEndpoints, Probes
 from millstream.node.metrics.observed_node import ProcessProbe
+from millstream.node.runtime.handover_file import Handover, read_handover
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
 from millstream.node.runtime.node_tls import NodeTls
+from millstream.node.runtime.security_settings import SecuritySettings, with_security_of
 from millstream.node.security.audit_log import AuditLog
 from millstream.node.security.authorizer import StandardAuthorizer, open_authorizer, or_none
 from millstream.node.security.credentials import Credentials
@@ -69,7 +73,7 @@ def bind(
     for each in wanted:
         listener = Listener(
             each.name,
-            _limits(config),
+            _limits(config, each.name),
             environment.network,
             environment.loop,
             environment.stopwatch,
@@ -101,12 +105,12 @@ def _idle_seconds(setting_ms: int) -> float:
     return setting_ms / 1000 if setting_ms >= 0 else math.inf
 
 
-def _limits(config: BrokerConfig) -> ConnectionLimits:
+def _limits(config: BrokerConfig, listener: str) -> ConnectionLimits:
     request_bytes = config[network.QUEUED_MAX_REQUEST_BYTES]
     return ConnectionLimits(
         max_frame_bytes=config[network.SOCKET_REQUEST_MAX_BYTES],
         request_memory_bytes=request_bytes if request_bytes > 0 else DEFAULT_REQUEST_MEMORY_BYTES,
-        max_connections=config[network.MAX_CONNECTIONS],
+        max_connections=config.listener(listener)[network.MAX_CONNECTIONS],
         max_connections_per_address=config[network.MAX_CONNECTIONS_PER_IP],
         max_connections_of_address=config.connection_limits,
         max_idle_seconds=_idle_seconds(config[network.CONNECTIONS_MAX_IDLE_MS]),
@@ -161,6 +165,7 @@ class Node:
         self._endpoints = NodeEndpoints(self)
         self._held = HeldRequests()
         self.tls: NodeTls | None = None
+        self.security: SecuritySettings | None = None
         self.turns = FairTurns(environment.loop.call_soon, environment.stopwatch or environment.loop.time)
         self._loop = environment.loop
         self._disk = disk
@@ -213,8 +218,10 @@ class Node:
         self._metadata_changed = asyncio.Event()
         logs, identity = self._open_directory()
         self._first_users = read_first_users(self._root)
+        handover = read_handover(self._disk, self._root)
         end_points = self._bind(config.listeners, self._listeners)
         controller_end_points = self._bind(config.controller_listeners, self._controller_listeners)
+        self.security = SecuritySettings(config, tls, self.sasl, environment)
         self.sasl.start()
         _serve(self._listeners, self._held)  # from here on the node responds to probes
         tls.start()
@@ -254,7 +261,7 @@ class Node:
             return f"{controller_end_points[0].host}:{controller_end_points[0].port}"
         local = self.controller.apis if self.controller is not None else None
         link = self._link = ControllerLink(quorum, local, loader, environment, client_id=f"broker-{config.node_id}")
-        link.check_settings = tls.check_settings
+        link.check_settings = self.security.check
         leaders.subscribe(link.leader_changed)
         view = ClusterView(loader, config)
         contact = ControllerContact(
@@ -269,6 +276,8 @@ class Node:
             directory_id=identity.directory_id,
             previous_broker_epoch=logs.previous_broker_epoch,
             on_fatal=self._fail,
+            adopted=handover.adopted,
+            retired=handover.retired,
         )
         leaders.subscribe(lifecycle.leader_changed)
         quorum.start()
@@ -278,6 +287,7 @@ class Node:
         # Only metadata that includes the registration shows which logs on this disk are stray.
         while view.image.offset < lifecycle.broker_epoch:
             await self._next_change()
+        await self._hand_over(handover, view)
         self.broker = Broker(
             view,
             link,
@@ -300,6 +310,19 @@ class Node:
         self._held.give_to(self.broker.dispatcher)
         self._schedule_maintenance()
         return f"{end_points[0].host}:{end_points[0].port}"
+
+    async def _hand_over(self, handover: Handover, view: ClusterView) -> None:
+        """Waits until the nodes that have logs of this node now have registered: it must not begin empty ones."""
+        refused = refused_replicas(view.image, self._config.node_id, handover.adopted)
+        if refused:
+            raise ConfigError(
+                f"the controller did not assign {refused[0]} and {len(refused) - 1} other partition(s) to this node, "
+                "whose logs it has: upgrade the controllers, and start it again"
+            )
+        if handover.given and still_assigned(view.image, self._config.node_id, handover.given):
+            _log.info("handover_awaited partitions=%d", len(handover.given))
+        while still_assigned(view.image, self._config.node_id, handover.given):
+            await self._next_change()
 
     def _open_authorizer(self, loader: MetadataLoader) -> StandardAuthorizer | None:
         """The authorizer, which follows the ACLs of the metadata before anything else does."""
@@ -356,6 +379,13 @@ class Node:
             if len(self._listeners) == 1 or listener.name != own:
                 listener.rates = broker.connection_rates
 
+    def reread(self, config: BrokerConfig) -> None:
+        """Takes the settings of TLS and SASL over from a settings file that was read again."""
+        assert self.security is not None
+        self._config = with_security_of(self._config, config)
+        image = self.loader.image if self.loader is not None else MetadataImage()
+        self.security.changed(dynamic_config(self._config, image))
+
     def _audit_certificate(self, peer: Peer, succeeded: bool, reason: str) -> None:
         self._environment.auditor.authentication(peer, "TLS", succeeded=succeeded, reason=reason)
 
@@ -380,8 +410,11 @@ class Node:
         assert self._identity is not None and self.loader is not None and self.quorum is not None
         assert self._metadata_changed is not None
         self._metadata_changed.set()
-        if changes_broker_settings(delta) and self.tls is not None:
-            self.tls.settings_changed(dynamic_config(self._config, self.loader.image))
+        if changes_broker_settings(delta) and self.security is not None:
+            config = dynamic_config(self._config, self.loader.image)
+            self.security.changed(config)
+            for listener in self.listeners:
+                listener.limits = _limits(config, listener.name)
         cluster_id = self.loader.image.cluster_id
         if not cluster_id or cluster_id == self._identity.cluster_id:
             return
@@ -524,6 +557,8 @@ class Node:
             self._giving_up.cancel()
         self._endpoints.close()
         self.sasl.close()
+        if self.security is not None:
+            self.security.close()
         if self.tls is not None:
             self.tls.close()
         for listener in self.listeners:

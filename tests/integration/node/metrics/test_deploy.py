@@ -42,8 +42,9 @@ DEPENDS_ON_THE_MACHINE = {
     "MillstreamSlowDisk",
     "MillstreamSlowProduce",
 }
-ONLY_WITH_A_FAULT = {"millstream_partition_unreadable_batch", *ONLY_WITH_TLS}
-"""Metrics that have no sample where all is well and without TLS; their labels are those of their declaration."""
+ONLY_WITH_A_LINK = {each.name for each in families() if each.name.startswith("millstream_mirror_")}
+ONLY_WITH_A_FAULT = {"millstream_partition_unreadable_batch", *ONLY_WITH_TLS, *ONLY_WITH_A_LINK}
+"""Metrics that have no sample where all is well, without TLS and without mirrors: their labels are as declared."""
 
 
 # Names and labels

@@ -43,11 +43,9 @@ def _drop(log: PartitionLog, count: int) -> Job:
 
 def expired_count(log: PartitionLog, now_ms: int) -> int:
     """How many of the oldest segments have expired. If all have, the caller rolls first."""
-    return (
-        max(_before_start(log), _too_old(log, now_ms), _too_large(log))
-        if "delete" in log.config.cleanup_policy
-        else (_before_start(log))
-    )
+    if "delete" not in log.config.cleanup_policy or log.config.is_mirror:  # a mirror's start follows the source
+        return _before_start(log)
+    return max(_before_start(log), _too_old(log, now_ms), _too_large(log))
 
 
 def _deletable(log: PartitionLog, slot: int) -> bool:
