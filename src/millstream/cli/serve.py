@@ -146,7 +146,7 @@ def listen_address(text: str) -> str:
 
 
 def _serve(options: ServeOptions) -> int:
-    from millstream.config.exposure import check_exposure, check_words
+    from millstream.config.exposure import check_exposure, check_words, exposure_warnings
     from millstream.config.loading import load_broker_config
 
     check_words(options.settings)
@@ -172,6 +172,7 @@ def _serve(options: ServeOptions) -> int:
     if options.exit_with_stdin:
         exit_with_parent()
     log_to_stderr()
+    _warn_loudly(exposure_warnings(config))
     with _resized(config, count) as resized:
         return (
             _serve_cores(options, config, count, resized) if count > 1 else _serve_one(options, config, load, resized)
@@ -292,6 +293,13 @@ def _serve_core(options: ServeOptions, config: "BrokerConfig", load: Callable[[]
         )
     except ConfigError as error:
         raise ConfigError(f"node={own.node_id} {error.message}", name=error.name) from None
+
+
+def _warn_loudly(warnings: Sequence[str]) -> None:
+    """These lines stand out in any log."""
+    if warnings:
+        for line in ("*" * 80, *(f"WARNING: {text}" for text in warnings), "*" * 80):
+            logging.getLogger("millstream.exposure").warning("%s", line)
 
 
 def _write_bootstrap_user(name: str, password_file: str | None, config: "BrokerConfig") -> None:

@@ -23,6 +23,7 @@ from millstream.gateway.http.configuration import (
     check_modes,
     exposure_warnings,
     is_loopback,
+    key_warnings,
     listen,
 )
 from millstream.gateway.http.protocol import BoundedHttpProtocol
@@ -173,6 +174,7 @@ def _warn(options: GatewayOptions) -> None:
         is_secured=options.settings.get("security.protocol", "").upper().startswith("SASL")
         or any(name.startswith("ssl.keystore") or name == "ssl.certificate.location" for name in options.settings),
     )
+    warnings += key_warnings(options.key)
     if warnings:
         for line in ("*" * 80, *(f"WARNING: {text}" for text in warnings), "*" * 80):
             _log.warning("%s", line)

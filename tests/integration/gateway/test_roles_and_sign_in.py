@@ -32,7 +32,28 @@ principals = ["User:ada", "User:otto"]
 subjects = ["*"]
 operations = ["read", "write", "delete", "compat"]
 """
-MASKS = '[[masks]]\ntopics = ["pay"]\nfields = ["value.card"]\n'
+MASKS = """
+[[masks]]
+topics = ["pay"]
+fields = ["value.card"]
+[[masks]]
+topics = ["typed-*"]
+fields = ["value.card.number", "headers.authorization"]
+"""
+AVRO = {
+    "type": "record",
+    "name": "Payment",
+    "fields": [
+        {"name": "shop", "type": "string"},
+        {
+            "name": "card",
+            "type": {"type": "record", "name": "Card", "fields": [{"name": "number", "type": ["null", "string"]}]},
+        },
+    ],
+}
+PROTOBUF = """syntax = "proto3";
+message Payment { string shop = 1; Card card = 2; message Card { string number = 1; } }
+"""
 
 
 def basic(name: str) -> dict[str, str]:
@@ -133,6 +154,42 @@ def test_streams_are_masked_for_those_without_the_right(guarded: Gateway) -> Non
     assert first("ada", "json")["value"] == {"card": "4111", "n": 1}
     assert first("vera", "json")["value"] == {"card": "***", "n": 1}
     assert base64.b64decode(first("otto", "base64")["value"]) == b'{"card":"***","n":1}'
+
+
+@pytest.mark.parametrize("kind", ["AVRO", "PROTOBUF", "TEXT"])
+def test_masks_hold_in_every_format_of_value_and_response(guarded: Gateway, kind: str) -> None:
+    ask, topic, secret = Caller(guarded.address), f"typed-{kind.lower()}", "4111-2222"
+    ask("POST", "/topics", {"name": topic, "partitions": 1}, basic("ada"))
+    query = ""
+    if kind != "TEXT":
+        schema = json.dumps(AVRO) if kind == "AVRO" else PROTOBUF
+        body = {"schema": schema, "schemaType": kind}
+        assert ask("POST", f"/subjects/{topic}-value/versions", body, basic("ada")).status == 200
+        query = "?value_format=schema"
+    value: Any = {"shop": "north", "card": {"number": secret}} if query else f"card {secret}"
+    record = {"value": value, "headers": {"authorization": f"Bearer {secret}"}}
+    sent = ask("POST", f"/v1/topics/{topic}/produce{query}", {"records": [record]}, basic("ada"))
+    assert sent.status == 200, sent.body
+    hidden = (secret.encode(), base64.b64encode(secret.encode())[:10], secret.encode().hex().encode())
+    for form in ("json", "text", "base64", "registry"):
+        group = f"g-{kind}-{form}"
+        for name, is_masked in (("otto", True), ("ada", False)):
+            opened = {"topics": [topic], "auto_offset_reset": "earliest", "instance_id": name}
+            assert ask("POST", f"/consumers/{group}-{name}/subscribe", opened, basic(name)).status == 200
+            polled = ask(
+                "GET",
+                f"/consumers/{group}-{name}/poll?timeout_ms=20000&max_messages=1&format={form}",
+                None,
+                basic(name),
+            )
+            assert ask("DELETE", f"/consumers/{group}-{name}", headers=basic(name)).status == 204
+            (found,) = polled.json["messages"]
+            assert found.get("masked", False) is is_masked
+            assert found["headers"]["authorization"] == ("***" if is_masked else f"Bearer {secret}")
+            plain = polled.body + base64.b64decode(found["value"]) if form == "base64" else polled.body
+            assert (secret.encode() in plain) is not is_masked, (form, polled.body)
+            if is_masked:
+                assert not any(each in plain for each in hidden)
 
 
 def test_the_topic_of_the_registry_is_no_way_around_it(guarded: Gateway) -> None:

@@ -63,6 +63,17 @@ def check_exposure(host: str, *, demands_credentials: bool, insecure: bool) -> N
         )
 
 
+def key_warnings(key: str | None) -> list[str]:
+    """If other users of this machine can read the private key."""
+    try:
+        mode = 0 if key is None else os.stat(key).st_mode
+    except OSError:
+        return []
+    if not (stat.S_ISREG(mode) and mode & stat.S_IROTH):
+        return []
+    return [f"--tls-key {key}: every user of this machine can read the private key: chmod 600 {key}"]
+
+
 def exposure_warnings(host: str, *, demands_credentials: bool, has_tls: bool, is_secured: bool = False) -> list[str]:
     """What is dangerous about an address that other machines can reach, or about an open gateway of a cluster that is
     secured by users (`is_secured`)."""
