@@ -1,6 +1,6 @@
 """A Kafka Streams application as a process: `java/WordCounts.java`, with `group.protocol=streams`.
 
-It reads `words` (values `word:number`) and writes to `counts` how often a word came, and to `highest` its highest number.
+It reads `words` (values `word:number`). It writes to `counts` how often a word came, to `highest` its highest number.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Output:
     def read(self) -> dict[str, int]:
         for message in self._consumer.consume(1000, timeout=0.2):
             if message.error() is None:
-                word, value = message.key().decode(), int(message.value())
+                word, value = (message.key() or b"").decode(), int(message.value() or b"0")
                 self.values[word] = value
                 self.history.setdefault(word, []).append(value)
         return self.values
