@@ -102,7 +102,8 @@ def test_every_metric_is_on_a_panel_or_in_an_alert_or_left_out_on_purpose() -> N
         "millstream_tls_handshakes_under_way",
         "process_virtual_memory_bytes",
     }
-    # Those of quotas, clients and cold reads are on the console's pages; logins and audit events are read when a security question comes up.
+    # Those of quotas, clients and cold reads are on the console's pages; logins and audit events are read when a
+    # security question comes up.
     left_out |= {each.name for each in families() if each.name.startswith(ON_OTHER_PAGES)}
     named = {metric for query in (*PANELS.values(), *ALERTS.values()) for metric, _ in named_in(query)}
     unused = {each.name for each in families() if not any(metric.startswith(each.name) for metric in named)}
