@@ -64,6 +64,10 @@ class ConditionalProducer:
         self._producer: tuple[int, int] | None = None
         self._sequences: dict[TopicPartition, int] = {}
 
+    def close(self) -> None:
+        """Closes the connections of the cluster."""
+        self._cluster.close()
+
     def append(self, partition: TopicPartition, records: Sequence[Record], expected: int) -> int:
         """Writes the records as one batch at the offset `expected`, and returns the partition's new end.
 
