@@ -14,8 +14,13 @@ from tests.repository import REPOSITORY
 from tests.wire import Wire
 
 DOCUMENT = REPOSITORY / "docs" / "metrics.md"
-NEEDS_TROUBLE = {"millstream_partition_unreadable_batch", *ONLY_WITH_TLS}
-"""Families that a healthy broker without TLS has no samples of."""
+NEEDS_TROUBLE = {
+    "millstream_partition_unreadable_batch",
+    "millstream_client_metric",
+    "millstream_client_metrics_refused_total",
+    *ONLY_WITH_TLS,
+}
+"""Families that a healthy broker without TLS and without subscriptions to client metrics has no samples of."""
 
 
 def test_every_family_has_samples_and_no_other_appears(scrape: Scrape) -> None:
