@@ -354,7 +354,7 @@ MIRROR_LEADER_EPOCH = integer(
     -1,
     "The highest leader epoch of a mirror topic at the source. The controller raises the leader epochs of the "
     "partitions here to it, so that no epoch goes back for a consumer that moves over. Millstream only.",
-    allowed=at_least(-1),
+    allowed=between(-1, 1 << 30),
 )
 MIRROR_PRODUCER_ID = long(
     "millstream.mirror.producer.id",

@@ -208,6 +208,16 @@ def test_reverse_cuts_what_the_new_side_does_not_have(mirror: Mirror) -> None:
     # And forth again: the first cluster is promoted and goes on behind the records of the second.
     reversed_mirror.admin.promote(mirror.name, timeout_s=60)
     assert produce(mirror.source, topic, ["home"]) == [14]
+    # And once more: a partition with three replicas is cut, on the leader and on its followers.
+    produce(mirror.here, topic, some(5, "lost-here"))
+    forth = {"bootstrap.servers": mirror.source, "interval.ms": "200"}
+    (removed,) = reversed_mirror.admin.reverse(mirror.name, mirror.admin, forth)
+    assert (removed.end, removed.records) == (14, 5)
+    mirror.await_equal(topic)
+    produce(mirror.source, topic, some(3, "more"))
+    mirror.await_equal(topic)
+    assert read_all(mirror.here, topic) == read_all(mirror.source, topic)
+    eventually(lambda: _equals(len(mirror.admin.cluster.topics([topic])[topic].partitions[0].isr), 3))
 
 
 def test_prefixed_names_and_no_loops(mirror: Mirror) -> None:
