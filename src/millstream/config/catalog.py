@@ -17,6 +17,7 @@ from millstream.config.table import (
     sasl,
     share,
     ssl,
+    tier,
     topic,
     transactions,
 )
@@ -30,6 +31,7 @@ FAMILIES: dict[str, tuple[Setting[Any], ...]] = {
     "Protection: open listeners, audit": protection.SETTINGS,
     "SASL": sasl.SETTINGS,
     "Logs, and defaults for topics": log.SETTINGS,
+    "Tiered storage": tier.SETTINGS,
     "Share groups": share.SETTINGS,
     "Groups and committed offsets": groups.SETTINGS,
     "Transactions": transactions.SETTINGS,
