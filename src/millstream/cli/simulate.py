@@ -9,8 +9,8 @@ from millstream.cli.options import Json
 from millstream.cli.terminal import CommandFailedError, print_json, progress
 
 if TYPE_CHECKING:
+    from millstream.simulator.results import Result
     from millstream.simulator.scenarios import Options
-    from millstream.simulator.simulation import Result
 
 _SHOWN_FAILURES = 10
 

@@ -250,6 +250,7 @@ class TierManager:
         if not await each.change(epoch, lambda manifest: manifest.adding(entry)):
             await context.store.delete([name])
             return True
+        each.failures = 0
         context.counters.copied_bytes += entry.object_bytes
         context.counters.copied_segments += 1
         _log.info("segment_tiered partition=%s base=%d end=%d", at, entry.base_offset, entry.end_offset)

@@ -51,6 +51,8 @@ class PartitionTier:
         self._version: Version | None = None
         self._led_epoch = -1
         """The leader epoch in which this node has read the manifest as leader."""
+        self._is_doubtful = False
+        """Whether a change may have been written although it failed: then the manifest is read before the next one."""
         self._segments: tuple[TieredSegment, ...] = ()
         self._ends: list[int] = []
         self._known = asyncio.Event()
@@ -183,7 +185,7 @@ class PartitionTier:
         if refusal is not None and refusal != self.refusal:
             _log.error("tier_refused partition=%s reason=%s", log.topic_partition, refusal)
         self.refusal = refusal
-        self._led_epoch = epoch
+        self._led_epoch, self._is_doubtful = epoch, False
         self._announce()
 
     async def _cut(self, manifest: Manifest, end: int, epoch: int) -> str | None:
@@ -218,6 +220,11 @@ class PartitionTier:
         """Replace the manifest by what `decide` makes of it; False if it decides on nothing."""
         for _ in range(_MOST_CONFLICTS):
             self._check_leader(epoch)
+            if self._is_doubtful:
+                found, found_version = await self._get()
+                self._take(found or self._empty(), found_version)
+                self._is_doubtful = False
+                self._check_leader(epoch)
             present = self.manifest
             if present is None:
                 raise StoreError("the manifest is not known")
@@ -238,7 +245,7 @@ class PartitionTier:
                 self._take(found or self._empty(), found_version)
                 continue
             except StoreError:
-                self._led_epoch = -1  # it may be written: read it again
+                self._is_doubtful = True
                 raise
             self._take(wanted, version)
             return True
