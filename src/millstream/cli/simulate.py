@@ -35,6 +35,9 @@ def simulate(
     secured: Annotated[
         bool, typer.Option("--secured", help="TLS on all connections; clients log in and need ACLs.")
     ] = False,
+    tiered: Annotated[
+        bool, typer.Option("--tiered", help="Topics are tiered, to an object store that is slow and fails.")
+    ] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Print the events of the run.")] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="With --trace: print the log lines of the nodes too.")
@@ -71,6 +74,7 @@ def simulate(
         scenario=Scenario(scenario) if scenario else None,
         tls=tls,
         secured=secured,
+        tiered=tiered,
         log_level=logging.INFO if verbose else logging.WARNING,
     )
     failures: list[Result] = []

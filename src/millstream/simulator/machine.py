@@ -77,13 +77,14 @@ class Process:
         )
         self.network: Attachment = machine.fabric.attach(machine.name, self.loop)
         self.disk: DiskSession = machine.disk.attach(machine.clock.now_ns)
+        store = machine.store
         self.environment = Environment(
             machine.clock,
             self.loop,
             self.offload,
             random.Random(f"{seed}/chance"),
             self.network,
-            open_store=None if machine.store is None else lambda url, rates: machine.store.attach(self),
+            open_store=None if store is None else lambda url, rates: store.attach(self),
             tls_tickets=0,  # their size is random
         )
         self.client_network: Network = self.network

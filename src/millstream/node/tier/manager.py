@@ -205,6 +205,7 @@ class TierManager:
         if not partition.is_leader:
             if each.manifest is None or waits_for_tier(log, self._environment.clock.now_ms()):
                 await each.refresh()
+                await each.secure()
             return
         epoch = partition.leader_epoch
         if _is_disabled(log):
@@ -217,6 +218,7 @@ class TierManager:
             raise StoreError(each.refusal)
         if not log.config.remote_log_copy_disable:
             await self._copy(each, epoch)
+        await each.secure()
         await self._expire(each, epoch)
 
     # Copying

@@ -53,6 +53,8 @@ class PartitionTier:
         """The leader epoch in which this node has read the manifest as leader."""
         self._is_doubtful = False
         """Whether a change may have been written although it failed: then the manifest is read before the next one."""
+        self._secured = 0, 0
+        """Up to which base offset of a segment the producers are on stable storage, and after how many truncations."""
         self._segments: tuple[TieredSegment, ...] = ()
         self._ends: list[int] = []
         self._known = asyncio.Event()
@@ -76,6 +78,21 @@ class PartitionTier:
     @property
     def end_offset(self) -> int:
         return self._ends[-1] if self._ends else 0
+
+    @property
+    def removable_end(self) -> int:
+        offset, truncations = self._secured
+        return min(offset, self.end_offset) if truncations == self.log.truncations else 0
+
+    async def secure(self) -> None:
+        """Bring the producers at the end of the tier to stable storage: they cannot be found in the log again when its
+        first segments are gone."""
+        log = self.log
+        safe = min(self.end_offset, log.recovery_point)
+        base = max((offset for offset in log.segments.bases if offset <= safe), default=0)
+        truncations = log.truncations
+        if base > self.removable_end and await self.context.environment.offload(lambda: log.snapshots.sync(base)):
+            self._secured = base, truncations
 
     @property
     def is_known(self) -> bool:

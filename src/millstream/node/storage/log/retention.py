@@ -69,8 +69,8 @@ def _locally_expired(log: PartitionLog, now_ms: int) -> int:
 
 
 def _tiered(log: PartitionLog) -> int:
-    """How many of the oldest segments are in the tier, and flushed: recovery expects the first one below that."""
-    safe = min(log.tier.end_offset, log.recovery_point) if log.tier is not None else 0
+    """How many of the oldest segments are in the tier, and not needed by a restart."""
+    safe = log.tier.removable_end if log.tier is not None else 0
     segments = log.segments
     count = 0
     while count + 1 < len(segments) and segments[count + 1].base_offset <= safe:

@@ -35,6 +35,11 @@ class TieredPart(Protocol):
         ...
 
     @property
+    def removable_end(self) -> int:
+        """Local segments before are in the tier, and what a restart needs instead of them is on stable storage."""
+        ...
+
+    @property
     def is_known(self) -> bool:
         """Whether this node knows what the tier has: until then the start of the log is not known either."""
         ...
