@@ -177,6 +177,7 @@ class Node:
         self._logs: LogDirectory | None = None
         self._identity: Identity | None = None
         self._listeners: list[Listener] = []
+        self._open_connections: list[OpenConnections] = []
         self._controller_listeners: list[Listener] = []
         self.quorum: MetadataQuorum | None = None
         self.loader: MetadataLoader | None = None
@@ -367,6 +368,7 @@ class Node:
         config = self._config
         assert self.tls is not None
         shared = OpenConnections(config[network.MAX_CONNECTIONS])
+        self._open_connections.append(shared)
         ports = bind(wanted, into, config, self._environment, self._endpoints, self.tls, self.turns, shared)
         for listener in into:
             listener.on_authentication = self._audit_certificate
@@ -421,6 +423,8 @@ class Node:
             self.security.changed(config)
             for listener in self.listeners:
                 listener.limits = _limits(config, listener.name)
+            for shared in self._open_connections:
+                shared.limit = config[network.MAX_CONNECTIONS]
         cluster_id = self.loader.image.cluster_id
         if not cluster_id or cluster_id == self._identity.cluster_id:
             return
