@@ -107,7 +107,7 @@ def test_an_expired_certificate_of_a_broker_that_no_client_accepts_is_read_too(t
         settings = {"security.protocol": "SSL", "ssl.ca.location": str(expired.ca)}
         host, port = listener.getsockname()
         with Cluster(f"{host}:{port}", settings) as cluster:
-            down = Broker(7, host, port, None, False, "no response")
+            down = Broker(7, host, port, None, False, error="no response")
             (found,) = CertificateEnds(cluster, lambda: None).of_broker(down, time.time())
         serving.join()
     assert found.owner == f"broker 7 ({host}:{port})"
