@@ -1,14 +1,21 @@
 """Certificates that expire soon are problems on the Overview page: those of brokers, and the gateway's own."""
 
+import contextlib
 import datetime
+import socket
+import ssl
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millstream.console.live.certificates import CertificateEnds
 from millstream.console.live.problems import Problem, Severity, problems_of
-from millstream.console.live.snapshot import CertificateEnd, Snapshot
+from millstream.console.live.snapshot import Broker, CertificateEnd, Snapshot
+from millstream.raw_client import Cluster
 from millstream.testing.embedded import EmbeddedBroker
 from tests.certificates import LOCAL_HOSTS, Files, authority
 from tests.system.console.conftest import PATIENCE_MS, SIZE, GatewayProcess, Looking
@@ -70,8 +77,7 @@ def test_certificates_that_expire_soon_are_on_the_overview(
     context.set_default_timeout(PATIENCE_MS)
     looking = Looking(context.new_page(), gateway.url)
     page = looking.open("/")
-    looking.await_text("problems", "The certificate of broker 1 (127.0.0.1:")
-    looking.await_text("problems", "expires in 12 days")
+    looking.await_text("problems", "of broker 1 expires in 12 days")
     looking.await_text("problems", "into the files of ssl.keystore.location")
     looking.await_text("problems", "The certificate of the gateway expires in 5 days")
     # A new certificate of the gateway is taken over while it runs, and the page says so without a reload.
@@ -82,3 +88,28 @@ def test_certificates_that_expire_soon_are_on_the_overview(
     looking.await_text("problems", "expires in 12 days")
     assert looking.problems == []
     context.close()
+
+
+def test_an_expired_certificate_of_a_broker_that_no_client_accepts_is_read_too(tmp_path: Path) -> None:
+    """Its metrics cannot be read then: clients refuse the connection."""
+    expired = authority().sign("node", hosts=LOCAL_HOSTS, valid_for=datetime.timedelta(days=-2)).write(tmp_path, "node")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(expired.keystore)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            accepted, _ = listener.accept()
+            with contextlib.suppress(OSError), context.wrap_socket(accepted, server_side=True) as secured:
+                secured.recv(1)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        settings = {"security.protocol": "SSL", "ssl.ca.location": str(expired.ca)}
+        host, port = listener.getsockname()
+        with Cluster(f"{host}:{port}", settings) as cluster:
+            down = Broker(7, host, port, None, False, error="no response")
+            (found,) = CertificateEnds(cluster, lambda: None).of_broker(down, time.time())
+        serving.join()
+    assert found.owner == f"broker 7 ({host}:{port})"
+    (problem,) = problems_of(Snapshot(number=1, at=time.time(), error=None, certificates=(found,)))
+    assert problem.what.endswith("has expired") and problem.severity is Severity.CRITICAL

@@ -1,8 +1,8 @@
 """When certificates expire: those of the brokers' listeners, and the gateway's own.
 
-With TLS, the certificate that a broker shows is read in a handshake of its own. Nothing is sent over that connection,
-so the certificate need not be valid: one that has expired is exactly what a user wants to be told about. Without TLS
-the metrics of a broker have the ends of the certificates of all its listeners.
+The metrics of a broker have the ends of the certificates of all its listeners. Where the user may not read them, and
+for brokers that do not respond, the certificate that the broker shows is read in a handshake of its own. Nothing is
+sent over that connection, so the certificate need not be valid: one that has expired is what a user wants to see here.
 """
 
 import socket
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from cryptography import x509
 
-from millstream.admin.broker_metrics import MetricsError, fetch_metrics
+from millstream.admin.broker_metrics import MetricsError, read_metrics
 from millstream.console.live.snapshot import Broker, CertificateEnd
 from millstream.raw_client import Cluster
 from millstream.raw_client.security import make_context
@@ -26,6 +26,7 @@ class CertificateEnds:
 
     def __init__(self, cluster: Cluster, own: Callable[[], float | None]) -> None:
         """`own`: the end of the gateway's own certificate; None if it has none."""
+        self._cluster = cluster
         tls = cluster.settings.tls
         self._context = None if tls is None else make_context(replace(tls, checks_certificate=False))
         self._own = own
@@ -36,11 +37,15 @@ class CertificateEnds:
 
     def of_broker(self, broker: Broker, now: float) -> list[CertificateEnd]:
         """None are found if the broker does not respond."""
-        if self._context is not None:
-            ends_at = _shown_certificate_end(self._context, broker.host, broker.port)
-            return [] if ends_at is None else [CertificateEnd(f"broker {broker.id} ({broker.address})", ends_at)]
+        found = self._by_metrics(broker, now) if broker.is_up else []
+        if found or self._context is None:
+            return found
+        ends_at = _shown_certificate_end(self._context, broker.host, broker.port)
+        return [] if ends_at is None else [CertificateEnd(f"broker {broker.id} ({broker.address})", ends_at)]
+
+    def _by_metrics(self, broker: Broker, now: float) -> list[CertificateEnd]:
         try:
-            samples = fetch_metrics(broker.host, broker.port, ("connections",), _TIMEOUT_S)
+            samples = read_metrics(self._cluster, broker.id, broker.host, broker.port, ("connections",))
         except MetricsError:
             return []
         return [

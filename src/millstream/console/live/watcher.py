@@ -28,6 +28,7 @@ from millstream.raw_client import (
     UnreachableError,
     WireError,
 )
+from millstream.raw_client.settings import SecurityProtocol
 
 T = TypeVar("T")
 PERIOD_S = 1.0
@@ -46,6 +47,7 @@ _GROUPS_EVERY_S = 2.0
 _DISKS_EVERY_S = 5.0
 _CONFIGS_EVERY_S = 30.0
 _CERTIFICATES_EVERY_S = 60.0
+_SECURED_METRICS_EVERY_S = 5.0
 _THREADS = 16
 
 _log = logging.getLogger("millstream.console")
@@ -65,7 +67,7 @@ class Watcher:
         self._group_admin = GroupAdmin(cluster)
         self.snapshot = Snapshot()
         self.history = History()
-        self._broker_rates = BrokerRates()
+        self._broker_rates = BrokerRates(cluster)
         self._lock = threading.Condition()
         self._viewers: set[object] = set()
         self._left_at = 0.0
@@ -142,16 +144,14 @@ class Watcher:
         moves = poll.begin("moves", 0, self._admin.reassignments)
         # The brokers are those of the last poll. Changes since then are seen in the next one.
         probes = {broker.id: self._probe(poll, broker, before) for broker in before.brokers}
-        metrics = {
-            broker.id: poll.begin("metrics", broker.id, partial(self._broker_rates.read, broker))
-            for broker in before.brokers
-            if broker.is_up and not self._cluster.settings.protocol.has_tls
-        }
+        # Of a secured cluster it takes a handshake and a login, so it is read less often.
+        every_s = 0.0 if self._cluster.settings.protocol is SecurityProtocol.PLAINTEXT else _SECURED_METRICS_EVERY_S
+        metrics = self._begin_each("metrics", every_s, poll, before, self._broker_rates.read)
         groups = self._begin_each("groups", _GROUPS_EVERY_S, poll, before, self._read_groups)
         held: dict[int, Future[dict[str, dict[TopicPartition, int]]]] = {}
         if any(group.type == SHARE for group in before.groups.values()):
             held = {
-                broker.id: poll.begin("held", broker.id, partial(read_acquired, broker))
+                broker.id: poll.begin("held", broker.id, partial(read_acquired, self._cluster, broker))
                 for broker in before.brokers
                 if broker.id in before.metrics
             }
@@ -220,7 +220,7 @@ class Watcher:
             groups=with_lag(known_groups, all_ends),
             groups_known=before.groups_known or any(poll.error(job) is None for job in groups.values()),
             acquired=_merged(self._results(poll, held).values()),
-            metrics={number: found for number, job in metrics.items() if (found := poll.result(job, None)) is not None},
+            metrics=self._found_metrics(poll, metrics, before),
             certificates=self._found_certificates(poll, ends_of_certificates, brokers),
         )
         self.history.note(snapshot)
@@ -273,6 +273,15 @@ class Watcher:
                 self._certificates[number] = found
         known = [end for broker in brokers for end in self._certificates.get(broker.id, ())]
         return (*self._certificate_ends.of_gateway(), *known)
+
+    @staticmethod
+    def _found_metrics(
+        poll: "_PollJobs", read: Mapping[int, "Future[dict[str, float] | None]"], before: Snapshot
+    ) -> Mapping[int, Mapping[str, float]]:
+        """Those of the last poll if they were not read in this one."""
+        if not read:
+            return {number: found for number, found in before.metrics.items() if before.is_up(number)}
+        return {number: found for number, job in read.items() if (found := poll.result(job, None)) is not None}
 
     def _groups(
         self, poll: "_PollJobs", read: Mapping[int, "Future[list[Group]]"], brokers: tuple[Broker, ...]

@@ -247,6 +247,7 @@ class Node:
             max_snapshot_interval_ms=config[cluster.METADATA_LOG_MAX_SNAPSHOT_INTERVAL_MS],
         )
         authorizer = self._open_authorizer(loader)
+        self._endpoints.authorizer = or_none(authorizer)
         loader.subscribe(self._on_metadata_change)
         if config.is_controller:
             self.controller = ControllerRole(

@@ -12,6 +12,7 @@ from typing import Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from millstream.node.server.network import Transport
+from millstream.node.server.service import Peer
 
 METHODS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"TRAC", b"CONN"))
 """The first bytes of HTTP requests. Other methods than GET and HEAD get status 405."""
@@ -28,6 +29,8 @@ class HttpRequest:
     query: dict[str, list[str]]
     host: str | None = None
     """The name in the Host header, without a port; None if there is no such header. Lower case."""
+    peer: Peer | None = None
+    """The client of the connection. It may have logged in by SASL before it sent the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,11 @@ class HttpService(Protocol):
 
 class HttpExchange:
     def __init__(
-        self, transport: Transport, service: HttpService, received: bytes, finished: Callable[[], None]
+        self, transport: Transport, peer: Peer, service: HttpService, received: bytes, finished: Callable[[], None]
     ) -> None:
         """Takes a transport over, with the bytes read from it; `finished` closes it after the response."""
         self._transport = transport
+        self._peer = peer
         self._service = service
         self._finished = finished
         self._head = bytearray(received)
@@ -105,7 +109,7 @@ class HttpExchange:
         try:
             parts = urlsplit(target)
             query = parse_qs(parts.query, keep_blank_values=True, max_num_fields=100)
-            request = HttpRequest(parts.path, query, _host(lines[1:]))
+            request = HttpRequest(parts.path, query, _host(lines[1:]), self._peer)
         except ValueError:
             self._deliver(HttpResponse(400, b"the URL is not valid\n"))
             return True
