@@ -1,4 +1,4 @@
-"""Three machines with two nodes each: a machine that dies takes both, and writes go on; drain and growth of a machine."""
+"""Three machines with two nodes each: one that dies takes both, and writes go on; one grows; one is drained."""
 
 import json
 import subprocess
