@@ -1,4 +1,4 @@
-"""Consumer groups of both protocols, streams groups and share groups: list, describe, offsets and lag, resets, deletion."""
+"""Consumer groups of both protocols, streams and share groups: list, describe, offsets and lag, resets, deletion."""
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
