@@ -36,6 +36,7 @@ from millstream.gateway.identity.caller import CALLER, Caller, caller_cluster
 from millstream.gateway.identity.oidc import OidcClient
 from millstream.gateway.identity.sessions import ConsoleSession
 from millstream.gateway.identity.sign_in import SignInPages
+from millstream.gateway.produce.conditional import partition_offsets_routes
 from millstream.gateway.produce.routes import ProduceRoutes, Producing
 from millstream.gateway.rest_v3.configs import ConfigRoutes
 from millstream.gateway.rest_v3.groups import GroupRoutes
@@ -237,7 +238,11 @@ def registry_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
 def produce_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     """Our own routes and Confluent's. They share the producer of the caller."""
     producing = Producing(parts)
-    return [*ProduceRoutes(producing).routes(), *v3_routes(parts, producing)]
+    return [
+        *ProduceRoutes(producing).routes(),
+        *partition_offsets_routes(),
+        *v3_routes(parts, producing),
+    ]
 
 
 ROUTE_GROUPS: tuple[RouteGroup, ...] = (

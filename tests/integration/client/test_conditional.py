@@ -44,7 +44,7 @@ def test_async(client: Client, millstream_broker: EmbeddedBroker) -> None:
     topic = new_topic(client)
 
     async def write() -> None:
-        async with await millstream.connect_async(millstream_broker.bootstrap_servers) as connected:
+        async with millstream.connect_async(millstream_broker.bootstrap_servers) as connected:
             assert (await connected.publish(topic, "x", partition=0, expected_offset=0)).offset == 0
             with pytest.raises(UnexpectedEndError):
                 await connected.publish(topic, "x", partition=0, expected_offset=0)
