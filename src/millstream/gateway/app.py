@@ -38,6 +38,7 @@ from millstream.gateway.identity.oidc import OidcClient
 from millstream.gateway.identity.sessions import ConsoleSession
 from millstream.gateway.identity.sign_in import SignInPages
 from millstream.gateway.metrics import GatewayMetrics, ResponseCounts, metrics_routes
+from millstream.gateway.produce.conditional import partition_offsets_routes
 from millstream.gateway.produce.routes import ProduceRoutes, Producing
 from millstream.gateway.rest_v3.acls import AclRoutes
 from millstream.gateway.rest_v3.configs import ConfigRoutes
@@ -259,7 +260,11 @@ def registry_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
 def produce_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     """Our own routes and Confluent's. They share the producer of the caller."""
     producing = Producing(parts)
-    return [*ProduceRoutes(producing).routes(), *v3_routes(parts, producing)]
+    return [
+        *ProduceRoutes(producing).routes(),
+        *partition_offsets_routes(),
+        *v3_routes(parts, producing),
+    ]
 
 
 ROUTE_GROUPS: tuple[RouteGroup, ...] = (
