@@ -23,6 +23,7 @@ from millstream.console.live.watcher import Watcher
 from millstream.console.mounting import ConsoleMount
 from millstream.console.visitor import VISITOR, Visitor
 from millstream.gateway.admin.groups import group_routes
+from millstream.gateway.admin.mirrors import mirror_routes
 from millstream.gateway.admin.topics import topic_routes
 from millstream.gateway.consumers.routes import consumer_routes
 from millstream.gateway.context import GatewayContext, Lifespan, RouteGroup
@@ -271,6 +272,7 @@ ROUTE_GROUPS: tuple[RouteGroup, ...] = (
     registry_routes,
     topic_routes,
     group_routes,
+    mirror_routes,
     produce_routes,
     consumer_routes,
     stream_routes,

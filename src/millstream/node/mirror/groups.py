@@ -2,7 +2,7 @@
 
 An offset beyond the end of the mirror is committed as the end: after a failover other records would have that offset.
 A group with members here keeps its offsets. So does a group that was here and has left: offsets do not go back, except
-where they went back at the source and nobody has moved them here.
+where they went back at the source and no client has moved them here.
 """
 
 import logging

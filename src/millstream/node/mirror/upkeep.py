@@ -146,6 +146,8 @@ class Upkeep:
                 mirror = mirror_topic(name, self._cluster.image.topic_config(name))
                 if mirror is None or mirror.link != link.name:
                     self.conflicts[topic.name] = f"topic {name} exists here and is not a mirror of this link"
+                elif mirror.state is MirrorState.PROMOTED:
+                    self.conflicts[topic.name] = f"topic {name} was promoted here"
                 continue
             if source_configs is None:
                 self.conflicts[topic.name] = "the source does not let this cluster describe its settings"

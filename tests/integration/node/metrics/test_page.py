@@ -9,7 +9,15 @@ import pytest
 from millstream.node.metrics.endpoints import SUBJECTS, SUCCESS, families, markdown
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.broker.test_share import Group
-from tests.integration.node.metrics.conftest import ONLY_WITH_TLS, RECORDS, Scrape, Scraped, get, scraper
+from tests.integration.node.metrics.conftest import (
+    ONLY_WITH_A_LINK,
+    ONLY_WITH_TLS,
+    RECORDS,
+    Scrape,
+    Scraped,
+    get,
+    scraper,
+)
 from tests.repository import REPOSITORY
 from tests.wire import Wire
 
@@ -19,8 +27,9 @@ NEEDS_TROUBLE = {
     "millstream_client_metric",
     "millstream_client_metrics_refused_total",
     *ONLY_WITH_TLS,
+    *ONLY_WITH_A_LINK,
 }
-"""Families that a healthy broker without TLS and without subscriptions to client metrics has no samples of."""
+"""Families that a healthy broker without TLS, mirrors and subscriptions to client metrics has no samples of."""
 
 
 def test_every_family_has_samples_and_no_other_appears(scrape: Scrape) -> None:

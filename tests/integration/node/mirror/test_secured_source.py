@@ -92,9 +92,8 @@ def test_the_commands_with_a_secured_source(
         def is_copied() -> None:
             status = json.loads(run("mirror", "status", link, "--json", *at))
             assert status["problem"] is None, status
-            (only,) = status["topics"]
-            assert (only["name"], only["state"]) == (topic, "mirroring")
-            assert [row["lag_records"] for row in only["partitions"]] == [0, 0]
+            assert [(each["name"], each["state"]) for each in status["topics"]] == [(topic, "mirroring")]
+            assert [row["lag_records"] for row in status["topics"][0]["partitions"]] == [0, 0]
 
         eventually(is_copied)
         shown = run("mirror", "list", "--json", *at)
