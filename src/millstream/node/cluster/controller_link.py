@@ -20,6 +20,7 @@ from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.node.controller.active_controller import ImageSource, Leadership
 from millstream.node.controller.controller_apis import FORWARDED_APIS, error_response, has_error
+from millstream.node.controller.loggers import alter_logger_rows
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import MetadataRecord
@@ -291,8 +292,9 @@ _SETTINGS_APIS = ("incremental_alter_configs", "alter_configs")
 
 
 class Forwarding:
-    def __init__(self, link: ControllerLink, authorizer: Authorizer = NO_AUTHORIZER) -> None:
+    def __init__(self, link: ControllerLink, node_id: int, authorizer: Authorizer = NO_AUTHORIZER) -> None:
         self._link = link
+        self._node_id = node_id
         self._authorizer = authorizer
 
     def table(self) -> list[Api]:
@@ -302,6 +304,10 @@ class Forwarding:
         async def forward(request: Message, context: Context) -> Response:
             try:
                 if name in _SETTINGS_APIS and self._may_alter_brokers(context.peer):
+                    # Without the permission, the controller refuses it.
+                    is_incremental = name == "incremental_alter_configs"
+                    if is_incremental and (loggers := alter_logger_rows(request, self._node_id)) is not None:
+                        return loggers
                     await self._link.check_settings(name, request)
                 return await self._link.forward(name, request, context, timeout_s=_timeout_s(request))
             except KafkaError as error:

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from millstream.config.addresses import Listener as ListenerConfig
 from millstream.config.broker_config import BrokerConfig, contact_limit_s
+from millstream.config.exposure import is_loopback
 from millstream.config.setting import ConfigError
 from millstream.config.table import cluster, network, node, sasl
 from millstream.config.table import log as log_settings
@@ -30,10 +31,13 @@ from millstream.node.consensus.raft.voter_set import Endpoint as VoterEndpoint
 from millstream.node.controller.active_controller import changes_broker_settings, dynamic_config
 from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.environment import Environment
+from millstream.node.metadata.handover import refused as refused_replicas
+from millstream.node.metadata.handover import still_assigned
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
 from millstream.node.metadata.records import Endpoint, UserScramCredentialRecord
-from millstream.node.metrics.endpoints import NodeEndpoints, Probes
+from millstream.node.metrics.endpoints import LocalEndpoints, NodeEndpoints, Probes
 from millstream.node.metrics.observed_node import ProcessProbe
+from millstream.node.runtime.handover_file import Handover, read_handover
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
 from millstream.node.runtime.node_tls import NodeTls
 from millstream.node.runtime.security_settings import SecuritySettings, with_security_of
@@ -88,7 +92,10 @@ def bind(
                 "choose another with --listen HOST:PORT (port 0 picks a free one)",
                 name="listeners",
             ) from None
-        listener.http = Probes(http) if config.listener(each.name).uses_sasl else http
+        if config.listener(each.name).uses_sasl:
+            listener.http = Probes(http)
+        else:
+            listener.http = LocalEndpoints(http) if is_loopback(each.host) else http
         into.append(listener)
         _log.info(
             "listening listener=%s protocol=%s address=%s:%d",
@@ -170,6 +177,7 @@ class Node:
         self._logs: LogDirectory | None = None
         self._identity: Identity | None = None
         self._listeners: list[Listener] = []
+        self._open_connections: list[OpenConnections] = []
         self._controller_listeners: list[Listener] = []
         self.quorum: MetadataQuorum | None = None
         self.loader: MetadataLoader | None = None
@@ -215,6 +223,7 @@ class Node:
         self._metadata_changed = asyncio.Event()
         logs, identity = self._open_directory()
         self._first_users = read_first_users(self._root, self._disk.read_bytes)
+        handover = read_handover(self._disk, self._root)
         end_points = self._bind(config.listeners, self._listeners)
         controller_end_points = self._bind(config.controller_listeners, self._controller_listeners)
         self.security = SecuritySettings(config, tls, self.sasl, environment)
@@ -238,6 +247,7 @@ class Node:
             max_snapshot_interval_ms=config[cluster.METADATA_LOG_MAX_SNAPSHOT_INTERVAL_MS],
         )
         authorizer = self._open_authorizer(loader)
+        self._endpoints.authorizer = or_none(authorizer)
         loader.subscribe(self._on_metadata_change)
         if config.is_controller:
             self.controller = ControllerRole(
@@ -272,6 +282,8 @@ class Node:
             directory_id=identity.directory_id,
             previous_broker_epoch=logs.previous_broker_epoch,
             on_fatal=self._fail,
+            adopted=handover.adopted,
+            retired=handover.retired,
         )
         leaders.subscribe(lifecycle.leader_changed)
         quorum.start()
@@ -281,6 +293,7 @@ class Node:
         # Only metadata that includes the registration shows which logs on this disk are stray.
         while view.image.offset < lifecycle.broker_epoch:
             await self._next_change()
+        await self._hand_over(handover, view)
         self.broker = Broker(
             view,
             link,
@@ -303,6 +316,19 @@ class Node:
         self._held.give_to(self.broker.dispatcher)
         self._schedule_maintenance()
         return f"{end_points[0].host}:{end_points[0].port}"
+
+    async def _hand_over(self, handover: Handover, view: ClusterView) -> None:
+        """Waits until the nodes that have logs of this node now have registered: it must not begin empty ones."""
+        refused = refused_replicas(view.image, self._config.node_id, handover.adopted)
+        if refused:
+            raise ConfigError(
+                f"the controller did not assign {refused[0]} and {len(refused) - 1} other partition(s) to this node, "
+                "whose logs it has: upgrade the controllers, and start it again"
+            )
+        if handover.given and still_assigned(view.image, self._config.node_id, handover.given):
+            _log.info("handover_awaited partitions=%d", len(handover.given))
+        while still_assigned(view.image, self._config.node_id, handover.given):
+            await self._next_change()
 
     def _open_authorizer(self, loader: MetadataLoader) -> StandardAuthorizer | None:
         """The authorizer, which follows the ACLs of the metadata before anything else does."""
@@ -343,6 +369,7 @@ class Node:
         config = self._config
         assert self.tls is not None
         shared = OpenConnections(config[network.MAX_CONNECTIONS])
+        self._open_connections.append(shared)
         ports = bind(wanted, into, config, self._environment, self._endpoints, self.tls, self.turns, shared)
         for listener in into:
             listener.on_authentication = self._audit_certificate
@@ -393,7 +420,12 @@ class Node:
         assert self._metadata_changed is not None
         self._metadata_changed.set()
         if changes_broker_settings(delta) and self.security is not None:
-            self.security.changed(dynamic_config(self._config, self.loader.image))
+            config = dynamic_config(self._config, self.loader.image)
+            self.security.changed(config)
+            for listener in self.listeners:
+                listener.limits = _limits(config, listener.name)
+            for shared in self._open_connections:
+                shared.limit = config[network.MAX_CONNECTIONS]
         cluster_id = self.loader.image.cluster_id
         if not cluster_id or cluster_id == self._identity.cluster_id:
             return

@@ -288,7 +288,7 @@ class Connection:
         service = self._shared.http
         if service is None or self._responses or self._out or bytes(buffer[position : position + 4]) not in METHODS:
             return False
-        self._http = HttpExchange(self._transport, service, bytes(buffer[position:end]), self.close)
+        self._http = HttpExchange(self._transport, self.peer, service, bytes(buffer[position:end]), self.close)
         return True
 
     def _begin_frame(self, size: int, buffer: bytearray, start: int, end: int) -> bool:

@@ -10,6 +10,7 @@ longer, however many connections they have.
 
 from collections import deque
 from collections.abc import Callable
+from heapq import nlargest
 
 PERIOD_SECONDS = 0.002
 BUDGET_SECONDS = 0.0004
@@ -22,7 +23,7 @@ _ALONE_SECONDS = 60.0
 
 
 class Tenant:
-    __slots__ = ("connections", "is_queued", "name", "period", "spent", "waiting")
+    __slots__ = ("connections", "is_queued", "name", "period", "spent", "total", "waiting")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -32,6 +33,8 @@ class Tenant:
         self.period = -1
         self.spent = 0.0
         """The time that it used in the period, in seconds."""
+        self.total = 0.0
+        """The time that it used in earlier periods. Counted only while there are several tenants."""
 
 
 class FairTurns:
@@ -70,6 +73,10 @@ class FairTurns:
     def tenants(self) -> int:
         return len(self._tenants)
 
+    def loop_seconds(self, most: int) -> list[tuple[str, float]]:
+        """The tenants that used most time of the loop since they connected, while there were several."""
+        return nlargest(most, ((each.name, each.total) for each in self._tenants.values()), key=lambda row: row[1])
+
     def must_wait(self, tenant: Tenant) -> bool:
         """Whether a connection of the tenant has to wait: others of it wait, or its budget is used up."""
         if tenant.is_queued:
@@ -82,6 +89,7 @@ class FairTurns:
         period = int(now / PERIOD_SECONDS)
         if period != tenant.period:
             tenant.period = period
+            tenant.total += tenant.spent
             tenant.spent = 0.0
             return False
         return tenant.spent >= BUDGET_SECONDS

@@ -31,7 +31,7 @@ def test_files_of_settings_are_opened_only_for_those_who_may_change_them(
 
     link: Any = SimpleNamespace(check_settings=check, forward=forward)
     authorizer: Any = SimpleNamespace(sees=lambda peer, *_: peer.principal.name == "admin")
-    (found,) = [each for each in Forwarding(link, authorizer).table() if each.name == api]
+    (found,) = [each for each in Forwarding(link, 1, authorizer).table() if each.name == api]
     peer = Peer("10.0.0.1", 1, "CLIENT", principal=Principal("User", user))
     assert found.handler is not None
     request = request_schema(api).root.new()

@@ -121,7 +121,7 @@ class World:
 
     def broker(self) -> tuple[str, int]:
         """A broker's listener that passes requests on."""
-        served = Served("PLAINTEXT", Forwarding(self.link).table(), self.environment)
+        served = Served("PLAINTEXT", Forwarding(self.link, 1).table(), self.environment)
         self._closing.append(served.close)
         return served.address
 
