@@ -7,12 +7,12 @@ import asyncio
 import base64
 import contextlib
 import secrets
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Protocol, TypeVar
 
 from millstream.common.bearer_tokens import TokenError, TokenSource, bearer_token
 from millstream.formats.model.errors import ErrorCode
-from millstream.node.environment import Environment, Offload
+from millstream.node.environment import Environment
 from millstream.node.security.core.plain import plain_client
 from millstream.node.security.core.scram import ScramMechanism, ServerRefusedError, scram_client
 from millstream.node.server.channel import Ask
@@ -33,6 +33,8 @@ class SaslLogin(Protocol):
 
 Conversation = Generator[bytes, bytes, None]
 """The messages of a login that go on with each response."""
+InThread = Callable[[Callable[[], bytes | None]], Awaitable[bytes | None]]
+"""Makes the next message in a thread."""
 
 
 def new_nonce() -> str:
@@ -83,7 +85,7 @@ class ScramLogin:
             raise LoginFailedError(f"{what}: the other node cannot be trusted: {error}") from None
 
 
-async def converse(ask: Ask, mechanism: str, what: str, conversation: Conversation, offload: Offload) -> float | None:
+async def converse(ask: Ask, mechanism: str, what: str, conversation: Conversation, offload: InThread) -> float | None:
     """Logs in by the messages of a conversation. They are made in a thread: keys and tickets take milliseconds."""
     await _handshake(ask, mechanism)
     message = await offload(lambda: next(conversation, None))
