@@ -26,6 +26,7 @@ class Action(Enum):
     CHANGE_SETTINGS = "change settings of topics", Role.ADMIN
     DELETE_GROUP = "delete groups", Role.ADMIN
     ELECT_LEADERS = "elect leaders", Role.ADMIN
+    CHANGE_ACLS = "change ACLs", Role.ADMIN
     SET_COMPATIBILITY = "change compatibility levels", Role.ADMIN
     DELETE_SCHEMA = "delete schemas", Role.ADMIN
     PRODUCE = "produce records", Role.OPERATOR
