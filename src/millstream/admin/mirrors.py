@@ -57,6 +57,10 @@ class MirrorLink:
         value = self.settings.get(name)
         return default if value is None else value
 
+    def shown(self) -> dict[str, str]:
+        """All settings, with *** for secrets."""
+        return {name: "***" if value is None else value for name, value in sorted(self.settings.items())}
+
 
 @dataclass(frozen=True, slots=True)
 class MirrorTopic:
@@ -84,6 +88,20 @@ class PartitionStatus:
     problem: str = ""
     at_ms: int = 0
 
+    def document(self) -> dict[str, Any]:
+        return {
+            "partition": self.partition,
+            "end": self.end,
+            "source_end": self.source_end,
+            "lag_records": self.lag_records,
+            "lag_bytes": self.lag_bytes,
+            "lag_seconds": self.lag_seconds,
+            "records_skipped": self.records_skipped,
+            "records_truncated": self.records_truncated,
+            "problem": self.problem or None,
+            "reported_ms": self.at_ms,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
@@ -93,6 +111,27 @@ class LinkStatus:
     conflicts: Mapping[str, str]
     topics: Sequence[MirrorTopic]
     partitions: Sequence[PartitionStatus]
+
+    def document(self) -> dict[str, Any]:
+        """The status as JSON, for the command line and over HTTP."""
+        return {
+            "name": self.link.name,
+            "source": self.link.source,
+            "source_cluster": self.source_cluster,
+            "paused": self.link.is_paused,
+            "problem": self.problem or None,
+            "conflicts": dict(self.conflicts),
+            "topics": [
+                {
+                    "name": each.name,
+                    "source_name": each.source_name,
+                    "state": each.state,
+                    "reason": each.reason or None,
+                    "partitions": [row.document() for row in self.partitions if row.topic == each.name],
+                }
+                for each in self.topics
+            ],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +223,11 @@ class MirrorAdmin:
         self.change(name, {mirror.PAUSED.name: "true"})
 
     def resume(self, name: str) -> None:
-        """Starts a paused link again. Failed topics are tried again too."""
+        """Starts a paused link again. Failed topics are tried again, and promotions that wait are given up."""
         self.link(name)
         self.change(name, {mirror.PAUSED.name: None})
-        self._set_states([each.name for each in self.mirror_topics(name) if each.state == "failed"], "mirroring")
+        again = [each.name for each in self.mirror_topics(name) if each.state in ("failed", "promoting")]
+        self._set_states(again, "mirroring")
 
     def delete(self, name: str) -> None:
         """Removes a link. Its topics must be promoted or deleted first: they would stay closed for writes."""
@@ -314,11 +354,7 @@ class MirrorAdmin:
 
     def promote(self, name: str, topics: Collection[str] = (), *, timeout_s: float) -> list[MirrorTopic]:
         """Ends mirroring of topics when they have everything that the source has. Waits for it."""
-        chosen = self._chosen(name, topics, ("mirroring", "promoting"))
-        if self.link(name).is_paused:
-            raise MirrorError(f"the link {name!r} is paused: resume it first, or use failover")
-        self._set_states([each.name for each in chosen], "promoting")
-        names = {each.name for each in chosen}
+        names = self.begin_promotion(name, topics)
         deadline = time.monotonic() + timeout_s
         while True:
             now = [each for each in self.mirror_topics(name) if each.name in names]
@@ -334,6 +370,14 @@ class MirrorAdmin:
                     "`millstream mirror failover` promotes them now"
                 )
             time.sleep(_POLL_S)
+
+    def begin_promotion(self, name: str, topics: Collection[str] = ()) -> set[str]:
+        """The same without waiting; returns the names of the topics."""
+        chosen = self._chosen(name, topics, ("mirroring", "promoting"))
+        if self.link(name).is_paused:
+            raise MirrorError(f"the link {name!r} is paused: resume it first, or use failover")
+        self._set_states([each.name for each in chosen], "promoting")
+        return {each.name for each in chosen}
 
     def failover(self, name: str, topics: Collection[str] = ()) -> list[Missing]:
         """Ends mirroring of topics at once; returns what was known to be missing in each partition."""

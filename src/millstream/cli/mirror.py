@@ -1,6 +1,5 @@
 """`millstream mirror`: links that copy topics of another cluster under the same offsets (docs/mirroring.md)."""
 
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -122,7 +121,7 @@ def list_links(
                 states[each.state] = states.get(each.state, 0) + 1
         rows.append((link, states))
     if json:
-        print_json([{"name": link.name, "topics": states, "settings": _shown(link)} for link, states in rows])
+        print_json([{"name": link.name, "topics": states, "settings": link.shown()} for link, states in rows])
     elif not rows:
         note("no mirror links: `millstream mirror create NAME --from HOST:PORT --topics REGEX` makes one")
     else:
@@ -161,7 +160,7 @@ def status(
     """
     found = _admin(bootstrap, timeout, settings).status(name)
     if json:
-        print_json(_status_document(found))
+        print_json(found.document())
         return
     rows = [
         (row.topic, row.partition, _state(found, row.state), _known(row.end), _known(row.source_end),
@@ -197,7 +196,7 @@ def resume(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
 ) -> None:
-    """Start a paused link again, and try failed topics again.
+    """Start a paused link again, try failed topics again, give up promotions that wait.
 
     \b
     Example:
@@ -424,10 +423,6 @@ def _rate(text: str) -> int:
         raise CommandFailedError(f"--throttle {text}: {error}", exit_codes.USAGE) from error
 
 
-def _shown(link: "MirrorLink") -> dict[str, str]:
-    return {name: "***" if value is None else value for name, value in sorted(link.settings.items())}
-
-
 def _known(value: float) -> object:
     return "" if value < 0 else value
 
@@ -450,43 +445,6 @@ def _remarks(found: "LinkStatus") -> list[str]:
     if not found.topics and not found.problem:
         texts.append("no topics yet: the source has no topic that matches, or the link has just been created")
     return texts
-
-
-def _status_document(found: "LinkStatus") -> dict[str, object]:
-    return {
-        "name": found.link.name,
-        "source": found.link.source,
-        "source_cluster": found.source_cluster,
-        "paused": found.link.is_paused,
-        "problem": found.problem or None,
-        "conflicts": dict(found.conflicts),
-        "at_ms": int(time.time() * 1000),
-        "topics": [
-            {
-                "name": each.name,
-                "source_name": each.source_name,
-                "state": each.state,
-                "reason": each.reason or None,
-                "partitions": [
-                    {
-                        "partition": row.partition,
-                        "end": row.end,
-                        "source_end": row.source_end,
-                        "lag_records": row.lag_records,
-                        "lag_bytes": row.lag_bytes,
-                        "lag_seconds": row.lag_seconds,
-                        "records_skipped": row.records_skipped,
-                        "records_truncated": row.records_truncated,
-                        "problem": row.problem or None,
-                        "reported_ms": row.at_ms,
-                    }
-                    for row in found.partitions
-                    if row.topic == each.name
-                ],
-            }
-            for each in found.topics
-        ],
-    }
 
 
 def _print_missing(missing: "list[Missing]", json: bool, columns: tuple[str, ...]) -> None:

@@ -19,6 +19,7 @@ from millstream.config.table import (
     share,
     ssl,
     streams,
+    tier,
     topic,
     transactions,
 )
@@ -32,6 +33,7 @@ FAMILIES: dict[str, tuple[Setting[Any], ...]] = {
     "Protection: open listeners, audit": protection.SETTINGS,
     "SASL": sasl.SETTINGS,
     "Logs, and defaults for topics": log.SETTINGS,
+    "Tiered storage": tier.SETTINGS,
     "Share groups": share.SETTINGS,
     "Streams groups": streams.SETTINGS,
     "Groups and committed offsets": groups.SETTINGS,

@@ -322,5 +322,5 @@ def _hot_partitions(brokers: Iterable[BrokerReport], partition_counts: Mapping[s
             delay_ms=LEAST_DELAY_MS,
             sentence=f"partition {number} of {topic} gets {rate / total:.0%} of the records",
             evidence=(f"{topic}: {rate:.0f} of {total:.0f} records per second go to partition {number}",),
-            advice=f"look at its keys (`millstream topic hot-keys {topic}`), and spread the hot ones",
+            advice=f"look at its keys (`millstream topic hot {topic}`), and spread the hot ones",
         )

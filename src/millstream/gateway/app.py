@@ -24,6 +24,7 @@ from millstream.console.live.watcher import Watcher
 from millstream.console.mounting import ConsoleMount
 from millstream.console.visitor import VISITOR, Action, Visitor
 from millstream.gateway.admin.groups import group_routes
+from millstream.gateway.admin.mirrors import mirror_routes
 from millstream.gateway.admin.topics import topic_routes
 from millstream.gateway.consumers.routes import consumer_routes
 from millstream.gateway.context import GatewayContext, Lifespan, RouteGroup
@@ -40,6 +41,7 @@ from millstream.gateway.identity.oidc import OidcClient
 from millstream.gateway.identity.sessions import ConsoleSession
 from millstream.gateway.identity.sign_in import SignInPages
 from millstream.gateway.metrics import GatewayMetrics, ResponseCounts, metrics_routes
+from millstream.gateway.produce.conditional import partition_offsets_routes
 from millstream.gateway.produce.routes import ProduceRoutes, Producing
 from millstream.gateway.rest_v3.acls import AclRoutes
 from millstream.gateway.rest_v3.configs import ConfigRoutes
@@ -271,13 +273,18 @@ def registry_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
 def produce_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     """Our own routes and Confluent's. They share the producer of the caller."""
     producing = Producing(parts)
-    return [*ProduceRoutes(producing).routes(), *v3_routes(parts, producing)]
+    return [
+        *ProduceRoutes(producing).routes(),
+        *partition_offsets_routes(),
+        *v3_routes(parts, producing),
+    ]
 
 
 ROUTE_GROUPS: tuple[RouteGroup, ...] = (
     registry_routes,
     topic_routes,
     group_routes,
+    mirror_routes,
     produce_routes,
     consumer_routes,
     stream_routes,

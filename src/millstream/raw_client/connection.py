@@ -52,6 +52,8 @@ class Connection:
         self._versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
         """The levels of the features of the cluster, such as transaction.version."""
+        self.supported: frozenset[str] = frozenset()
+        """The features that this broker supports."""
         self.closed = False
 
     # Requests
@@ -136,6 +138,7 @@ class Connection:
             raise self._lost(OSError(f"it does not use Kafka's protocol: {error}")) from error
         self._versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
         self.features = {row.name: row.max_version_level for row in response.finalized_features}
+        self.supported = frozenset(row.name for row in response.supported_features)
 
     def knows(self, api: str) -> bool:
         return request_schema(api).api_key in self._versions

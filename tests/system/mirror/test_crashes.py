@@ -11,7 +11,10 @@ from tests.mirrors import Mirror, fresh, make_source_topic, read_all
 from tests.topics import await_topic
 from tests.waiting import eventually, until
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [
+    pytest.mark.slow,  # six nodes that are killed and started again
+    pytest.mark.timeout(400),
+]
 SETTINGS = {"default.replication.factor": 3, "min.insync.replicas": 2, "offsets.topic.num.partitions": 3}
 
 
@@ -96,7 +99,7 @@ def test_both_sides_are_equal_after_kills(source: EmbeddedCluster, here: Embedde
 
     eventually(is_whole)
     here.kill(1, 2, 3)
-    here.restart(1, 2, 3)
+    here.start(1, 2, 3)
     mirror.await_equal(topic)
     mirror.admin.promote(mirror.name, timeout_s=60)
     assert mirror.state(topic) == "promoted"

@@ -1,7 +1,6 @@
 """A Kafka Streams application as a process: `java/WordCounts.java`, with `group.protocol=streams`.
 
-It reads `words` (values `word:number`). It writes to `counts` how often a word came, and to `highest` its highest
-number.
+It reads `words` (values `word:number`). It writes to `counts` how often a word came, to `highest` its highest number.
 """
 
 from __future__ import annotations

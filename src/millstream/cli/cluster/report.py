@@ -182,7 +182,7 @@ def status_document(cluster: "ClusterState", health: Health) -> dict[str, Any]:
         "not_led_by_preferred": len(health.not_preferred),
         "leader_skew": round(health.leader_skew, 3),
         "sharing_machines": [_document(each) for each in health.sharing_machines],
-        "warnings": health.topology,
+        "warnings": machine_warnings(health),
     }
 
 
@@ -236,8 +236,29 @@ def show_status(cluster: "ClusterState", health: Health) -> None:
         f"{len(health.under_replicated)} under-replicated, {len(health.under_min_in_sync)} under min.insync.replicas"
     )
     print(f"leader skew {health.leader_skew:.0%}, {len(health.not_preferred)} not led by the preferred replica")
+    for line in machine_warnings(health):
+        print(f"warning: {line}")
     for line in _advice(cluster, health):
         note(line)
+
+
+def machine_warnings(health: Health) -> list[str]:
+    """Partitions that a single machine can take away, and racks that are no zones."""
+    lines = []
+    if health.sharing_machines:
+        first = health.sharing_machines[0]
+        topics = len({each.topic for each in health.sharing_machines})
+        widest = max(len(each.replicas) for each in health.sharing_machines)
+        help_ = (
+            "`millstream cluster balance` spreads them"
+            if health.machines >= widest
+            else f"there are {health.machines} machine(s): add machines, or lower the replication factor"
+        )
+        lines.append(
+            f"{len(health.sharing_machines)} partitions of {topics} topic(s), for example {first.topic}-{first.index}, "
+            f"have several replicas on one machine, which can die as a whole: {help_}"
+        )
+    return [*lines, *health.topology]
 
 
 def _advice(cluster: "ClusterState", health: Health) -> list[str]:
@@ -262,20 +283,6 @@ def _advice(cluster: "ClusterState", health: Health) -> list[str]:
         lines.append(f"no response from {', '.join(map(str, health.unresponsive))} at the advertised address")
     if health.lagging_voters:
         lines.append(f"voters behind or not running: {', '.join(map(str, health.lagging_voters))}")
-    if health.sharing_machines:
-        first = health.sharing_machines[0]
-        topics = len({each.topic for each in health.sharing_machines})
-        widest = max(len(each.replicas) for each in health.sharing_machines)
-        help_ = (
-            "`millstream cluster balance` spreads them"
-            if health.machines >= widest
-            else f"there are {health.machines} machine(s): add machines, or lower the replication factor"
-        )
-        lines.append(
-            f"{len(health.sharing_machines)} partitions of {topics} topic(s), for example {first.topic}-{first.index}, "
-            f"have several replicas on one machine, which can die as a whole: {help_}"
-        )
-    lines += health.topology
     if health.is_healthy and len(cluster.live) > 1 and (health.leader_skew > 0.2 or health.not_preferred):
         lines.append("leaders are unbalanced: `millstream cluster balance` balances them")
     return lines

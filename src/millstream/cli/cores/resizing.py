@@ -24,7 +24,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 from uuid import UUID
@@ -160,7 +160,7 @@ class Resizing:
         for step in self.steps():
             _log.debug("cores_change step=%s", step)
 
-    def steps(self) -> Iterator[str]:
+    def steps(self) -> Generator[str, None, None]:
         """The steps of `run`; each has its name when it is done."""
         state = _read_state(self._root)
         plan = state.get("plan")

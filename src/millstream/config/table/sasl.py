@@ -64,6 +64,15 @@ CONNECTION_FAILED_AUTHENTICATION_DELAY_MS = integer(
     allowed=between(0, 60_000),
     importance=Importance.LOW,
 )
+LOGIN_TIMEOUT_MS = integer(
+    "millstream.sasl.login.timeout.ms",
+    30_000,
+    "The maximum time of a login on a SASL listener. A connection that is not authenticated by then is closed, "
+    "whatever it sends.",
+    unit="ms",
+    allowed=between(100, 600_000),
+    importance=Importance.LOW,
+)
 SASL_MECHANISM_INTER_BROKER_PROTOCOL = string(
     "sasl.mechanism.inter.broker.protocol",
     "GSSAPI",

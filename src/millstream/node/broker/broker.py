@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 
 from millstream.config.table import log as log_settings
-from millstream.config.table import network, node, quotas, sasl, share, transactions
+from millstream.config.table import network, node, quotas, sasl, share, tier, transactions
 from millstream.formats.model.access_control import CLUSTER_NAME, AclOperation, AclResourceType
 from millstream.formats.protocol import fetch as fetch_codec
 from millstream.formats.protocol import produce as produce_codec
@@ -63,7 +63,9 @@ from millstream.node.storage.cleaner.plan import cleaner_settings
 from millstream.node.storage.directory_health import DirectoryFailure
 from millstream.node.storage.disk import Job
 from millstream.node.storage.log.directory import LogDirectory
+from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.opening_limits import opening_limits
+from millstream.node.tier.manager import TierManager
 from millstream.node.transactions.coordinator import ProducerIds, TransactionCoordinator
 from millstream.node.transactions.handlers import (
     ProducerHandlers,
@@ -143,7 +145,9 @@ class Broker:
             internal_producer,
             environment,
         )
-        self.replicas.roles.on_opened = self.hot_keys.opened
+        self.tier = TierManager(view, self.partitions, environment, logs.disk, logs.root)
+        self.replicas.roles.on_opened = self._log_opened
+        self.replicas.tier_start = self.tier.start_of
         self.marker_writer = MarkerWriter(self.partitions, self.groups, environment)
         self.producer_ids = ProducerIds(link, view.node_id, lambda: view.broker_epoch)
         markers = TransactionMarkers(view, self.marker_writer, self._marker_peers, environment)
@@ -163,7 +167,7 @@ class Broker:
         self.quotas = ClientQuotas(now, samples=samples, sample_seconds=sample_seconds)
         self.connection_rates = ConnectionRates(
             now,
-            lambda: view.config[quotas.MAX_CONNECTION_CREATION_RATE],
+            self._connection_rate,
             samples=samples,
             sample_seconds=sample_seconds,
         )
@@ -180,6 +184,10 @@ class Broker:
         listener = view.config.inter_broker_listener
         return BrokerChannels(view.node_id, lambda: view.image, listener, self._environment)
 
+    def _log_opened(self, log: PartitionLog) -> None:
+        self.hot_keys.opened(log)
+        self.tier.opened(log)
+
     def _opening_limits(self) -> OpeningLimits:
         return opening_limits(self.view.config)
 
@@ -188,6 +196,7 @@ class Broker:
     def _follow(self, delta: MetadataDelta) -> None:
         if delta.configs:
             self._environment.auditor.refresh()
+        self.tier.follow(delta)
         self.replicas.follow(delta)
         self.groups.follow(delta)
         self.transactions.follow(delta)
@@ -200,6 +209,10 @@ class Broker:
         if delta.quotas_changed:
             self._follow_quotas()
 
+    def _connection_rate(self, listener: str | None) -> float | None:
+        config, setting = self.view.config, quotas.MAX_CONNECTION_CREATION_RATE
+        return config[setting] if listener is None else config.listener(listener).own(setting)
+
     def _follow_quotas(self) -> None:
         image = self.view.image
         self.quotas.follow(image)
@@ -211,6 +224,7 @@ class Broker:
         self.cleaner.close()
         self.client_metrics.close()
         self.mirroring.close()
+        self.tier.close()
         self.groups.close()
         self.streams_topics.close()
         self.transactions.close()
@@ -234,6 +248,7 @@ class Broker:
         self.hot_keys.tick()
         self.client_metrics.tick()
         self.cleaner.tick()
+        self.tier.tick()
         if self.dispatcher.quotas is not None:
             self.quotas.tick()
 
@@ -268,9 +283,16 @@ class Broker:
 
     def _make_apis(self) -> list[Api]:
         view, environment, partitions = self.view, self._environment, self.partitions
-        topics = AutomaticTopicCreation(self.link)
+        topics = AutomaticTopicCreation(self.link, environment.auditor)
         configs = DescribeConfigsHandlers(view)
-        offsets = OffsetHandlers(partitions, environment, self.replicas, self._remember_starts, self._opening_limits)
+        offsets = OffsetHandlers(
+            partitions,
+            environment,
+            self.replicas,
+            self._remember_starts,
+            self._opening_limits,
+            lambda: view.config[tier.REMOTE_LIST_OFFSETS_REQUEST_TIMEOUT_MS] / 1000,
+        )
         cluster = ClusterHandlers(
             view.node_id,
             lambda: view.image,

@@ -90,17 +90,33 @@ class ClusterAccess:
         """The high watermark of a partition."""
         return (await self._offsets.find(topic, index)).high_watermark
 
-    async def commit_offsets(self, group: str, rows: Sequence[dict[str, Any]]) -> list[tuple[str, int, int]]:
-        """Commits offsets of a group without members; returns (topic, partition, error code) of each."""
+    async def _coordinator(self, group: str) -> int:
         await self._groups.ensure_topic()
         topic = self.image.topics.get(TopicName(CONSUMER_OFFSETS_TOPIC))
         state = topic.partitions[self._groups.partition_of(group)] if topic is not None else None
         if state is None or not state.has_leader:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group} has no coordinator now")
+        return state.leader
+
+    async def committed_offsets(self, group: str) -> dict[tuple[str, int], int]:
+        """The committed offsets of a group here."""
+        fields = {"groups": [{"group_id": group, "topics": None}], "require_stable": False}
+        leader = await self._coordinator(group)
+        response = await self._peers.request(leader, "offset_fetch", fields, timeout_s=_TIMEOUT_SECONDS, version=8)
+        (row,) = response.groups
+        _check(row.error_code, None, f"offsets of group {group}")
+        return {
+            (topic.name, each.partition_index): each.committed_offset
+            for topic in row.topics
+            for each in topic.partitions
+            if not each.error_code and each.committed_offset >= 0
+        }
+
+    async def commit_offsets(self, group: str, rows: Sequence[dict[str, Any]]) -> list[tuple[str, int, int]]:
+        """Commits offsets of a group without members; returns (topic, partition, error code) of each."""
         fields = {"group_id": group, "member_id": "", "topics": list(rows)}
-        response = await self._peers.request(
-            state.leader, "offset_commit", fields, timeout_s=_TIMEOUT_SECONDS, version=9
-        )
+        leader = await self._coordinator(group)
+        response = await self._peers.request(leader, "offset_commit", fields, timeout_s=_TIMEOUT_SECONDS, version=9)
         return [
             (topic.name, row.partition_index, row.error_code) for topic in response.topics for row in topic.partitions
         ]

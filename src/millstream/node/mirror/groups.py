@@ -1,7 +1,8 @@
 """Committed offsets of groups at the source, committed here too: they mean the same records, because offsets are equal.
 
 An offset beyond the end of the mirror is committed as the end: after a failover other records would have that offset.
-A group with members here keeps its offsets.
+A group with members here keeps its offsets. So does a group that was here and has left: offsets do not go back, except
+where they went back at the source and no client has moved them here.
 """
 
 import logging
@@ -75,12 +76,18 @@ class GroupOffsets:
 
     async def _commit(self, group: str, committed: Committed) -> None:
         done = self._done.setdefault(group, {})
+        wanted = {at: row for at, row in committed.items() if done.get(at) != row}
+        if not wanted:
+            return
+        here = await self._cluster.committed_offsets(group)
         changed: Committed = {}
-        for (topic, index), (offset, epoch, text) in committed.items():
-            if done.get((topic, index)) == (offset, epoch, text):
-                continue
+        for (topic, index), (offset, epoch, text) in wanted.items():
             end = await self._cluster.committed_end(topic, index)
-            changed[topic, index] = (offset, epoch, text) if offset <= end else (end, -1, text)
+            row = (offset, epoch, text) if offset <= end else (end, -1, text)
+            if _may_commit(row[0], here.get((topic, index)), done.get((topic, index))):
+                changed[topic, index] = row
+            else:
+                done[topic, index] = committed[topic, index]
         if not changed:
             return
         by_topic: dict[str, list[dict[str, Any]]] = {}
@@ -101,6 +108,11 @@ class GroupOffsets:
                 raise KafkaError(ErrorCode(error), f"offsets of group {group} cannot be committed here")
             if committed[topic, index] == changed[topic, index]:
                 done[topic, index] = changed[topic, index]
+
+
+def _may_commit(offset: int, here: int | None, last: tuple[int, int, str | None] | None) -> bool:
+    """Whether the offset of the source replaces the one here: `last` is what was committed here before."""
+    return here is None or offset > here or (offset < here and last is not None and last[0] == here)
 
 
 def _committed(row: Message, names: Mapping[str, str]) -> Committed:

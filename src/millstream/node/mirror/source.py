@@ -91,7 +91,15 @@ class SourceCluster:
                 problem = error
                 continue
             return self.metadata
+        self._forget_connections()
         raise problem or SourceError("bootstrap.servers names no broker")
+
+    def _forget_connections(self) -> None:
+        """The next connections read secrets and certificates again: they may have been replaced."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.close()
+        self._way = None
 
     def _addresses(self) -> list[tuple[str, int]]:
         known = list(self.metadata.brokers.values()) if self.metadata is not None else []

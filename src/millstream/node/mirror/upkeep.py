@@ -17,6 +17,7 @@ from typing import Any
 from millstream.config.setting import ConfigError
 from millstream.config.table import topic as topic_settings
 from millstream.config.topic_config import topic_setting
+from millstream.formats.model.access_control import AclOperation, AclPatternType, AclPermission, AclResourceType
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName
 from millstream.node.environment import Environment
@@ -38,8 +39,8 @@ from millstream.node.mirror.source import SourceCluster, SourceMetadata, SourceT
 _log = logging.getLogger("millstream.mirror")
 _DEFAULT_CONFIG = 5
 _CONFIGS_AT_ONCE = 200
-_MISSING_BEFORE_FAILED = 3
-_ANY, _TOPIC, _GROUP, _MATCH = 1, 2, 3, 1
+_MISSING_SECONDS = 15.0
+"""How long the source does not have a topic before the mirror fails: a broker that has just started may not know it."""
 
 
 class Upkeep:
@@ -47,8 +48,9 @@ class Upkeep:
         self._source = source
         self._cluster = cluster
         self._groups = GroupOffsets(source, cluster)
-        self._missing: dict[TopicName, int] = {}
-        """How often in a row the source did not have a topic."""
+        self._environment = environment
+        self._missing: dict[TopicName, float] = {}
+        """Since when the source does not have a topic."""
         self._promotions: dict[TopicName, dict[int, int]] = {}
         """The ends at the source that a topic must reach before it is promoted."""
         self._acls: set[tuple[Any, ...]] = set()
@@ -86,8 +88,8 @@ class Upkeep:
                 continue
             topic = metadata.topics.get(mirror.source_name)
             if topic is None:
-                count = self._missing[mirror.name] = self._missing.get(mirror.name, 0) + 1
-                if count >= _MISSING_BEFORE_FAILED:
+                now = self._environment.loop.time()
+                if now - self._missing.setdefault(mirror.name, now) >= _MISSING_SECONDS:
                     await self._fail(
                         link,
                         mirror,
@@ -144,6 +146,8 @@ class Upkeep:
                 mirror = mirror_topic(name, self._cluster.image.topic_config(name))
                 if mirror is None or mirror.link != link.name:
                     self.conflicts[topic.name] = f"topic {name} exists here and is not a mirror of this link"
+                elif mirror.state is MirrorState.PROMOTED:
+                    self.conflicts[topic.name] = f"topic {name} was promoted here"
                 continue
             if source_configs is None:
                 self.conflicts[topic.name] = "the source does not let this cluster describe its settings"
@@ -215,28 +219,31 @@ class Upkeep:
 
     async def _copy_acls(self, link: Link, mirrors: Iterable[MirrorTopic]) -> None:
         fields = {
-            "resource_type_filter": _ANY,
+            "resource_type_filter": int(AclResourceType.ANY),
             "resource_name_filter": None,
-            "pattern_type_filter": _MATCH,
+            "pattern_type_filter": int(AclPatternType.ANY),
             "principal_filter": None,
             "host_filter": None,
-            "operation": _ANY,
-            "permission_type": _ANY,
+            "operation": int(AclOperation.ANY),
+            "permission_type": int(AclPermission.ANY),
         }
-        response = await self._source.any_request("describe_acls", fields | {"pattern_type_filter": _ANY})
+        response = await self._source.any_request("describe_acls", fields)
         if response.error_code:
             message = response.error_message or ErrorCode(response.error_code).name
             raise KafkaError(ErrorCode(response.error_code), f"ACLs of the source: {message}")
-        names = {mirror.source_name: mirror.name for mirror in mirrors}
+        names = {mirror.source_name for mirror in mirrors}
         creations = []
         seen: set[tuple[Any, ...]] = set()
         for resource in response.resources:
             name = resource.resource_name
-            if resource.resource_type == _TOPIC and resource.pattern_type == 3 and name in names:
-                name = names[name]
-            elif not (resource.resource_type == _GROUP and link.wants_group(name)) and not (
-                resource.resource_type == _TOPIC and resource.pattern_type == 4 and not link.prefix
-            ):
+            is_prefix = resource.pattern_type == AclPatternType.PREFIXED
+            if resource.resource_type == AclResourceType.TOPIC:
+                if is_prefix and not any(each.startswith(name) for each in names):
+                    continue
+                if not is_prefix and name not in names:
+                    continue
+                name = link.prefix + name
+            elif resource.resource_type != AclResourceType.GROUP or not (is_prefix or link.wants_group(name)):
                 continue
             for acl in resource.acls:
                 key = (

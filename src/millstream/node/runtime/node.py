@@ -49,6 +49,7 @@ from millstream.node.security.sasl_client import new_nonce
 from millstream.node.security.sasl_listeners import SaslListeners, node_login
 from millstream.node.security.sasl_server import SaslCounts
 from millstream.node.server.fair_turns import FairTurns
+from millstream.node.server.limits import OpenConnections
 from millstream.node.server.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
 from millstream.node.server.service import HeldRequests, Peer, Service
 from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth, try_directory
@@ -64,6 +65,7 @@ def bind(
     http: NodeEndpoints,
     tls: NodeTls,
     turns: FairTurns | None = None,
+    open_connections: OpenConnections | None = None,
 ) -> dict[str, int]:
     """Binds the listeners and adds them to `into`, without accepting connections yet. Returns their ports by name.
 
@@ -80,6 +82,7 @@ def bind(
             security_protocol=each.security_protocol,
             tls=tls.of_listener(each.name),
             turns=turns,
+            open_connections=None if each.name == config.inter_broker_listener else open_connections,
         )
         try:
             _, ports[each.name] = listener.bind(each.host, each.port)
@@ -111,6 +114,7 @@ def _limits(config: BrokerConfig, listener: str) -> ConnectionLimits:
         max_frame_bytes=config[network.SOCKET_REQUEST_MAX_BYTES],
         request_memory_bytes=request_bytes if request_bytes > 0 else DEFAULT_REQUEST_MEMORY_BYTES,
         max_connections=config.listener(listener)[network.MAX_CONNECTIONS],
+        login_seconds=config[sasl.LOGIN_TIMEOUT_MS] / 1000,
         max_connections_per_address=config[network.MAX_CONNECTIONS_PER_IP],
         max_connections_of_address=config.connection_limits,
         max_idle_seconds=_idle_seconds(config[network.CONNECTIONS_MAX_IDLE_MS]),
@@ -173,6 +177,7 @@ class Node:
         self._logs: LogDirectory | None = None
         self._identity: Identity | None = None
         self._listeners: list[Listener] = []
+        self._open_connections: list[OpenConnections] = []
         self._controller_listeners: list[Listener] = []
         self.quorum: MetadataQuorum | None = None
         self.loader: MetadataLoader | None = None
@@ -217,7 +222,7 @@ class Node:
         environment = self.environment = self._environment = tls.secured()
         self._metadata_changed = asyncio.Event()
         logs, identity = self._open_directory()
-        self._first_users = read_first_users(self._root)
+        self._first_users = read_first_users(self._root, self._disk.read_bytes)
         handover = read_handover(self._disk, self._root)
         end_points = self._bind(config.listeners, self._listeners)
         controller_end_points = self._bind(config.controller_listeners, self._controller_listeners)
@@ -363,7 +368,9 @@ class Node:
         """Binds listeners without serving them yet, so that their addresses are known for the registration."""
         config = self._config
         assert self.tls is not None
-        ports = bind(wanted, into, config, self._environment, self._endpoints, self.tls, self.turns)
+        shared = OpenConnections(config[network.MAX_CONNECTIONS])
+        self._open_connections.append(shared)
+        ports = bind(wanted, into, config, self._environment, self._endpoints, self.tls, self.turns, shared)
         for listener in into:
             listener.on_authentication = self._audit_certificate
             if config.listener(listener.name).uses_sasl:
@@ -374,11 +381,12 @@ class Node:
         )
 
     def _limit_connections(self, broker: Broker) -> None:
-        """Connections of other brokers are exempt if they have their own listener."""
+        """Connections of other brokers are exempt, except from the limits of their listener, if they have their own."""
         own = self._config.inter_broker_listener
+        exempt = own if len(self._listeners) > 1 else None
+        broker.connection_rates.exempt_listener = exempt
         for listener in self._listeners:
-            if len(self._listeners) == 1 or listener.name != own:
-                listener.rates = broker.connection_rates
+            listener.rates = broker.connection_rates
 
     def reread(self, config: BrokerConfig) -> None:
         """Takes the settings of TLS and SASL over from a settings file that was read again."""
@@ -416,6 +424,8 @@ class Node:
             self.security.changed(config)
             for listener in self.listeners:
                 listener.limits = _limits(config, listener.name)
+            for shared in self._open_connections:
+                shared.limit = config[network.MAX_CONNECTIONS]
         cluster_id = self.loader.image.cluster_id
         if not cluster_id or cluster_id == self._identity.cluster_id:
             return

@@ -83,13 +83,13 @@ class KerberosAcceptor:
             self.credentials = gssapi.Credentials(
                 name=principal, usage="accept", store={"keytab": f"FILE:{login.keytab}"}
             )
-            anybody = gssapi.Name("nobody", gssapi.NameType.user).canonicalize(gssapi.MechType.kerberos)
+            anyone = gssapi.Name("any", gssapi.NameType.user).canonicalize(gssapi.MechType.kerberos)
         except gssapi.exceptions.GSSError as error:
             raise ConfigError(
                 f"{name}: {login.principal} cannot accept logins with the keytab {login.keytab}: {error}", name=name
             ) from None
         try:
-            self.names = KerberosNames(rules, str(anybody).rpartition("@")[2])
+            self.names = KerberosNames(rules, str(anyone).rpartition("@")[2])
         except KerberosNameError as error:
             setting = "sasl.kerberos.principal.to.local.rules"
             raise ConfigError(f"{setting}: {error}", name=setting) from None

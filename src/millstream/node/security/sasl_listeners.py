@@ -119,6 +119,11 @@ class SaslListeners:
                 name=sasl.SASL_ENABLED_MECHANISMS.name,
             )
         _check_classes(config)
+        if config[sasl.SASL_JAAS_CONFIG]:
+            _log.warning(
+                "setting_not_used listener=%s name=sasl.jaas.config reason=it has no mechanism, as in Kafka: write %s",
+                config.name, _jaas_name(config, names[0]),
+            )  # fmt: skip
         return SaslRules(
             mechanisms={name: self._mechanism(config, name) for name in names},
             max_reauth_ms={name: _of_mechanism(config, name, sasl.CONNECTIONS_MAX_REAUTH_MS) for name in names},

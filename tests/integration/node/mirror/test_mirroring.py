@@ -1,5 +1,6 @@
 """Mirroring between clusters: equal offsets and bytes, groups that move over, and the end of mirroring."""
 
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,6 +77,8 @@ def test_records_transactions_and_settings_are_as_at_the_source(mirror: Mirror) 
     status = mirror.admin.status(mirror.name)
     assert status.problem == ""
     until(lambda: {row.lag_records for row in mirror.partitions(topic)} == {0})
+    assert sum(_metric(address, "millstream_mirror_partitions", mirror.name) for address in mirror.here.split(",")) == 4
+    assert sum(_metric(address, "millstream_mirror_bytes_total", mirror.name) for address in mirror.here.split(",")) > 0
 
 
 def test_a_mirror_topic_refuses_writes_and_says_why(mirror: Mirror) -> None:
@@ -208,6 +211,16 @@ def test_reverse_cuts_what_the_new_side_does_not_have(mirror: Mirror) -> None:
     # And forth again: the first cluster is promoted and goes on behind the records of the second.
     reversed_mirror.admin.promote(mirror.name, timeout_s=60)
     assert produce(mirror.source, topic, ["home"]) == [14]
+    # And once more: a partition with three replicas is cut, on the leader and on its followers.
+    produce(mirror.here, topic, some(5, "lost-here"))
+    forth = {"bootstrap.servers": mirror.source, "interval.ms": "200"}
+    (removed,) = reversed_mirror.admin.reverse(mirror.name, mirror.admin, forth)
+    assert (removed.end, removed.records) == (14, 5)
+    mirror.await_equal(topic)
+    produce(mirror.source, topic, some(3, "more"))
+    mirror.await_equal(topic)
+    assert read_all(mirror.here, topic) == read_all(mirror.source, topic)
+    eventually(lambda: _equals(len(mirror.admin.cluster.topics([topic])[topic].partitions[0].isr), 3))
 
 
 def test_prefixed_names_and_no_loops(mirror: Mirror) -> None:
@@ -246,6 +259,14 @@ def test_mistakes_are_told(mirror: Mirror, here: EmbeddedCluster) -> None:
     until(lambda: nowhere.admin.status(nowhere.name).problem != "")
     for link in (itself, nowhere):
         link.admin.delete(link.name)
+
+
+def _metric(address: str, name: str, link: str) -> float:
+    with urllib.request.urlopen(f"http://{address}/metrics?collect[]=mirroring", timeout=30) as response:
+        for line in response.read().decode().splitlines():
+            if line.startswith(f'{name}{{link="{link}"}} '):
+                return float(line.split()[-1])
+    return 0.0
 
 
 def _equals(found: object, expected: object) -> None:

@@ -105,12 +105,18 @@ def check_member_epoch(member: Member, epoch: int, owned: Tasks | None) -> None:
     )
 
 
-def _check_tasks(owned: Tasks | None, configured: ConfiguredTopology) -> None:
-    """INVALID_REQUEST if the member reports tasks that the topology does not have."""
+def _check_tasks(member: Member, owned: Tasks | None, configured: ConfiguredTopology) -> None:
+    """INVALID_REQUEST if the member reports tasks that the topology does not have.
+
+    It may have such tasks if a topic was deleted and created again with fewer partitions: then it must revoke them.
+    """
     if owned is None or not configured.is_ready:
         return
+    known = {task for had in (member.assigned, member.revoking) for role in had for task in each(role)}
     for tasks in owned:
         for subtopology, number in each(tasks):
+            if (subtopology, number) in known:
+                continue
             found = configured.subtopologies.get(subtopology)
             _refuse_if(found is None, f"Subtopology {subtopology} does not exist in the topology.")
             count = 0 if found is None else found.task_count
@@ -179,7 +185,7 @@ class StreamsGroups:
         change.put(updated)
         change.use_topology(request.topology, updated)
         configured = change.refresh()
-        _check_tasks(owned, configured)
+        _check_tasks(before, owned, configured)
         self._assign(change)
         member = change.step(updated, owned)
         has_new_tasks = joins or member.assigned != before.assigned
@@ -215,7 +221,8 @@ class StreamsGroups:
             "endpoint_information_epoch": endpoint_epoch if is_known_group else 0,
             "partitions_by_user_endpoint": None,
         }
-        if has_new_tasks:
+        # A member that reports other tasks has missed a response.
+        if has_new_tasks or (owned is not None and not member.assigned.equals(owned)):
             response |= task_fields(member.assigned)
         if endpoint_epoch != request.endpoint_information_epoch:
             response["partitions_by_user_endpoint"] = self._endpoints(change, configured)

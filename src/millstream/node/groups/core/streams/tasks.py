@@ -59,6 +59,13 @@ class OwnedTasks(NamedTuple):
             for subtopology, numbers in owned_set.items()
         )
 
+    def equals(self, owned: Tasks) -> bool:
+        return self.contains(owned) and sum(1 for _ in _every(self)) == sum(1 for _ in _every(owned))
+
+
+def _every(tasks: Iterable[Mapping[str, Iterable[int]]]) -> "Iterator[Task]":
+    return (task for role in tasks for task in each(role))
+
 
 NOTHING_OWNED = OwnedTasks()
 
