@@ -411,10 +411,14 @@ class ClusterAdmin:
             for row in topic.partitions
         ]
 
-    def reassign(self, targets: Mapping[TopicPartition, Sequence[int]]) -> dict[TopicPartition, str]:
-        """Starts to move replicas. The result has the partitions that were refused, each with the reason."""
+    def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None]) -> dict[TopicPartition, str]:
+        """Starts to move replicas; None cancels the reassignment. The result has the partitions that were refused, each
+        with the reason."""
         rows = {
-            partition: {"partition_index": partition.partition, "replicas": list(replicas)}
+            partition: {
+                "partition_index": partition.partition,
+                "replicas": None if replicas is None else list(replicas),
+            }
             for partition, replicas in targets.items()
         }
         response = self._call("alter_partition_reassignments", topics=_by_topic(rows, "name", "partitions"))

@@ -10,8 +10,10 @@ from millstream.cli import (
     command_config,
     consume,
     demo,
+    doctor,
     exit_codes,
     gateway,
+    mirror,
     produce,
     quota,
     schema,
@@ -150,6 +152,7 @@ app.add_typer(txn.app, name="txn")
 app.add_typer(quota.app, name="quota")
 app.add_typer(acl.app, name="acl")
 app.add_typer(user.app, name="user")
+app.add_typer(mirror.app, name="mirror")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
 app.add_typer(log.app, name="log")
@@ -161,6 +164,7 @@ app.command("gateway")(gateway.gateway)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("bench")(bench.bench)
+app.command("doctor")(doctor.doctor)
 app.command("settings")(settings.settings)
 app.command("simulate")(simulate.simulate)
 app.command("demo")(demo.demo)

@@ -146,19 +146,24 @@ def listen_address(text: str) -> str:
 
 
 def _serve(options: ServeOptions) -> int:
-    from millstream.config.exposure import check_exposure, check_words
+    from millstream.config.exposure import check_exposure, check_words, exposure_warnings
     from millstream.config.loading import load_broker_config
 
     check_words(options.settings)
-    config = load_broker_config(
-        file=options.config,
-        overrides=options.settings,
-        listen=None if options.listen is None else listen_address(options.listen),
-        data_dir=options.data_dir,
-    )
-    check_exposure(config, insecure=options.insecure)
+
+    def load() -> "BrokerConfig":
+        config = load_broker_config(
+            file=options.config,
+            overrides=options.settings,
+            listen=None if options.listen is None else listen_address(options.listen),
+            data_dir=options.data_dir,
+        )
+        check_exposure(config, insecure=options.insecure)
+        return config
+
+    config = load()
     if options.core is not None:
-        return _serve_core(options, config)
+        return _serve_core(options, config, load)
     for warning in (*config.unknown, *config.warnings, *config.without_effect):
         print(f"millstream: warning: {warning}", file=sys.stderr)
     count = _cores(options, config)
@@ -167,12 +172,17 @@ def _serve(options: ServeOptions) -> int:
     if options.exit_with_stdin:
         exit_with_parent()
     log_to_stderr()
+    _warn_loudly(exposure_warnings(config))
     with _resized(config, count) as resized:
-        return _serve_cores(options, config, count, resized) if count > 1 else _serve_one(options, config, resized)
+        return (
+            _serve_cores(options, config, count, resized) if count > 1 else _serve_one(options, config, load, resized)
+        )
 
 
-def _serve_one(options: ServeOptions, config: "BrokerConfig", resized: Callable[[], None]) -> int:
-    """Runs one node in this process."""
+def _serve_one(
+    options: ServeOptions, config: "BrokerConfig", load: Callable[[], "BrokerConfig"], resized: Callable[[], None]
+) -> int:
+    """Runs one node in this process. `load` reads its settings again."""
     gateway = _open_gateway(options, config)
     from millstream.node.runtime.running import run as run_node
 
@@ -183,7 +193,7 @@ def _serve_one(options: ServeOptions, config: "BrokerConfig", resized: Callable[
         if gateway is not None:
             gateway.start(_address_for_gateway(config, gateway.cluster_listener, address))
 
-    return run_node(config, ready, lambda: None if gateway is None else gateway.stop())
+    return run_node(config, ready, lambda: None if gateway is None else gateway.stop(), load)
 
 
 @contextmanager
@@ -251,7 +261,7 @@ def _serve_cores(options: ServeOptions, config: "BrokerConfig", count: int, resi
     return supervisor.run(gateway, ready)
 
 
-def _serve_core(options: ServeOptions, config: "BrokerConfig") -> int:
+def _serve_core(options: ServeOptions, config: "BrokerConfig", load: Callable[[], "BrokerConfig"]) -> int:
     """Runs one of several nodes. Its supervisor has printed the warnings, and reads the ready line."""
     import json
     import socket
@@ -263,7 +273,11 @@ def _serve_core(options: ServeOptions, config: "BrokerConfig") -> int:
     try:
         assert options.core is not None and options.core_ports is not None
         index, ports = int(options.core), json.loads(options.core_ports)
-        own = core_config(config, index, ports, socket.gethostname())
+
+        def of_this_core(whole: "BrokerConfig") -> "BrokerConfig":
+            return core_config(whole, index, ports, socket.gethostname())
+
+        own = of_this_core(config)
     except (AssertionError, ValueError, KeyError, IndexError, TypeError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -271,9 +285,21 @@ def _serve_core(options: ServeOptions, config: "BrokerConfig") -> int:
     exit_with_parent()
     log_to_stderr(prefix=f"node={own.node_id} ")
     try:
-        return run_node(own, lambda address: print(f"ready kafka={address}", flush=True), lambda: None)
+        return run_node(
+            own,
+            lambda address: print(f"ready kafka={address}", flush=True),
+            lambda: None,
+            lambda: of_this_core(load()),
+        )
     except ConfigError as error:
         raise ConfigError(f"node={own.node_id} {error.message}", name=error.name) from None
+
+
+def _warn_loudly(warnings: Sequence[str]) -> None:
+    """These lines stand out in any log."""
+    if warnings:
+        for line in ("*" * 80, *(f"WARNING: {text}" for text in warnings), "*" * 80):
+            logging.getLogger("millstream.exposure").warning("%s", line)
 
 
 def _write_bootstrap_user(name: str, password_file: str | None, config: "BrokerConfig") -> None:

@@ -9,8 +9,8 @@ from millstream.cli.options import Json
 from millstream.cli.terminal import CommandFailedError, print_json, progress
 
 if TYPE_CHECKING:
+    from millstream.simulator.results import Result
     from millstream.simulator.scenarios import Options
-    from millstream.simulator.simulation import Result
 
 _SHOWN_FAILURES = 10
 
@@ -40,6 +40,9 @@ def simulate(
     tls: Annotated[bool, typer.Option("--tls", help="All connections use TLS.")] = False,
     secured: Annotated[
         bool, typer.Option("--secured", help="TLS on all connections; clients log in and need ACLs.")
+    ] = False,
+    tiered: Annotated[
+        bool, typer.Option("--tiered", help="Topics are tiered, to an object store that is slow and fails.")
     ] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Print the events of the run.")] = False,
     verbose: Annotated[
@@ -79,6 +82,7 @@ def simulate(
         scenario=Scenario(scenario) if scenario else None,
         tls=tls,
         secured=secured,
+        tiered=tiered,
         log_level=logging.INFO if verbose else logging.WARNING,
     )
     failures: list[Result] = []

@@ -14,6 +14,7 @@ from millstream.simulator.invariants.logs import Decisions
 from millstream.simulator.loop import ErrorCallback, Scheduler
 from millstream.simulator.machine import Machine, Process, Program
 from millstream.simulator.network import Fabric
+from millstream.simulator.object_store import SimulatedStore
 from millstream.simulator.results import Trace
 from millstream.simulator.security import Report, Watch, secured_settings
 
@@ -75,6 +76,7 @@ class Cluster:
         scheduler: Scheduler | None = None,
         tls: bool = False,
         secured: Report | None = None,
+        store: SimulatedStore | None = None,
         hardware: list[int] | None = None,
     ) -> None:
         """`secured` reports clients that are refused; None for a cluster without authentication."""
@@ -116,7 +118,9 @@ class Cluster:
         protocol = "CLIENT" if secured else "SSL" if tls else "PLAINTEXT"
         security = secured_settings() if secured else tls_settings() if tls else {}
         for node_id, (host, role, rate) in enumerate(zip(hosts, roles, rates, strict=True), 1):
-            machine = Machine(host, self.scheduler, self.fabric, seed, report_error=report_error, clock_rate=rate)
+            machine = Machine(
+                host, self.scheduler, self.fabric, seed, report_error=report_error, clock_rate=rate, store=store
+            )
             machine.disk.make_root(_DATA)
             machine.on_exit = self._exited(node_id)
             self.machines[node_id] = machine

@@ -162,12 +162,6 @@ CONFIG_PROVIDERS = listed(
     importance=Importance.LOW,
     only_default=_NO_JAVA,
 )
-REMOTE_LOG_STORAGE_SYSTEM_ENABLE = boolean(
-    "remote.log.storage.system.enable",
-    False,
-    "Enables tiered storage.",
-    only_default="tiered storage is not supported",
-)
 AUTO_CREATE_TOPICS_ENABLE = boolean(
     "auto.create.topics.enable",
     True,

@@ -347,6 +347,10 @@ class Heartbeats:
 
     # Brokers without heartbeats
 
+    def is_of_broker(self, peer: Peer) -> bool:
+        """Whether a broker has registered, or sent a heartbeat, on this connection."""
+        return any(session.connection is peer for session in self._sessions)
+
     def _watch(self, session: BrokerSession, peer: Peer) -> None:
         """Starts a probe when the connection of the broker's heartbeats ends."""
         if session.connection is peer:
