@@ -35,6 +35,9 @@ def simulate(
     secured: Annotated[
         bool, typer.Option("--secured", help="TLS on all connections; clients log in and need ACLs.")
     ] = False,
+    conditional: Annotated[
+        bool, typer.Option("--conditional", help="Two more clients append conditionally (KIP-27).")
+    ] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Print the events of the run.")] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="With --trace: print the log lines of the nodes too.")
@@ -71,6 +74,7 @@ def simulate(
         scenario=Scenario(scenario) if scenario else None,
         tls=tls,
         secured=secured,
+        conditional=conditional,
         log_level=logging.INFO if verbose else logging.WARNING,
     )
     failures: list[Result] = []
@@ -164,6 +168,8 @@ def _take(result: "Result", totals: _Totals, failures: "list[Result]", options: 
             again += " --tls"
         if options.secured:
             again += " --secured"
+        if options.conditional:
+            again += " --conditional"
         print(f"seed {result.seed}: {result.violation}\n  replay: {again} --trace")
 
 

@@ -38,6 +38,8 @@ class Options:
     log_level: int = logging.WARNING
     quotas: bool = False
     """Whether the administrator limits clients, with quotas that change."""
+    conditional: bool = False
+    """Whether two more clients append conditionally (KIP-27)."""
 
 
 class Fault(StrEnum):

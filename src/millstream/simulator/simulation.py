@@ -31,6 +31,7 @@ from millstream.formats.model.identifiers import BrokerId, TopicName
 from millstream.node.metadata.image import MetadataImage, PartitionState
 from millstream.node.runtime.node import Node
 from millstream.simulator.clients.acknowledged_state import SCHEMAS, SHORT, Progress
+from millstream.simulator.clients.conditional_writers import ConditionalWriter, Expectations
 from millstream.simulator.clients.group_members import CHECKING_CLIENTS
 from millstream.simulator.clients.permissions import SECURITY_CHANGES, missing_from, missing_from_some
 from millstream.simulator.clients.pipelining_producer import PipeliningProducer
@@ -93,6 +94,10 @@ class Result:
     steps: int = 0
     acked: int = 0
     given_up: int = 0
+    conditional: int = 0
+    """Conditional appends that succeeded."""
+    refused: int = 0
+    """Conditional appends that were refused."""
     read: int = 0
     committed: int = 0
     """Transactions with an acknowledged commit."""
@@ -172,6 +177,7 @@ class Simulation:
         self._topics = tuple(topics)
         self._recorder = Recorder(lambda: self._scheduler.now)
         self.workload = Workload(self._topics, self._recorder, log_event=self._trace.log_event, report=self._report)
+        self.expectations = Expectations(self.workload)
         self.workload.transaction_versions = randomness.choice(((1,), (2,), (1, 2)))
         self.workload.has_quotas = self._options.quotas
         self.workload.security = SECURITY_CHANGES if options.secured else None
@@ -260,6 +266,7 @@ class Simulation:
                 )
                 result.acked = self.workload.acked_count
                 result.given_up = self.workload.given_up
+                result.conditional, result.refused = self.expectations.won, self.expectations.refused
                 tracker = self.workload.tracker
                 result.committed, result.aborted, result.fenced = tracker.committed, tracker.aborted, tracker.fenced
                 result.cleanings = self._cleaning.cleanings
@@ -305,6 +312,17 @@ class Simulation:
             self._consumer = cluster.add_client(
                 "consumer", lambda process: Consumer(process, cluster.bootstrap, workload)
             )
+        if self._options.conditional:
+            for number in (1, 2):
+                cluster.add_client(
+                    f"sourcer{number}",
+                    partial(
+                        ConditionalWriter,
+                        bootstrap=cluster.bootstrap,
+                        workload=workload,
+                        expectations=self.expectations,
+                    ),
+                )
         if self._has_transactions:
             self._begin_transactions()
         if self._is_single_node:
