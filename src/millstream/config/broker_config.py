@@ -20,7 +20,7 @@ from millstream.config.addresses import (
 )
 from millstream.config.catalog import BROKER_SETTINGS, LISTENER_PREFIX, broker_setting
 from millstream.config.setting import ConfigError, Setting
-from millstream.config.table import cluster, network, node
+from millstream.config.table import cluster, network, node, tier
 from millstream.formats.model.identifiers import BrokerId
 
 T = TypeVar("T")
@@ -269,6 +269,7 @@ def build_broker_config(
     _check_listeners(config)
     _check_times(config)
     _check_directories(config)
+    _check_tier(config)
     return config
 
 
@@ -430,6 +431,14 @@ def _check_directories(config: BrokerConfig) -> None:
             f"metadata.log.dir={metadata_dir} is not supported: remove it, or set it to the data directory "
             f"{directories[0]}",
             name="metadata.log.dir",
+        )
+
+
+def _check_tier(config: BrokerConfig) -> None:
+    if config[tier.REMOTE_LOG_STORAGE_SYSTEM_ENABLE] and config[tier.TIER_URL] is None:
+        raise ConfigError(
+            "remote.log.storage.system.enable=true needs millstream.tier.url, for example s3://bucket/prefix",
+            name=tier.REMOTE_LOG_STORAGE_SYSTEM_ENABLE.name,
         )
 
 

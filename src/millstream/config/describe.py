@@ -10,7 +10,7 @@ from millstream.config.catalog import BROKER_SETTINGS, FAMILIES, LISTENER_PREFIX
 from millstream.config.client_metrics_config import CLIENT_METRICS_SETTINGS
 from millstream.config.group_config import GROUP_SETTINGS
 from millstream.config.setting import Setting, SettingType, Update, format_value
-from millstream.config.table import inert, node, topic
+from millstream.config.table import inert, mirror, node, topic
 from millstream.config.topic_config import value_from_broker
 
 
@@ -90,7 +90,7 @@ def describe_broker(
                 list(_written(setting, broker)),
                 read_only=setting.update is Update.RESTART,
             )
-            for setting in _listener_settings(broker, names)
+            for setting in _prefixed_settings(broker, names)
         ]
         + unknown_settings(
             {
@@ -136,14 +136,14 @@ def unknown_settings(
     ]
 
 
-def _listener_settings(broker: BrokerConfig, names: Collection[str] | None) -> Iterator[Setting[Any]]:
-    """The settings of single listeners that are set, each with its full name."""
+def _prefixed_settings(broker: BrokerConfig, names: Collection[str] | None) -> Iterator[Setting[Any]]:
+    """The settings of single listeners and of mirror links that are set, each with its full name."""
     written = dict.fromkeys(name for layer in broker.layers.values() for name in layer)
     for name in written:
-        if name.startswith(LISTENER_PREFIX) and (names is None or name in names):
+        if name.startswith((LISTENER_PREFIX, mirror.LINK_PREFIX)) and (names is None or name in names):
             setting = broker_setting(name)
-            assert setting is not None
-            yield replace(setting, name=name)
+            if setting is not None:
+                yield replace(setting, name=name)
 
 
 def describe_group(
@@ -175,7 +175,7 @@ def describe_default_broker(
             [ConfigSynonym(setting.name, dynamic_default[setting.name], ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)],
             read_only=False,
         )
-        for setting in _chosen(BROKER_SETTINGS, names)
+        for setting in (*_chosen(BROKER_SETTINGS, names), *_link_settings(dynamic_default, names))
         if setting.name in dynamic_default
     ] + unknown_settings({ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: dynamic_default.keys()}, names)
 
@@ -207,6 +207,14 @@ def describe_logger(name: str, level: str) -> ConfigEntry:
         synonyms=(),
         documentation="",
     )
+
+
+def _link_settings(values: Mapping[str, str], names: Collection[str] | None) -> Iterator[Setting[Any]]:
+    for name in values:
+        if name.startswith(mirror.LINK_PREFIX) and (names is None or name in names):
+            setting = mirror.link_setting(name)
+            if setting is not None:
+                yield setting
 
 
 def documentation(setting: Setting[Any]) -> str:
@@ -272,6 +280,12 @@ def settings_page() -> str:
         "## Topics\n",
         "A topic's own value takes precedence. Otherwise, the first broker setting under *else* with a value counts.\n",
         _table_with_synonyms(topic.SETTINGS),
+        "## Mirror links\n",
+        f"Set for all brokers as `{mirror.LINK_PREFIX}LINK.SETTING`; `millstream mirror` does that. Also the settings "
+        "of TLS and SASL of a connection, by the names of Kafka's clients: "
+        + ", ".join(f"`{name}`" for name in mirror.LINK_SETTINGS if name.startswith(("ssl.", "sasl.")))
+        + ".\n",
+        _table(mirror.SETTINGS),
         "## Groups\n",
         "Set for one group with IncrementalAlterConfigs, resource type GROUP: `kafka-configs --entity-type groups`.\n",
         _table_with_synonyms(group_config.SETTINGS),

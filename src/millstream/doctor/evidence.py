@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.admin.broker_metrics import MetricsError, Sample, fetch_metrics
+from millstream.admin.broker_metrics import MetricsError, Sample, read_metrics
 from millstream.admin.errors import check
 from millstream.doctor.diagnosis import BrokerReport, ClientReport, Diagnosis, QuotaUse, diagnose
 from millstream.formats.model.errors import KafkaError
@@ -122,7 +122,7 @@ def read_pages(cluster: Cluster) -> tuple[dict[str, Reading], list[str]]:
     for broker in cluster.brokers():
         name = f"broker {broker.node_id}"
         try:
-            samples = fetch_metrics(broker.host, broker.port, _SUBJECTS, _TIMEOUT_S)
+            samples = read_metrics(cluster, broker.node_id, broker.host, broker.port, _SUBJECTS, _TIMEOUT_S)
         except MetricsError:
             silent.append(name)
             continue

@@ -4,6 +4,7 @@ Not thread safe: one thread at a time borrows it from the pool. Every wait is bo
 first failure.
 """
 
+import http.client
 import socket
 import ssl
 import struct
@@ -21,6 +22,7 @@ from millstream.version import VERSION
 
 MAX_RESPONSE_BYTES = 300 << 20
 """Less than the first bytes of a TLS alert, read as a length."""
+_LARGEST_PAGE = 16 << 20
 _API_VERSIONS = "api_versions"
 _SOFTWARE = {"client_software_name": "millstream", "client_software_version": VERSION.replace("+", "-")}
 _INT32 = struct.Struct(">i")
@@ -150,6 +152,22 @@ class Connection:
             has = f"has versions {low} to {high}" if high >= 0 else "does not have it"
             raise SetupError(f"{self.address}: no common version of {api.replace('_', ' ')}: the broker {has}")
         return version
+
+    def http_get(self, target: str, timeout_s: float) -> tuple[int, bytes]:
+        """An HTTP request on this connection, with the identity of its client: status and body of the response. Brokers
+        of Millstream serve /metrics so; they close the connection afterwards, and so does this."""
+        self._socket.settimeout(timeout_s)
+        try:
+            self._socket.sendall(f"GET {target} HTTP/1.1\r\nAccept: text/plain\r\n\r\n".encode())
+            with http.client.HTTPResponse(self._socket, method="GET") as response:
+                response.begin()
+                return response.status, response.read(_LARGEST_PAGE)
+        except OSError as error:
+            raise self._lost(error) from error
+        except http.client.HTTPException as error:  # it is no broker of Millstream
+            raise ConnectionLostError(str(self.address), f"no HTTP: {type(error).__name__}") from error
+        finally:
+            self.close()
 
     # State
 

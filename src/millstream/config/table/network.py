@@ -55,14 +55,16 @@ SOCKET_LISTEN_BACKLOG_SIZE = integer(
 MAX_CONNECTIONS = integer(
     "max.connections",
     INT_MAX,
-    "The maximum number of open connections of a listener. `listener.name.<listener>.max.connections` sets it for one.",
+    "The maximum number of open connections of all listeners for clients; "
+    "`listener.name.<listener>.max.connections` is that of one listener.",
     allowed=at_least(0),
     update=Update.CLUSTER_WIDE,
 )
 MAX_CONNECTIONS_PER_IP = integer(
     "max.connections.per.ip",
     INT_MAX,
-    "The maximum number of open connections from one IP address.",
+    "The maximum number of open connections from one IP address. IPv6 addresses with the same first 64 bits count as "
+    "one.",
     allowed=at_least(0),
     update=Update.CLUSTER_WIDE,
 )

@@ -1,6 +1,6 @@
 """Metrics of brokers (`GET /metrics` on the Kafka port), the rates computed from them, and their history for charts.
 
-Brokers of Apache Kafka have no such page, and brokers with TLS or SASL are not queried. The charts then say so.
+Brokers of Apache Kafka have no such page. The charts then say so.
 """
 
 import time
@@ -9,11 +9,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from millstream.admin.broker_metrics import MetricsError, Sample, fetch_metrics
+from millstream.admin.broker_metrics import MetricsError, Sample, read_metrics
 from millstream.console.live.snapshot import Broker, Snapshot, Topic
-from millstream.raw_client import TopicPartition
+from millstream.raw_client import Cluster, TopicPartition
 
-_TIMEOUT_S = 0.9
 _AGAIN_AFTER_S = 10.0
 """Retry interval for a broker without a metrics page."""
 BYTES_IN = "millstream_topic_received_bytes_total"
@@ -31,7 +30,8 @@ class _Page:
 
 
 class BrokerRates:
-    def __init__(self) -> None:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self._pages: dict[str, _Page] = {}
         self._absent: dict[str, float] = {}
 
@@ -41,7 +41,8 @@ class BrokerRates:
         if now < self._absent.get(broker.address, 0.0):
             return None
         try:
-            page = _page(now, fetch_metrics(broker.host, broker.port, ("topics", "requests"), _TIMEOUT_S))
+            samples = read_metrics(self._cluster, broker.id, broker.host, broker.port, ("topics", "requests"))
+            page = _page(time.monotonic(), samples)
         except MetricsError as error:
             if error.is_no_page:
                 self._absent[broker.address] = now + _AGAIN_AFTER_S
@@ -51,11 +52,11 @@ class BrokerRates:
         return {} if before is None else _between(before, page)
 
 
-def read_acquired(broker: Broker) -> dict[str, dict[TopicPartition, int]]:
+def read_acquired(cluster: Cluster, broker: Broker) -> dict[str, dict[TopicPartition, int]]:
     """Records in flight of share groups on the partitions that this broker leads, by group."""
     found: dict[str, dict[TopicPartition, int]] = {}
     try:
-        samples = fetch_metrics(broker.host, broker.port, ("groups",), _TIMEOUT_S)
+        samples = read_metrics(cluster, broker.id, broker.host, broker.port, ("groups",))
     except MetricsError:
         return found
     for name, labels, value in samples:

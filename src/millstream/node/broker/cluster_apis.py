@@ -29,7 +29,7 @@ from millstream.node.metadata.topic_names import INTERNAL_TOPICS, SHARE_GROUP_ST
 from millstream.node.server.authorization import NO_AUTHORIZER, Authorizer
 from millstream.node.server.long_requests import Turnstile
 from millstream.node.server.request import Context, Response
-from millstream.node.server.service import Refused
+from millstream.node.server.service import Peer, Refused
 
 GROUP_TOPIC = "__consumer_offsets"
 _KEPT_ANSWERS = 64
@@ -61,7 +61,7 @@ class ClusterHandlers:
         node_id: int,
         image: Callable[[], MetadataImage],
         lost_brokers: LostBrokers,
-        create_topics: Callable[[list[str]], Awaitable[dict[str, KafkaError]]],
+        create_topics: Callable[[list[str], Peer], Awaitable[dict[str, KafkaError]]],
         may_create_topics: Callable[[], bool],
         described_partitions_limit: int,
         ensure_group_topic: Callable[[], Awaitable[None]],
@@ -151,7 +151,9 @@ class ClusterHandlers:
         failed: dict[str, KafkaError],
     ) -> Response:
         # Internal topics have their own settings, and are created when they are needed.
-        failed = failed | await self._create_topics([name for name in missing if name not in INTERNAL_TOPICS])
+        failed = failed | await self._create_topics(
+            [name for name in missing if name not in INTERNAL_TOPICS], context.peer
+        )
         for key_type in (_GROUP, _TRANSACTION):
             name = _STATE_TOPICS[key_type]
             if name in missing:
@@ -321,6 +323,7 @@ class ClusterHandlers:
                     "port": at.port,
                     "rack": broker.rack,
                     "is_fenced": broker.fenced,
+                    "machine_id": broker.machine_id,
                 }
                 for broker, at in (shown if request.include_fenced_brokers else reachable.brokers)
             ],

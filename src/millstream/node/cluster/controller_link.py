@@ -73,7 +73,7 @@ class ControllerLink:
         self._environment = environment
         self._client_id = client_id
         self._peer = Peer(host="local", port=0, listener=LOCAL_LISTENER, is_node=True)
-        self.check_settings: Callable[[Message], Awaitable[None]] = _accept
+        self.check_settings: Callable[[str, Message], Awaitable[None]] = _accept
         """Checks a change of settings on this node before it is forwarded. KafkaError refuses it."""
         self._channel: Channel | None = None
         self._moved: asyncio.Future[None] | None = None
@@ -280,12 +280,15 @@ async def _unless_moved(moved: "asyncio.Future[None]", response: Awaitable[T], g
         pending.cancel()
 
 
-async def _accept(request: Message) -> None:
+async def _accept(name: str, request: Message) -> None:
     """The check of a node without any."""
 
 
 _SLACK_SECONDS = 0.5
 """The broker times out this much earlier than the client, so that the client gets a response."""
+
+
+_SETTINGS_APIS = ("incremental_alter_configs", "alter_configs")
 
 
 class Forwarding:
@@ -300,11 +303,12 @@ class Forwarding:
     def _forwarded(self, name: str) -> Api:
         async def forward(request: Message, context: Context) -> Response:
             try:
-                if name == "incremental_alter_configs" and self._may_alter_brokers(context.peer):
+                if name in _SETTINGS_APIS and self._may_alter_brokers(context.peer):
                     # Without the permission, the controller refuses it.
-                    if (loggers := alter_logger_rows(request, self._node_id)) is not None:
+                    is_incremental = name == "incremental_alter_configs"
+                    if is_incremental and (loggers := alter_logger_rows(request, self._node_id)) is not None:
                         return loggers
-                    await self._link.check_settings(request)
+                    await self._link.check_settings(name, request)
                 return await self._link.forward(name, request, context, timeout_s=_timeout_s(request))
             except KafkaError as error:
                 return error_response(name, request, error)

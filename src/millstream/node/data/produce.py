@@ -142,8 +142,8 @@ class ProduceHandler:
                     topic_results.append(row)
                     continue
                 try:
-                    if partition.is_internal and not by_broker:
-                        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "only brokers write to internal topics")
+                    if partition.is_closed:
+                        partition.check_open(by_broker=by_broker)
                     if not partition.is_leader:
                         raise partition.not_leader()
                     log = partition.log

@@ -20,7 +20,7 @@ from millstream.config.client_metrics_config import (
 from millstream.config.group_config import check_group_config, group_setting
 from millstream.config.setting import ConfigError, Setting, SettingType, Update
 from millstream.config.table import log
-from millstream.config.topic_config import check_topic_config, topic_setting, value_from_broker
+from millstream.config.topic_config import check_tier_change, check_topic_config, topic_setting, value_from_broker
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName
 from millstream.node.metadata.features import eligible_leader_replicas_enabled
@@ -32,6 +32,7 @@ from millstream.node.metadata.image import (
     ResourceType,
     apply,
 )
+from millstream.node.metadata.mirrors import mirror_changes
 from millstream.node.metadata.partitions import PartitionChanger
 from millstream.node.metadata.records import (
     ConfigRecord,
@@ -141,7 +142,7 @@ def _decide(
         results.append(ConfigAlteration(resource=resource))
     # ELR changes come first: a replica must lose its eligibility before an ISR without it may acknowledge records. This
     # holds also if the records are written in two batches.
-    records = [*_eligible_leader_changes(image, records, config), *records]
+    records = [*_eligible_leader_changes(image, records, config), *mirror_changes(image, records), *records]
     return Decision(() if validate_only else tuple(records), tuple(results))
 
 
@@ -278,6 +279,7 @@ def _check_values(
     try:
         if resource.type == ResourceType.TOPIC:
             check_topic_config(values, config)
+            check_tier_change(values, stored, config)
             return
         if resource.type == ResourceType.GROUP:
             check_group_config(values, config)

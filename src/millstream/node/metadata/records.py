@@ -65,6 +65,8 @@ class RegisterBrokerRecord:
     in_controlled_shutdown: bool = False
     is_migrating_zk_broker: bool = False
     log_dirs: tuple[UUID, ...] = ()
+    machine_id: str | None = None
+    """A tagged field of ours: the machine, if the broker names one."""
     cordoned_log_dirs: tuple[UUID, ...] | None = None
     """Read from logs of Kafka. Here a broker is cordoned by its setting `cordoned.log.dirs`."""
 

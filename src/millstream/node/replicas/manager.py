@@ -5,11 +5,12 @@ Partitions, fetchers and handlers get their knowledge of the cluster here; its o
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from uuid import UUID
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import cluster
+from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName, TopicPartition
 from millstream.formats.protocol.primitives import NodeEndpoint
 from millstream.node.cluster.cluster_view import LostBrokers
@@ -23,6 +24,7 @@ from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.replicas.roles import Metadata, ReplicaRoles
 from millstream.node.replicas.throttle import ReplicaThrottle
 from millstream.node.storage.log.directory import LogDirectory
+from millstream.node.storage.log.tiered_part import TierStart
 
 
 class ReplicaFetchers:
@@ -80,6 +82,13 @@ class ReplicaFetchers:
             self._fetchers.pop(slot).close()
 
 
+StartOfTier = Callable[[Partition], Awaitable[TierStart]]
+
+
+async def _no_tier(partition: Partition) -> TierStart:
+    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "this node has no tier")
+
+
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _log = logging.getLogger("millstream.replication")
 
@@ -125,6 +134,7 @@ class ReplicaManager:
         )
         self.fetchers = ReplicaFetchers(self, self.follower_throttle, environment)
         self.roles = ReplicaRoles(metadata, logs, environment, self, self.fetchers, other_logs=other_logs)
+        self.tier_start: StartOfTier = _no_tier
         self._timers: list[asyncio.TimerHandle] = []
         self._checkpointed = 0
 

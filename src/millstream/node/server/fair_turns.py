@@ -3,9 +3,9 @@
 A *tenant* is a principal, or the address of clients that are not authenticated. While only one tenant has connections,
 nothing is scheduled: `is_shared` is false, and connections handle requests as they arrive. Otherwise a tenant may use
 the loop directly up to a budget in each period. Its further connections wait in a queue of the tenant, and each turn
-of the loop serves every waiting tenant for one share, its connections in order. New requests of other tenants are read
-between two turns of the loop. So a request waits at most for one share of each busy tenant, however many connections
-they have.
+of the loop serves every waiting tenant for one share, which its connections use in order. New requests of other tenants
+are read between two turns of the loop. So a request waits at most for one share of each busy tenant, and one request
+longer, however many connections they have.
 """
 
 from collections import deque
@@ -48,6 +48,8 @@ class FairTurns:
         """Whether several tenants have connections."""
         self._last: Tenant | None = None  # that read a request
         self._last_change = 0.0
+        self._turn_ends: float | None = None
+        """The end of the turn that is under way."""
         self.waits = 0
         """How often a connection had to wait for its turn."""
 
@@ -92,6 +94,18 @@ class FairTurns:
             return False
         return tenant.spent >= BUDGET_SECONDS
 
+    def deadline(self, tenant: Tenant, begun: float) -> float:
+        """When a connection that begins to handle requests lets others go first.
+
+        In a turn, the connections of the tenant share its time: each with a share of its own, the second one could
+        double the turn. Outside, it is what is left of the budget.
+        """
+        if self._turn_ends is not None:
+            return self._turn_ends
+        left = BUDGET_SECONDS - tenant.spent
+        # Without a budget left it is here because it is alone.
+        return begun + (min(SHARE_SECONDS, left) if left > 0 else SHARE_SECONDS)
+
     def wait(self, tenant: Tenant, turn: Callable[[], None]) -> None:
         """Calls `turn` when it is the connection's turn."""
         self.waits += 1
@@ -111,7 +125,7 @@ class FairTurns:
         try:
             for _ in range(len(queue)):
                 tenant = queue.popleft()
-                until = begun + SHARE_SECONDS
+                until = self._turn_ends = begun + SHARE_SECONDS
                 # A connection that waits again in its turn is not served twice in one share.
                 for _ in range(len(tenant.waiting)):
                     tenant.waiting.popleft()()
@@ -123,6 +137,7 @@ class FairTurns:
                 else:
                     tenant.is_queued = False
         finally:
+            self._turn_ends = None
             if queue and not self._is_scheduled:
                 self._is_scheduled = True
                 self._call_soon(self._serve)

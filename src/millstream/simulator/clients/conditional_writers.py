@@ -31,6 +31,9 @@ class Expectations:
     def won(self) -> int:
         return len(self._won)
 
+    def new_writer(self, process: Process, bootstrap: list[tuple[str, int]]) -> "ConditionalWriter":
+        return ConditionalWriter(process, bootstrap, self._workload, self)
+
     def note(self, topic: str, partition: int, expected: int, base_offset: int, value: str) -> None:
         """A writer was told that its record is written."""
         at = topic, partition, expected

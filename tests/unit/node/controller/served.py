@@ -56,7 +56,7 @@ class ServedController:
         self.heard = 0
         """Heartbeats that were responded to."""
         mutations = MutationQuotas(environment.loop.time, burst_seconds=11)
-        topics = TopicHandlers(self.active, ControllerMutations(mutations, frozenset({"CONTROLLER"})))
+        topics = TopicHandlers(self.active, ControllerMutations(mutations, frozenset({"CONTROLLER"}), lambda _: True))
         self.apis = ControllerApis(
             self.active,
             {

@@ -27,7 +27,7 @@ from tests.unit.node.metadata.cluster import Cluster
 
 A = TopicName("a")
 ORDERS = TopicName("orders")
-LATER = {"share.version": 1, "transaction.version": 2, "eligible.leader.replicas.version": 1}
+LATER = {"share.version": 1, "streams.version": 1, "transaction.version": 2, "eligible.leader.replicas.version": 1}
 
 
 def some_cluster() -> Cluster:

@@ -92,7 +92,7 @@ class LogDirectory:
         self.root = root
         self.health = DirectoryHealth(root)
         disk.on_error = self.health.note
-        self._disk = disk
+        self._disk = self.disk = disk
         self._cache = FileCache(disk, max_open_files)
         self.producer_id_expiration_ms = producer_id_expiration_ms
         self._checkpoint_interval_ms = checkpoint_interval_ms
@@ -314,7 +314,7 @@ class LogDirectory:
         committed = self._checkpoints.high_watermarks.get(log.topic_partition, 0)
         if not self.started_clean:
             committed = min(committed, log.recovery_point)
-        log.high_watermark = min(max(committed, log.log_start_offset), log.log_end_offset)
+        log.high_watermark = min(max(committed, log.local_start_offset), log.log_end_offset)
 
     def adopt(self, partition: TopicPartition, topic_id: UUID) -> None:
         """Write the topic id of a log whose file is damaged."""
