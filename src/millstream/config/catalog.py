@@ -18,6 +18,8 @@ from millstream.config.table import (
     sasl,
     share,
     ssl,
+    streams,
+    tier,
     topic,
     transactions,
 )
@@ -31,7 +33,9 @@ FAMILIES: dict[str, tuple[Setting[Any], ...]] = {
     "Protection: open listeners, audit": protection.SETTINGS,
     "SASL": sasl.SETTINGS,
     "Logs, and defaults for topics": log.SETTINGS,
+    "Tiered storage": tier.SETTINGS,
     "Share groups": share.SETTINGS,
+    "Streams groups": streams.SETTINGS,
     "Groups and committed offsets": groups.SETTINGS,
     "Transactions": transactions.SETTINGS,
     "Authorization": authorization.SETTINGS,

@@ -140,17 +140,19 @@ LEADER_REPLICATION_THROTTLED_REPLICAS = listed(
 LOCAL_RETENTION_BYTES = long(
     "local.retention.bytes",
     -2,
-    "The size of a tiered topic on the local disk.",
+    "The size of a tiered partition on the local disk above which segments that are in the tier are deleted from the "
+    "disk. -2 means the value of `retention.bytes`, -1 no limit.",
     unit="bytes",
-    only_default=log.NO_TIERS,
+    allowed=at_least(-2),
     synonyms=_from(log.LOG_LOCAL_RETENTION_BYTES),
 )
 LOCAL_RETENTION_MS = long(
     "local.retention.ms",
     -2,
-    "The time for which a tiered topic is kept on the local disk.",
+    "The time for which segments that are in the tier are also kept on the local disk. -2 means the value of "
+    "`retention.ms`, -1 no limit.",
     unit="ms",
-    only_default=log.NO_TIERS,
+    allowed=at_least(-2),
     synonyms=_from(log.LOG_LOCAL_RETENTION_MS),
 )
 MAX_COMPACTION_LAG_MS = long(
@@ -224,17 +226,17 @@ PREALLOCATE = boolean(
 REMOTE_LOG_COPY_DISABLE = boolean(
     "remote.log.copy.disable",
     False,
-    "Stops copying a tiered topic to remote storage.",
-    only_default=log.NO_TIERS,
+    "Stops copying a tiered topic to the tier. The tier stays readable.",
 )
 REMOTE_LOG_DELETE_ON_DISABLE = boolean(
     "remote.log.delete.on.disable",
     False,
-    "Deletes the topic's data in remote storage when tiered storage is disabled.",
-    only_default=log.NO_TIERS,
+    "Deletes the topic's objects in the tier when `remote.storage.enable` is set to false.",
 )
 REMOTE_STORAGE_ENABLE = boolean(
-    "remote.storage.enable", False, "Moves old segments to remote storage.", only_default=log.NO_TIERS
+    "remote.storage.enable",
+    False,
+    "Tiered storage: copies closed segments to the object store of `millstream.tier.url`.",
 )
 RETENTION_BYTES = long(
     "retention.bytes",

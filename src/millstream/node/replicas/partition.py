@@ -24,7 +24,8 @@ from millstream.node.replicas.core.follower import PartitionFollower
 from millstream.node.replicas.core.leader import Confirmed, Follower, NextStep, PartitionLeader, Proposal
 from millstream.node.replicas.local_partition import NO_LEADER, LocalPartition, PartitionContext, Replicas, Role
 from millstream.node.replicas.retry_order import NEW_LEADER_S
-from millstream.node.storage.log.partition_log import Appended, PartitionLog
+from millstream.node.storage.log.appended import Appended
+from millstream.node.storage.log.partition_log import PartitionLog
 
 _log = logging.getLogger("millstream.replication")
 
