@@ -27,7 +27,7 @@ MIRRORED_SETTINGS = frozenset(
 _OF_THE_MACHINE = ("advertised.", "broker.", "controller.", "host", "listener", "log.dir", "node.", "port", "process.",
                    "metadata.log.dir", "zookeeper.", "security.inter", "inter.broker", "early.start", "ssl.",
                    "sasl.jaas", "super.users", "num.", "group.initial", "cluster.id")  # fmt: skip
-"""Beginnings of broker settings that belong to one machine and are written anew for the new one."""
+"""Beginnings of broker settings that belong to one machine and are written again for the new one."""
 
 
 class Severity(StrEnum):
