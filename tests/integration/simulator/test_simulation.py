@@ -149,7 +149,7 @@ def test_a_seed_that_fails_says_how_to_replay_it(
     ids=str,
 )
 def test_tiered_topics_lose_nothing(scenario: Scenario, seeds: range) -> None:
-    """The store is slow, fails, and loses responses of conditional writes; consumers read from offset 0 all the time."""
+    """The store is slow, fails, and loses responses of writes; consumers read from offset 0 all the time."""
     options = Options(scenario=scenario, tiered=True)
     results = list(run_seeds(seeds, options, processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []

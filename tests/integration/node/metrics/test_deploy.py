@@ -75,6 +75,7 @@ ON_OTHER_PAGES = (
     "millstream_connections_muted",
     "millstream_quota_",
     "millstream_tenants",
+    "millstream_tier_",
     "millstream_turn_waits_total",
 )
 
