@@ -38,6 +38,8 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
     DYNAMIC_GROUP_CONFIG = 8
 
 
@@ -198,7 +200,7 @@ class BrokerConfig:
     @property
     def connection_limits(self) -> Mapping[str, int]:
         """`max.connections.per.ip.overrides` as a dictionary."""
-        return parse_connection_limits(self[network.MAX_CONNECTIONS_PER_IP_OVERRIDES])
+        return network.limits_of_addresses(self[network.MAX_CONNECTIONS_PER_IP_OVERRIDES])
 
     def advertised(
         self, bound_ports: Mapping[str, int], local_host: str, listeners: Iterable[Listener]
@@ -268,19 +270,7 @@ def build_broker_config(
     _check_times(config)
     _check_directories(config)
     _check_tier(config)
-    parse_connection_limits(config[network.MAX_CONNECTIONS_PER_IP_OVERRIDES])
     return config
-
-
-def parse_connection_limits(text: str) -> dict[str, int]:
-    limits: dict[str, int] = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        address, _, count = item.rpartition(":")
-        if not address or not (count.isascii() and count.isdigit() and len(count) <= 10):
-            name = network.MAX_CONNECTIONS_PER_IP_OVERRIDES.name
-            raise ConfigError(f"{name}={text} is not allowed: {item!r} must be address:count", name=name)
-        limits[address.strip("[]")] = int(count)
-    return limits
 
 
 def _usable(layer: Mapping[str, str]) -> dict[str, str]:

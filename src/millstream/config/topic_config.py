@@ -44,6 +44,8 @@ class LogConfig:
     """Group commit: a response waits until its records are on disk. One fsync serves all waiting requests."""
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
+    millstream_mirror_state: str = ""
+    """The state of a mirror topic, empty for others."""
     remote_storage_enable: bool = False
     remote_log_copy_disable: bool = False
     remote_log_delete_on_disable: bool = False
@@ -58,6 +60,11 @@ class LogConfig:
         is_compacted = "compact" in self.cleanup_policy
         roll_ms = min(self.segment_ms, self.max_compaction_lag_ms) if is_compacted else self.segment_ms
         object.__setattr__(self, "roll_ms", roll_ms)
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether the log copies that of another cluster, and accepts no other writes."""
+        return self.millstream_mirror_state not in ("", "promoted")
 
 
 _OF_THE_BROKER = "batch_max_records"
@@ -119,6 +126,14 @@ def check_topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> No
     if not overrides:
         return
     resolved = resolve_log_config(topic_defaults(broker), overrides)
+    if resolved.is_mirror:
+        for needed in (topic.MIRROR_LINK, topic.MIRROR_SOURCE_TOPIC, topic.MIRROR_SOURCE_ID):
+            if not overrides.get(needed.name):
+                raise ConfigError(
+                    f"{topic.MIRROR_STATE.name}={resolved.millstream_mirror_state} needs {needed.name}: use "
+                    "`millstream mirror`",
+                    name=needed.name,
+                )
     if resolved.min_compaction_lag_ms > resolved.max_compaction_lag_ms:
         raise ConfigError(
             f"min.compaction.lag.ms={resolved.min_compaction_lag_ms} must not be above "

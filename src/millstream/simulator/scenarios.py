@@ -36,6 +36,8 @@ class Options:
     secured: bool = False
     """SASL_SSL for clients, mutual TLS between nodes, and ACLs."""
     log_level: int = logging.WARNING
+    processes: int = 1
+    """Nodes on each machine, of which the first is a controller too. `nodes` is then the number of machines."""
     quotas: bool = False
     """Whether the administrator limits clients, with quotas that change."""
     tiered: bool = False
@@ -200,7 +202,7 @@ def choose_scenario(seed: str, options: Options) -> Scenario:
     if chance < 0.2:
         return Scenario.BLACKOUT
     # The power scenario has one node, so it is not chosen when the options ask for more.
-    is_free = options.nodes == Options().nodes and options.separate_roles is None
+    is_free = options.nodes == Options().nodes and options.separate_roles is None and options.processes == 1
     return Scenario.POWER if chance < 0.3 and is_free else Scenario.MIXED
 
 

@@ -126,9 +126,12 @@ class Simulation:
         separate = options.separate_roles
         if separate is None:
             separate = randomness.random() < 0.2
-        separate = separate and not self._is_single_node
+        processes = 1 if self._is_single_node else options.processes
+        separate = separate and not self._is_single_node and processes == 1
         roles = ["controller"] * 3 + ["broker"] * nodes if separate else ["broker,controller"] * nodes
         self.store = SimulatedStore(self._scheduler, self._seed) if options.tiered else None
+        roles += ["broker"] * nodes * (processes - 1)
+        hardware = [place % nodes + 1 for place in range(len(roles))] if processes > 1 else None
         self.cluster = Cluster(
             self._seed,
             roles,
@@ -142,6 +145,7 @@ class Simulation:
             tls=self._options.tls,
             secured=self._report if self._options.secured else None,
             store=self.store,
+            hardware=hardware,
         )
         for machine in self.cluster.machines.values():
             machine.clock.offset_ms = randomness.choice((0, 0, 40, -700, 5_000))
@@ -263,10 +267,13 @@ class Simulation:
             self._start_with_faults()
         else:
             cluster.start()
+        if self._options.processes > 1:
+            # With one machine missing, topics would have two replicas on another one.
+            self._run_until(_FORM_SECONDS, lambda: all(map(cluster.is_ready, cluster.machines)))
         administrators: list[Administrator] = []
 
         def administer(process: Any) -> Administrator:
-            administrators.append(Administrator(process, cluster.bootstrap, workload, cluster.broker_ids))
+            administrators.append(Administrator(process, cluster.bootstrap, workload, cluster.broker_groups))
             return administrators[-1]
 
         cluster.add_client("admin", administer)
@@ -402,6 +409,7 @@ class Simulation:
             raise Violation("Liveness", "the quorum has no leader")
         if gone := sorted(workload.created - set(image.topics)):
             raise Violation("CommittedMetadataIsStable", f"topics {gone} were created, but are missing")
+        self._check_machines(image)
         if workload.security and (lost := missing_from(image)):
             raise Violation("CommittedMetadataIsStable", f"users or ACLs are missing: {lost}")
         self._run_until(_QUIET_AFTER, lambda: False)
@@ -419,6 +427,17 @@ class Simulation:
         report = check(self._recorder.history)
         if not report.clean:
             raise Violation("History", str(report.anomalies[0]))
+
+    def _check_machines(self, image: MetadataImage) -> None:
+        """Replicas are on different machines, also those of internal topics, which are created at any time.
+
+        Other topics that are created while a machine is away may share one.
+        """
+        for name, state in self._states(image):
+            machines = {image.brokers[BrokerId(each)].machine for each in state.replicas}
+            if len(machines) < len(state.replicas):
+                what = f"{name}: replicas {state.replicas} are on machines {sorted(machines)}"
+                raise Violation("ReplicasAreOnDifferentMachines", what)
 
     def _read_to_the_end(self) -> None:
         workload = self.workload

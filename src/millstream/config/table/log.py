@@ -373,6 +373,7 @@ PRODUCER_ID_EXPIRATION_MS = integer(
     unit="ms",
     allowed=at_least(1),
     importance=Importance.LOW,
+    update=_DYNAMIC,
 )
 METADATA_LOG_SEGMENT_BYTES = integer(
     "metadata.log.segment.bytes",

@@ -337,5 +337,39 @@ UNCLEAN_LEADER_ELECTION_ENABLE = boolean(
     "Allows a replica outside the ISR to become leader if no in-sync replica is left. Records can be lost.",
     synonyms=_from(log.UNCLEAN_LEADER_ELECTION_ENABLE),
 )
+MIRROR_LINK = string(
+    "millstream.mirror.link",
+    "",
+    "The link that this topic is a mirror of (docs/mirroring.md). Set by `millstream mirror`. Millstream only.",
+)
+MIRROR_STATE = string(
+    "millstream.mirror.state",
+    "",
+    "The state of a mirror topic. It accepts no writes of clients unless it is `promoted`. Millstream only.",
+    allowed=one_of("", "mirroring", "promoting", "failed", "promoted"),
+)
+MIRROR_REASON = string("millstream.mirror.reason", "", "Why a mirror topic is in the state `failed`. Millstream only.")
+MIRROR_SOURCE_TOPIC = string(
+    "millstream.mirror.source.topic", "", "The name of a mirror topic at the source. Millstream only."
+)
+MIRROR_SOURCE_ID = string(
+    "millstream.mirror.source.topic.id",
+    "",
+    "The id of a mirror topic at the source; another id there means that the topic was created again. Millstream only.",
+)
+MIRROR_LEADER_EPOCH = integer(
+    "millstream.mirror.leader.epoch",
+    -1,
+    "The highest leader epoch of a mirror topic at the source. The controller raises the leader epochs of the "
+    "partitions here to it, so that no epoch goes back for a consumer that moves over. Millstream only.",
+    allowed=between(-1, 1 << 30),
+)
+MIRROR_PRODUCER_ID = long(
+    "millstream.mirror.producer.id",
+    -1,
+    "A producer id in the mirrored records that this cluster might give to a producer too. The controller raises the "
+    "next id above it. Millstream only.",
+    allowed=at_least(-1),
+)
 
 SETTINGS = declared(globals())

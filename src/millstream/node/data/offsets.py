@@ -232,6 +232,8 @@ class OffsetHandlers:
         """Deletes on this node; returns the offset up to which the followers delete."""
         if partition.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "records of internal topics cannot be deleted")
+        if partition.is_mirror:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "the log of a mirror topic begins where the source's does")
         log = partition.log
         if "delete" not in log.config.cleanup_policy:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "records of a topic that is only compacted cannot be deleted")

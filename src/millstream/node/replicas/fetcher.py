@@ -141,6 +141,10 @@ class ReplicaFetcher:
         if followed is not None and followed.sent is not None:
             self._forgotten[key] = None
 
+    @property
+    def partitions(self) -> list[Partition]:
+        return [followed.partition for followed in self._followed.values()]
+
     def follows(self, partition: Partition) -> bool:
         return _key(partition) in self._followed
 
@@ -476,7 +480,7 @@ class ReplicaFetcher:
         if self._throttle.is_throttled(at.topic, at.partition):
             self._throttle.record(len(records))
         partition.traffic.replica_received_bytes += len(records)
-        for piece in _ranges(records, log.config.segment_bytes):
+        for piece in ranges_in_segments(records, log.config.segment_bytes):
             log.append_as_follower(piece, now_ms=now_ms)
 
     async def _request_range(self, followed: _Followed, sent: FollowerPosition) -> None:
@@ -564,7 +568,7 @@ def _key(partition: Partition) -> Key:
     return partition.topic_id.bytes, partition.topic_partition.partition
 
 
-def _ranges(records: memoryview, segment_bytes: int) -> Iterable[memoryview]:
+def ranges_in_segments(records: memoryview, segment_bytes: int) -> Iterable[memoryview]:
     """The whole batches of a response, whose last one may be cut short; in ranges that fit into a segment."""
     start = position = 0
     while position + LOG_OVERHEAD <= len(records):

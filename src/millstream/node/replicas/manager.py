@@ -35,6 +35,19 @@ class ReplicaFetchers:
         self._throttle = throttle
         self._environment = environment
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
+        self._count = self._configured_count
+
+    def resize(self) -> None:
+        """Spreads the partitions again if `num.replica.fetchers` has changed."""
+        if self._count == self._configured_count:
+            return
+        self._count = self._configured_count
+        for partition in [each for fetcher in self._fetchers.values() for each in fetcher.partitions]:
+            self.follow(partition)
+
+    @property
+    def _configured_count(self) -> int:
+        return int(self._node.config[cluster.NUM_REPLICA_FETCHERS])
 
     def follow(self, partition: Partition) -> None:
         """Another broker leads the partition, or a new one does."""
@@ -61,9 +74,8 @@ class ReplicaFetchers:
         self._fetchers.clear()
 
     def _number(self, partition: Partition) -> int:
-        count: int = self._node.config[cluster.NUM_REPLICA_FETCHERS]
         # Not `hash`, which differs from process to process.
-        return (partition.topic_id.int + partition.topic_partition.partition) % count
+        return (partition.topic_id.int + partition.topic_partition.partition) % self._count
 
     def _close_idle(self) -> None:
         for slot in [slot for slot, fetcher in self._fetchers.items() if not len(fetcher)]:
@@ -141,6 +153,8 @@ class ReplicaManager:
     def follow(self, delta: MetadataDelta) -> None:
         self.lost_brokers.follow(delta)
         self.roles.follow(delta)
+        if delta.configs:
+            self.fetchers.resize()
 
     def close(self) -> None:
         """Ends all roles, fetchers and proposals. Called before the logs are closed."""

@@ -94,7 +94,7 @@ class LogDirectory:
         disk.on_error = self.health.note
         self._disk = self.disk = disk
         self._cache = FileCache(disk, max_open_files)
-        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self.producer_id_expiration_ms = producer_id_expiration_ms
         self._checkpoint_interval_ms = checkpoint_interval_ms
         self._retention_check_interval_ms = retention_check_interval_ms
         self._last_retention_ms: int | None = None
@@ -397,7 +397,7 @@ class LogDirectory:
             if log.cleaned_offset < self._checkpoints.cleaned_offsets.get(log.topic_partition, 0):
                 self._checkpoints.is_wanted = True  # truncated: new records there are not cleaned
             if expire:
-                log.producers.expire(now_ms, self._producer_id_expiration_ms)
+                log.producers.expire(now_ms, self.producer_id_expiration_ms)
         sync = self._recovery.sync_job(self._logs)
         if sync is not None:
             jobs.append(sync)

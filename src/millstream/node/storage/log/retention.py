@@ -49,7 +49,7 @@ def expired_count(log: PartitionLog, now_ms: int) -> int:
     config = log.config
     if config.remote_storage_enable and not config.remote_log_copy_disable:
         return max(_before_start(log), min(_locally_expired(log, now_ms), _tiered(log)))
-    if "delete" not in config.cleanup_policy:
+    if "delete" not in config.cleanup_policy or config.is_mirror:  # a mirror's start follows the source
         return _before_start(log)
     return max(_before_start(log), _too_old(log, config.retention_ms, now_ms), _too_large(log, config.retention_bytes))
 

@@ -28,7 +28,7 @@ def expired_start(manifest: Manifest, config: LogConfig, local_bytes: int, now_m
     """The log start by `retention.ms` and `retention.bytes`, which count for tier and disk together. `local_bytes` is
     the size of the part that is only on the disk."""
     start = manifest.log_start_offset
-    if "delete" not in config.cleanup_policy:
+    if "delete" not in config.cleanup_policy or config.is_mirror:  # a mirror's start follows the source
         return start
     excess = NO_LIMIT
     if config.retention_bytes != NO_LIMIT:
