@@ -49,7 +49,7 @@ ONLY_WITH_A_FAULT = {
     *ONLY_WITH_TLS,
     *ONLY_WITH_A_LINK,
 }
-"""Metrics that have no sample where all is well, without TLS, mirrors and subscriptions: their labels are as declared."""
+"""Metrics that have no sample where all is well, without TLS, mirrors, subscriptions: their labels are as declared."""
 
 
 # Names and labels
