@@ -110,6 +110,7 @@ class _Gate:
     """A login that never ends."""
 
     is_authenticated = False
+    is_current = False
 
     def frame_limits(self, largest: int) -> tuple[int, int]:
         return 8, largest
