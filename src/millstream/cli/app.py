@@ -10,14 +10,18 @@ from millstream.cli import (
     command_config,
     consume,
     demo,
+    doctor,
     exit_codes,
     gateway,
+    migrate,
+    mirror,
     produce,
     quota,
     schema,
     settings,
     simulate,
     table,
+    tier,
     topic,
     txn,
     user,
@@ -108,6 +112,15 @@ def serve(
         str | None,
         typer.Option("--bootstrap-password-file", metavar="FILE", help="File with the password of --bootstrap-user."),
     ] = None,
+    cores: Annotated[
+        str | None,
+        typer.Option(
+            "--cores",
+            metavar="N|auto",
+            help="Number of nodes on this machine, each a process, with ports from that of --listen on; auto takes one"
+            " for each core. [default: 1]",
+        ),
+    ] = None,
     exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
 ) -> None:
     """Start a broker, with console, REST and schema registry over HTTP. SIGTERM or Ctrl-C stops it cleanly.
@@ -120,6 +133,7 @@ def serve(
       millstream serve
       millstream serve --listen 0.0.0.0:9092 --data-dir /var/lib/millstream --no-http --insecure
       millstream serve --http 0.0.0.0:8081 --auth-file people.txt --tls-cert chain.pem --tls-key key.pem
+      millstream serve --cores auto
       millstream serve --config server.properties --set log.retention.ms=86400000
       millstream serve --config secured.properties --command-config gateway.properties --pass-through SCRAM-SHA-512
     """
@@ -129,6 +143,7 @@ def serve(
     options.command_config, options.pass_through, options.access_file = command_config, pass_through, access_file
     options.allowed_origins, options.trusted_proxies = allowed_origin or [], trusted_proxy or []
     options.bootstrap_user, options.bootstrap_password_file = bootstrap_user, bootstrap_password_file
+    options.cores = cores
     raise typer.Exit(run_serve(options))
 
 
@@ -139,9 +154,12 @@ app.add_typer(txn.app, name="txn")
 app.add_typer(quota.app, name="quota")
 app.add_typer(acl.app, name="acl")
 app.add_typer(user.app, name="user")
+app.add_typer(mirror.app, name="mirror")
+app.add_typer(migrate.app, name="migrate")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
 app.add_typer(log.app, name="log")
+app.add_typer(tier.app, name="tier")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(table.app, name="table")
 app.add_typer(schema.app, name="schema")
@@ -150,6 +168,7 @@ app.command("gateway")(gateway.gateway)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("bench")(bench.bench)
+app.command("doctor")(doctor.doctor)
 app.command("settings")(settings.settings)
 app.command("simulate")(simulate.simulate)
 app.command("demo")(demo.demo)

@@ -5,7 +5,10 @@ from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka import Producer
 
+from millstream.admin.acls import AclAdmin, AclSelection
+from millstream.admin.quotas import QuotaAdmin
 from millstream.admin.topics import TopicAdmin
 from millstream.raw_client import Cluster
 from tests.integration.raw_client.kafka_with_security import SecuredKafka, secured_millstream
@@ -123,3 +126,55 @@ def test_an_administrator_is_offered_what_a_viewer_is_not(sign_in: Any, broker: 
         assert "secret" not in cluster.topics()
         TopicAdmin(cluster).create("secret", 1, 1, {})
     assert looking.problems == []
+
+
+def test_who_is_throttled_is_shown_on_a_cluster_with_users(sign_in: Any, broker: SecuredKafka) -> None:
+    """The gateway reads the metrics of the brokers as the user of the page, on connections that have logged in."""
+    with Cluster(broker.address("PLAINTEXT")) as cluster:
+        QuotaAdmin(cluster).alter({"user": "alice"}, {"producer_byte_rate": 1e9})
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
+    login |= {"sasl.username": "alice", "sasl.password": PASSWORDS["alice"]}
+    producer = Producer({"bootstrap.servers": broker.address("SASL"), **login})
+    producer.produce("orders", b"x" * 1000)
+    assert producer.flush(30) == 0
+    looking = sign_in("alice", "/quotas")
+    looking.await_text("quota-usage", "user=alice")
+    looking.await_text("quota-usage", "within the quota")
+    looking.open("/")
+    # The metrics also tell of the certificates of other listeners, which openssl made for 30 days.
+    looking.await_text("problems", "The certificate of listener SASLTLS of broker")
+    looking.page.wait_for_function("!document.body.innerText.includes('No broker serves metrics')")
+    assert looking.problems == []
+
+
+def test_users_and_acls_are_shown_and_an_administrator_changes_acls(sign_in: Any, broker: SecuredKafka) -> None:
+    looking = sign_in("alice", "/access")
+    page = looking.page
+    looking.await_text("users", "vera")
+    looking.await_text("acls", "User:vera")
+    page.get_by_test_id("open-acl").click()
+    page.get_by_test_id("acl-principal").fill("nobody")
+    page.get_by_test_id("acl-name").fill("secret")
+    page.get_by_test_id("add-acl-now").click()
+    looking.await_text("complaint", "'nobody' is not a principal")
+    page.get_by_test_id("acl-principal").fill("User:otto")
+    page.get_by_test_id("add-acl-now").click()
+    looking.await_text("acls", "User:otto")
+    with Cluster(broker.address("PLAINTEXT")) as cluster:
+        acls = AclAdmin(cluster)
+        (made,) = acls.list(AclSelection(principal="User:otto"))
+        assert str(made) == "ALLOW User:otto READ TOPIC:secret from *"
+        page.get_by_test_id("acls").get_by_text("User:otto").click()
+        page.get_by_test_id("confirm").click()
+        page.get_by_test_id("acls").get_by_text("User:otto").wait_for(state="detached")
+        assert acls.list(AclSelection(principal="User:otto")) == []
+    assert looking.problems == []
+
+
+def test_a_viewer_sees_acls_and_is_offered_no_change(sign_in: Any) -> None:
+    """The cluster lets vera describe the cluster, and so its ACLs; it may not change them."""
+    looking = sign_in("vera", "/access")
+    looking.await_text("acls", "User:vera")
+    assert not looking.page.get_by_test_id("open-acl").is_visible()
+    looking.page.get_by_test_id("acls").get_by_text("User:vera").first.click()
+    assert looking.page.get_by_test_id("confirm").count() == 0

@@ -15,11 +15,13 @@ from millstream.console.visitor import Action, Visitor
 
 _PAGES = Path(millstream.console.__file__).parent
 READING = {
+    "_examined",
     "check",
     "log_starts",
     "newest_reports",
     "pending_dead_letters",
     "plan_reset",
+    "read_access",
     "read_delivery",
     "read_quotas",
     "read_settings",

@@ -21,8 +21,8 @@ from millstream.node.metadata.records import (
     SupportedFeature,
 )
 
-METADATA_VERSION = SupportedFeature(name="metadata.version", min_supported_version=7, max_supported_version=29)
-"""The metadata versions of Kafka whose records are supported; 29 is 4.2-IV1."""
+METADATA_VERSION = SupportedFeature(name="metadata.version", min_supported_version=7, max_supported_version=30)
+"""The metadata versions of Kafka whose records are supported; 30 is 4.3-IV0 (cordoned log directories, KIP-1066)."""
 GROUP_VERSION = SupportedFeature(name="group.version", min_supported_version=0, max_supported_version=1)
 """Level 1: the broker can assign the partitions of groups (KIP-848)."""
 SHARE_VERSION = SupportedFeature(name="share.version", min_supported_version=0, max_supported_version=1)

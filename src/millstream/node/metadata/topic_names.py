@@ -10,8 +10,18 @@ TRANSACTION_STATE_TOPIC = "__transaction_state"
 SHARE_GROUP_STATE_TOPIC = "__share_group_state"
 HOT_KEYS_TOPIC = "__millstream_hot_keys"
 AUDIT_TOPIC = "__millstream_audit"
+CLIENT_METRICS_TOPIC = "__millstream_client_metrics"
+MIRRORS_TOPIC = "__millstream_mirrors"
 INTERNAL_TOPICS = frozenset(
-    {CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC, HOT_KEYS_TOPIC, AUDIT_TOPIC}
+    {
+        CONSUMER_OFFSETS_TOPIC,
+        TRANSACTION_STATE_TOPIC,
+        SHARE_GROUP_STATE_TOPIC,
+        HOT_KEYS_TOPIC,
+        AUDIT_TOPIC,
+        CLIENT_METRICS_TOPIC,
+        MIRRORS_TOPIC,
+    }
 )
 """Topics that are marked as internal in responses, and that only brokers write to."""
 

@@ -6,6 +6,7 @@ no longer has a replica is deleted; a log that belongs to no known topic is set 
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicPartition
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta, MetadataImage, PartitionState, ResourceType, TopicImage
+from millstream.node.metadata.topic_names import INTERNAL_TOPICS
 from millstream.node.replicas.local_partition import NO_LEADER, Replicas, Role
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
@@ -77,9 +79,10 @@ class ReplicaRoles:
     def follow(self, delta: MetadataDelta) -> None:
         for topic in delta.deleted.values():
             self._drop_topic(topic)
+        # Before roles: an epoch of a mirror topic that was promoted begins at its end.
+        self._follow_settings(delta)
         for topic in (*delta.created.values(), *delta.changed.values()):
             self._take_roles(topic)
-        self._follow_settings(delta)
         if delta.brokers:
             # A broker that came back may join the in-sync replicas; a fenced one is not waited for.
             for partition in self.partitions:
@@ -127,7 +130,9 @@ class ReplicaRoles:
                 self._fetchers.follow(partition)
 
     def _new_partition(self, at: TopicPartition, topic: TopicImage) -> Partition:
-        return Partition(at, topic.id, partial(self._open_log, at, topic), self._environment, self._replicas)
+        partition = Partition(at, topic.id, partial(self._open_log, at, topic), self._environment, self._replicas)
+        partition.follow_config(self._config_of(topic.name))
+        return partition
 
     def _drop_topic(self, topic: TopicImage) -> None:
         for partition in self.partitions.remove_topic(topic.name, topic.id):
@@ -176,7 +181,11 @@ class ReplicaRoles:
         return state is not None and state.leader not in (NO_LEADER, self._replicas.node_id)
 
     def _config_of(self, topic: str) -> LogConfig:
-        return resolve_log_config(self._log_defaults, self._metadata.image.topic_config(topic))
+        config = resolve_log_config(self._log_defaults, self._metadata.image.topic_config(topic))
+        if config.remote_storage_enable and topic in INTERNAL_TOPICS:
+            # As in Kafka. Coordinators read these logs from their start, on the disk.
+            return replace(config, remote_storage_enable=False)
+        return config
 
     def min_in_sync(self, topic: str) -> int:
         """The topic's `min.insync.replicas`."""
@@ -201,6 +210,7 @@ class ReplicaRoles:
                 log = self._logs.loaded_log(partition.topic_partition)  # maintenance opens logs too
                 if log is not None:
                     log.config = config
+                partition.follow_config(config)
                 if partition.is_leader:
                     partition.check_in_sync_set()
 

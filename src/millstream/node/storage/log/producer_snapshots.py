@@ -25,6 +25,7 @@ from millstream.node.storage.disk import Disk
 from millstream.node.storage.file_formats import SNAPSHOT_SUFFIX, DamagedFileError, offset_file
 from millstream.node.storage.index.transaction_index import AbortedTransaction, read_marker
 from millstream.node.storage.log.batch_scan import walk_headers
+from millstream.node.storage.log.earlier_batches import read_batches_file
 from millstream.node.storage.log.producer_state import REMEMBERED_BATCHES, ProducerEntry, ProducerState
 from millstream.node.storage.log.segment import Segment
 
@@ -107,6 +108,15 @@ class SnapshotFiles:
             raise
         if offset not in self.offsets:
             self.offsets.append(offset)
+
+    def sync(self, offset: int) -> bool:
+        """Bring the snapshot at an offset to stable storage; False if there is none. May block."""
+        try:
+            self._disk.open(self._path(offset)).sync()
+        except FileNotFoundError:
+            return False
+        self._disk.sync_directory(self._directory)
+        return True
 
     def forget_before(self, offset: int) -> list[str]:
         """Forget the snapshots of deleted segments; returns their paths, to be removed with the segments."""
@@ -202,6 +212,7 @@ def rebuild_producers(
             replay(producers, segment, found, start)
     if offset is not None and producers.entries:
         _remember_earlier(producers, ordered, offset)
+        read_batches_file(disk, directory, producers)
     return producers
 
 
