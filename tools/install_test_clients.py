@@ -1,8 +1,8 @@
 """Installs the Kafka clients that `tests/system/clients/` drives, each by name through its package manager, and the
 browser of `tests/system/console/`.
 
-Everything lands in the git-ignored `.cache/clients/` (kcat, Chromium and Kerberos: in the system, by apt-get), once: a client is
-installed anew only when the files that describe it change. A client that cannot be had here raises
+Everything lands in the git-ignored `.cache/clients/` (kcat, Chromium and Kerberos: in the system, by apt-get), once: a
+client is installed anew only when the files that describe it change. A client that cannot be had here raises
 `ToolchainMissingError` with the reason, which the tests show as the reason of a skip; this script prints it and goes
 on, and fails only when asked to with `--strict`.
 """
