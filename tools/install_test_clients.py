@@ -1,8 +1,8 @@
 """Installs the Kafka clients that `tests/system/clients/` drives, each by name through its package manager, and the
 browser of `tests/system/console/`.
 
-Everything lands in the git-ignored `.cache/clients/` (kcat and Chromium: in the system, by apt-get), once: a client is
-installed anew only when the files that describe it change. A client that cannot be had here raises
+Everything lands in the git-ignored `.cache/clients/` (kcat, Chromium and Kerberos: in the system, by apt-get), once: a
+client is installed anew only when the files that describe it change. A client that cannot be had here raises
 `ToolchainMissingError` with the reason, which the tests show as the reason of a skip; this script prints it and goes
 on, and fails only when asked to with `--strict`.
 """
@@ -209,7 +209,12 @@ CLIENTS: Mapping[str, Callable[[], ClientProgram]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Install the Kafka clients the interoperability tests use.")
-    every = {**CLIENTS, "chromium": chromium, "prometheus": prometheus}
+    every: dict[str, Callable[[], object]] = {
+        **CLIENTS,
+        "chromium": chromium,
+        "prometheus": prometheus,
+        "kerberos": kerberos,
+    }
     parser.add_argument("clients", nargs="*", help=f"of {', '.join(every)}; all when none is named")
     parser.add_argument("--strict", action="store_true", help="fail when a client cannot be installed")
     chosen = parser.parse_args()

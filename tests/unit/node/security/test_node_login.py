@@ -1,7 +1,9 @@
 """The login of a node to others: what its settings need, and its change while the node runs."""
 
 import asyncio
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,3 +121,12 @@ def test_settings_of_kerberos(module: str, reason: str) -> None:
     given = {f"{PREFIX}.gssapi.sasl.jaas.config": module} if module else {}
     with pytest.raises(ConfigError, match=reason):
         made(config("GSSAPI", **given))
+
+
+def test_kerberos_without_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    keytab = tmp_path / "keytab"
+    keytab.touch()
+    module = f'Krb5LoginModule required useKeyTab=true keyTab="{keytab}" principal="kafka/h@R" serviceName=kafka;'
+    with pytest.raises(ConfigError, match=r"pip install 'millstream\[gssapi\]'"):
+        made(config("GSSAPI", **{f"{PREFIX}.gssapi.sasl.jaas.config": module}))
