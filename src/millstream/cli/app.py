@@ -21,6 +21,7 @@ from millstream.cli import (
     settings,
     simulate,
     table,
+    tier,
     topic,
     txn,
     user,
@@ -158,6 +159,7 @@ app.add_typer(migrate.app, name="migrate")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
 app.add_typer(log.app, name="log")
+app.add_typer(tier.app, name="tier")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(table.app, name="table")
 app.add_typer(schema.app, name="schema")
