@@ -265,7 +265,7 @@ class _Prepared:
         return {**self._settings, **resolve_all(secrets, allowed, self._read)}
 
     def _read(self, path: str) -> bytes:
-        """A file that a secret refers to. A client that may create links must not be able to send any file to a source."""
+        """A file that a secret refers to. A client that creates links must not be able to send any file to a source."""
         directory = self._config[mirror.SECRETS_DIR]
         if directory is None:
             raise SecretError(f"{path} is not read: set {mirror.SECRETS_DIR.name} of this broker to its directory")
