@@ -261,7 +261,7 @@ def test_by_no_route_anything_is_done_or_shown_without_an_acl(ask: Caller, kafka
         if path.startswith(OF_THE_REGISTRY) or path in OF_EVERYBODY:
             continue
         for method in set(methods) & {"get", "post", "put", "patch", "delete"}:
-            place = re.sub(r"\{([^}]*)\}", lambda found: names[found[1]], path)
+            place = re.sub(r"\{([^}]*)\}", lambda found: names.get(found[1], "x"), path)
             body = next((each for end, each in BODIES.items() if path.endswith(end)), {}) if method != "get" else None
             answer = ask(method.upper(), place, body, nil)
             if answer.status < 300 and method == "get":
@@ -277,10 +277,9 @@ def test_by_no_route_anything_is_done_or_shown_without_an_acl(ask: Caller, kafka
     assert all(not re.search(r"\{(topic|group|consumer_group)", path) for path in shown), (
         "lists, and what describes the cluster"
     )
-    # A consumer was not opened, so the routes of consumers do not find one.
-    assert all(
-        path.startswith("/consumers/{group}") and status in (400, 404) for (_, path), (status, _) in other.items()
-    )
+    # The rest: consumers that were not opened, and bodies that were refused before the cluster was asked.
+    odd = {route: found for route, found in other.items() if not 400 <= found[0] < 500 or b"4111" in found[1]}
+    assert odd == {}
     with Cluster(kafka.address("PLAINTEXT")) as cluster:
         assert cluster.topics().keys() == before, "nothing was made or deleted"
         end = cluster.offsets({TopicPartition("mine", 0): LATEST})[TopicPartition("mine", 0)].offset

@@ -63,7 +63,7 @@ def basic(name: str) -> dict[str, str]:
 PEOPLE_BY_ROLE = {Role.NONE: "nora", Role.VIEWER: "vera", Role.OPERATOR: "otto", Role.ADMIN: "ada"}
 OPERATORS = re.compile(
     r"/topics/[^/]+/messages(/batch)?$|/produce$|/records(:batch)?$|/consumers/[^/]+|/(share-)?groups/[^/]+/offsets$"
-    r"|/subjects/[^/]+/versions$"
+    r"|/subjects/[^/]+/versions$|/mirrors/[^/]+/(pause|resume)$"
 )
 QUESTIONS = re.compile(r"^/compatibility/|^/subjects/[^/]+$")
 

@@ -130,6 +130,7 @@ def test_nodes_that_are_killed_during_the_change(prepared: tuple[Path, list[str]
     until(lambda: brokers(machine) == [1], "the node that is gone is still registered")
 
 
+@pytest.mark.slow
 def test_two_replicas_on_one_machine_become_one(machine: Machine) -> None:
     machine.start(2)
     machine.create("twice", 2, replicas=2)

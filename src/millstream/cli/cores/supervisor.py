@@ -110,16 +110,18 @@ class Supervisor:
                         file=sys.stderr,
                     )
                     return exit_codes.FAILED
-                case _Signal(signal.SIGHUP) if self._uses_tls:
+                case _Signal(signal.SIGHUP) if self._is_secured:
                     for process in self._processes:
                         process.send(signal.SIGHUP)
                 case _Signal():
                     return exit_codes.OK
 
     @property
-    def _uses_tls(self) -> bool:
+    def _is_secured(self) -> bool:
+        """Whether there are certificates or users to read again. Without, SIGHUP is a terminal that was closed."""
         config = self._configs[0]
-        return any(config.listener(each.name).uses_tls for each in (*config.listeners, *config.controller_listeners))
+        names = [each.name for each in (*config.listeners, *config.controller_listeners)]
+        return any(config.listener(name).uses_tls or config.listener(name).uses_sasl for name in names)
 
     def _process(self, index: int, words: Sequence[str]) -> SupervisedProcess:
         number = core_id(self._config, index)
