@@ -75,7 +75,8 @@ def create(
     Mirror topics have the same offsets, timestamps, transactions and settings
     as at the source, and accept no writes until they are promoted. The brokers
     of this cluster connect to the source. Secrets in --source-config may be
-    references that each broker resolves: ${file:/path:key}, ${env:NAME}.
+    references that each broker resolves: ${file:/path:key} in its directory
+    millstream.mirror.secrets.dir, and ${env:MILLSTREAM_MIRROR_NAME}.
 
     \b
     Examples:

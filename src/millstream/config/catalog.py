@@ -39,6 +39,7 @@ FAMILIES: dict[str, tuple[Setting[Any], ...]] = {
     "Groups and committed offsets": groups.SETTINGS,
     "Transactions": transactions.SETTINGS,
     "Authorization": authorization.SETTINGS,
+    "Mirroring": mirror.BROKER_SETTINGS,
 }
 """The broker settings with an effect, by the headings of the settings page."""
 

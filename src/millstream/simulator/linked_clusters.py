@@ -7,6 +7,8 @@ rest, in which the mirror must catch up; and a failover, after which the mirror 
   the replicas of the mirror are equal
 - every acknowledged record is there, in both clusters, and in the mirror also after the failover
 - leader epochs of the mirror are never below those of the source
+
+With unclean elections at the source, acknowledged records may be lost there. Then the mirror must lose the same ones.
 """
 
 import random
@@ -38,6 +40,8 @@ class LinkedRun:
     acknowledged: int = 0
     faults: int = 0
     batches: int = 0
+    truncated: int = 0
+    """Records that the mirror cut because the source lost them, since the last start of each broker."""
     fingerprint: int = 0
 
 
@@ -117,14 +121,15 @@ class Requests:
         return all(row.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) for row in rows)
 
 
-def run_linked(seed: int) -> LinkedRun:
-    """Runs a seed."""
-    return _Run(seed).run()
+def run_linked(seed: int, *, unclean: bool = False) -> LinkedRun:
+    """Runs a seed. `unclean`: the source elects replicas that are not in sync."""
+    return _Run(seed, unclean).run()
 
 
 class _Run:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, unclean: bool) -> None:
         self._result = LinkedRun()
+        self._unclean = unclean
         self._randomness = random.Random(f"{seed}/linked")
         self._scheduler = Scheduler()
         self._fabric = Fabric(self._scheduler, f"{seed}/linked")
@@ -134,13 +139,17 @@ class _Run:
     def _cluster(self, seed: int, name: str) -> Cluster:
         return Cluster(
             f"{seed}/{name}",
-            ["broker,controller"] * len(NODES),
+            # With a controller of its own, all brokers but one can fail, and the last one goes on alone.
+            [*["broker"] * len(NODES), "controller"] if self._is_risky(name) else ["broker,controller"] * len(NODES),
             settings={"default.replication.factor": "3"},
             report_error=lambda where, context: self._result.violations.append(f"{where}: {context}"),
             scheduler=self._scheduler,
             fabric=self._fabric,
             host_name=name,
         )
+
+    def _is_risky(self, name: str) -> bool:
+        return self._unclean and name == "west"
 
     def run(self) -> LinkedRun:
         try:
@@ -154,7 +163,10 @@ class _Run:
     def _run(self) -> None:
         self._west.start()
         self._east.start()
-        topic = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 3, "assignments": [], "configs": []}
+        risky = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"} if self._unclean else {}
+        configs = [{"name": name, "value": value} for name, value in risky.items()]
+        topic = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 3}
+        topic |= {"assignments": [], "configs": configs}
         self._request(self._west, [("create_topics", {"topics": [topic], "timeout_ms": 5000, "validate_only": False})])
         servers = ",".join(f"west{node}:{CLIENT_PORT}" for node in NODES)
         link = {"bootstrap.servers": servers, "topics": TOPIC, "interval.ms": "500"}
@@ -170,7 +182,8 @@ class _Run:
         self._until(lambda: len(own.acknowledged) >= 20, _AFTER_SECONDS, "the promoted topic accepts no writes")
         own.writing = False
         self._result.acknowledged = len(writer.acknowledged) + len(own.acknowledged)
-        missing = {*writer.acknowledged, *own.acknowledged} - self._values(self._east)
+        expected = {*own.acknowledged} if self._unclean else {*writer.acknowledged, *own.acknowledged}
+        missing = expected - self._values(self._east)
         if missing:
             self._violation(f"{len(missing)} acknowledged records are not in the promoted topic")
 
@@ -215,12 +228,27 @@ class _Run:
             self._result.faults += 1
             if kind == "cut":
                 self._cut(chance.uniform(0.5, 6.0))
-            elif all(machine.is_up for machine in cluster.machines.values()) and self._is_in_sync(cluster):
+            elif self._unclean and cluster is self._west:
+                self._lose_records()
+            elif all(machine.is_up for machine in cluster.machines.values()) and self._may_lose_a_node(cluster):
                 node = chance.choice(NODES)
                 cluster.kill(node, power_lost=kind == "power")
                 self._scheduler.after(chance.uniform(0.5, 3.0), cluster._revive, node)
 
-    def _is_in_sync(self, cluster: Cluster) -> bool:
+    def _lose_records(self) -> None:
+        """One broker of the source goes on alone. Then it fails, and another is elected without its records."""
+        last = self._randomness.choice(NODES)
+        others = [node for node in NODES if node != last]
+        for node in others:
+            self._west.kill(node)
+        self._scheduler.run(until=self._scheduler.now + 6.0)
+        self._west.kill(last)
+        for node in others:
+            self._west._revive(node)
+        self._scheduler.run(until=self._scheduler.now + 6.0)
+        self._west._revive(last)
+
+    def _may_lose_a_node(self, cluster: Cluster) -> bool:
         """Whether each replica has everything: only then may a node lose what is not on its disk."""
         leaders = self._leaders(cluster)
         return all(leader is None or len(leader.in_sync()) == len(NODES) for leader in leaders)
@@ -280,10 +308,16 @@ class _Run:
             self._result.batches += len(logs[0])
             if any(log != logs[0] for log in logs):
                 self._violation(f"the replicas of {TOPIC}-{index} differ")
+        self._result.truncated = sum(
+            driver.totals().records_truncated
+            for node in filter(None, map(self._east.node, NODES))
+            if node.broker is not None
+            for driver in node.broker.mirroring.links.values()
+        )
         for west, east in zip(self._leaders(self._west), self._leaders(self._east), strict=True):
             if west is not None and east is not None and east.leader_epoch < west.log.latest_epoch:
                 self._violation(f"{east.topic_partition}: epoch {east.leader_epoch}, source {west.log.latest_epoch}")
-        for cluster, name in ((self._west, "source"), (self._east, "mirror")):
+        for cluster, name in () if self._unclean else ((self._west, "source"), (self._east, "mirror")):
             missing = set(acknowledged) - self._values(cluster)
             if missing:
                 self._violation(f"{len(missing)} acknowledged records are not in the {name}")

@@ -20,3 +20,12 @@ def test_the_mirror_is_equal_after_faults_and_a_failover(seed: int) -> None:
 def test_a_seed_gives_the_same_run() -> None:
     with LogCapture(lambda record: None, logging.WARNING):
         assert run_linked(3) == run_linked(3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_the_mirror_is_cut_where_the_source_loses_records(seed: int) -> None:
+    with LogCapture(lambda record: None, logging.WARNING):
+        result = run_linked(seed, unclean=True)
+    assert result.violations == []
+    assert result.truncated > 0

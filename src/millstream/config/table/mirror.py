@@ -1,9 +1,9 @@
 """Settings of mirror links: `millstream.mirror.link.<link>.<setting>`, set for all brokers (docs/mirroring.md).
 
 A link copies topics of another cluster, the source. The connection has the names of Kafka's clients
-(`security.protocol`, `sasl.mechanism`, `sasl.jaas.config`, `ssl.…`). Secrets are never shown; a value may be a
-reference, `${file:…}` or `${env:…}`, which each broker resolves. The state of a mirror topic is in settings of the
-topic (`topic.py`).
+(`security.protocol`, `sasl.mechanism`, `sasl.jaas.config`, `ssl.…`). Secrets are never shown. A secret may be a
+reference, `${file:…}` or `${env:…}`, which each broker resolves, in the directory that its operator allows
+(`BROKER_SETTINGS`). The state of a mirror topic is in settings of the topic (`topic.py`).
 """
 
 import re
@@ -22,6 +22,7 @@ from millstream.config.setting import (
     listed,
     long,
     one_of,
+    optional_string,
     string,
 )
 from millstream.config.table import sasl, ssl
@@ -97,6 +98,16 @@ SASL_MECHANISM = string(
 )
 
 SETTINGS = declared(globals())
+
+SECRETS_DIR = optional_string(
+    "millstream.mirror.secrets.dir",
+    "The directory of the files that secrets of mirror links may refer to (`${file:…}`, `${dir:…}`). Without it, such "
+    "references are refused: a client that may create links could send other files of this machine to a source. "
+    "References to the environment (`${env:…}`) must begin with `MILLSTREAM_MIRROR_`. Millstream only.",
+)
+BROKER_SETTINGS = (SECRETS_DIR,)
+"""Settings of each broker."""
+SECRET_VARIABLES = "MILLSTREAM_MIRROR_"
 
 _OF_BROKERS = (
     sasl.SASL_JAAS_CONFIG,

@@ -4,6 +4,7 @@ The connection is described by settings of the link, as Kafka's clients name the
 and certificates are read in a thread, when the first connection is made. A failure is an OSError.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -28,6 +29,7 @@ from millstream.node.server.network import Network
 from millstream.node.server.tls import TlsNetwork, TlsRuntime
 
 TIMEOUT_SECONDS = 10.0
+_LARGEST_SECRET_BYTES = 1 << 20
 _LISTENER = "source"
 _EARLIEST, _LATEST = -2, -1
 _CONSUMER = -1
@@ -241,7 +243,7 @@ class _Prepared:
     def __call__(self) -> tuple[Network, Login | None]:
         environment = self._environment
         try:
-            config = _connection_config(resolve_all(self._settings), self._config)
+            config = _connection_config(self._with_secrets(), self._config)
             own = config.listener(_LISTENER)
             network: Network = environment.network
             if own.uses_tls:
@@ -255,6 +257,23 @@ class _Prepared:
         except ConfigError as error:
             raise SourceError(error.message) from None
         return network, login
+
+    def _with_secrets(self) -> dict[str, str]:
+        """The settings with references replaced, in secrets alone: values of others are shown in messages."""
+        secrets = {name: value for name, value in self._settings.items() if mirror.is_secret(name)}
+        allowed = {name: value for name, value in os.environ.items() if name.startswith(mirror.SECRET_VARIABLES)}
+        return {**self._settings, **resolve_all(secrets, allowed, self._read)}
+
+    def _read(self, path: str) -> bytes:
+        """A file that a secret refers to. A client that creates links must not be able to send any file to a source."""
+        directory = self._config[mirror.SECRETS_DIR]
+        if directory is None:
+            raise SecretError(f"{path} is not read: set {mirror.SECRETS_DIR.name} of this broker to its directory")
+        real, root = os.path.realpath(path), os.path.realpath(directory)
+        if os.path.commonpath((real, root)) != root:
+            raise SecretError(f"{path} is not read: it is not in {mirror.SECRETS_DIR.name}={directory}")
+        with open(real, "rb") as file:
+            return file.read(_LARGEST_SECRET_BYTES)
 
 
 def _connection_config(settings: Mapping[str, str], base: BrokerConfig) -> BrokerConfig:

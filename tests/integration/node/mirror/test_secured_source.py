@@ -46,8 +46,13 @@ def source(directory: Path) -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture(scope="module")
-def here() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker({"authorizer.class.name": AUTHORIZER, "super.users": "User:ANONYMOUS"}) as running:
+def here(directory: Path) -> Iterator[EmbeddedBroker]:
+    settings = {
+        "authorizer.class.name": AUTHORIZER,
+        "super.users": "User:ANONYMOUS",
+        "millstream.mirror.secrets.dir": str(directory),
+    }
+    with EmbeddedBroker(settings) as running:
         yield running
 
 
@@ -127,9 +132,17 @@ def test_a_wrong_password_is_told_and_not_shown(source: EmbeddedBroker, here: Em
     )
     until(lambda: "SASL PLAIN as 'admin'" in admin.status(mirror.name).problem)
     assert "wrong-password-7" not in here.log_file.read_text()
-    admin.change(mirror.name, {"ssl.truststore.location": "/nowhere.pem"})
+    for reference, reason in (("file:/etc/hostname", "is not in"), ("env:HOME", "HOME is not set")):
+        jaas = f'{_MODULE} username="admin" password="${{{reference}}}";'
+        admin.change(mirror.name, {"sasl.jaas.config": jaas})
+        _until_problem(admin, mirror.name, reason)
+    admin.change(mirror.name, {"ssl.truststore.location": "/nowhere.pem", "sasl.jaas.config": JAAS})
     until(lambda: "/nowhere.pem" in admin.status(mirror.name).problem)
     admin.delete(mirror.name)
+
+
+def _until_problem(admin: MirrorAdmin, link: str, reason: str) -> None:
+    until(lambda: reason in admin.status(link).problem)
 
 
 def _reading(topic: str) -> Acl:
