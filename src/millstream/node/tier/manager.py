@@ -72,7 +72,8 @@ class TierManager:
         self.counters = TierCounters()
         self.cache = TierCache(disk, root)
         self._sweep: asyncio.Task[None] | None = None
-        self._sweep_due = environment.loop.time() + _FIRST_SWEEP_S
+        interval_s = metadata.config[tier.TIER_SWEEP_INTERVAL_MS] / 1000
+        self._sweep_due = environment.loop.time() + min(_FIRST_SWEEP_S, interval_s)
         self._forget_due = 0.0
         self.context: TierContext | None = None
         config = metadata.config

@@ -276,3 +276,25 @@ def test_internal_topics_are_not_tiered(broker: EmbeddedBroker) -> None:
         _alter(admin, "__consumer_offsets", remote_storage_enable="true")
     with pytest.raises(KafkaException, match="internal topic"):
         _alter(admin, "__consumer_offsets", remote_storage_enable="true", cleanup_policy="delete")
+
+
+def test_the_broker_sweeps_orphans(tmp_path: Path) -> None:
+    settings = {"millstream.tier.sweep.interval.ms": "200", "millstream.tier.sweep.age.ms": "0"}
+    with EmbeddedBroker({**SETTINGS, **settings, "millstream.tier.url": f"file://{tmp_path}"}) as broker:
+        make_tiered(
+            broker.bootstrap_servers, "swept", {"remote.log.copy.disable": "true", "local.retention.bytes": "-2"}
+        )
+        produce(broker.bootstrap_servers, "swept", range(100))
+        orphan = tmp_path / _cluster_id(broker) / _topic_id(broker, "swept") / "0" / "left.segment"
+        orphan.parent.mkdir(parents=True)
+        orphan.write_bytes(b"left by a leader that was killed")
+        other = tmp_path / "another-cluster" / _topic_id(broker, "swept") / "0" / "kept.segment"
+        other.parent.mkdir(parents=True)
+        other.write_bytes(b"of another cluster in the same bucket")
+        until(lambda: not orphan.exists(), "the orphan is deleted")
+        assert other.exists()
+
+
+def _cluster_id(broker: EmbeddedBroker) -> str:
+    with Wire(broker.bootstrap_servers) as wire:
+        return str(wire.call("describe_cluster", 1).cluster_id)
