@@ -123,7 +123,7 @@ class NodeEndpoints:
         self._now = environment.stopwatch or environment.loop.time
         self._under_way: dict[tuple[str, ...], asyncio.Task[HttpResponse]] = {}
         self.authorizer: Authorizer | None = None
-        """None until it is known: then nobody may read metrics on a listener with SASL."""
+        """None until it is known: then no client may read metrics on a listener with SASL."""
 
     def may_observe(self, peer: Peer | None) -> bool:
         """Whether a client of a listener with SASL has logged in, and may read metrics."""
