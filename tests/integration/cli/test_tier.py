@@ -115,6 +115,7 @@ def test_topics_are_restored_from_the_store_alone(tmp_path: Path, offline: Run) 
         assert again.code == 5, again.err
 
 
+@pytest.mark.slow
 def test_a_lost_disk_is_replaced_by_the_tier(tmp_path: Path) -> None:
     settings = {**SETTINGS, "millstream.tier.url": f"file://{tmp_path}/store"}
     with EmbeddedBroker(settings) as broker:

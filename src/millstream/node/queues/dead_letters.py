@@ -34,6 +34,8 @@ from millstream.node.replicas.partition import Partition
 from millstream.node.storage.log.log_reader import Slice
 from millstream.node.storage.opening_limits import opening_limits
 
+_TIER_WAITS = 200
+_TIER_WAIT_S = 0.1
 _READ_BYTES = 1 << 20
 _RECORDS_PER_BATCH = 100
 _RETRY_SECONDS = (0.1, 0.5, 2.0, 5.0, 15.0)
@@ -145,6 +147,7 @@ class DeadLetters:
         log = source.log
         found: dict[int, Record | None] = {}
         position = max(first, log.log_start_offset)
+        waits = 0
         while position <= last:
             try:
                 piece = log.read(position, _READ_BYTES, up_to=source.high_watermark, at_least_one=True)
@@ -160,6 +163,10 @@ class DeadLetters:
                 break
             found.update(read)
             if reached == position:
+                if position < log.local_start_offset and waits < _TIER_WAITS:
+                    waits += 1
+                    await asyncio.sleep(_TIER_WAIT_S)  # the records are on their way from the tier
+                    continue
                 break
             position = reached
         return found

@@ -9,6 +9,7 @@ data directory.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from threading import Lock
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.batch import LOG_OVERHEAD, PLACEMENT
@@ -137,6 +138,7 @@ class TierCache:
         """The first offsets of the ranges of a segment."""
         self._files = 0
         self._is_begun = False
+        self._beginning = Lock()
         self.size_bytes = 0
         self.hits = 0
         self.misses = 0
@@ -144,9 +146,11 @@ class TierCache:
     def begin(self) -> None:
         """Make the directory, without what an earlier process left in it. May block."""
         if not self._is_begun:
-            self.disk.remove_directory(self._directory)
-            self.disk.make_directory(self._directory)
-            self._is_begun = True
+            with self._beginning:
+                if not self._is_begun:
+                    self.disk.remove_directory(self._directory)
+                    self.disk.make_directory(self._directory)
+                    self._is_begun = True
 
     def remove_files(self, paths: list[str]) -> None:
         """May block."""

@@ -42,6 +42,25 @@ class TierCounters:
         self.reads = 0
 
 
+class Slots:
+    """Limits how many tasks do something at the same time. The limit may change."""
+
+    def __init__(self, limit: Callable[[], int]) -> None:
+        self._limit = limit
+        self._used = 0
+        self._freed = asyncio.Event()
+
+    async def __aenter__(self) -> None:
+        while self._used >= self._limit():
+            self._freed.clear()
+            await self._freed.wait()
+        self._used += 1
+
+    async def __aexit__(self, *_: object) -> None:
+        self._used -= 1
+        self._freed.set()
+
+
 class TierContext:
     def __init__(
         self,
@@ -61,8 +80,8 @@ class TierContext:
         self.cluster_id = cluster_id
         self.describe = describe
         self.counters = counters
-        self.copying = asyncio.Semaphore(config()[tier.REMOTE_LOG_MANAGER_COPIER_THREAD_POOL_SIZE])
-        self.reading = asyncio.Semaphore(config()[tier.REMOTE_LOG_READER_THREADS])
+        self.copying = Slots(lambda: config()[tier.REMOTE_LOG_MANAGER_COPIER_THREAD_POOL_SIZE])
+        self.reading = Slots(lambda: config()[tier.REMOTE_LOG_READER_THREADS])
         self.is_closed = False
         self._tails: OrderedDict[str, tuple[Tail, int]] = OrderedDict()
         self._tails_bytes = 0

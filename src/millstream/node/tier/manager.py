@@ -45,6 +45,7 @@ _log = logging.getLogger("millstream.tier")
 _OPENED_AT_ONCE = 10
 _TRUE = "true"
 _FIRST_SWEEP_S = 60.0
+_FORGET_S = 10.0
 
 
 class Metadata(Protocol):
@@ -71,7 +72,9 @@ class TierManager:
         self.counters = TierCounters()
         self.cache = TierCache(disk, root)
         self._sweep: asyncio.Task[None] | None = None
-        self._sweep_due = environment.loop.time() + _FIRST_SWEEP_S
+        interval_s = metadata.config[tier.TIER_SWEEP_INTERVAL_MS] / 1000
+        self._sweep_due = environment.loop.time() + min(_FIRST_SWEEP_S, interval_s)
+        self._forget_due = 0.0
         self.context: TierContext | None = None
         config = metadata.config
         url = config[tier.TIER_URL]
@@ -142,6 +145,7 @@ class TierManager:
             return
         now = self._environment.loop.time()
         self._sweep_if_due(now)
+        self._forget_removed(now)
         for each in self._tiered():
             if each.task is None and (now >= each.due or self._has_new_role(each)):
                 self._run_soon(each)
@@ -161,6 +165,16 @@ class TierManager:
                         continue  # the first use reports it
                 if log.config.remote_storage_enable or (log.tier is not None or _is_disabled(log)):
                     yield self._attach(partition, log)
+
+    def _forget_removed(self, now: float) -> None:
+        """Forget partitions of which this node has no replica any more."""
+        if now < self._forget_due:
+            return
+        self._forget_due = now + _FORGET_S
+        for key, each in list(self._tiers.items()):
+            if self._partitions.by_id.get(key[0], {}).get(key[1]) is not each.partition:
+                each.close()
+                del self._tiers[key]
 
     def _sweep_if_due(self, now: float) -> None:
         """One broker sweeps: the one with the lowest id of those that are alive."""

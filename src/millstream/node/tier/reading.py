@@ -25,6 +25,7 @@ from millstream.node.tier.core.manifest import TieredSegment
 from millstream.node.tier.core.object_format import DamagedObjectError
 
 RANGE_BYTES = 4 << 20
+_RANGES_AHEAD = 3
 _log = logging.getLogger("millstream.tier")
 
 
@@ -65,10 +66,7 @@ class SegmentReader:
             self._request(segment, offset)
             return empty_slice()
         cache.hits += 1
-        if chunk.end_offset < segment.end_offset:
-            self._read_ahead(segment, chunk.end_offset)
-        elif following is not None:
-            self._read_ahead(following, chunk.end_offset)
+        self._read_ahead(segment, following, chunk)
         return chunk.slice(offset, max_bytes, min(up_to, segment.end_offset), at_least_one)
 
     def aborted(self, records: Slice) -> list[tuple[int, int]]:
@@ -82,9 +80,19 @@ class SegmentReader:
 
     # Requesting
 
-    def _read_ahead(self, segment: TieredSegment, offset: int) -> None:
-        if segment.name not in self._failures and self._context.cache.find(segment, offset) is None:
-            self._begin(segment, offset)
+    def _read_ahead(self, segment: TieredSegment, following: TieredSegment | None, chunk: Chunk) -> None:
+        """Request the first of the next few ranges that is not in the cache: where it begins is known."""
+        for _ in range(_RANGES_AHEAD):
+            if chunk.end_offset >= segment.end_offset:
+                if following is None:
+                    return
+                segment, following = following, None
+            ahead = self._context.cache.find(segment, chunk.end_offset)
+            if ahead is None:
+                if segment.name not in self._failures:
+                    self._begin(segment, chunk.end_offset)
+                return
+            chunk = ahead
 
     def _request(self, segment: TieredSegment, offset: int) -> None:
         failed = self._failures.get(segment.name)

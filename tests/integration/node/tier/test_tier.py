@@ -247,3 +247,54 @@ def test_the_manifest_names_the_objects(broker: EmbeddedBroker, store: Path) -> 
     named = {each["name"].rsplit("/", 1)[1] for each in manifest["segments"]}
     assert named == {each.name for each in objects(place)}
     assert manifest["topic"] == "named" and manifest["configs"]["remote.storage.enable"] == "true"
+
+
+def test_a_topic_that_has_records_can_be_tiered(broker: EmbeddedBroker) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    config = {"internal.segment.bytes": "20000"}
+    admin.create_topics([NewTopic("later", 1, 1, config=config)])["later"].result(30)
+    produce(broker.bootstrap_servers, "later", range(600))
+    at = TopicPartition("later", 0, 100)
+    admin.delete_records([at])[at].result(30)
+    _alter(admin, "later", remote_storage_enable="true", local_retention_bytes="1")
+    start = until_tiered(broker.data_dir, "later", 300)
+    assert (_offset(broker, "later", -2)[0], _offset(broker, "later", -4)[0]) == (100, start)
+    found = consume(broker.bootstrap_servers, "later", 500, first=100)
+    assert [(each.offset(), each.value()) for each in found] == [(n, value_of(n)) for n in range(100, 600)]
+
+
+def test_internal_topics_are_not_tiered(broker: EmbeddedBroker) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+
+    def is_there() -> bool:
+        with Wire(broker.bootstrap_servers) as wire:
+            wire.call("find_coordinator", 4, key_type=0, coordinator_keys=["any"])
+        return "__consumer_offsets" in admin.list_topics(timeout=30).topics
+
+    until(is_there, "the topic of committed offsets")
+    with pytest.raises(KafkaException, match=r"internal topic|cleanup\.policy"):
+        _alter(admin, "__consumer_offsets", remote_storage_enable="true")
+    with pytest.raises(KafkaException, match="internal topic"):
+        _alter(admin, "__consumer_offsets", remote_storage_enable="true", cleanup_policy="delete")
+
+
+def test_the_broker_sweeps_orphans(tmp_path: Path) -> None:
+    settings = {"millstream.tier.sweep.interval.ms": "200", "millstream.tier.sweep.age.ms": "0"}
+    with EmbeddedBroker({**SETTINGS, **settings, "millstream.tier.url": f"file://{tmp_path}"}) as broker:
+        make_tiered(
+            broker.bootstrap_servers, "swept", {"remote.log.copy.disable": "true", "local.retention.bytes": "-2"}
+        )
+        produce(broker.bootstrap_servers, "swept", range(100))
+        orphan = tmp_path / _cluster_id(broker) / _topic_id(broker, "swept") / "0" / "left.segment"
+        orphan.parent.mkdir(parents=True)
+        orphan.write_bytes(b"left by a leader that was killed")
+        other = tmp_path / "another-cluster" / _topic_id(broker, "swept") / "0" / "kept.segment"
+        other.parent.mkdir(parents=True)
+        other.write_bytes(b"of another cluster in the same bucket")
+        until(lambda: not orphan.exists(), "the orphan is deleted")
+        assert other.exists()
+
+
+def _cluster_id(broker: EmbeddedBroker) -> str:
+    with Wire(broker.bootstrap_servers) as wire:
+        return str(wire.call("describe_cluster", 1).cluster_id)

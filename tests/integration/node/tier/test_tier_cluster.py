@@ -52,6 +52,7 @@ def _expect_all(cluster: EmbeddedCluster, topic: str, count: int) -> None:
     assert [(each.offset(), each.value()) for each in found] == [(n, value_of(n)) for n in range(count)]
 
 
+@pytest.mark.slow
 def test_each_leader_serves_all_records(cluster: EmbeddedCluster) -> None:
     make_tiered(cluster.bootstrap_servers, "moves", replicas=3)
     await_topic(cluster, "moves")

@@ -29,6 +29,7 @@ def test_records_go_to_s3_and_come_back(broker: EmbeddedBroker) -> None:
     assert [(each.offset(), each.value()) for each in found] == [(n, value_of(n)) for n in range(3000)]
 
 
+@pytest.mark.slow
 def test_a_large_segment_goes_up_in_parts(broker: EmbeddedBroker) -> None:
     make_tiered(broker.bootstrap_servers, "large", {"internal.segment.bytes": "12000000"})
     produce(broker.bootstrap_servers, "large", range(130_000), per_batch=5000)

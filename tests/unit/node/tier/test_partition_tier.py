@@ -1,0 +1,212 @@
+"""The tier of one partition: leaders that are deposed, responses that are lost, unclean elections, gaps."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, cast
+
+import pytest
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.loading import load_broker_config
+from millstream.config.topic_config import LogConfig
+from millstream.formats.model.errors import KafkaError
+from millstream.formats.model.identifiers import TopicName, TopicPartition
+from millstream.node.environment import Environment
+from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.node.storage.object_store import ConflictError, NoObjectError, StoredObject, StoreError, Version
+from millstream.node.tier.cache import TierCache
+from millstream.node.tier.context import TierContext, TierCounters
+from millstream.node.tier.core.manifest import Manifest, TieredSegment, decode_manifest, encode_manifest
+from millstream.node.tier.partition_tier import DeposedError, PartitionTier
+from tests.unit.node.storage.conftest import Node
+from tests.unit.node.storage.test_partition_log import append
+
+
+class MemoryStore:
+    """A store in memory. `fails`: the next write fails, before or after it has taken effect."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.fails = ""
+
+    async def create(self, name: str, parts: Callable[[], Iterator[bytes]], size: int) -> None:
+        self.objects[name] = b"".join(parts())
+
+    async def read(self, name: str, position: int, length: int) -> bytes:
+        return (await self.read_whole(name))[0][position : position + length]
+
+    async def read_whole(self, name: str) -> tuple[bytes, Version]:
+        if name not in self.objects:
+            raise NoObjectError(name)
+        return self.objects[name], str(hash(self.objects[name]))
+
+    async def replace(self, name: str, data: bytes, version: Version | None) -> Version:
+        fails, self.fails = self.fails, ""
+        if fails == "before":
+            raise StoreError("the request was lost")
+        present = self.objects.get(name)
+        if (None if present is None else str(hash(present))) != version:
+            raise ConflictError(name)
+        self.objects[name] = data
+        if fails == "after":
+            raise StoreError("the response was lost")
+        return str(hash(data))
+
+    async def delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.objects.pop(name, None)
+
+    async def list(self, prefix: str) -> list[StoredObject]:
+        return [StoredObject(name, len(data), 0) for name, data in self.objects.items() if name.startswith(prefix)]
+
+    def close(self) -> None:
+        pass
+
+
+class FakePartition:
+    """The role of a partition."""
+
+    topic_partition = TopicPartition(TopicName("t"), 0)
+
+    def __init__(self) -> None:
+        self.is_leader = True
+        self.leader_epoch = 5
+        self.high_watermark = 0
+
+    def wake_all(self) -> None:
+        pass
+
+
+class Clock:
+    def now_ms(self) -> int:
+        return 1000
+
+
+def _tier(store: MemoryStore, log: PartitionLog, partition: FakePartition, node: Node) -> PartitionTier:
+    loop = asyncio.get_running_loop()
+    config: BrokerConfig = load_broker_config(overrides=["node.id=1"], data_dir="/nowhere")
+
+    def offload(function: Callable[[], Any]) -> "asyncio.Future[Any]":
+        future = loop.create_future()
+        future.set_result(function())
+        return future
+
+    environment = Environment(Clock(), loop, cast(Any, offload), random.Random(1), cast(Any, None))
+    context = TierContext(
+        store,
+        TierCache(log.disk, "/nowhere"),
+        environment,
+        lambda: config,
+        lambda: "c",
+        lambda name: (1, {}),
+        TierCounters(),
+    )
+    return PartitionTier(cast(Any, partition), log, context, lambda tier: None)
+
+
+def segment(base: int, end: int, *epochs: tuple[int, int]) -> TieredSegment:
+    return TieredSegment(f"s{base}", base, end, 10, 20, 0, 3, epochs, False)
+
+
+def manifest_of(log: PartitionLog, *segments: TieredSegment, epoch: int = 3) -> Manifest:
+    return Manifest("t", log.topic_id, 0, 1, {}, epoch, 0, segments)
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(cast(Any, scenario()))
+
+
+@pytest.fixture
+def log(node: Node) -> PartitionLog:
+    """Epochs 0 and 2, which begins at offset 5; it ends at 10."""
+    log = node.log(LogConfig(remote_storage_enable=True))
+    for number in range(10):
+        append(log, b"v", epoch=0 if number < 5 else 2)
+    return log
+
+
+def test_a_new_leader_deposes_the_one_before(node: Node, log: PartitionLog) -> None:
+    async def scenario() -> None:
+        store, old, new = MemoryStore(), FakePartition(), FakePartition()
+        new.leader_epoch = 6
+        first, second = _tier(store, log, old, node), _tier(store, log, new, node)
+        await first.begin_leading(5)
+        await second.begin_leading(6)
+        added = segment(0, 5, (0, 0))
+        assert await first.change(5, lambda present: present.adding(added)), "the new leader has not written yet"
+        assert await second.change(6, lambda present: present.starting_at(1)), "it takes over what the old one wrote"
+        assert second.end_offset == 5
+        with pytest.raises(DeposedError):
+            await first.change(5, lambda present: present.adding(segment(5, 9, (2, 5))))
+        assert decode_manifest(store.objects[first.name]).end_offset == 5
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("fails", ["before", "after"])
+def test_a_lost_response_is_neither_success_nor_failure(node: Node, log: PartitionLog, fails: str) -> None:
+    async def scenario() -> None:
+        store, partition = MemoryStore(), FakePartition()
+        tier = _tier(store, log, partition, node)
+        await tier.begin_leading(5)
+        added = segment(0, 5, (0, 0))
+        store.fails = fails
+        with pytest.raises(StoreError):
+            await tier.change(5, lambda present: present.adding(added))
+        assert tier.end_offset == 0, "local segments stay until it is known"
+        assert await tier.change(5, lambda present: present.adding(added)) is (fails == "before")
+        assert tier.end_offset == 5
+        assert len(decode_manifest(store.objects[tier.name]).segments) == 1
+
+    run(scenario)
+
+
+def test_an_unclean_election_cuts_the_tier(node: Node, log: PartitionLog) -> None:
+    async def scenario() -> None:
+        store, partition = MemoryStore(), FakePartition()
+        tier = _tier(store, log, partition, node)
+        lost = manifest_of(log, segment(0, 5, (0, 0)), segment(5, 20, (1, 5)))
+        store.objects[tier.name] = encode_manifest(lost)
+        await tier.begin_leading(5)
+        assert tier.is_known and tier.end_offset == 5
+        assert decode_manifest(store.objects[tier.name]).end_offset == 5
+
+    run(scenario)
+
+
+def test_a_tier_with_other_records_only_is_kept_and_not_read(node: Node, log: PartitionLog) -> None:
+    async def scenario() -> None:
+        store, partition = MemoryStore(), FakePartition()
+        tier = _tier(store, log, partition, node)
+        before = store.objects[tier.name] = encode_manifest(manifest_of(log, segment(0, 20, (1, 0))))
+        await tier.begin_leading(5)
+        assert not tier.is_known and tier.refusal is not None
+        with pytest.raises(KafkaError, match="The objects are kept"):
+            tier.read(0, 100, up_to=10, at_least_one=True)
+        assert store.objects[tier.name] == before
+
+    run(scenario)
+
+
+def test_a_follower_does_not_change_the_manifest(node: Node, log: PartitionLog) -> None:
+    async def scenario() -> None:
+        store, partition = MemoryStore(), FakePartition()
+        partition.is_leader = False
+        tier = _tier(store, log, partition, node)
+        store.objects[tier.name] = encode_manifest(manifest_of(log, segment(0, 5, (0, 0))))
+        await tier.refresh()
+        assert tier.end_offset == 5
+        with pytest.raises(DeposedError):
+            await tier.change(5, lambda present: present.starting_at(3))
+
+    run(scenario)
+
+
+def test_without_a_manifest_the_log_begins_on_the_disk(node: Node, log: PartitionLog) -> None:
+    async def scenario() -> None:
+        tier = _tier(MemoryStore(), log, FakePartition(), node)
+        await tier.begin_leading(5)
+        assert tier.is_known and (log.log_start_offset, log.local_start_offset, tier.end_offset) == (0, 0, 0)
+
+    run(scenario)
