@@ -41,6 +41,9 @@ def simulate(
     secured: Annotated[
         bool, typer.Option("--secured", help="TLS on all connections; clients log in and need ACLs.")
     ] = False,
+    conditional: Annotated[
+        bool, typer.Option("--conditional", help="Two more clients append conditionally (KIP-27).")
+    ] = False,
     tiered: Annotated[
         bool, typer.Option("--tiered", help="Topics are tiered, to an object store that is slow and fails.")
     ] = False,
@@ -82,6 +85,7 @@ def simulate(
         scenario=Scenario(scenario) if scenario else None,
         tls=tls,
         secured=secured,
+        conditional=conditional,
         tiered=tiered,
         log_level=logging.INFO if verbose else logging.WARNING,
     )
@@ -178,6 +182,8 @@ def _take(result: "Result", totals: _Totals, failures: "list[Result]", options: 
             again += " --tls"
         if options.secured:
             again += " --secured"
+        if options.conditional:
+            again += " --conditional"
         print(f"seed {result.seed}: {result.violation}\n  replay: {again} --trace")
 
 

@@ -75,6 +75,10 @@ class Result:
     steps: int = 0
     acked: int = 0
     given_up: int = 0
+    conditional: int = 0
+    """Conditional appends that succeeded."""
+    refused: int = 0
+    """Conditional appends that were refused."""
     read: int = 0
     committed: int = 0
     """Transactions with an acknowledged commit."""

@@ -40,6 +40,8 @@ class Options:
     """Nodes on each machine, of which the first is a controller too. `nodes` is then the number of machines."""
     quotas: bool = False
     """Whether the administrator limits clients, with quotas that change."""
+    conditional: bool = False
+    """Whether two more clients append conditionally (KIP-27)."""
     tiered: bool = False
     """Whether topics are tiered, to a store that is slow and fails."""
 

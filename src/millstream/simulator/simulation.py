@@ -31,6 +31,7 @@ from millstream.formats.model.identifiers import BrokerId, TopicName
 from millstream.node.metadata.image import MetadataImage, PartitionState
 from millstream.node.runtime.node import Node
 from millstream.simulator.clients.acknowledged_state import SCHEMAS, SHORT, Progress
+from millstream.simulator.clients.conditional_writers import Expectations
 from millstream.simulator.clients.group_members import CHECKING_CLIENTS
 from millstream.simulator.clients.historian import Historian
 from millstream.simulator.clients.permissions import SECURITY_CHANGES, missing_from, missing_from_some
@@ -165,6 +166,7 @@ class Simulation:
         self._topics = tuple(topics)
         self._recorder = Recorder(lambda: self._scheduler.now)
         self.workload = Workload(self._topics, self._recorder, log_event=self._trace.log_event, report=self._report)
+        self.expectations = Expectations(self.workload)
         self.workload.transaction_versions = randomness.choice(((1,), (2,), (1, 2)))
         self.workload.has_quotas = self._options.quotas
         self.workload.security = SECURITY_CHANGES if options.secured else None
@@ -253,6 +255,7 @@ class Simulation:
                 )
                 result.acked = self.workload.acked_count
                 result.given_up = self.workload.given_up
+                result.conditional, result.refused = self.expectations.won, self.expectations.refused
                 tracker = self.workload.tracker
                 result.committed, result.aborted, result.fenced = tracker.committed, tracker.aborted, tracker.fenced
                 result.cleanings = self._cleaning.cleanings
@@ -303,6 +306,9 @@ class Simulation:
             self._consumer = cluster.add_client(
                 "consumer", lambda process: Consumer(process, cluster.bootstrap, workload)
             )
+        if self._options.conditional:
+            for name in ("sourcer1", "sourcer2"):
+                cluster.add_client(name, partial(self.expectations.new_writer, bootstrap=cluster.bootstrap))
         if self._has_transactions:
             self._begin_transactions()
         if self._is_single_node:

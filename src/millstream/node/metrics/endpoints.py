@@ -20,6 +20,7 @@ from millstream.node.metrics.partitions import COMPACTION, PARTITIONS, REPLICATI
 from millstream.node.metrics.process import PROCESS
 from millstream.node.metrics.quotas import QUOTAS
 from millstream.node.metrics.requests import CONNECTIONS, REQUESTS
+from millstream.node.metrics.tier import TIER
 from millstream.node.server.authorization import Authorizer
 from millstream.node.server.plain_http import HttpRequest, HttpResponse
 from millstream.node.server.service import Peer
@@ -37,6 +38,7 @@ SUBJECTS: tuple[MetricsSubject, ...] = (
     QUORUM,
     GROUP_SUBJECT,
     COMPACTION,
+    TIER,
     MIRRORING,
 )
 

@@ -93,6 +93,18 @@ class SimulatedClient:
             raise ConnectionError(f"the address of node {node_id} is not known")
         return await self._request(address, api, fields, timeout_s, version)
 
+    async def exchange(
+        self, node_id: int, api: str, version: int, body: bytearray, *, timeout_s: float
+    ) -> tuple[bytearray, int]:
+        """Sends an encoded request to one node; returns the frame of the response, and the position of its body."""
+        address = self._addresses.get(node_id)
+        if address is None:
+            raise ConnectionError(f"the address of node {node_id} is not known")
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = self._channel(address)
+        return await channel.exchange(api, version, body, timeout_s=timeout_s)
+
     def new_channel(self, node_id: int) -> Channel | None:
         """A separate connection, which the caller must close. None if the address of the node is not known."""
         address = self._addresses.get(node_id)

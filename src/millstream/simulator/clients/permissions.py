@@ -50,6 +50,8 @@ _APPLICATION = (
 RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "producer1": _PRODUCER,
     "producer2": _PRODUCER,
+    "sourcer1": _PRODUCER,
+    "sourcer2": _PRODUCER,
     "pipeliner": _PRODUCER,
     "committer": (*_topics(_READ, _ORDERS, _SMALL), *_groups(_TELLERS)),
     "consumer": _topics(_READ, _ORDERS, _SMALL),

@@ -150,6 +150,14 @@ def test_max_records_is_a_hint_or_a_limit(group: Group) -> None:
     assert acquired(group.fetch(max_records=1)) == [(3, 4, 1)]
 
 
+def test_a_fetch_of_no_bytes_acknowledges_only(group: Group) -> None:
+    """As in Kafka: it has no records, and does not wait for any."""
+    group.wire.produce(group.topic, wires.batch(b"a"))
+    assert group.fetch(max_bytes=0, max_wait_ms=60_000).responses == []
+    assert acquired(group.fetch(max_bytes=1)) == [(0, 0, 1)]
+    assert group.fetch((0, 0, [1]), max_bytes=0).responses[0].partitions[0].acknowledge_error_code == 0
+
+
 def test_a_fetch_waits_for_a_record(broker: EmbeddedBroker, group: Group) -> None:
     group.fetch(max_wait_ms=0)
     group.wire.send(
