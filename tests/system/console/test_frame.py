@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from millstream.console.console import ENTRIES
 from millstream.testing import EmbeddedCluster
 from tests.system.console.conftest import PATIENCE_MS, GatewayProcess, Looking
 
@@ -49,18 +50,18 @@ def test_every_entry_of_the_navigation_is_served(looking: Looking, gateway: Gate
     """That the pages show what they should is tested with each of them."""
     page = looking.open("/")
     paths = page.eval_on_selector_all("nav a", "links => links.map(link => link.getAttribute('href'))")
-    assert len(paths) == 9
+    assert len(paths) == len(ENTRIES)
     for path in paths:
         status, _, body = _ask(gateway, path)
         assert status == 200
         assert b"page-title" in body, path
 
 
-@pytest.mark.slow  # nine pages in a browser
+@pytest.mark.slow  # all pages in a browser
 def test_every_entry_of_the_navigation_has_a_page(looking: Looking) -> None:
     page = looking.open("/")
     paths = page.eval_on_selector_all("nav a", "links => links.map(link => link.getAttribute('href'))")
-    assert len(paths) == 9
+    assert len(paths) == len(ENTRIES)
     for path in paths:
         looking.open(path.removeprefix("/console"))
         assert page.get_by_test_id("banner").is_hidden()
