@@ -47,12 +47,12 @@ NO_TOPOLOGY = -1
 
 
 class MemberState(IntEnum):
-    """The member's progress towards its target, with the numbers of the record."""
+    """The member's progress towards its target, with the numbers of the record. Consumer groups have other numbers."""
 
-    STABLE = 0
-    UNREVOKED = 1
+    STABLE = 1
+    UNREVOKED = 2
     """It must revoke tasks, and has not confirmed that."""
-    UNRELEASED = 2
+    UNRELEASED = 3
     """It waits for tasks that other members, or other roles in its process, still have."""
     UNKNOWN = 127
     """Written by a version with more states."""
