@@ -13,6 +13,7 @@ from millstream.cli import (
     doctor,
     exit_codes,
     gateway,
+    migrate,
     mirror,
     produce,
     quota,
@@ -20,6 +21,7 @@ from millstream.cli import (
     settings,
     simulate,
     table,
+    tier,
     topic,
     txn,
     user,
@@ -153,9 +155,11 @@ app.add_typer(quota.app, name="quota")
 app.add_typer(acl.app, name="acl")
 app.add_typer(user.app, name="user")
 app.add_typer(mirror.app, name="mirror")
+app.add_typer(migrate.app, name="migrate")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
 app.add_typer(log.app, name="log")
+app.add_typer(tier.app, name="tier")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(table.app, name="table")
 app.add_typer(schema.app, name="schema")

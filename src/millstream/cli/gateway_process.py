@@ -10,11 +10,12 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from millstream.access.rules_file import AccessFileError, AccessRules, parse_rules
+from millstream.common.secret_references import SecretError, resolve_all
 from millstream.gateway.http.configuration import (
     Credentials,
     CredentialsError,
@@ -239,9 +240,24 @@ def named_rules(access_file: str | None) -> AccessRules:
     if access_file is None:
         return AccessRules()
     try:
-        return parse_rules(read_secret_file(access_file, "--access-file"))
-    except AccessFileError as error:
+        return _with_secrets(parse_rules(read_secret_file(access_file, "--access-file")))
+    except (AccessFileError, SecretError) as error:
         raise GatewayError(f"--access-file {access_file}: {error}") from error
+
+
+def _with_secrets(rules: AccessRules) -> AccessRules:
+    """The rules with the secrets that they refer to (`${file:…}`, `${env:…}`)."""
+
+    def resolved(name: str, value: str) -> str:
+        return resolve_all({name: value})[name]
+
+    oidc = rules.oidc
+    if oidc is not None:
+        oidc = replace(oidc, client_secret=resolved("oidc.client_secret", oidc.client_secret))
+    certificates = tuple(
+        replace(each, password=resolved("certificates.password", each.password)) for each in rules.certificates
+    )
+    return replace(rules, oidc=oidc, certificates=certificates)
 
 
 def check_command_config(path: str | None) -> None:

@@ -88,15 +88,29 @@ def machine_name(config: BrokerConfig) -> str:
     return config[node.MACHINE_ID] or default_machine(config.node_id)
 
 
-def allot_ports(config: BrokerConfig, count: int, free_port: Callable[[], int]) -> tuple[Ports, ...]:
+def added_controller_listener(config: BrokerConfig) -> str | None:
+    """The name of the listener for controllers that several nodes need, if there is none."""
+    added = _controller_listeners(config)
+    return added[0].name if added and not config.controller_listeners else None
+
+
+def allot_ports(
+    config: BrokerConfig, count: int, free_port: Callable[[], int], *, controller_port: int = 0
+) -> tuple[Ports, ...]:
     """The ports of each node. Port 0 is replaced by `free_port()`, so that a node that is restarted has the same one.
 
-    A larger count does not change the ports of the first nodes.
+    A larger count does not change the ports of the first nodes. `controller_port` is for a listener for controllers
+    that is added.
     """
     controllers = _controller_listeners(config) if count > 1 else config.controller_listeners
     written = (*config.listeners, *controllers)
     taken = {listener.port for listener in written if listener.port}
-    first = {listener.name: listener.port or free_port() for listener in written}
+    first = {listener.name: listener.port for listener in written}
+    added = added_controller_listener(config) if count > 1 else None
+    if added is not None and not first[added] and controller_port not in taken:
+        first[added] = controller_port
+        taken.add(controller_port)
+    first = {name: port or free_port() for name, port in first.items()}
     ports: list[dict[str, int]] = [first]
     for _ in range(1, count):
         own: dict[str, int] = {}

@@ -103,8 +103,19 @@ class Frame:
     async def act(self, action: Action, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Changes something, in a thread. UserError if the role of the user is not enough. All changes go through here,
         because the browser may send any event, also of a button that is not shown."""
-        self.visitor.check(action)
-        return await self.run(work, *args, **kwargs)
+        note = partial(self.visitor.note, action)
+        try:
+            self.visitor.check(action)
+        except UserError:
+            note("denied", args)
+            raise
+        try:
+            done = await self.run(work, *args, **kwargs)
+        except Exception:
+            note("failure", args)
+            raise
+        note("success", args)
+        return done
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs blocking work that reads, in a thread, so that pages stay responsive. Changes: `act`."""

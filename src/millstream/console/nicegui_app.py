@@ -19,6 +19,7 @@ _PAGES = (
     "millstream.console.schemas.page",
     "millstream.console.pipelines",
     "millstream.console.quotas",
+    "millstream.console.permissions",
     "millstream.console.clients",
     "millstream.console.cluster",
 )

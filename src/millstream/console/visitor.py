@@ -5,7 +5,7 @@ The gateway makes a Visitor for each request (`VISITOR` in its scope). A page ke
 request to the cluster: a page that stays open after the sign-out reads and changes nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -26,6 +26,7 @@ class Action(Enum):
     CHANGE_SETTINGS = "change settings of topics", Role.ADMIN
     DELETE_GROUP = "delete groups", Role.ADMIN
     ELECT_LEADERS = "elect leaders", Role.ADMIN
+    CHANGE_ACLS = "change ACLs", Role.ADMIN
     SET_COMPATIBILITY = "change compatibility levels", Role.ADMIN
     DELETE_SCHEMA = "delete schemas", Role.ADMIN
     PRODUCE = "produce records", Role.OPERATOR
@@ -59,6 +60,8 @@ class Visitor:
     can_sign_out: bool = False
     may_write: Callable[[str], bool] = lambda _: True
     """Whether the user may write records to a topic directly."""
+    note: Callable[[Action, str, Sequence[object]], None] = lambda *_: None
+    """Records an action, with its result (success, failure, denied) and its arguments."""
 
     def check(self, action: Action | None = None) -> None:
         """UserError if the session is over, or if the role is not enough for the action."""

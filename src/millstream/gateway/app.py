@@ -10,6 +10,7 @@ Confluent's REST Proxy, version 3, at /v3: clusters, brokers, topics, settings, 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -21,19 +22,20 @@ from millstream.admin.topics import TopicAdmin
 from millstream.console.console import BASE, Console
 from millstream.console.live.watcher import Watcher
 from millstream.console.mounting import ConsoleMount
-from millstream.console.visitor import VISITOR, Visitor
+from millstream.console.visitor import VISITOR, Action, Visitor
 from millstream.gateway.admin.groups import group_routes
 from millstream.gateway.admin.mirrors import mirror_routes
 from millstream.gateway.admin.topics import topic_routes
 from millstream.gateway.consumers.routes import consumer_routes
 from millstream.gateway.context import GatewayContext, Lifespan, RouteGroup
+from millstream.gateway.http import audit
 from millstream.gateway.http.access import Access, health_routes
 from millstream.gateway.http.errors import HANDLERS, error_response
 from millstream.gateway.http.inflating import Inflating
 from millstream.gateway.http.openapi import openapi_routes
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import TEXT, Doc, Threads, endpoint, mapping
-from millstream.gateway.identity.authentication import SESSION, Authentication
+from millstream.gateway.identity.authentication import SESSION, Authentication, address_of_client
 from millstream.gateway.identity.caller import CALLER, Caller, caller_cluster
 from millstream.gateway.identity.oidc import OidcClient
 from millstream.gateway.identity.sessions import ConsoleSession
@@ -174,10 +176,10 @@ class _Visitors:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller: Caller | None = scope.get(CALLER)
         if caller is not None:
-            scope[VISITOR] = self._visitor(caller, scope.get(SESSION))
+            scope[VISITOR] = self._visitor(caller, scope.get(SESSION), address_of_client(scope))
         await self._app(scope, receive, send)
 
-    def _visitor(self, caller: Caller, session: ConsoleSession | None) -> Visitor:
+    def _visitor(self, caller: Caller, session: ConsoleSession | None, address: str) -> Visitor:
         connection, registry = caller.connection, self._parts.registry
         sessions = self._parts.authentication.sessions
 
@@ -198,7 +200,17 @@ class _Visitors:
             connection.release,
             can_sign_out=session is not None,
             may_write=caller.may_write,
+            note=partial(_note, caller.name, address) if caller.name else lambda *_: None,
         )
+
+
+def _note(user: str, address: str, action: Action, result: str, arguments: Sequence[object]) -> None:
+    """Records an action of the console. Records that are written are data, and not in it."""
+    if action is Action.PRODUCE and result != "denied":
+        return
+    names = [] if action is Action.PRODUCE else [str(each)[:100] for each in arguments if isinstance(each, (str, int))]
+    kind = audit.AUTHORIZATION if result == "denied" else audit.ADMINISTRATION
+    audit.record(kind, result, user, address, api=f"console: {action.words}", request=names)
 
 
 class _NotFoundPage:

@@ -78,10 +78,13 @@ class Cluster:
         secured: Report | None = None,
         store: SimulatedStore | None = None,
         hardware: list[int] | None = None,
+        fabric: Fabric | None = None,
+        host_name: str = "node",
     ) -> None:
-        """`secured` reports clients that are refused; None for a cluster without authentication."""
+        """`secured` reports clients that are refused; None for a cluster without authentication. Clusters with the same
+        `scheduler` and `fabric`, and with hosts of other names, can reach each other."""
         self.scheduler = scheduler or Scheduler()
-        self.fabric = Fabric(self.scheduler, seed)
+        self.fabric = fabric or Fabric(self.scheduler, seed)
         self.fabric.is_encrypted = tls or secured is not None
         self.trace = trace or Trace(lambda: self.scheduler.now)
         self._seed = seed
@@ -105,7 +108,7 @@ class Cluster:
         self.out_of_sync: Callable[[], set[int]] = set
         """Nodes missing from some in-sync set at the active controller; all nodes while there is no controller."""
         rates = clock_rates or [1.0] * len(roles)
-        hosts = [f"node{node_id}" for node_id in range(1, len(roles) + 1)]
+        hosts = [f"{host_name}{node_id}" for node_id in range(1, len(roles) + 1)]
         voters = [
             f"{node_id}@{host}:{CONTROLLER_PORT}"
             for node_id, (host, role) in enumerate(zip(hosts, roles, strict=True), 1)

@@ -15,13 +15,16 @@ from millstream.client import Client
 from millstream.testing import EmbeddedBroker
 from tests.integration.cli.conftest import Run
 from tests.waiting import PATIENCE_S
+from tests.wire import Wire
 
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker({"group.initial.rebalance.delay.ms": 0}) as running:
+    with EmbeddedBroker(
+        {"group.initial.rebalance.delay.ms": 0, "group.streams.initial.rebalance.delay.ms": 0}
+    ) as running:
         yield running
 
 
@@ -219,3 +222,34 @@ def test_group_ids_are_completed(run: Run, topic: str, monkeypatch: pytest.Monke
     assert run().out.split() == ["completed-group"]
     monkeypatch.setenv("COMP_WORDS", "millstream share describe completed")
     assert run().out.split() == []
+
+
+def test_a_streams_group(run: Run, broker: EmbeddedBroker, topic: str) -> None:
+    group = f"application-{topic}"
+    roles = ("active_tasks", "standby_tasks", "warmup_tasks")
+    unchanged = dict.fromkeys((*roles, "topology", "client_tags", "task_offsets", "task_end_offsets"))
+    lists = ("source_topic_regex", "state_changelog_topics", "repartition_sink_topics", "repartition_source_topics")
+    subtopology = {"subtopology_id": "0", "source_topics": [topic], **{name: [] for name in lists}}
+    joining: dict[str, Any] = {
+        "rebalance_timeout_ms": 5000,
+        "process_id": "p1",
+        "topology": {"epoch": 0, "subtopologies": [{**subtopology, "copartition_groups": []}]},
+        **{role: [] for role in roles},
+    }
+    with Wire(broker.bootstrap_servers) as wire:
+
+        def beat(epoch: int, **fields: Any) -> Any:
+            given = {"group_id": group, "member_id": "m1", "member_epoch": epoch, **unchanged, **fields}
+            return wire.call("streams_group_heartbeat", 0, **given)
+
+        assert beat(0, **joining).error_code == 0
+        assert {"group": group, "type": "streams", "state": "Stable"} in run("group", "list", "--json").json()
+        (described,) = run("group", "members", group, "--json").json()
+        assert (described["type"], described["state"], described["assignor"]) == ("streams", "Stable", "sticky")
+        (only,) = described["members"]
+        assert only["partitions"] == [{"topic": topic, "partition": index} for index in (0, 1)]
+        assert "streams" in run("group", "describe", group).out
+        assert "stop its consumers first" in run("group", "delete", group).err
+        beat(-1)
+    assert run("group", "reset-offsets", group, "--topic", topic, "--to-latest", "--execute").code == 0
+    assert run("group", "delete", group).out == f"deleted {group}\n"

@@ -21,8 +21,8 @@ from tests.oidc import Provider
 from tests.system.console.conftest import GatewayProcess
 
 pytestmark = pytest.mark.timeout(300)
-PEOPLE = "basic vera:v\nbasic otto:o\nbasic ada:a\nbasic nora:n\n"
-ROLES = '[roles]\nusers = { vera = "viewer", otto = "operator", ada = "admin", ann = "viewer" }\n'
+PEOPLE = "basic vera:v\nbasic otto:o\nbasic ada:a\nbasic nora:n\nbasic mona:m\n"
+ROLES = '[roles]\nusers = { vera = "viewer", otto = "operator", ada = "admin", ann = "viewer", mona = "admin" }\n'
 SUBJECTS = """
 [[subjects]]
 principals = ["User:vera"]
@@ -63,7 +63,7 @@ def basic(name: str) -> dict[str, str]:
 PEOPLE_BY_ROLE = {Role.NONE: "nora", Role.VIEWER: "vera", Role.OPERATOR: "otto", Role.ADMIN: "ada"}
 OPERATORS = re.compile(
     r"/topics/[^/]+/messages(/batch)?$|/produce$|/records(:batch)?$|/consumers/[^/]+|/(share-)?groups/[^/]+/offsets$"
-    r"|/subjects/[^/]+/versions$"
+    r"|/subjects/[^/]+/versions$|/mirrors/[^/]+/(pause|resume)$"
 )
 QUESTIONS = re.compile(r"^/compatibility/|^/subjects/[^/]+$")
 
@@ -154,6 +154,38 @@ def test_streams_are_masked_for_those_without_the_right(guarded: Gateway) -> Non
     assert first("ada", "json")["value"] == {"card": "4111", "n": 1}
     assert first("vera", "json")["value"] == {"card": "***", "n": 1}
     assert base64.b64decode(first("otto", "base64")["value"]) == b'{"card":"***","n":1}'
+
+
+def test_no_route_of_the_registry_leads_around_the_permissions(guarded: Gateway) -> None:
+    """By every route, also in a context: an admin of the gateway without any permission on subjects."""
+    ask = Caller(guarded.address)
+    schema = {"schema": '{"type": "enum", "name": "top_secret", "symbols": ["A"]}'}
+    number = ask("POST", "/subjects/hidden/versions", schema, basic("ada")).json["id"]
+    names = {"subject": "hidden", "version": "1", "id": str(number)}
+    bodies: dict[str, Any] = {
+        "/config": {"compatibility": "NONE"},
+        "/config/{subject}": {"compatibility": "NONE"},
+        "/mode": {"mode": "READONLY"},
+        "/mode/{subject}": {"mode": "READONLY"},
+    }
+    paths: dict[str, dict[str, Any]] = ask("GET", "/openapi.json", headers=basic("ada")).json["paths"]
+    roots = ("/schemas", "/contexts", "/subjects", "/compatibility", "/config", "/mode")
+    walked = 0
+    for path, methods in paths.items():
+        for method in set(methods) & {"get", "post", "put", "delete"} if path.startswith(roots) else ():
+            plain = re.sub(r"\{([^}]*)\}", lambda found: names[found[1]], path)
+            for place in (plain, f"/contexts/.{plain}", plain.replace("/hidden", "/:.:hidden")):
+                body = None if method == "get" else bodies.get(path, schema)
+                answer = ask(method.upper(), place, body, basic("mona"))
+                walked += 1
+                told = re.sub(rb"Subject: [^\"]*", b"", answer.body)  # the name that was asked for
+                assert b"top_secret" not in told and b"hidden" not in told, (method, place, answer.body)
+                if method != "get" or "{" in path:
+                    assert answer.status in (403, 404), (method, place, answer.body)
+    assert walked > 50
+    found = ask("GET", "/subjects/hidden/versions/latest", headers=basic("ada")).json
+    assert (found["version"], found["id"]) == (1, number), "nothing was changed"
+    assert ask("GET", "/mode", headers=basic("ada")).json["mode"] == "READWRITE"
 
 
 @pytest.mark.parametrize("kind", ["AVRO", "PROTOBUF", "TEXT"])

@@ -3,6 +3,7 @@
 Whoever calls acts as itself on the cluster, and as nobody else.
 """
 
+import base64
 import http.client
 import json
 import socket
@@ -192,6 +193,15 @@ def test_tokens_that_the_cluster_refuses(secured: Secured, issuer: Issuer, tmp_p
     page = secured("GET", "/metrics", headers=bearer(issuer.token("1", email="tess@example.com"))).body.decode()
     assert 'millstream_gateway_authentications_total{method="bearer",result="failed"} 5' in page
     assert "millstream_gateway_certificate_expires_in_seconds" in page
+
+
+def test_a_name_and_a_password_become_plain(secured: Secured) -> None:
+    def basic(text: str) -> dict[str, str]:
+        return {"Authorization": "Basic " + base64.b64encode(text.encode()).decode()}
+
+    assert topics(secured("GET", "/topics", headers=basic(f"alice:{PASSWORD}"))) == ["shared"]
+    for wrong in (f"alice:{PASSWORD}x", f"admin:{PASSWORD}", "alice:", f"alice\0admin:{PASSWORD}"):
+        assert secured("GET", "/topics", headers=basic(wrong)).status == 401, wrong
 
 
 # Client certificates

@@ -15,6 +15,7 @@ from millstream.node.consensus.quorum.quorum_state import QuorumStateFile
 from millstream.node.controller.broker_sessions import BrokerSession
 from millstream.node.coordination import runtime as coordinator_runtime
 from millstream.node.groups.core.shard import GroupShard
+from millstream.node.groups.core.streams.group import StreamsGroup
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS
 from millstream.node.replicas.core.follower import PartitionFollower
 from millstream.node.replicas.local_partition import PartitionContext
@@ -43,10 +44,11 @@ _OF_RECORDS = {
     "CommittedLogsAreEqual",
     "Liveness",
     "OffsetsMatchOutput",
+    "TaskIsActiveOnce",
     "TransactionsAreAtomic",
     "TransactionsEnd",
 }
-"""What may find that something is lost: any record, or a marker."""
+"""What may find that something is lost: any record, a marker, or the state of a group."""
 
 
 def _acknowledge_early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,6 +143,11 @@ def _show_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def _acknowledge_deletions_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was once: records that had been deleted came back."""
     monkeypatch.setattr(LogDirectory, "when_checkpointed", lambda self, callback, begin: callback(None))
+
+
+def _tasks_are_free_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member gets a task before another one has revoked it."""
+    monkeypatch.setattr(StreamsGroup, "is_active_anywhere", lambda self, task: False)
 
 
 # Transactions
@@ -281,6 +288,7 @@ LONG = pytest.mark.slow
         (_show_what_is_not_on_disk, Scenario.POWER, {"CommittedLogsAreEqual", "History", "AcknowledgedIsDurable"}),
         (_acknowledge_deletions_early, Scenario.POWER, {"AcknowledgedIsDurable"}),
         (_name_no_aborted_ones, Scenario.TRANSACTIONS, {"NoAbortedRead"}),
+        (_tasks_are_free_at_once, Scenario.POWER, {"TaskIsActiveOnce"}),
         (_everything_is_stable, Scenario.TRANSACTIONS, {"LastStableOffsetIsCorrect", "NoAbortedRead"}),
         pytest.param(_send_markers_once, Scenario.TRANSACTIONS, {"TransactionsEnd", "Liveness"}, marks=LONG),
         (_wait_for_ever, Scenario.TRANSACTIONS, {"TransactionsEnd"}),

@@ -7,6 +7,7 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
+from millstream.admin.acls import AclAdmin, AclSelection
 from millstream.admin.quotas import QuotaAdmin
 from millstream.admin.topics import TopicAdmin
 from millstream.raw_client import Cluster
@@ -144,3 +145,36 @@ def test_who_is_throttled_is_shown_on_a_cluster_with_users(sign_in: Any, broker:
     looking.await_text("problems", "The certificate of listener SASLTLS of broker")
     looking.page.wait_for_function("!document.body.innerText.includes('No broker serves metrics')")
     assert looking.problems == []
+
+
+def test_users_and_acls_are_shown_and_an_administrator_changes_acls(sign_in: Any, broker: SecuredKafka) -> None:
+    looking = sign_in("alice", "/access")
+    page = looking.page
+    looking.await_text("users", "vera")
+    looking.await_text("acls", "User:vera")
+    page.get_by_test_id("open-acl").click()
+    page.get_by_test_id("acl-principal").fill("nobody")
+    page.get_by_test_id("acl-name").fill("secret")
+    page.get_by_test_id("add-acl-now").click()
+    looking.await_text("complaint", "'nobody' is not a principal")
+    page.get_by_test_id("acl-principal").fill("User:otto")
+    page.get_by_test_id("add-acl-now").click()
+    looking.await_text("acls", "User:otto")
+    with Cluster(broker.address("PLAINTEXT")) as cluster:
+        acls = AclAdmin(cluster)
+        (made,) = acls.list(AclSelection(principal="User:otto"))
+        assert str(made) == "ALLOW User:otto READ TOPIC:secret from *"
+        page.get_by_test_id("acls").get_by_text("User:otto").click()
+        page.get_by_test_id("confirm").click()
+        page.get_by_test_id("acls").get_by_text("User:otto").wait_for(state="detached")
+        assert acls.list(AclSelection(principal="User:otto")) == []
+    assert looking.problems == []
+
+
+def test_a_viewer_sees_acls_and_is_offered_no_change(sign_in: Any) -> None:
+    """The cluster lets vera describe the cluster, and so its ACLs; it may not change them."""
+    looking = sign_in("vera", "/access")
+    looking.await_text("acls", "User:vera")
+    assert not looking.page.get_by_test_id("open-acl").is_visible()
+    looking.page.get_by_test_id("acls").get_by_text("User:vera").first.click()
+    assert looking.page.get_by_test_id("confirm").count() == 0

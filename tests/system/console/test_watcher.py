@@ -14,6 +14,7 @@ from millstream.console.live.snapshot import Snapshot
 from millstream.console.live.watcher import Watcher
 from millstream.formats.model.errors import ErrorCode
 from millstream.raw_client import UnreachableError
+from millstream.raw_client.settings import SecurityProtocol
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
@@ -27,8 +28,12 @@ class FakeCluster:
         self.hanging: set[int] = set()
         self.failed: dict[int, str] = {}
         self.released = threading.Event()
-        self.settings = Row(protocol=Row(has_tls=True))  # so that nobody is asked for metrics
+        self.settings = Row(protocol=SecurityProtocol.SASL_PLAINTEXT, tls=None)
         self.calls = 0
+
+    def connection(self, node: int, deadline: object) -> Any:
+        """For metrics."""
+        raise UnreachableError(f"broker {node} has no metrics")
 
     def only(self, address: str) -> Any:
         """The broker at an address, if it listens. One whose disk fails responds to one request."""

@@ -78,7 +78,10 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]
 STEPS = ["plan", "marks", "checkpoints 2", "rename t-", "rename t-", "handover 1", "handover 2"]
 
 
-@pytest.mark.parametrize("killed_after", range(len(STEPS)))
+@pytest.mark.parametrize(
+    "killed_after",
+    [pytest.param(step, marks=() if step in (0, 3) else pytest.mark.slow) for step in range(len(STEPS))],
+)
 def test_a_change_that_was_killed_is_completed(
     killed_after: int, prepared: tuple[Path, list[str]], machine: Machine
 ) -> None:
@@ -100,6 +103,7 @@ def test_a_change_that_was_killed_is_completed(
     assert '"plan"' not in (machine.data / "cores" / "cores.json").read_text()
 
 
+@pytest.mark.slow
 def test_nodes_that_are_killed_during_the_change(prepared: tuple[Path, list[str]], machine: Machine) -> None:
     """At the registration of each node, grow and shrink; then once more with another number, which is refused."""
     data, values = prepared
@@ -126,6 +130,7 @@ def test_nodes_that_are_killed_during_the_change(prepared: tuple[Path, list[str]
     until(lambda: brokers(machine) == [1], "the node that is gone is still registered")
 
 
+@pytest.mark.slow
 def test_two_replicas_on_one_machine_become_one(machine: Machine) -> None:
     machine.start(2)
     machine.create("twice", 2, replicas=2)

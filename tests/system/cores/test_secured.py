@@ -1,5 +1,6 @@
 """Several nodes of a secured configuration: TLS and SCRAM between clients and all nodes, certificates between nodes."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ import pytest
 
 from millstream.testing.node_process import free_ports
 from tests.system.cores.machine import Machine
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,18 @@ def test_nobody_gets_in_without_a_login(secured: Machine, tmp_path: Path) -> Non
             timeout=PATIENCE_S,
         )
         assert refused.returncode != 0
+
+
+def test_all_nodes_read_their_certificates_again(secured: Machine) -> None:
+    assert secured.process is not None
+    secured.process.send_signal(signal.SIGHUP)
+
+    def read_again() -> bool:
+        lines = [line for line in secured.log().splitlines() if "certificates_read" in line]
+        return {line.split()[0] for line in lines} >= {"node=1", "node=1001"}
+
+    until(read_again, "not all nodes read their certificates again")
+    assert secured.process.poll() is None
 
 
 def test_the_number_of_nodes_changes_and_no_secret_is_shown(secured: Machine) -> None:

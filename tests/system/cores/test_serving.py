@@ -19,6 +19,7 @@ from millstream.admin.cluster import ClusterAdmin
 from millstream.raw_client import Cluster
 from tests.system.clients.client_program import ClientProgram
 from tests.system.clients.corpus import record
+from tests.system.cluster.kafka_tools import KafkaTools
 from tests.system.cores.machine import Machine, is_alive
 from tests.waiting import PATIENCE_S, until
 from tools import apache_kafka
@@ -112,6 +113,24 @@ def test_a_java_client_uses_all_nodes(machine: Machine, tmp_path: Path) -> None:
             assert len(found) == 10
     finally:
         java.close()
+
+
+def test_kafkas_tools_see_an_ordinary_cluster(machine: Machine, tmp_path: Path) -> None:
+    """They skip the machine, a tagged field of DescribeCluster and of the metadata log."""
+    try:
+        tools = KafkaTools(tmp_path / "tools.log")
+    except apache_kafka.ToolchainMissingError as reason:
+        pytest.skip(str(reason))
+    try:
+        said = tools("kafka-cluster", "list-endpoints", "--bootstrap-server", machine.bootstrap)
+        rows = [line.split() for line in said.splitlines() if "127.0.0.1" in line]
+        assert sorted(int(row[0]) for row in rows) == [1, 1001], said
+        assert all("null" in row for row in rows), said  # the rack
+        (log,) = (machine.data / "__cluster_metadata-0").glob("*0.log")
+        said = tools("kafka-dump-log", "--cluster-metadata-decoder", "--files", str(log))
+        assert said.count("REGISTER_BROKER_RECORD") >= 2, said
+    finally:
+        tools.close()
 
 
 def test_status_and_list_show_the_machine(machine: Machine) -> None:

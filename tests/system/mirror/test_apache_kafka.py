@@ -6,10 +6,11 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
+from millstream.admin.migration import MigrationCheck
 from millstream.admin.mirrors import MirrorError
 from millstream.raw_client import TopicPartition
 from millstream.testing import EmbeddedCluster
-from tests.mirrors import Mirror, fresh, make_source_topic, produce, read_all, transaction
+from tests.mirrors import Mirror, cluster_of, fresh, make_source_topic, produce, read_all, transaction
 from tests.waiting import eventually, until
 from tools import apache_kafka
 
@@ -120,6 +121,17 @@ def test_a_group_moves_to_millstream_and_goes_on(mirror: Mirror) -> None:
     assert offsets == list(range(33, 61))
     with pytest.raises(MirrorError, match="not a Millstream"):
         mirror.admin.reverse(mirror.name, mirror.source_admin, {"bootstrap.servers": mirror.here})
+
+
+def test_what_would_not_fit_is_found(mirror: Mirror) -> None:
+    topic = make_source_topic(mirror.source, fresh("settings"), 1, {"min.insync.replicas": "1", "preallocate": "true"})
+    with cluster_of(mirror.source) as cluster:
+        checked = MigrationCheck(cluster)
+        assert checked.inventory().topics >= 1
+        texts = [f"{each.severity} {each.subject}: {each.text}" for each in checked.findings()]
+    assert any(f"by hand topic {topic}: min.insync.replicas=1" in text for text in texts), texts
+    assert any("preallocate" in text for text in texts), texts
+    assert not any(text.startswith("blocks") and topic not in text for text in texts), texts
 
 
 def _epoch(mirror: Mirror, topic: str, at_source: bool) -> int:

@@ -21,6 +21,7 @@ READING = {
     "newest_reports",
     "pending_dead_letters",
     "plan_reset",
+    "read_access",
     "read_delivery",
     "read_quotas",
     "read_settings",

@@ -56,6 +56,8 @@ from millstream.node.storage.log.loader import read_topic_id
 
 _log = logging.getLogger("millstream.cores")
 STATE_FILE = "cores.json"
+CONTROLLER_PORT = "controller-port"
+"""The file with the port of the listener between the nodes, so that it stays the same."""
 _PREDECESSOR_TIMEOUT_S = 15.0
 """A node whose supervisor was killed ends within ten seconds."""
 _POLL_INTERVAL_S = 0.05
@@ -206,7 +208,9 @@ class Resizing:
         if self._count > 1 or not all(left):
             self._write_state({"nodes": self._count})
         else:
-            self._disk.remove(f"{self._root}/{FOLDERS}/{STATE_FILE}")
+            for name in (STATE_FILE, CONTROLLER_PORT):
+                if self._disk.exists(f"{self._root}/{FOLDERS}/{name}"):
+                    self._disk.remove(f"{self._root}/{FOLDERS}/{name}")
         self._disk.sync_directory(f"{self._root}/{FOLDERS}")
         _log.info("cores_change_complete from=%d to=%d logs=%d", plan["from"], plan["to"], len(plan["moves"]))
 

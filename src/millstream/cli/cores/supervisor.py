@@ -19,13 +19,15 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from millstream.cli import exit_codes
+from millstream.cli.cores.resizing import CONTROLLER_PORT
 from millstream.config.addresses import Listener
 from millstream.config.broker_config import BrokerConfig
-from millstream.config.cores import Ports, allot_ports, core_config, core_id
+from millstream.config.cores import FOLDERS, Ports, added_controller_listener, allot_ports, core_config, core_id
 from millstream.config.setting import ConfigError
 from millstream.node.runtime.supervised_process import SupervisedProcess
 from millstream.testing.node_process import free_ports
@@ -65,7 +67,7 @@ class Supervisor:
         self._config = config
         self._count = count
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        self.ports: tuple[Ports, ...] = allot_ports(config, count, lambda: free_ports(1)[0])
+        self.ports: tuple[Ports, ...] = _allotted(config, count)
         self._configs = tuple(core_config(config, index, self.ports, socket.gethostname()) for index in range(count))
         self._was_ready = [False] * count
         self._processes = [self._process(index, words) for index in range(count)]
@@ -108,16 +110,18 @@ class Supervisor:
                         file=sys.stderr,
                     )
                     return exit_codes.FAILED
-                case _Signal(signal.SIGHUP) if self._uses_tls:
+                case _Signal(signal.SIGHUP) if self._is_secured:
                     for process in self._processes:
                         process.send(signal.SIGHUP)
                 case _Signal():
                     return exit_codes.OK
 
     @property
-    def _uses_tls(self) -> bool:
+    def _is_secured(self) -> bool:
+        """Whether there are certificates or users to read again. Without, SIGHUP is a terminal that was closed."""
         config = self._configs[0]
-        return any(config.listener(each.name).uses_tls for each in (*config.listeners, *config.controller_listeners))
+        names = [each.name for each in (*config.listeners, *config.controller_listeners)]
+        return any(config.listener(name).uses_tls or config.listener(name).uses_sasl for name in names)
 
     def _process(self, index: int, words: Sequence[str]) -> SupervisedProcess:
         number = core_id(self._config, index)
@@ -172,6 +176,26 @@ class Supervisor:
         for process in others:
             process.stop(_STOP_TIMEOUT_S)
         first.stop(_STOP_TIMEOUT_S)
+
+
+def _allotted(config: BrokerConfig, count: int) -> tuple[Ports, ...]:
+    """The ports of all nodes. The port of the listener between them is kept for the next start, if it is free then."""
+    file = Path(config.data_dir) / FOLDERS / CONTROLLER_PORT
+    kept = file.read_text().strip() if file.exists() else ""
+    before = int(kept) if kept.isdigit() and _is_free(int(kept)) else 0
+    ports = allot_ports(config, count, lambda: free_ports(1)[0], controller_port=before)
+    added = added_controller_listener(config)
+    if added is not None and str(ports[0][added]) != kept:
+        file.write_text(f"{ports[0][added]}\n")
+    return ports
+
+
+def _is_free(port: int) -> bool:
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return True
+    except OSError:
+        return False
 
 
 def _check_port(listener: Listener, count: int) -> None:

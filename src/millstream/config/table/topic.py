@@ -18,6 +18,7 @@ from millstream.config.setting import (
     long,
     one_of,
     optional_integer,
+    optional_string,
     some_of,
     string,
 )
@@ -237,6 +238,11 @@ REMOTE_STORAGE_ENABLE = boolean(
     "remote.storage.enable",
     False,
     "Tiered storage: copies closed segments to the object store of `millstream.tier.url`.",
+)
+MILLSTREAM_TIER_RESTORE_FROM = optional_string(
+    "millstream.tier.restore.from",
+    "The `cluster id/topic id` in the tier whose records a new topic takes over, before its first record is written. "
+    "Set by `millstream tier restore`. Millstream only.",
 )
 RETENTION_BYTES = long(
     "retention.bytes",

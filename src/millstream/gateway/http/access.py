@@ -16,11 +16,17 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millstream.access.roles import Role
+from millstream.gateway.http import audit
 from millstream.gateway.http.configuration import is_loopback
 from millstream.gateway.http.errors import ApiError, error_for_wire_error, error_response
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import Doc, endpoint, record, text
-from millstream.gateway.identity.authentication import Authentication, UnauthenticatedError, is_console
+from millstream.gateway.identity.authentication import (
+    Authentication,
+    UnauthenticatedError,
+    address_of_client,
+    is_console,
+)
 from millstream.gateway.identity.caller import CALLER, Caller, set_caller
 from millstream.gateway.identity.sign_in import is_sign_in, sign_in_redirect
 from millstream.raw_client import WireError
@@ -94,6 +100,9 @@ class Access:
                 if refusal is None:
                     await self._serve(caller, scope, receive, send)
                     return
+                audit.record(
+                    audit.AUTHORIZATION, "denied", caller.name, address_of_client(scope), resource=scope["path"]
+                )
         if refusal is None:
             await self._app(scope, receive, send)
         else:

@@ -18,6 +18,7 @@ from starlette.types import Scope
 
 from millstream.access.roles import Role
 from millstream.formats.model.errors import ErrorCode
+from millstream.gateway.http import audit
 from millstream.gateway.http.errors import JSON, ApiError, error_for_wire_error, json_response
 from millstream.gateway.http.request import ApiRequest, read_body
 from millstream.gateway.identity.caller import CALLER, Caller, current_caller
@@ -181,8 +182,19 @@ def endpoint(
     the stream of the request itself, or ignores it."""
     in_loop = at_once or inspect.iscoroutinefunction(handler)
     lowest = role if role is not None else Role.VIEWER if method == "GET" else Role.ADMIN
+    administers = lowest > Role.VIEWER and reads_body and not path.startswith("/consumers")
 
     async def serve(request: Request) -> Response:
+        try:
+            response = await explaining(request)
+        except Exception as error:
+            _audit(request, f"{method} {path}", administers, error)
+            raise
+        if administers:
+            _audit(request, f"{method} {path}", administers, None)
+        return response
+
+    async def explaining(request: Request) -> Response:
         check_role(request, lowest)
         try:
             return await answer(request)
@@ -214,6 +226,28 @@ def endpoint(
         return json_response(result, status=doc.status, media_type=JSON if plain else media_type)
 
     return DocumentedRoute(method, path, serve, doc, lowest)
+
+
+def _audit(request: Request, route: str, administers: bool, error: Exception | None) -> None:
+    """Records what was refused, and changes. Callers without a name (no credentials) are not recorded."""
+    caller: Caller | None = request.scope.get(CALLER)
+    if caller is None or not caller.name:
+        return
+    code = 0 if error is None else int(getattr(error, "code", 500) or 500)
+    is_denied = str(code).startswith("403")
+    if not (administers or is_denied):
+        return
+    result = "denied" if is_denied else "failure" if error is not None else "success"
+    more: dict[str, object] = {} if error is None else {"error": code}
+    audit.record(
+        audit.AUTHORIZATION if is_denied else audit.ADMINISTRATION,
+        result,
+        caller.name,
+        request.client.host if request.client is not None else "unknown",
+        api=route,
+        resource=request.url.path,
+        **more,
+    )
 
 
 def check_role(request: Request, lowest: Role) -> None:

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from millstream.gateway.http import audit
 from millstream.gateway.http.errors import ApiError, error_response
 from millstream.gateway.http.request import read_body
 from millstream.gateway.identity.authentication import (
@@ -159,6 +160,7 @@ class SignInPages:
         if before is not None:
             sessions.end(before)
         session = sessions.begin(user, groups, credential, ends_at)  # type: ignore[arg-type]
+        audit.record(audit.AUTHENTICATION, "success", user, address_of_client(request.scope), mechanism="console")
         response = _redirect(safe_return(return_to))
         response.headers.append("set-cookie", sessions.cookie(session, secure=secure))
         for name in (_FORM_COOKIE, _STATE_COOKIE):

@@ -13,6 +13,8 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from millstream.gateway.http import audit
+
 _FIRST_S, _LONGEST_S = 0.2, 5.0
 _FORGOTTEN_AFTER_S = 600.0
 _KEPT = 10_000
@@ -59,6 +61,7 @@ class SignInDelay:
         _log.warning(
             "sign_in_failed address=%s user=%s delay_s=%.1f reason=%s", address, _shown(user), delay_s, _shown(reason)
         )
+        audit.record(audit.AUTHENTICATION, "failure", user, address, reason=reason)
         await asyncio.sleep(delay_s)
 
     def note(self, address: str, user: str) -> float:

@@ -404,7 +404,7 @@ class Broker:
         apis += sasl_apis()
         versions = api("api_versions", lambda request, context: api_versions.handle(request, context))
         apis.append(versions)
-        api_versions = ApiVersions(apis, self._features, self._rules)
+        api_versions = ApiVersions(apis, self._features, self._rules, self.client_metrics.unused_apis)
         return apis
 
     def _may_describe(self, peer: Peer, topic: str) -> bool:

@@ -78,6 +78,9 @@ EXPORTED = frozenset(
 )
 """The metrics that are kept in memory for Prometheus, without the prefix of their names."""
 
+_APIS = (71, 72)
+"""GetTelemetrySubscriptions and PushTelemetry."""
+
 _log = logging.getLogger("millstream.client_metrics")
 
 
@@ -111,6 +114,11 @@ class ClientMetrics:
     def _subscribe(self) -> None:
         configs = self._view.image.configs.items()
         self.instances.subscribe(values for resource, values in configs if resource.type == ResourceType.CLIENT_METRICS)
+
+    def unused_apis(self) -> tuple[int, ...]:
+        """Without a subscription the APIs are not offered, as in Kafka without a plug-in for metrics: clients that find
+        them ask every five minutes, and librdkafka writes a line about it."""
+        return () if self.instances.has_subscriptions else _APIS
 
     def tick(self) -> None:
         """Called about once a second."""

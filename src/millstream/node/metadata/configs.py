@@ -19,7 +19,7 @@ from millstream.config.client_metrics_config import (
 )
 from millstream.config.group_config import check_group_config, group_setting
 from millstream.config.setting import ConfigError, Setting, SettingType, Update
-from millstream.config.table import log
+from millstream.config.table import log, topic
 from millstream.config.topic_config import check_tier_change, check_topic_config, topic_setting, value_from_broker
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName
@@ -42,6 +42,7 @@ from millstream.node.metadata.records import (
     check_sizes,
     refusal,
 )
+from millstream.node.metadata.topic_names import INTERNAL_TOPICS
 
 MOST_SETTINGS = 1_000
 """The maximum number of settings of one resource, with those of unknown names. There are fewer known settings."""
@@ -280,6 +281,10 @@ def _check_values(
         if resource.type == ResourceType.TOPIC:
             check_topic_config(values, config)
             check_tier_change(values, stored, config)
+            if resource.name in INTERNAL_TOPICS and values.get(topic.REMOTE_STORAGE_ENABLE.name, "").lower() == "true":
+                raise ConfigError(
+                    f"remote.storage.enable=true: {resource.name} is an internal topic, which is not tiered"
+                )
             return
         if resource.type == ResourceType.GROUP:
             check_group_config(values, config)

@@ -20,6 +20,7 @@ from millstream.node.metrics.partitions import COMPACTION, PARTITIONS, REPLICATI
 from millstream.node.metrics.process import PROCESS
 from millstream.node.metrics.quotas import QUOTAS
 from millstream.node.metrics.requests import CONNECTIONS, REQUESTS
+from millstream.node.metrics.tier import TIER
 from millstream.node.server.authorization import Authorizer
 from millstream.node.server.plain_http import HttpRequest, HttpResponse
 from millstream.node.server.service import Peer
@@ -37,6 +38,7 @@ SUBJECTS: tuple[MetricsSubject, ...] = (
     QUORUM,
     GROUP_SUBJECT,
     COMPACTION,
+    TIER,
     MIRRORING,
 )
 
@@ -121,7 +123,7 @@ class NodeEndpoints:
         self._now = environment.stopwatch or environment.loop.time
         self._under_way: dict[tuple[str, ...], asyncio.Task[HttpResponse]] = {}
         self.authorizer: Authorizer | None = None
-        """None until it is known: then nobody may read metrics on a listener with SASL."""
+        """None until it is known: then no client may read metrics on a listener with SASL."""
 
     def may_observe(self, peer: Peer | None) -> bool:
         """Whether a client of a listener with SASL has logged in, and may read metrics."""

@@ -6,6 +6,7 @@ no longer has a replica is deleted; a log that belongs to no known topic is set 
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicPartition
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta, MetadataImage, PartitionState, ResourceType, TopicImage
+from millstream.node.metadata.topic_names import INTERNAL_TOPICS
 from millstream.node.replicas.local_partition import NO_LEADER, Replicas, Role
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
@@ -179,7 +181,11 @@ class ReplicaRoles:
         return state is not None and state.leader not in (NO_LEADER, self._replicas.node_id)
 
     def _config_of(self, topic: str) -> LogConfig:
-        return resolve_log_config(self._log_defaults, self._metadata.image.topic_config(topic))
+        config = resolve_log_config(self._log_defaults, self._metadata.image.topic_config(topic))
+        if config.remote_storage_enable and topic in INTERNAL_TOPICS:
+            # As in Kafka. Coordinators read these logs from their start, on the disk.
+            return replace(config, remote_storage_enable=False)
+        return config
 
     def min_in_sync(self, topic: str) -> int:
         """The topic's `min.insync.replicas`."""

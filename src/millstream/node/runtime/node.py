@@ -31,13 +31,11 @@ from millstream.node.consensus.raft.voter_set import Endpoint as VoterEndpoint
 from millstream.node.controller.active_controller import changes_broker_settings, dynamic_config
 from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.environment import Environment
-from millstream.node.metadata.handover import refused as refused_replicas
-from millstream.node.metadata.handover import still_assigned
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
 from millstream.node.metadata.records import Endpoint, UserScramCredentialRecord
 from millstream.node.metrics.endpoints import LocalEndpoints, NodeEndpoints, Probes
 from millstream.node.metrics.observed_node import ProcessProbe
-from millstream.node.runtime.handover_file import Handover, read_handover
+from millstream.node.runtime.handover_file import hand_over, read_handover
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
 from millstream.node.runtime.node_tls import NodeTls
 from millstream.node.runtime.security_settings import SecuritySettings, with_security_of
@@ -293,7 +291,7 @@ class Node:
         # Only metadata that includes the registration shows which logs on this disk are stray.
         while view.image.offset < lifecycle.broker_epoch:
             await self._next_change()
-        await self._hand_over(handover, view)
+        await hand_over(handover, lambda: view.image, config.node_id, self._next_change)
         self.broker = Broker(
             view,
             link,
@@ -316,19 +314,6 @@ class Node:
         self._held.give_to(self.broker.dispatcher)
         self._schedule_maintenance()
         return f"{end_points[0].host}:{end_points[0].port}"
-
-    async def _hand_over(self, handover: Handover, view: ClusterView) -> None:
-        """Waits until the nodes that have logs of this node now have registered: it must not begin empty ones."""
-        refused = refused_replicas(view.image, self._config.node_id, handover.adopted)
-        if refused:
-            raise ConfigError(
-                f"the controller did not assign {refused[0]} and {len(refused) - 1} other partition(s) to this node, "
-                "whose logs it has: upgrade the controllers, and start it again"
-            )
-        if handover.given and still_assigned(view.image, self._config.node_id, handover.given):
-            _log.info("handover_awaited partitions=%d", len(handover.given))
-        while still_assigned(view.image, self._config.node_id, handover.given):
-            await self._next_change()
 
     def _open_authorizer(self, loader: MetadataLoader) -> StandardAuthorizer | None:
         """The authorizer, which follows the ACLs of the metadata before anything else does."""

@@ -131,7 +131,7 @@ class ThreadedStore:
         def collect() -> list[StoredObject]:
             return [
                 StoredObject(item["path"], item["size"], int(item["last_modified"].timestamp() * 1000))
-                for rows in obstore.list(self._store, prefix=prefix)
+                for rows in obstore.list(self._store, prefix=prefix or None)
                 for item in rows
             ]
 

@@ -6,10 +6,11 @@ used tickets. A keytab that changes is taken over at the next login. After the l
 as in Kafka: use SASL_SSL. From principals to users: `core/kerberos_names.py`.
 """
 
+import asyncio
 import importlib
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -18,13 +19,14 @@ from millstream.config.setting import ConfigError
 from millstream.node.environment import Environment
 from millstream.node.security.core.kerberos_names import KerberosNameError, KerberosNames, parse_kerberos_principal
 from millstream.node.security.core.sasl import Authenticated, AuthenticationError, Challenge
-from millstream.node.security.sasl_client import Conversation, LoginFailedError, converse
+from millstream.node.security.sasl_client import Conversation, LoginFailedError, OneThread, converse
 from millstream.node.server.channel import Ask
 
 _NO_LAYER = 1
 _LAYERS = bytes((_NO_LAYER, 0, 0, 0))
 """The only security layer that is offered: none. The other bytes are the size of messages, which there are none of."""
 _LONGEST_CHOICE = 4096
+_STEPS_AT_ONCE = 4
 
 
 def _library(name: str) -> Any:
@@ -77,7 +79,8 @@ class KerberosAcceptor:
     def __init__(self, login: KerberosLogin, rules: tuple[str, ...], environment: Environment, *, name: str) -> None:
         """Raises ConfigError: no library, no key of the principal in the keytab, rules that are not valid."""
         gssapi = self.library = _library(name)
-        self.offload = environment.offload
+        self._offload = environment.offload
+        self._turns = asyncio.Semaphore(_STEPS_AT_ONCE)
         try:
             principal = gssapi.Name(login.principal, gssapi.NameType.kerberos_principal)
             self.credentials = gssapi.Credentials(
@@ -93,6 +96,11 @@ class KerberosAcceptor:
         except KerberosNameError as error:
             setting = "sasl.kerberos.principal.to.local.rules"
             raise ConfigError(f"{setting}: {error}", name=setting) from None
+
+    async def run(self, step: Callable[[], Challenge | Authenticated]) -> Challenge | Authenticated:
+        """Runs a step of a login in a thread. Clients that have not logged in yet have only some of the threads."""
+        async with self._turns:
+            return await self._offload(step)
 
 
 class _Stage(Enum):
@@ -110,7 +118,7 @@ class GssapiServer:
         self._stage = _Stage.CONTEXT
 
     async def step(self, message: bytes) -> Challenge | Authenticated:
-        return await self._acceptor.offload(lambda: self._step(message))
+        return await self._acceptor.run(lambda: self._step(message))
 
     def _step(self, message: bytes) -> Challenge | Authenticated:
         gssapi = self._acceptor.library
@@ -161,7 +169,7 @@ class GssapiLogin:
 
     def __init__(self, login: KerberosLogin, environment: Environment, *, name: str) -> None:
         self._login = login
-        self._environment = environment
+        self._offload = OneThread(environment)
         self._library = _library(name)
         # Tickets stay in memory. The library gets new ones from the keytab before they end.
         self._cache = f"MEMORY:millstream-{secrets.token_hex(8)}"
@@ -169,7 +177,7 @@ class GssapiLogin:
     async def log_in(self, ask: Ask, host: str) -> float | None:
         what = f"SASL GSSAPI as {self._login.principal} to {self._login.service_name}@{host}"
         try:
-            return await converse(ask, "GSSAPI", what, self._conversation(host), self._environment)
+            return await converse(ask, "GSSAPI", what, self._conversation(host), self._offload)
         except self._library.exceptions.GSSError as error:
             raise LoginFailedError(f"{what}: {error}") from None
 

@@ -3,11 +3,12 @@
 Every failure is a ConnectionError that names the mechanism and the user, never a secret.
 """
 
+import asyncio
 import base64
 import contextlib
 import secrets
-from collections.abc import Generator
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Generator
+from typing import Protocol, TypeVar
 
 from millstream.common.bearer_tokens import TokenError, TokenSource, bearer_token
 from millstream.formats.model.errors import ErrorCode
@@ -17,6 +18,7 @@ from millstream.node.security.core.scram import ScramMechanism, ServerRefusedErr
 from millstream.node.server.channel import Ask
 
 _TOKEN_TIMEOUT_SECONDS = 10.0
+T = TypeVar("T")
 
 
 class LoginFailedError(ConnectionError):
@@ -31,6 +33,8 @@ class SaslLogin(Protocol):
 
 Conversation = Generator[bytes, bytes, None]
 """The messages of a login that go on with each response."""
+InThread = Callable[[Callable[[], bytes | None]], Awaitable[bytes | None]]
+"""Makes the next message in a thread."""
 
 
 def new_nonce() -> str:
@@ -76,22 +80,32 @@ class ScramLogin:
         what = f"SASL {self._mechanism.name} as {self._user!r}"
         conversation = scram_client(self._mechanism, self._user, self._password, new_nonce())
         try:
-            return await converse(ask, self._mechanism.name, what, conversation, self._environment)
+            return await converse(ask, self._mechanism.name, what, conversation, self._environment.offload)
         except ServerRefusedError as error:
             raise LoginFailedError(f"{what}: the other node cannot be trusted: {error}") from None
 
 
-async def converse(
-    ask: Ask, mechanism: str, what: str, conversation: Conversation, environment: Environment
-) -> float | None:
+async def converse(ask: Ask, mechanism: str, what: str, conversation: Conversation, offload: InThread) -> float | None:
     """Logs in by the messages of a conversation. They are made in a thread: keys and tickets take milliseconds."""
     await _handshake(ask, mechanism)
-    message = await environment.offload(lambda: next(conversation, None))
+    message = await offload(lambda: next(conversation, None))
     lifetime_s = None
     while message is not None:
         response, lifetime_s = await _send(ask, what, message)
-        message = await environment.offload(_Next(conversation, response))
+        message = await offload(_Next(conversation, response))
     return lifetime_s
+
+
+class OneThread:
+    """Work that may wait long for another service: it never has more than one thread of the node."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._turn = asyncio.Lock()
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        async with self._turn:
+            return await self._environment.offload(work)
 
 
 class _Next:
@@ -111,7 +125,7 @@ class OAuthBearerLogin:
 
     def __init__(self, source: TokenSource, environment: Environment) -> None:
         self._source = source
-        self._environment = environment
+        self._offload = OneThread(environment)
 
     async def log_in(self, ask: Ask, host: str) -> float | None:
         # Imported here: a node without OAUTHBEARER starts faster.
@@ -120,7 +134,7 @@ class OAuthBearerLogin:
         source = self._source
         what = f"SASL OAUTHBEARER with the token of {source.file or source.endpoint}"
         try:
-            token, _ = await self._environment.offload(lambda: bearer_token(source, _TOKEN_TIMEOUT_SECONDS))
+            token, _ = await self._offload(lambda: bearer_token(source, _TOKEN_TIMEOUT_SECONDS))
             first_message = oauthbearer_client(token)
         except (TokenError, ValueError) as error:
             raise LoginFailedError(f"{what}: {error}") from None

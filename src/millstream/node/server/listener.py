@@ -19,7 +19,7 @@ from millstream.node.server.handshakes import HandshakeGate, HandshakeLimits
 from millstream.node.server.limits import LogThrottle, OpenConnections, RequestMemory, address_key
 from millstream.node.server.network import Listening, Network, Transport
 from millstream.node.server.plain_http import LARGEST_FRAME_BYTES, METHODS, HttpService
-from millstream.node.server.service import Authentication, Peer, Service
+from millstream.node.server.service import Authentication, HeldRequests, Peer, Service
 from millstream.node.server.tls import HandshakeError, NotTlsError, ServerTls, SilentPeerError, TlsRuntime, TlsTransport
 
 _SWEEP_SECONDS = 5.0
@@ -124,6 +124,7 @@ class Listener:
         self._loop = loop
         self._listening: Listening | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._serves_since = 0.0
         self.connections: OrderedSet[Connection] = OrderedSet()
         self._per_address: Counter[str] = Counter()
         self.http: HttpService | None = None
@@ -154,6 +155,7 @@ class Listener:
         """Begins to accept; earlier connections waited in the backlog. A second call changes the service."""
         assert self._listening is not None
         self.service = service
+        self._serves_since = self.now()
         if self._sweeper is not None:
             return
         self._listening.watch(self._accept)
@@ -300,7 +302,7 @@ class Listener:
         oldest = now - self.limits.max_idle_seconds
         for connection in [c for c in self.connections if c.last_active < oldest and not c.is_waiting]:
             connection.close()
-        if self.authenticate is not None:
+        if self.authenticate is not None and not isinstance(self.service, HeldRequests):
             self._end_slow_logins(now)
         if self.memory.is_contended or self.login_memory.is_contended:
             # Reserved memory that is not used keeps other connections waiting.
@@ -313,8 +315,11 @@ class Listener:
         self._sweeper = self._loop.call_later(self._sweep_seconds, self._sweep)
 
     def _end_slow_logins(self, now: float) -> None:
-        """Closes connections that have not authenticated in time: a client may send one byte now and then."""
+        """Closes connections that have not authenticated in time: a client may send one byte now and then. Logins wait
+        while the node starts: that time does not count."""
         latest = now - self.limits.login_seconds
+        if self._serves_since > latest:
+            return
         for connection in [c for c in self.connections if c.opened <= latest and _is_in_login(c)]:
             self.refused[LOGIN_TIMEOUT_MS.name] += 1
             _log.warning(

@@ -1,6 +1,6 @@
 """A request as a handler gets it, the table of APIs, the services of Produce and Fetch, and ApiVersions (18)."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -153,9 +153,12 @@ class ApiVersions:
         apis: Iterable[Api],
         features: Callable[[], tuple[Mapping[str, tuple[int, int]], Mapping[str, int], int]],
         rules: ListenerRules = ListenerRules(),
+        unused: Callable[[], Collection[int]] = tuple,
     ) -> None:
-        """`features` returns the supported ranges, the finalized levels and the metadata epoch of these."""
+        """`features` returns the supported ranges, the finalized levels and the metadata epoch of these. `unused`: APIs
+        that clients need not know of at present."""
         self._rules = rules
+        self._unused = unused
         self._rows: list[ApiVersionsResponseApiKeys] = [
             # As Kafka 4 does: it offers Produce from version 0 for old librdkafka, and accepts only 3 and later.
             {
@@ -172,6 +175,8 @@ class ApiVersions:
         context.peer.client_id = context.client_id  # for audits: the first request of nearly all clients
         if context.peer.listener in self._rules.client_listeners:
             rows = [row for row in rows if row["api_key"] not in self._rules.hidden]
+        if unused := self._unused():
+            rows = [row for row in rows if row["api_key"] not in unused]
         if context.version < 0:
             return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": rows}
         if context.version >= 3:

@@ -88,11 +88,25 @@ def first_batch_bytes(data: bytes) -> int:
     return int(PLACEMENT.unpack_from(data)[1]) + LOG_OVERHEAD
 
 
+RESTORED_EPOCH = 0
+
+
+def _with_epoch(data: bytes, epoch: int) -> bytes:
+    """The same batches with another leader epoch, which their checksums do not cover."""
+    changed = bytearray(data)
+    position = 0
+    while position + PLACEMENT.size <= len(changed):
+        base_offset, length, _ = PLACEMENT.unpack_from(changed, position)
+        PLACEMENT.pack_into(changed, position, base_offset, length, epoch)
+        position += max(length, 0) + LOG_OVERHEAD
+    return bytes(changed)
+
+
 def write_chunk(disk: Disk, path: str, segment: TieredSegment, position: int, data: bytes) -> Chunk:
     """Check the whole batches at the beginning of `data`, and put them into a file. May block."""
     file = disk.create(path)
     try:
-        file.write_at(0, data)
+        file.write_at(0, _with_epoch(data, RESTORED_EPOCH) if segment.is_restored else data)
         chunk = Chunk(segment.name, file, position)
         for at, header, holds in walk_checked(file, 0, len(data)):
             if not holds or header.last_offset < chunk.end_offset:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from millstream.config.broker_config import BrokerConfig
-from millstream.config.table import tier
+from millstream.config.table import tier, topic
 from millstream.node.environment import Environment
 from millstream.node.storage.index.transaction_index import AbortedTransaction, decode_aborted
 from millstream.node.storage.object_store import ObjectStore
@@ -51,6 +51,7 @@ class TierContext:
         config: Callable[[], BrokerConfig],
         cluster_id: Callable[[], str],
         describe: Callable[[str], tuple[int, dict[str, str]]],
+        counters: TierCounters,
     ) -> None:
         """`describe` returns the number of partitions of a topic, and its settings."""
         self.store = store
@@ -59,13 +60,17 @@ class TierContext:
         self.config = config
         self.cluster_id = cluster_id
         self.describe = describe
-        self.counters = TierCounters()
+        self.counters = counters
         self.copying = asyncio.Semaphore(config()[tier.REMOTE_LOG_MANAGER_COPIER_THREAD_POOL_SIZE])
         self.reading = asyncio.Semaphore(config()[tier.REMOTE_LOG_READER_THREADS])
         self.is_closed = False
         self._tails: OrderedDict[str, tuple[Tail, int]] = OrderedDict()
         self._tails_bytes = 0
         self._aborted: OrderedDict[str, list[AbortedTransaction]] = OrderedDict()
+
+    def restored_from(self, topic_name: str) -> str | None:
+        """The `cluster id/topic id` whose records a topic takes over."""
+        return self.describe(topic_name)[1].get(topic.MILLSTREAM_TIER_RESTORE_FROM.name)
 
     def nonce(self) -> str:
         return f"{self.environment.randomness.getrandbits(64):016x}"

@@ -23,13 +23,11 @@ from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.storage.disk import Disk
 from millstream.node.storage.file_formats import DamagedFileError
 from millstream.node.storage.log.partition_log import PartitionLog
-from millstream.node.storage.log.producer_snapshots import decode_snapshot
 from millstream.node.storage.log.retention import waits_for_tier
 from millstream.node.storage.log.tiered_part import TierStart
 from millstream.node.storage.object_store import NoObjectError, StoreError, StoreRates
 from millstream.node.tier.cache import TierCache
-from millstream.node.tier.context import TierContext
-from millstream.node.tier.core import object_format
+from millstream.node.tier.context import TierContext, TierCounters
 from millstream.node.tier.core.decisions import LocalSegment, backoff_s, expired_start, to_copy
 from millstream.node.tier.core.manifest import (
     DamagedManifestError,
@@ -39,11 +37,14 @@ from millstream.node.tier.core.manifest import (
 )
 from millstream.node.tier.core.object_format import DamagedObjectError
 from millstream.node.tier.partition_tier import DeposedError, PartitionTier
+from millstream.node.tier.starting import tier_start
+from millstream.node.tier.sweeping import Sweeper
 from millstream.node.tier.uploads import DamagedSegmentError, plan_copy, prepare
 
 _log = logging.getLogger("millstream.tier")
 _OPENED_AT_ONCE = 10
 _TRUE = "true"
+_FIRST_SWEEP_S = 60.0
 
 
 class Metadata(Protocol):
@@ -67,6 +68,10 @@ class TierManager:
         self._topics: list[bytes] = []
         """The names of the tiered topics."""
         self._removals: set[asyncio.Task[None]] = set()
+        self.counters = TierCounters()
+        self.cache = TierCache(disk, root)
+        self._sweep: asyncio.Task[None] | None = None
+        self._sweep_due = environment.loop.time() + _FIRST_SWEEP_S
         self.context: TierContext | None = None
         config = metadata.config
         url = config[tier.TIER_URL]
@@ -79,11 +84,12 @@ class TierManager:
             )
             self.context = TierContext(
                 environment.open_store(url, rates),
-                TierCache(disk, root),
+                self.cache,
                 environment,
                 lambda: metadata.config,
                 lambda: metadata.image.cluster_id,
                 self._describe,
+                self.counters,
             )
             self._find_topics()
 
@@ -135,6 +141,7 @@ class TierManager:
         if self.context is None:
             return
         now = self._environment.loop.time()
+        self._sweep_if_due(now)
         for each in self._tiered():
             if each.task is None and (now >= each.due or self._has_new_role(each)):
                 self._run_soon(each)
@@ -155,6 +162,32 @@ class TierManager:
                 if log.config.remote_storage_enable or (log.tier is not None or _is_disabled(log)):
                     yield self._attach(partition, log)
 
+    def _sweep_if_due(self, now: float) -> None:
+        """One broker sweeps: the one with the lowest id of those that are alive."""
+        interval_ms = self._metadata.config[tier.TIER_SWEEP_INTERVAL_MS]
+        if interval_ms < 0 or self._sweep is not None or now < self._sweep_due:
+            return
+        self._sweep_due = now + interval_ms / 1000
+        image = self._metadata.image
+        alive = [broker_id for broker_id, broker in image.brokers.items() if not broker.fenced]
+        if alive and min(alive) == self._metadata.config.node_id:
+            self._sweep = self._environment.loop.create_task(self._run_sweep())
+
+    async def _run_sweep(self) -> None:
+        assert self.context is not None
+        age_ms = self._metadata.config[tier.TIER_SWEEP_AGE_MS]
+        before_ms = self._environment.clock.now_ms() - age_ms
+        topics = {each.id for each in self._metadata.image.topics.values()}
+        try:
+            sweeper = Sweeper(self.context.store, self.context.cluster_id())
+            for name in (orphans := await sweeper.orphans(topics, before_ms)):
+                _log.info("orphan_deleted object=%s", name)
+            await self.context.store.delete(orphans)
+        except StoreError as error:
+            _log.warning("tier_not_swept error=%s", error)
+        finally:
+            self._sweep = None
+
     @staticmethod
     def _has_new_role(each: PartitionTier) -> bool:
         return each.partition.is_leader and not each.is_known and each.refusal is None and not each.failures
@@ -164,7 +197,7 @@ class TierManager:
             self.context.is_closed = True
             for each in self._tiers.values():
                 each.close()
-            for task in self._removals:
+            for task in (*self._removals, *([self._sweep] if self._sweep is not None else [])):
                 task.cancel()
             self.context.store.close()
 
@@ -341,17 +374,11 @@ class TierManager:
         each = self._attach(partition, partition.log)
         try:
             await each.refresh()
-            manifest = each.manifest
-            if manifest is None or not manifest.readable:
+            if each.manifest is None or not each.manifest.readable:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the tier has no segment of the partition yet")
-            last = manifest.readable[-1]
-            tail = await self.context.tail(last)
-            producers = []
-            if tail.footer.identity.end_offset == last.end_offset:
-                producers = decode_snapshot(bytes(tail.parts[object_format.SNAPSHOT]))
+            return await tier_start(self.context, each.manifest)
         except (StoreError, DamagedObjectError, DamagedManifestError, DamagedFileError) as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the tier cannot be read: {error}") from error
-        return TierStart(last.end_offset, manifest.log_start_offset, manifest.epochs(), producers)
 
     # For metrics and the command line
 

@@ -15,11 +15,14 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.opening import OpeningLimits
 from millstream.node.replicas.partition import Partition
 from millstream.node.storage.index.time_search import FoundOffset
+from millstream.node.storage.log.earlier_batches import write_batches_file
 from millstream.node.storage.log.log_reader import Slice, empty_slice
 from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.node.storage.log.producer_snapshots import rebuild_producers
 from millstream.node.storage.object_store import ConflictError, NoObjectError, StoreError, Version
 from millstream.node.tier.context import TierContext
 from millstream.node.tier.core.manifest import (
+    MANIFEST,
     Manifest,
     TieredSegment,
     decode_manifest,
@@ -27,6 +30,7 @@ from millstream.node.tier.core.manifest import (
     manifest_name,
 )
 from millstream.node.tier.reading import SegmentReader
+from millstream.node.tier.starting import tier_start
 
 _log = logging.getLogger("millstream.tier")
 _MOST_CONFLICTS = 10
@@ -91,7 +95,19 @@ class PartitionTier:
         safe = min(self.end_offset, log.recovery_point)
         base = max((offset for offset in log.segments.bases if offset <= safe), default=0)
         truncations = log.truncations
-        if base > self.removable_end and await self.context.environment.offload(lambda: log.snapshots.sync(base)):
+        if base <= self.removable_end:
+            return
+        before = [segment for segment in log.segments if segment.base_offset < base]
+        snapshots = [offset for offset in log.snapshots.offsets if offset <= base]
+
+        def save() -> bool:
+            if base not in snapshots:
+                return False
+            producers = rebuild_producers(log.disk, log.directory, before, snapshots, log.local_start_offset)
+            write_batches_file(log.disk, log.directory, producers)
+            return log.snapshots.sync(base)
+
+        if await self.context.environment.offload(save):
             self._secured = base, truncations
 
     @property
@@ -180,9 +196,14 @@ class PartitionTier:
     async def begin_leading(self, epoch: int) -> None:
         """As leader: read the manifest, and make it and the log fit."""
         manifest, version = await self._get()
+        if manifest is None and (source := self.context.restored_from(self.log.topic_partition.topic)) is not None:
+            manifest, version = await self._restore(source)
         self._check_leader(epoch)
         log = self.log
         refusal = None
+        if manifest is not None and log.log_end_offset == 0 and manifest.readable:  # a restore, or an empty disk
+            self._take(manifest, version)
+            await self._start_from(manifest, epoch)
         if manifest is None:
             self._take(self._empty(), None)
             log.begin_at(log.local_start_offset)
@@ -205,10 +226,34 @@ class PartitionTier:
         self._led_epoch, self._is_doubtful = epoch, False
         self._announce()
 
+    async def _restore(self, source: str) -> tuple[Manifest | None, Version | None]:
+        """The manifest of a new topic that takes over the records of another."""
+        at = self.log.topic_partition
+        if self.log.log_end_offset:
+            raise StoreError(f"{at} has records already: it cannot take over those of {source}")
+        try:
+            data, _ = await self.context.store.read_whole(f"{source}/{at.partition}/{MANIFEST}")
+        except NoObjectError:
+            return None, None  # nothing of this partition was in the tier
+        taken = decode_manifest(data).restored_as(at.topic, self.log.topic_id)
+        return taken, await self.context.store.replace(self.name, encode_manifest(taken), None)
+
+    async def _start_from(self, manifest: Manifest, epoch: int) -> None:
+        """The empty log of a leader goes on where the tier ends."""
+        start = await tier_start(self.context, manifest)
+        self._check_leader(epoch)
+        log, partition = self.log, self.partition
+        if log.log_end_offset:
+            return  # written to meanwhile: refused below
+        log.restart_from_tier(start, self.context.environment.clock.now_ms())
+        if log.high_watermark is None:
+            partition.high_watermark = log.log_end_offset
+        _log.info("restored_from_tier partition=%s end=%d", log.topic_partition, log.log_end_offset)
+
     async def _cut(self, manifest: Manifest, end: int, epoch: int) -> str | None:
         """The log has not what the tier has, after an unclean election. Returns why that cannot be repaired."""
         log = self.log
-        if log.log_end_offset == 0 or end <= manifest.log_start_offset:
+        if end <= manifest.log_start_offset:
             return (
                 f"the tier of {log.topic_partition} has records up to {manifest.end_offset}, and the log of the leader "
                 f"has none of them (it ends at {log.log_end_offset}). The objects are kept. See docs/tiered-storage.md"

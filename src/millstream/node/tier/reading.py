@@ -24,7 +24,7 @@ from millstream.node.tier.core.decisions import backoff_s
 from millstream.node.tier.core.manifest import TieredSegment
 from millstream.node.tier.core.object_format import DamagedObjectError
 
-RANGE_BYTES = 2 << 20
+RANGE_BYTES = 4 << 20
 _log = logging.getLogger("millstream.tier")
 
 

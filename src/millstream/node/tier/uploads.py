@@ -8,6 +8,7 @@ from crc32c import crc32c
 from millstream.node.storage.file_formats import INDEX_SUFFIX, TIME_INDEX_SUFFIX, encode_epochs
 from millstream.node.storage.index.transaction_index import collect_aborted, encode_aborted
 from millstream.node.storage.log.batch_scan import walk_checked
+from millstream.node.storage.log.earlier_batches import encode_batches
 from millstream.node.storage.log.producer_snapshots import encode_snapshot, rebuild_producers
 from millstream.node.storage.log.segment import Segment
 from millstream.node.tier.core import object_format
@@ -126,6 +127,7 @@ def prepare(copy: SegmentCopy, name: str, leader_epoch: int) -> PreparedObject:
             (object_format.SNAPSHOT, encode_snapshot(producers.entries.values())),
             (object_format.EPOCHS, encode_epochs(copy.epochs_up_to_end())),
             (object_format.ABORTED, copy.aborted),
+            (object_format.PRODUCERS, encode_batches(producers.entries.values())),
         ],
     )
     entry = TieredSegment(

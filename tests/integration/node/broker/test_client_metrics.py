@@ -144,3 +144,17 @@ def test_a_subscription_that_changes(new_client: NewClient, subscribe: Any) -> N
     subscribe(metrics="b.", interval_ms="100")
     until(lambda: client.push() == ErrorCode.UNKNOWN_SUBSCRIPTION_ID)
     assert client.get().requested_metrics == ["b."]
+
+
+def test_the_apis_are_offered_while_there_is_a_subscription() -> None:
+    """librdkafka writes a line to the log of each client where they are offered."""
+
+    def offered(wire: Wire) -> bool:
+        return {71, 72} <= {row.api_key for row in wire.call("api_versions", 0).api_keys}
+
+    with EmbeddedBroker() as own, Wire(own.bootstrap_servers) as wire:
+        assert not offered(wire)
+        assert alter(wire, CLIENT_METRICS, "all", ("metrics", SET, "*")).error_code == 0
+        until(lambda: offered(wire), "the APIs")
+        assert alter(wire, CLIENT_METRICS, "all", ("metrics", DELETE, None)).error_code == 0
+        until(lambda: not offered(wire), "no APIs")

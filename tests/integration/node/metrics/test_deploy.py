@@ -18,7 +18,7 @@ from millstream.gateway.metrics import FAMILIES as GATEWAY
 from millstream.node.metrics.endpoints import families
 from millstream.testing import EmbeddedBroker
 from millstream.testing.node_process import free_ports
-from tests.integration.node.metrics.conftest import ONLY_WITH_A_LINK, ONLY_WITH_PUSHES, ONLY_WITH_TLS, Scrape
+from tests.integration.node.metrics.conftest import ONLY_WITH_A_LINK, ONLY_WITH_TLS, Scrape
 from tests.integration.node.metrics.queries import (
     DEPLOY,
     FROM_PROMETHEUS,
@@ -42,8 +42,14 @@ DEPENDS_ON_THE_MACHINE = {
     "MillstreamSlowDisk",
     "MillstreamSlowProduce",
 }
-ONLY_WITH_A_FAULT = {"millstream_partition_unreadable_batch", *ONLY_WITH_TLS, *ONLY_WITH_A_LINK, *ONLY_WITH_PUSHES}
-"""Metrics that have no sample where all is well, without TLS, mirrors and pushes: their labels are as declared."""
+ONLY_WITH_A_FAULT = {
+    "millstream_partition_unreadable_batch",
+    "millstream_client_metric",
+    "millstream_client_metrics_refused_total",
+    *ONLY_WITH_TLS,
+    *ONLY_WITH_A_LINK,
+}
+"""Metrics that have no sample where all is well, without TLS, mirrors, subscriptions: their labels are as declared."""
 
 
 # Names and labels

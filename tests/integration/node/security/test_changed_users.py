@@ -94,6 +94,12 @@ def test_by_settings_of_the_broker(broker: Started) -> None:
             answer = wire.call("alter_configs", 2, resources=resources, validate_only=False)
             assert [each.error_code for each in answer.responses] == [expected], answer
         until(lambda: broker.accepts("dora", "d"))
+    broker.process.reap(signal.SIGTERM)
+    broker.process.spawn()
+    broker.process.wait_until_ready(60)
+    until(lambda: broker.accepts("dora", "d"), "the users of the metadata are lost by a restart")
+    with Wire(broker.address) as wire:
+        assert not plain(wire, "admin", "one").error_code
         assert not broker.accepts("carol", "secret-of-carol")
         assert alter(wire, None, operation=1) == (0, "")
         until(lambda: not broker.accepts("dora", "d"), "the users of the file are not back")

@@ -6,6 +6,7 @@ import pytest
 
 from millstream.node.server import connection, listener
 from millstream.node.server.network import SocketNetwork
+from millstream.node.server.service import HeldRequests
 from tests.integration.node.server.conftest import RunningListener, Start, frame
 from tests.wire import Closed, Wire
 
@@ -103,3 +104,43 @@ def test_closing_the_listener_closes_its_connections(start: Start) -> None:
     assert wire.is_closed()
     with pytest.raises(ConnectionRefusedError):
         Wire(running.address)
+
+
+class _Gate:
+    """A login that never ends."""
+
+    is_authenticated = False
+    is_current = False
+
+    def frame_limits(self, largest: int) -> tuple[int, int]:
+        return 8, largest
+
+    def handle(self, buffer: bytearray, start: int, end: int) -> None:
+        return None
+
+
+def test_logins_that_wait_for_the_start_of_the_node_are_not_closed(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "_SWEEP_SECONDS", 0.05)
+    running = start(login_seconds=0.2)
+    held, sweeps = HeldRequests(), []
+
+    def begin() -> None:
+        running.listener.authenticate = lambda peer: _Gate()
+        running.listener.serve(held)
+        sweep = running.listener._sweep
+
+        def counted() -> None:
+            sweeps.append(running.listener.now())
+            sweep()
+
+        monkeypatch.setattr(running.listener, "_sweep", counted)
+
+    running.on_loop(begin)
+    wire = running.connect()
+    wire.send_raw(frame(b"say hi"))
+    running.until(lambda: len(sweeps) > 10 and sweeps[-1] - sweeps[1] > 0.6)
+    assert len(running.listener.connections) == 1
+    running.on_loop(lambda: running.listener.serve(running.service))
+    assert wire.is_closed()  # from here on the time counts

@@ -9,6 +9,7 @@ from millstream.node.coordination.core.state_machine import CoordinatorResult, T
 from millstream.node.groups.core.records import RecordType, read_key
 from millstream.node.groups.core.streams.group import GroupState, MemberState, StreamsGroup
 from millstream.node.groups.core.streams.topology import StatusCode
+from tests.unit.node.coordination.shard_run import message
 from tests.unit.node.coordination.streams_run import (
     COUNTS,
     INTERNAL,
@@ -326,3 +327,41 @@ def test_the_description(run: StreamsRun) -> None:
     (member,) = described["members"]
     assert member["assignment"] == member["target_assignment"]
     assert [row["partitions"] for row in member["assignment"]["active_tasks"]] == [[0, 1, 2, 3]] * 2
+
+
+def test_an_empty_group_expires_with_its_offsets() -> None:
+    run = StreamsRun(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1000)
+    for name in ("words", *INTERNAL):
+        run.topics.add(name, 4)
+    (member,) = members(run, "m1")
+    row = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""}
+    request = message(
+        "offset_commit",
+        group_id="g",
+        member_id="m1",
+        generation_id_or_member_epoch=member.epoch,
+        retention_time_ms=-1,
+        topics=[{"name": "words", "partitions": [row]}],
+    )
+    committed = run.run(lambda shard, now_ms: shard.offsets.commit(request, 9, now_ms))
+    assert committed["topics"][0]["partitions"] == [{"partition_index": 0, "error_code": ErrorCode.NONE}]
+    for _ in range(8):
+        run.advance(20_000)
+        member.beat()
+    assert run.shard.offsets.by_group["g"], "the group still reads the topic"
+    member.leave()
+    run.advance(70_000)
+    assert "g" not in run.shard.groups and "g" not in run.shard.offsets.by_group
+
+
+def test_commits_in_transactions(run: StreamsRun) -> None:
+    (member,) = members(run, "m1")
+    run.group.check_transactional_commit("m1", None, member.epoch)
+    run.group.check_transactional_commit("", None, -1)
+    for member_id, epoch, code in (
+        ("m1", member.epoch + 1, ErrorCode.STALE_MEMBER_EPOCH),
+        ("m9", member.epoch, ErrorCode.UNKNOWN_MEMBER_ID),
+    ):
+        with pytest.raises(KafkaError) as refused:
+            run.group.check_transactional_commit(member_id, None, epoch)
+        assert refused.value.code == code

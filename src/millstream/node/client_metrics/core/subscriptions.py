@@ -114,6 +114,10 @@ class ClientInstances:
     def all(self) -> list[ClientInstance]:
         return list(self._instances.values())
 
+    @property
+    def has_subscriptions(self) -> bool:
+        return bool(self._subscriptions)
+
     def subscribe(self, resources: Iterable[Mapping[str, str]]) -> None:
         """Takes the settings of all CLIENT_METRICS resources."""
         found = tuple(each for values in resources if (each := subscription_of(values)) is not None)

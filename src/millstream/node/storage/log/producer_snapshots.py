@@ -25,6 +25,7 @@ from millstream.node.storage.disk import Disk
 from millstream.node.storage.file_formats import SNAPSHOT_SUFFIX, DamagedFileError, offset_file
 from millstream.node.storage.index.transaction_index import AbortedTransaction, read_marker
 from millstream.node.storage.log.batch_scan import walk_headers
+from millstream.node.storage.log.earlier_batches import read_batches_file
 from millstream.node.storage.log.producer_state import REMEMBERED_BATCHES, ProducerEntry, ProducerState
 from millstream.node.storage.log.segment import Segment
 
@@ -211,6 +212,7 @@ def rebuild_producers(
             replay(producers, segment, found, start)
     if offset is not None and producers.entries:
         _remember_earlier(producers, ordered, offset)
+        read_batches_file(disk, directory, producers)
     return producers
 
 

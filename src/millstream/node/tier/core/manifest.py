@@ -55,6 +55,9 @@ class TieredSegment:
     """The leader epochs in it, with the first offset of each."""
     has_aborted: bool
     state: State = State.FINISHED
+    is_restored: bool = False
+    """Whether it was copied by another cluster: the leader epochs in its batches are not those of this one. Readers get
+    epoch 0 instead."""
 
     def ranges(self) -> list[tuple[int, int, int]]:
         """(epoch, first offset, end offset) of its leader epochs."""
@@ -122,6 +125,19 @@ class Manifest:
         return list(found.items())
 
     # Changing
+
+    def restored_as(self, topic: str, topic_id: UUID) -> "Manifest":
+        """The manifest of a new topic with the records of this one. Its objects stay where they are."""
+        return replace(
+            self,
+            topic=topic,
+            topic_id=topic_id,
+            leader_epoch=0,
+            segments=tuple(
+                replace(segment, is_restored=True, leader_epoch=0, epochs=((0, segment.base_offset),))
+                for segment in self.readable
+            ),
+        )
 
     def adding(self, segment: TieredSegment) -> "Manifest | None":
         """With one more segment; None if it does not continue what is there: another leader was faster."""
@@ -198,6 +214,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
                     "epochs": [list(entry) for entry in segment.epochs],
                     "hasAborted": segment.has_aborted,
                     "state": segment.state.value,
+                    "restored": segment.is_restored,
                 }
                 for segment in manifest.segments
             ],
@@ -238,6 +255,7 @@ def _decode_segments(rows: Sequence[Mapping[str, Any]]) -> tuple[TieredSegment, 
             epochs=tuple((int(epoch), int(start)) for epoch, start in row["epochs"]),
             has_aborted=row["hasAborted"],
             state=State(row["state"]),
+            is_restored=row.get("restored", False),
         )
         for row in rows
     )

@@ -1,11 +1,13 @@
 """The object of one closed segment: the bytes of its files one after the other, a footer, and a trailer.
 
-    log | offset index | time index | transaction index | producer snapshot | leader epochs | aborted | footer | trailer
+    log, offset index, time index, transaction index, snapshot, leader epochs, aborted, producers, footer, trailer
 
-The sections are the files as they are on a broker's disk, so Kafka's tools read them. `aborted` has all aborted
-transactions with records in the segment, also those whose marker is in a later one: an object is made when all of them
-have ended, so readers need no other object. The footer is JSON: position, length and CRC32C of each section, and whose
-segment it is. The trailer has a fixed size: length and CRC32C of the footer, and a magic number.
+The sections are the files as they are on a broker's disk, so Kafka's tools read them. Two are ours. `aborted` has all
+aborted transactions with records in the segment, also those whose marker is in a later one: an object is made when all
+of them have ended, so readers need no other object. `producers` has the last batches of each producer, where the
+snapshot has one, so that a follower that starts from the tier knows repeated batches. The footer is JSON: position,
+length and CRC32C of each section, and whose segment it is. The trailer has a fixed size: length and CRC32C of the
+footer, and a magic number.
 """
 
 import json
@@ -23,7 +25,7 @@ TRANSACTION_INDEX = "txnindex"
 SNAPSHOT = "snapshot"
 EPOCHS = "leader-epoch-checkpoint"
 ABORTED = "aborted"
-SECTIONS = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT, EPOCHS, ABORTED)
+PRODUCERS = "producers"
 
 MAGIC = b"MILLTIER"
 VERSION = 1

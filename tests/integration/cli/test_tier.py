@@ -1,0 +1,129 @@
+"""`millstream tier`: what is in the store, segments as files, orphans, and topics restored in a new cluster."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream.testing import EmbeddedBroker, EmbeddedCluster
+from tests.integration.cli.conftest import Run
+from tests.integration.node.tier.tiered_topic import (
+    SETTINGS,
+    consume,
+    make_tiered,
+    objects,
+    produce,
+    until_tiered,
+    value_of,
+)
+from tests.waiting import until
+from tools import apache_kafka
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tier")
+
+
+@pytest.fixture(scope="module")
+def tiered(store: Path) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker({**SETTINGS, "millstream.tier.url": f"file://{store}"}) as running:
+        make_tiered(running.bootstrap_servers, "orders")
+        produce(running.bootstrap_servers, "orders", range(1000))
+        until_tiered(running.data_dir, "orders")
+        yield running
+
+
+def test_status_shows_what_is_in_the_store(tiered: EmbeddedBroker, store: Path, offline: Run) -> None:
+    (row,) = offline("tier", "status", "--url", f"file://{store}", "--json").json()
+    assert (row["topic"], row["partition"], row["log_start_offset"]) == ("orders", 0, 0)
+    assert row["segments"] == len(objects(store)) and row["end_offset"] > 800
+    shown = offline("tier", "status", "orders", "--url", f"file://{store}")
+    assert shown.code == 0 and "orders" in shown.out
+    missing = offline("tier", "status", "nothing", "--url", f"file://{store}")
+    assert missing.code == 4 and "nothing" in missing.err
+
+
+def test_kafka_reads_a_segment_from_the_store(
+    tiered: EmbeddedBroker, store: Path, offline: Run, tmp_path: Path
+) -> None:
+    got = offline("tier", "get", "orders", "--url", f"file://{store}", "--offset", "500", "--to", tmp_path)
+    assert got.code == 0, got.err
+    (log,) = tmp_path.glob("*.log")
+    assert int(log.name[:20]) <= 500
+    assert {path.suffix for path in tmp_path.iterdir()} >= {".log", ".index", ".timeindex", ".snapshot"}
+    checked = offline("log", "dump", "--check", tmp_path)
+    assert checked.code == 0, checked.out + checked.err
+    try:
+        kafka = apache_kafka.resolve()
+    except apache_kafka.ToolchainMissingError as reason:
+        pytest.skip(f"Apache Kafka's tools: {reason}")
+    done = kafka.run(
+        apache_kafka.DUMP_LOG_SEGMENTS,
+        "--files",
+        ",".join(str(path) for path in sorted(tmp_path.iterdir()) if path.suffix != ""),
+        "--deep-iteration",
+        performance=apache_kafka.QUICK_START_OPTIONS,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert not re.search("corrupt|exception|isvalid: false|mismatch", said, re.IGNORECASE), said
+    assert re.search(r"offset: 500 ", said)
+
+
+def test_orphans_are_found_and_deleted(tiered: EmbeddedBroker, store: Path, offline: Run) -> None:
+    real = objects(store)
+    orphan = real[0].with_name(f"{7:020d}-{0:010d}-abc.segment")
+    orphan.write_bytes(b"left by a leader that was killed")
+    (cluster,) = [path for path in store.iterdir() if path.is_dir()]
+    gone = cluster / "00000000-0000-0000-0000-00000000abcd" / "0" / "x.segment"
+    gone.parent.mkdir(parents=True)
+    gone.write_bytes(b"of a deleted topic")
+    arguments = ["tier", "sweep", "--url", f"file://{store}", "--bootstrap", tiered.bootstrap_servers]
+    assert offline(*arguments, "--json").json()["objects"] == [], "they are too young"
+    found = offline(*arguments, "--older-than", "0s", "--json").json()
+    assert len(found["objects"]) == 2 and orphan.exists()
+    deleted = offline(*arguments, "--older-than", "0s", "--delete")
+    assert deleted.code == 0 and not orphan.exists() and not gone.exists()
+    assert objects(store) == real
+    assert len(consume(tiered.bootstrap_servers, "orders", 1000)) == 1000
+
+
+def test_topics_are_restored_from_the_store_alone(tmp_path: Path, offline: Run) -> None:
+    store = tmp_path / "store"
+    settings = {**SETTINGS, "millstream.tier.url": f"file://{store}"}
+    with EmbeddedBroker(settings) as lost:
+        make_tiered(lost.bootstrap_servers, "orders", {"max.message.bytes": "900000"})
+        produce(lost.bootstrap_servers, "orders", range(1000))
+        end = until_tiered(lost.data_dir, "orders")
+    with EmbeddedCluster(settings={**settings, "offsets.topic.replication.factor": "1"}) as cluster:
+        servers = cluster.bootstrap_servers
+        arguments = ["tier", "restore", "--url", f"file://{store}", "--bootstrap", servers]
+        missing = offline(*arguments, "nothing")
+        assert missing.code == 4, missing.err
+        done = offline(*arguments, "--replication-factor", "3")
+        assert done.code == 0, done.err
+        found = consume(servers, "orders", end)
+        assert [(each.offset(), each.value()) for each in found] == [(n, value_of(n)) for n in range(end)]
+        assert {each.leader_epoch() for each in found} == {0}, "the epochs of the lost cluster mean nothing here"
+        produce(servers, "orders", range(end, end + 500))
+        found = consume(servers, "orders", end + 500)
+        assert [(each.offset(), each.value()) for each in found] == [(n, value_of(n)) for n in range(end + 500)]
+        again = offline(*arguments)
+        assert again.code == 5, again.err
+
+
+def test_a_lost_disk_is_replaced_by_the_tier(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "millstream.tier.url": f"file://{tmp_path}/store"}
+    with EmbeddedBroker(settings) as broker:
+        make_tiered(broker.bootstrap_servers, "kept")
+        produce(broker.bootstrap_servers, "kept", range(1000))
+        end = until_tiered(broker.data_dir, "kept")
+        broker.stop()
+        shutil.rmtree(broker.data_dir / "kept-0")
+        broker.start()
+        until(lambda: "restored_from_tier" in broker.log_file.read_text(), "the log starts from the tier")
+        found = consume(broker.bootstrap_servers, "kept", end)
+        assert [each.offset() for each in found] == list(range(end))
