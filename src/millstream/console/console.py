@@ -62,7 +62,7 @@ ENTRIES = (
     Entry("/pipelines", "Pipelines", "account_tree", "p"),
     Entry("/quotas", "Quotas", "speed", "u"),
     Entry("/access", "Access", "lock_person", "a"),
-    Entry("/clients", "Clients", "monitor_heart", "l"),
+    Entry("/clients", "Clients", "devices", "l"),
     Entry("/cluster", "Cluster", "hub", "c"),
 )
 

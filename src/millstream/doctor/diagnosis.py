@@ -22,6 +22,8 @@ _FEW_RECORDS = 2.0
 _MANY_REQUESTS = 50.0
 """Produce requests per second of one client, or of one broker, from which small batches matter."""
 _HOT_SHARE = 0.6
+_VERY_SLOW_SYNC_MS = 50.0
+"""An fsync of a broker without writes is named only above this."""
 _LEAST_PARTITIONS = 3
 _MANY_RECORDS = 100.0
 
@@ -236,6 +238,8 @@ def _slow_disk(broker: BrokerReport) -> Iterator[Finding]:
         return
     mean_ms = broker.sync_s / broker.syncs * 1000
     produce_ms = broker.produce_s / broker.produces * 1000 if broker.produces else 0.0
+    if produce_ms < mean_ms / 2 and (broker.produces or mean_ms < _VERY_SLOW_SYNC_MS):
+        return  # of checkpoints or the metadata: no record waits for it
     yield Finding(
         cause=DISK,
         delay_ms=mean_ms,

@@ -16,6 +16,7 @@ def broker(**values: object) -> BrokerReport:
 
 def test_nothing() -> None:
     found = diagnose([client()], [broker(syncs=10, sync_s=0.01, loop_lags=100, loop_lag_s=0.01)])
+    found = diagnose([client()], [broker(syncs=10, sync_s=0.2, produces=10, produce_s=0.01)])  # nothing waits for it
     assert found.cause == "none" and found.sentence.startswith("Nothing is slow: 1 brokers and 1 clients")
 
 
@@ -43,6 +44,7 @@ def test_nothing() -> None:
             "broker",
             "is 20 ms late, and User:bob uses 60% of it",
         ),
+        ([], [broker(syncs=10, sync_s=0.2, produces=10, produce_s=0.3)], "disk", "an fsync on broker 1 takes 20 ms"),
         ([], [broker(cold_reads=10, cold_read_s=0.5)], "broker", "read old records from the disk, 50 ms"),
         ([], [broker(produces=9000, produce_s=9.0, received_records=9000)], "client", "1.0 records per request"),
         (

@@ -30,8 +30,6 @@ ONLY_WITH_TLS = {
     "millstream_tls_handshakes_under_way",
 }
 """Metrics of listeners with TLS or SASL; tests/system/cluster/test_tls.py reads those of TLS."""
-ONLY_WITH_PUSHES = {"millstream_client_metric", "millstream_client_metrics_refused_total"}
-"""Metrics of clients that push: tests/system/clients/test_client_metrics.py has such clients."""
 ONLY_WITH_A_LINK = {family.name for family in MIRRORING.families}
 """Metrics of mirror links; tests/integration/node/mirror reads them."""
 

@@ -18,7 +18,7 @@ from millstream.gateway.metrics import FAMILIES as GATEWAY
 from millstream.node.metrics.endpoints import families
 from millstream.testing import EmbeddedBroker
 from millstream.testing.node_process import free_ports
-from tests.integration.node.metrics.conftest import ONLY_WITH_A_LINK, ONLY_WITH_PUSHES, ONLY_WITH_TLS, Scrape
+from tests.integration.node.metrics.conftest import ONLY_WITH_A_LINK, ONLY_WITH_TLS, Scrape
 from tests.integration.node.metrics.queries import (
     DEPLOY,
     FROM_PROMETHEUS,
