@@ -26,6 +26,7 @@ REPORT_TOPIC = "__millstream_mirrors"
 _TOPICS_AT_ONCE = 200
 _FETCH_BYTES = 4 << 20
 _POLL_S = 0.2
+_HEARD_S = 2.0
 _MIRROR_SETTINGS = (topic.MIRROR_LINK, topic.MIRROR_STATE, topic.MIRROR_REASON, topic.MIRROR_SOURCE_TOPIC)
 _REPORTED = (
     "end", "source_end", "lag_records", "lag_bytes", "lag_seconds", "records_skipped", "records_truncated", "problem",
@@ -232,7 +233,7 @@ class MirrorAdmin:
     def delete(self, name: str) -> None:
         """Removes a link. Its topics must be promoted or deleted first: they would stay closed for writes."""
         link = self.link(name)
-        mirrors = [each.name for each in self.mirror_topics(name) if each.state != "promoted"]
+        mirrors = self._not_promoted(name)
         if mirrors:
             raise MirrorError(
                 f"{len(mirrors)} topics are still mirrors of {name!r} ({', '.join(mirrors[:5])}): promote them, fail "
@@ -270,6 +271,16 @@ class MirrorAdmin:
                     )
                 )
         return [each for each in found if link is None or each.link == link]
+
+    def _not_promoted(self, link: str) -> list[str]:
+        """The topics of a link that are still mirrors. Asked again for a short time: a broker may not have heard of a
+        promotion yet."""
+        deadline = time.monotonic() + _HEARD_S
+        while True:
+            found = [each.name for each in self.mirror_topics(link) if each.state != "promoted"]
+            if not found or time.monotonic() > deadline:
+                return found
+            time.sleep(_POLL_S)
 
     def is_compacted(self, name: str) -> bool:
         entry = self._topics.setting(ConfigResource.TOPIC, name, "cleanup.policy")
@@ -358,7 +369,8 @@ class MirrorAdmin:
         deadline = time.monotonic() + timeout_s
         while True:
             now = [each for each in self.mirror_topics(name) if each.name in names]
-            waiting = [each for each in now if each.state == "promoting"]
+            # A broker that has not heard of the change yet says "mirroring".
+            waiting = [each for each in now if each.state in ("promoting", "mirroring")]
             if not waiting:
                 return now
             if time.monotonic() > deadline:
@@ -426,8 +438,8 @@ class MirrorAdmin:
         link = self.link(name)
         if link.setting(mirror.PREFIX.name):
             raise MirrorError(f"link {name!r} has a prefix: topics with other names cannot be reversed")
+        not_promoted = self._not_promoted(name)
         topics = self.mirror_topics(name)
-        not_promoted = [each.name for each in topics if each.state != "promoted"]
         if not_promoted or not topics:
             raise MirrorError(
                 f"link {name!r}: promote its topics, or fail over, before it is reversed "

@@ -41,8 +41,8 @@ class Mirroring:
         self.links: dict[str, LinkDriver] = {}
         self._topics: dict[str, MirrorTopic] = {}
         """All mirror topics of the cluster, also promoted ones."""
-        self._closed: set[tuple[TopicPartition, int]] = set()
-        """Promoted partitions in the leader epoch in which they were closed (`promotion.py`)."""
+        self._closed: dict[TopicPartition, int] = {}
+        """The leader epoch in which a promoted partition was closed last (`promotion.py`)."""
         self._reporting: asyncio.Task[None] | None = None
 
     def now(self) -> float:
@@ -129,9 +129,10 @@ class Mirroring:
                     self._close_partition(partition)
 
     def _close_partition(self, partition: Partition) -> None:
-        key = partition.topic_partition, partition.leader_epoch
-        if partition.is_leader and key not in self._closed and close_mirrored(partition, self._environment):
-            self._closed.add(key)
+        at, epoch = partition.topic_partition, partition.leader_epoch
+        is_open = partition.is_leader and self._closed.get(at) != epoch
+        if is_open and close_mirrored(partition, self._environment):
+            self._closed[at] = epoch
 
     # Reports
 
