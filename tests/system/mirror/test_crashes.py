@@ -102,4 +102,4 @@ def test_both_sides_are_equal_after_kills(source: EmbeddedCluster, here: Embedde
     here.start(1, 2, 3)
     mirror.await_equal(topic)
     mirror.admin.promote(mirror.name, timeout_s=60)
-    assert mirror.state(topic) == "promoted"
+    until(lambda: mirror.state(topic) == "promoted")
