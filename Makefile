@@ -61,6 +61,7 @@ check: install-dev  ## Format, lint, words, types, the direction of imports, and
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/bandit -q -c pyproject.toml -r src
+	$(BIN)/python -m pip check
 
 clients: install-dev  ## Install the Kafka clients the tests talk with (kcat, kafkajs, Java, franz-go)
 	$(BIN)/python -m tools.install_test_clients

@@ -37,7 +37,8 @@ from millstream.node.metadata.image import MetadataImage
 from millstream.node.metrics.endpoints import NodeEndpoints
 from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.disk import RealDisk
-from millstream.node.runtime.node import Node, bind
+from millstream.node.runtime.listeners import bind
+from millstream.node.runtime.node import Node
 from millstream.node.runtime.node_tls import NodeTls
 from millstream.node.runtime.real_environment import ProcessMonitor, real_environment
 from millstream.node.runtime.security_settings import with_security_of

@@ -42,7 +42,13 @@ DEPENDS_ON_THE_MACHINE = {
     "MillstreamSlowDisk",
     "MillstreamSlowProduce",
 }
-ONLY_WITH_A_FAULT = {"millstream_partition_unreadable_batch", *ONLY_WITH_TLS, *ONLY_WITH_A_LINK, *ONLY_WITH_PUSHES}
+ONLY_WITH_A_FAULT = {
+    "millstream_partition_unreadable_batch",
+    "millstream_client_metric",
+    "millstream_client_metrics_refused_total",
+    *ONLY_WITH_TLS,
+    *ONLY_WITH_A_LINK,
+}
 """Metrics that have no sample where all is well, without TLS, mirrors and pushes: their labels are as declared."""
 
 
