@@ -104,7 +104,7 @@ class PartitionTier:
             if base not in snapshots:
                 return False
             producers = rebuild_producers(log.disk, log.directory, before, snapshots, log.local_start_offset)
-            write_batches_file(log.disk, log.directory, producers)
+            write_batches_file(log.disk, log.directory, producers, base)
             return log.snapshots.sync(base)
 
         if await self.context.environment.offload(save):

@@ -127,7 +127,7 @@ def prepare(copy: SegmentCopy, name: str, leader_epoch: int) -> PreparedObject:
             (object_format.SNAPSHOT, encode_snapshot(producers.entries.values())),
             (object_format.EPOCHS, encode_epochs(copy.epochs_up_to_end())),
             (object_format.ABORTED, copy.aborted),
-            (object_format.PRODUCERS, encode_batches(producers.entries.values())),
+            (object_format.PRODUCERS, encode_batches(producers.entries.values(), copy.end_offset)),
         ],
     )
     entry = TieredSegment(

@@ -119,7 +119,20 @@ def test_a_follower_starts_where_the_tier_ends(node: Node) -> None:
 def test_a_damaged_file_of_batches_is_no_obstacle(node: Node) -> None:
     log = node.log(TIERED)
     append(log)
-    write_batches_file(log.disk, log.directory, log.producers)
+    write_batches_file(log.disk, log.directory, log.producers, 0)
     (node.path / "tiered-producers-checkpoint").write_bytes(b"{")
     node.restart(clean=True)
     assert node.log(TIERED).log_end_offset == 1
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_whose_records_are_all_in_the_tier_goes_on_after_a_restart(node: Node, clean: bool) -> None:
+    log, _ = tiered(node, 20, 20)
+    log.roll(NOW)
+    write_batches_file(log.disk, log.directory, log.producers, 20)
+    maintain(node)
+    assert (log.segments.bases, log.log_end_offset) == ([20], 20)
+    node.restart(clean=clean)
+    again = node.log(TIERED)
+    assert (again.log_start_offset, again.local_start_offset, again.log_end_offset) == (0, 20, 20)
+    assert append(again) == 20, "no offset is given twice"

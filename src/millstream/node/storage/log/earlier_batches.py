@@ -2,7 +2,8 @@
 
 A producer that has several requests in flight when a node stops sends them all again. The node must know each of them,
 or it would refuse one as out of order. They are found in the log before the snapshot, unless that part of the log was
-moved to the tier: then they are in this file, and in the tier's objects.
+moved to the tier: then they are in this file, and in the tier's objects. The file also says from which offset on the
+log is on the disk, so that recovery does not take the missing beginning for damage.
 """
 
 import json
@@ -20,13 +21,13 @@ from millstream.node.storage.log.producer_state import (
 EARLIER_BATCHES = "tiered-producers-checkpoint"
 
 
-def encode_batches(entries: Iterable[ProducerEntry]) -> bytes:
+def encode_batches(entries: Iterable[ProducerEntry], offset: int) -> bytes:
     rows = [
         [entry.producer_id, entry.epoch, [list(batch) for batch in entry.batches]]
         for entry in entries
         if len(entry.batches) > 1
     ]
-    return json.dumps({"version": 1, "producers": rows}, separators=(",", ":")).encode()
+    return json.dumps({"version": 1, "offset": offset, "producers": rows}, separators=(",", ":")).encode()
 
 
 def add_batches(producers: ProducerState, data: bytes) -> None:
@@ -54,6 +55,17 @@ def read_batches_file(disk: Disk, directory: str, producers: ProducerState) -> N
             pass  # as without it: a producer may have to begin a new epoch
 
 
-def write_batches_file(disk: Disk, directory: str, producers: ProducerState) -> None:
-    """Write the file, to stable storage. May block."""
-    disk.write_atomically(f"{directory}/{EARLIER_BATCHES}", encode_batches(producers.entries.values()))
+def write_batches_file(disk: Disk, directory: str, producers: ProducerState, offset: int) -> None:
+    """Write the file, to stable storage: from now on segments before `offset` may be missing. May block."""
+    disk.write_atomically(f"{directory}/{EARLIER_BATCHES}", encode_batches(producers.entries.values(), offset))
+
+
+def tiered_up_to(disk: Disk, directory: str) -> int:
+    """Up to which offset segments may be missing because they are in the tier."""
+    path = f"{directory}/{EARLIER_BATCHES}"
+    if not disk.exists(path):
+        return 0
+    try:
+        return int(json.loads(disk.read_bytes(path))["offset"])
+    except (ValueError, KeyError, TypeError):
+        return 0

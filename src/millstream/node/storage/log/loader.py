@@ -27,6 +27,7 @@ from millstream.node.storage.index.offset_index import OffsetIndex
 from millstream.node.storage.index.time_index import NO_TIMESTAMP, TimeIndex
 from millstream.node.storage.index.transaction_index import decode_aborted
 from millstream.node.storage.log.batch_scan import walk_headers
+from millstream.node.storage.log.earlier_batches import tiered_up_to
 from millstream.node.storage.log.files import LogFiles, scan_files
 from millstream.node.storage.log.leader_epochs import LeaderEpochs
 from millstream.node.storage.log.partition_log import PartitionLog
@@ -103,6 +104,11 @@ def load_log(
         )
     for segment in segments[:-1]:
         _check_sealed(disk, segment, files)
+    if end_offset is None and (tiered_end := tiered_up_to(disk, directory)) > log_start_offset:
+        # All records are in the tier: it goes on there, with its epochs and producers.
+        segment = Segment(disk, cache, directory, tiered_end, now_ms)
+        segment.create()
+        segments, end_offset = [segment], tiered_end
     if end_offset is None or end_offset < log_start_offset:
         # No record of the log is left: it begins again, without epochs and producers.
         files.remove_snapshots(disk)

@@ -26,6 +26,7 @@ from millstream.node.storage.index.offset_index import MAX_RELATIVE_OFFSET, Offs
 from millstream.node.storage.index.time_index import DEFAULT_INTERVAL_BYTES, IndexBuilder
 from millstream.node.storage.index.transaction_index import AbortedTransaction, write_index
 from millstream.node.storage.log.batch_scan import walk_checked, walk_headers
+from millstream.node.storage.log.earlier_batches import tiered_up_to
 from millstream.node.storage.log.files import LogFiles, scan_files
 from millstream.node.storage.log.leader_epochs import LeaderEpochs
 from millstream.node.storage.log.producer_snapshots import encode_snapshot, load_snapshot, note_batch
@@ -74,9 +75,9 @@ def recover_log(
     files = scan_files(disk, directory)
     files.discard_empty_segments(disk)
     if not files.bases:
-        report.recovery_point = report.end_offset = log_start_offset
+        report.recovery_point = report.end_offset = max(log_start_offset, tiered_up_to(disk, directory))
         return report
-    if files.bases[0] > max(recovery_point, log_start_offset):
+    if files.bases[0] > max(recovery_point, log_start_offset, tiered_up_to(disk, directory)):
         # The segments before were not flushed: a power cut has lost them, they were not deleted.
         _log.warning("beginning_lost directory=%s from=%d to=%d", directory, log_start_offset, files.bases[0])
         report.damaged_from = log_start_offset

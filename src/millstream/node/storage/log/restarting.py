@@ -5,7 +5,7 @@ A follower does this if its leader's log begins after its own end, or if the lea
 
 from typing import TYPE_CHECKING
 
-from millstream.node.storage.log.earlier_batches import write_batches_file
+from millstream.node.storage.log.earlier_batches import EARLIER_BATCHES, write_batches_file
 from millstream.node.storage.log.producer_state import ProducerState
 from millstream.node.storage.log.tiered_part import TierStart
 
@@ -27,6 +27,7 @@ def restart(log: "PartitionLog", offset: int, now_ms: int) -> None:
         log.flush_state.truncations += 1
         log.segments.restart_in(segment)
         log.snapshots.remove_after(-1)
+        log.disk.remove(f"{log.directory}/{EARLIER_BATCHES}")
         if not is_created:
             segment.create()
         log.flush_state.restarted(offset)
@@ -48,7 +49,7 @@ def restart_from_tier(log: "PartitionLog", start: TierStart, now_ms: int) -> Non
     try:
         log.epoch_file.replace(start.epochs)
         log.producers = ProducerState(start.producers).with_verifications(log.producers)
-        write_batches_file(log.disk, log.directory, log.producers)
+        write_batches_file(log.disk, log.directory, log.producers, start.offset)
         log.snapshots.write(start.offset, log.producers)
     except OSError as error:
         log.fail(f"restarting the log at {start.offset} failed: {error}")
