@@ -1,7 +1,8 @@
 /* A library to preload (LD_PRELOAD) that lets a program's disk fail.
 
    FAILING_DISKS names directories, separated by colons. While the file "<directory>.failing" exists, operations on files
-   below that directory fail with EIO. Which ones, the words in the file say: write, torn (half of it arrives), sync, read. */
+   below that directory fail with EIO. Which ones, the words in the file say: write, torn (half of it arrives), sync, read.
+   With the word slow nothing fails, and a sync takes 80 ms. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -82,11 +83,13 @@ ssize_t sendfile(int out, int in, off_t *at, size_t size) {
 ssize_t sendfile64(int out, int in, off_t *at, size_t size) { return sendfile(out, in, at, size); }
 
 int fsync(int fd) {
+    if (fails(fd, "slow")) usleep(80000);
     if (fails(fd, "sync")) { errno = EIO; return -1; }
     return (int)syscall(SYS_fsync, fd);
 }
 
 int fdatasync(int fd) {
+    if (fails(fd, "slow")) usleep(80000);
     if (fails(fd, "sync")) { errno = EIO; return -1; }
     return (int)syscall(SYS_fdatasync, fd);
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _SOURCE = Path(__file__).with_suffix(".c")
-WRITE, TORN, SYNC, READ = "write", "torn", "sync", "read"
+WRITE, TORN, SYNC, READ, SLOW = "write", "torn", "sync", "read", "slow"
 
 
 def can_be_built() -> bool:

@@ -30,6 +30,28 @@ TIMES = ("timedelta_i32", "timedelta_i64", "datetime_i64")
 TYPES = {"error_code": "int16", "timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
 
 
+OUR_FIELDS = {
+    ("request", "broker_registration"): (
+        None,
+        """\
+  machine_id string 0+ null:0+ tag:10000:0+ = null
+  adopted_replicas []{} 0+ tag:10001:0+
+    topic_id uuid 0+
+    partition_index int32 0+
+    from_broker int32 0+
+    from_directory uuid 0+
+    from_epoch int64 0+ = -1
+  retired_brokers []int32 0+ tag:10002:0+""",
+    ),
+    ("response", "describe_cluster"): (
+        "    is_fenced bool 2+",
+        "    machine_id string 0+ null:0+ tag:10000:0+ = null",
+    ),
+}
+"""Tagged fields of Millstream, with tags from 10000 on, and the line after which they come; None is the end. Other
+programs skip tags that they do not know."""
+
+
 class Folded:
     """One field, folded over the versions it appears in."""
 
@@ -144,7 +166,11 @@ def main() -> None:
             first_flexible = f" flexible:{flexible[0]}+" if flexible else ""
             out.append("")
             out.append(f"{kind.name} {key} {name} {versions[0]}-{versions[-1]}{first_flexible}")
-            render(fields, versions[-1], 1, out)
+            rendered: list[str] = []
+            render(fields, versions[-1], 1, rendered)
+            after, ours = OUR_FIELDS.get((kind.name, name), (None, ""))
+            at = len(rendered) if after is None else rendered.index(after) + 1
+            out += [*rendered[:at], *ours.splitlines(), *rendered[at:]]
     TARGET.write_text("\n".join(out) + "\n")
     print(f"{TARGET.name}: {len(out)} lines", file=sys.stderr)
 

@@ -95,22 +95,50 @@ def debian_package(package: str, program: str) -> str:
     """A program of Debian's, installed if this is Debian and we may."""
     found = shutil.which(program)
     if found is None:
-        need("apt-get", f"to install {package}")
-        if os.geteuid() != 0:
-            raise ToolchainMissingError(
-                f"{program} is not installed, and only root can install it (apt-get install {package})"
-            )
-        quietly = {"DEBIAN_FRONTEND": "noninteractive"}
-        with apache_kafka.exclusive(f"clients-{package}"):
-            try:
-                run("apt-get", "install", "--yes", package, environment=quietly)
-            except ToolchainMissingError:
-                run("apt-get", "update", environment=quietly)
-                run("apt-get", "install", "--yes", package, environment=quietly)
+        _apt_get(package, program)
         found = shutil.which(program)
     if found is None:
         raise ToolchainMissingError(f"the package {package} has no {program}")
     return found
+
+
+def _apt_get(package: str, what: str) -> None:
+    need("apt-get", f"to install {package}")
+    if os.geteuid() != 0:
+        raise ToolchainMissingError(
+            f"{what} is not installed, and only root can install it (apt-get install {package})"
+        )
+    quietly = {"DEBIAN_FRONTEND": "noninteractive"}
+    with apache_kafka.exclusive(f"clients-{package}"):
+        try:
+            run("apt-get", "install", "--yes", package, environment=quietly)
+        except ToolchainMissingError:
+            run("apt-get", "update", environment=quietly)
+            run("apt-get", "install", "--yes", package, environment=quietly)
+
+
+def kerberos() -> Mapping[str, str]:
+    """A Kerberos server and its tools, by apt-get, and the library of the extra `millstream[gssapi]`; returns the
+    environment of processes that use the library."""
+    for package, program in (
+        ("krb5-kdc", "krb5kdc"),
+        ("krb5-admin-server", "kadmin.local"),
+        ("krb5-user", "kinit"),
+        ("libkrb5-dev", "krb5-config"),
+    ):
+        debian_package(package, program)
+    need("cc", "a C compiler, for the package gssapi")
+    constraints = REPOSITORY_ROOT / "constraints.txt"
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--constraint")
+    library = fill("gssapi", [constraints], lambda into: run(*pip, str(constraints), "--target", str(into), "gssapi"))
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(library), os.environ.get("PYTHONPATH"))))}
+
+
+def kcat_with_kerberos() -> None:
+    """kcat, and the plug-in of its SASL library."""
+    kcat()
+    if not any(Path("/usr/lib").glob("*/sasl2/libgssapiv2.so")):
+        _apt_get("libsasl2-modules-gssapi-mit", "the plug-in for GSSAPI")
 
 
 def kcat() -> ClientProgram:

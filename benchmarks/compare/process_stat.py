@@ -24,8 +24,14 @@ def cpu_seconds(pid: int) -> float:
     """User plus system time of all threads, of the process and its live descendants."""
     ticks = 0
     for each in _family(pid):
+        try:
+            said = Path(f"/proc/{each}/stat").read_text()
+        except FileNotFoundError:
+            if each == pid:
+                raise
+            continue  # a child that has ended since
         # The command name may contain spaces and brackets, so fields are counted from its closing bracket.
-        fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+        fields = said.rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks / _TICKS_PER_SECOND
 

@@ -32,11 +32,18 @@ MODULES = (
     "millstream.formats.records.batch",
     "millstream.formats.records.record",
     "millstream.formats.records.varint",
+    "millstream.node.coordination.core.state_machine",
+    "millstream.node.coordination.runtime",
     "millstream.node.data.batch_opening",
     "millstream.node.data.fetch",
     "millstream.node.data.fetch_reading",
     "millstream.node.data.fetch_sessions",
     "millstream.node.data.produce",
+    "millstream.node.groups.coordinator",
+    "millstream.node.groups.core.offsets",
+    "millstream.node.groups.core.records",
+    "millstream.node.groups.core.shard",
+    "millstream.node.groups.handlers",
     "millstream.node.replicas.acknowledgement",
     "millstream.node.replicas.core.follower",
     "millstream.node.replicas.core.leader",
@@ -65,6 +72,8 @@ MODULES = (
     "millstream.node.storage.log.producer_state",
     "millstream.node.storage.log.segment",
     "millstream.node.storage.log.segment_list",
+    "millstream.node.tier.cache",
+    "millstream.node.transactions.coordinator",
 )
 """All of them are compiled, or none. `tools/check_compiled.py` checks what is known to differ when it is compiled."""
 

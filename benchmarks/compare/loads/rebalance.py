@@ -182,7 +182,7 @@ class Crew(ABC, Generic[M]):
         self._start = time.perf_counter()
         self.group = f"bench-{uuid.uuid4()}"
         self.members: list[M] = []
-        _wait_for_coordinator(bootstrap, self.group)
+        wait_for_coordinator(bootstrap, self.group)
 
     @abstractmethod
     def make(self, bootstrap: str, group: str, topic: str, phase: float) -> M: ...
@@ -312,7 +312,7 @@ def _rebalance(crew: Crew[M], repetitions: int) -> tuple[float, float]:
         crew.close()
 
 
-def _wait_for_coordinator(bootstrap: str, group: str) -> None:
+def wait_for_coordinator(bootstrap: str, group: str) -> None:
     """A broker may set its coordinator up when first asked; only one that works refuses an unknown member as such."""
     until = time.monotonic() + _PATIENCE_SECONDS
     with wire.connect(bootstrap) as connection:

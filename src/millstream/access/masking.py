@@ -6,11 +6,13 @@ a whole. A masked value is JSON text, whatever its format was.
 
 A path is `value`, `key` or `headers` (all of it), or has fields after it: `value.card.number`, `headers.authorization`.
 `*` is any field, `**` any fields at any depth. A path goes through lists by itself: `value.items.iban` masks the field
-in each item.
+in each item. Names are compared without case. A path that ends early, because there is a text or a number where an
+object was expected, masks what it found: `value.card.number` hides a `card` that is a text. A name with dots
+(`"card.number": …`) is the same path. Names of fields are not hidden, and texts that contain JSON are not looked into.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,21 +101,37 @@ def _has_fields(document: Any) -> bool:
     return isinstance(document, dict)
 
 
-def _without(document: Any, fields: Fields) -> Any:
-    """A copy with the values at the path replaced."""
+def _without(document: Any, fields: Fields, *, named: bool = False) -> Any:
+    """A copy with the values at the path replaced. `named`: a name led here, so it must be an object with fields."""
     if isinstance(document, list):
-        return [_without(each, fields) for each in document]
+        return [_without(each, fields, named=named) for each in document]
     if not isinstance(document, dict):
-        return document
+        return _hidden(document) if named else document
     step, rest = fields[0], fields[1:]
     if step == "**":
         # Zero levels: the rest applies here. More: the same path applies below.
         here = _without(document, rest) if rest else dict.fromkeys(document, HIDDEN)
         return {name: _without(value, fields) if rest else value for name, value in here.items()}
-    return {
-        name: (_without(value, rest) if rest else _hidden(value)) if step in ("*", name) else value
-        for name, value in document.items()
-    }
+    return {name: _field_without(name, value, fields) for name, value in document.items()}
+
+
+def _field_without(name: Any, value: Any, fields: Fields) -> Any:
+    for steps in _steps_named(str(name), fields):
+        rest = fields[steps:]
+        value = _without(value, rest, named=fields[0] != "*") if rest else _hidden(value)
+    return value
+
+
+def _steps_named(name: str, fields: Fields) -> Iterator[int]:
+    """The numbers of steps of the path that this name may stand for: 1, or more for a name with dots."""
+    if fields[0] == "*":
+        yield 1
+        return
+    folded = name.casefold()
+    for steps in range(1, folded.count(".") + 2):
+        if ".".join(fields[:steps]).casefold() == folded:
+            yield steps
+            return
 
 
 def _hidden(value: Any) -> Any:

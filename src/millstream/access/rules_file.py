@@ -1,4 +1,4 @@
-"""The access file of the gateway: roles, masks, permissions on subjects, client certificates and OpenID Connect. TOML.
+"""The access file of the gateway: roles, masks, permissions on subjects, certificates, OpenID Connect, claims. TOML.
 
 Unknown names and wrong values are errors that say where: a rule with a spelling mistake must not be silently open.
 """
@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from millstream.access.masking import Masking, MaskRule, parse_path
 from millstream.access.roles import Role, RoleRules, parse_role
@@ -48,12 +49,22 @@ class OidcSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenClaims:
+    """The claims of bearer tokens by which roles, masks and permissions on subjects are given. They must be those that
+    the cluster uses (`sasl.oauthbearer.sub.claim.name`, `millstream.sasl.oauthbearer.groups.claim.name`)."""
+
+    user: str = "sub"
+    groups: str = "groups"
+
+
+@dataclass(frozen=True, slots=True)
 class AccessRules:
     roles: RoleRules = field(default_factory=RoleRules)
     masking: Masking = field(default_factory=Masking)
     subjects: SubjectRules = field(default_factory=SubjectRules)
     certificates: tuple[CertificateRule, ...] = ()
     oidc: OidcSettings | None = None
+    tokens: TokenClaims = field(default_factory=TokenClaims)
 
 
 def parse_rules(text: str) -> AccessRules:
@@ -61,7 +72,7 @@ def parse_rules(text: str) -> AccessRules:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise AccessFileError(f"it is not TOML: {error}") from None
-    _known("", document, ("roles", "masks", "subjects", "certificates", "oidc"))
+    _known("", document, ("roles", "masks", "subjects", "certificates", "oidc", "tokens"))
     return AccessRules(
         roles=_roles(_table("roles", document.get("roles", {}))),
         masking=Masking(tuple(_mask(f"masks[{n}]", row) for n, row in enumerate(_rows("masks", document)))),
@@ -74,6 +85,7 @@ def parse_rules(text: str) -> AccessRules:
             _certificate(f"certificates[{n}]", row) for n, row in enumerate(_rows("certificates", document))
         ),
         oidc=_oidc(_table("oidc", document["oidc"])) if "oidc" in document else None,
+        tokens=_tokens(_table("tokens", document.get("tokens", {}))),
     )
 
 
@@ -139,7 +151,7 @@ def _oidc(table: Mapping[str, Any]) -> OidcSettings:
     if connection not in ("gateway", "token"):
         raise AccessFileError(f"oidc.connection: {connection!r}: give gateway or token")
     issuer = _text("oidc.issuer", table.get("issuer"))
-    if not issuer.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
+    if not _is_safe_address(issuer):
         raise AccessFileError(f"oidc.issuer: {issuer!r}: give an https:// address")
     scopes = _texts("oidc.scopes", table.get("scopes", ["openid", "profile", "email"]))
     return OidcSettings(
@@ -151,6 +163,25 @@ def _oidc(table: Mapping[str, Any]) -> OidcSettings:
         groups_claim=_text("oidc.groups_claim", table.get("groups_claim", "groups")),
         algorithms=algorithms,
         uses_token=connection == "token",
+    )
+
+
+def _is_safe_address(address: str) -> bool:
+    """With TLS, or on this machine."""
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    local = host in ("127.0.0.1", "localhost", "::1")
+    return bool(host) and parts.username is None and (parts.scheme == "https" or (parts.scheme == "http" and local))
+
+
+def _tokens(table: Mapping[str, Any]) -> TokenClaims:
+    _known("tokens", table, ("user_claim", "groups_claim"))
+    return TokenClaims(
+        _text("tokens.user_claim", table.get("user_claim", "sub")),
+        _text("tokens.groups_claim", table.get("groups_claim", "groups")),
     )
 
 

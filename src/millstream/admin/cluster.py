@@ -7,6 +7,7 @@ from uuid import UUID
 
 from millstream.admin.errors import NoQuorumLeaderError, NotFoundError, check
 from millstream.formats.model.errors import ErrorCode
+from millstream.formats.model.identifiers import Place, default_machine
 from millstream.formats.protocol.schema import Message
 from millstream.raw_client import Cluster, TopicPartition, UnreachableError, WireError
 from millstream.raw_client.errors import RefusedError, error_code
@@ -75,6 +76,17 @@ class Broker:
     port: int
     rack: str | None
     fenced: bool
+    machine_id: str | None = None
+    """Millstream only; None if the broker names none."""
+
+    @property
+    def machine(self) -> str:
+        """The machine; a broker that names none is a machine of its own."""
+        return self.machine_id or default_machine(self.id)
+
+    @property
+    def place(self) -> Place:
+        return Place(self.rack, self.machine)
 
     @property
     def address(self) -> str:
@@ -269,7 +281,14 @@ class ClusterAdmin:
         response = self._call("describe_cluster", include_fenced_brokers=True)
         check("the cluster", response)
         brokers = [
-            Broker(row.broker_id, row.host, row.port, row.rack, getattr(row, "is_fenced", False))
+            Broker(
+                row.broker_id,
+                row.host,
+                row.port,
+                row.rack,
+                getattr(row, "is_fenced", False),
+                getattr(row, "machine_id", None),
+            )
             for row in response.brokers
         ]
         return ClusterInfo(response.cluster_id, response.controller_id, sorted(brokers, key=lambda row: row.id))
@@ -392,10 +411,14 @@ class ClusterAdmin:
             for row in topic.partitions
         ]
 
-    def reassign(self, targets: Mapping[TopicPartition, Sequence[int]]) -> dict[TopicPartition, str]:
-        """Starts to move replicas. The result has the partitions that were refused, each with the reason."""
+    def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None]) -> dict[TopicPartition, str]:
+        """Starts to move replicas; None cancels the reassignment. The result has the partitions that were refused, each
+        with the reason."""
         rows = {
-            partition: {"partition_index": partition.partition, "replicas": list(replicas)}
+            partition: {
+                "partition_index": partition.partition,
+                "replicas": None if replicas is None else list(replicas),
+            }
             for partition, replicas in targets.items()
         }
         response = self._call("alter_partition_reassignments", topics=_by_topic(rows, "name", "partitions"))

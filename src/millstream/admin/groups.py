@@ -1,4 +1,4 @@
-"""Consumer groups of both protocols and share groups: list, describe, offsets and lag, resets, deletion."""
+"""Consumer groups of both protocols, streams and share groups: list, describe, offsets and lag, resets, deletion."""
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -13,8 +13,14 @@ from millstream.formats.protocol.schema import Message
 from millstream.raw_client import LATEST, Cluster, CoordinatorKind, RefusedError, SetupError, TopicPartition
 from millstream.raw_client.errors import error_code, refusal
 
-CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
-_DESCRIBE_API = {CONSUMER: "consumer_group_describe", SHARE: "share_group_describe"}
+CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
+_DESCRIBE_API = {
+    CONSUMER: "consumer_group_describe",
+    SHARE: "share_group_describe",
+    STREAMS: "streams_group_describe",
+}
+_STREAMS_ASSIGNOR = "sticky"
+"""The only assignor of streams groups; the response does not name it."""
 _LAST_WITH_NAMES = 9
 """Later versions of OffsetFetch use topic ids."""
 _IDLE_STATES = frozenset({"Empty", "Dead"})
@@ -37,7 +43,7 @@ class GroupListing:
 
     name: str
     type: str
-    """classic, consumer or share."""
+    """classic, consumer, share or streams."""
     state: str
 
 
@@ -58,7 +64,7 @@ class Group:
 
     name: str
     type: str
-    """classic, consumer or share."""
+    """classic, consumer, share or streams."""
     state: str
     assignor: str
     coordinator: int
@@ -112,7 +118,7 @@ class GroupAdmin:
     # Reading
 
     def groups(self, *, share: bool = False) -> list[GroupListing]:
-        """All consumer groups, or all share groups, by name."""
+        """All consumer and streams groups, or all share groups, by name."""
         found: dict[str, GroupListing] = {}
         for response in self._cluster.call_every_broker("list_groups", states_filter=[], types_filter=[]).values():
             for row in _listings(response):
@@ -135,7 +141,9 @@ class GroupAdmin:
         if share:
             type_, row = SHARE, ask(_DESCRIBE_API[SHARE], group_ids=[name]).groups[0]
         else:
-            type_, row = CONSUMER, _consumer_row(ask, name)
+            type_, row = CONSUMER, _row_of_type(ask, CONSUMER, name)
+            if row is None:
+                type_, row = STREAMS, _row_of_type(ask, STREAMS, name)
             if row is None:
                 type_, row = CLASSIC, ask("describe_groups", groups=[name]).groups[0]
         check(f"group {name!r}", row)
@@ -306,10 +314,10 @@ def _listings(response: Message) -> list[GroupListing]:
     ]
 
 
-def _consumer_row(ask: Ask, name: str) -> Message | None:
-    """The group as one of the consumer protocol (KIP-848); None if it is not, or the broker does not have it."""
+def _row_of_type(ask: Ask, type_: str, name: str) -> Message | None:
+    """The group as one of this type; None if it is of another type, or the broker does not have such groups."""
     try:
-        row: Message = ask(_DESCRIBE_API[CONSUMER], group_ids=[name]).groups[0]
+        row: Message = ask(_DESCRIBE_API[type_], group_ids=[name]).groups[0]
     except SetupError:
         return None
     is_other = error_code(row.error_code) in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
@@ -318,9 +326,33 @@ def _consumer_row(ask: Ask, name: str) -> Message | None:
 
 def _described(type_: str, row: Message) -> tuple[str, list[GroupMember]]:
     """The assignor and the members."""
+    if type_ == STREAMS:
+        return _STREAMS_ASSIGNOR, _streams_members(row)
     if type_ in _DESCRIBE_API:
         return row.assignor_name, [_member(each) for each in row.members]
     return row.protocol_data, [_classic_member(each) for each in row.members]
+
+
+def _streams_members(group: Message) -> list[GroupMember]:
+    """Members with the partitions that their active tasks read."""
+    inputs: dict[str, list[str]] = {}
+    for each in group.topology.subtopologies or () if group.topology is not None else ():
+        inputs[each.subtopology_id] = [*each.source_topics, *(topic.name for topic in each.repartition_source_topics)]
+    return [
+        GroupMember(
+            row.member_id,
+            row.instance_id,
+            row.client_id,
+            row.client_host.lstrip("/"),
+            [
+                TopicPartition(topic, index)
+                for task in row.assignment.active_tasks
+                for topic in inputs.get(task.subtopology_id, ())
+                for index in task.partitions
+            ],
+        )
+        for row in group.members
+    ]
 
 
 def _member(row: Message) -> GroupMember:

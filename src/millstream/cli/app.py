@@ -10,8 +10,10 @@ from millstream.cli import (
     command_config,
     consume,
     demo,
+    doctor,
     exit_codes,
     gateway,
+    mirror,
     produce,
     quota,
     schema,
@@ -109,6 +111,15 @@ def serve(
         str | None,
         typer.Option("--bootstrap-password-file", metavar="FILE", help="File with the password of --bootstrap-user."),
     ] = None,
+    cores: Annotated[
+        str | None,
+        typer.Option(
+            "--cores",
+            metavar="N|auto",
+            help="Number of nodes on this machine, each a process, with ports from that of --listen on; auto takes one"
+            " for each core. [default: 1]",
+        ),
+    ] = None,
     exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
 ) -> None:
     """Start a broker, with console, REST and schema registry over HTTP. SIGTERM or Ctrl-C stops it cleanly.
@@ -121,6 +132,7 @@ def serve(
       millstream serve
       millstream serve --listen 0.0.0.0:9092 --data-dir /var/lib/millstream --no-http --insecure
       millstream serve --http 0.0.0.0:8081 --auth-file people.txt --tls-cert chain.pem --tls-key key.pem
+      millstream serve --cores auto
       millstream serve --config server.properties --set log.retention.ms=86400000
       millstream serve --config secured.properties --command-config gateway.properties --pass-through SCRAM-SHA-512
     """
@@ -130,6 +142,7 @@ def serve(
     options.command_config, options.pass_through, options.access_file = command_config, pass_through, access_file
     options.allowed_origins, options.trusted_proxies = allowed_origin or [], trusted_proxy or []
     options.bootstrap_user, options.bootstrap_password_file = bootstrap_user, bootstrap_password_file
+    options.cores = cores
     raise typer.Exit(run_serve(options))
 
 
@@ -140,6 +153,7 @@ app.add_typer(txn.app, name="txn")
 app.add_typer(quota.app, name="quota")
 app.add_typer(acl.app, name="acl")
 app.add_typer(user.app, name="user")
+app.add_typer(mirror.app, name="mirror")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
 app.add_typer(log.app, name="log")
@@ -151,6 +165,7 @@ app.command("gateway")(gateway.gateway)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("bench")(bench.bench)
+app.command("doctor")(doctor.doctor)
 app.command("settings")(settings.settings)
 app.command("simulate")(simulate.simulate)
 app.command("demo")(demo.demo)

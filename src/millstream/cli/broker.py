@@ -1,4 +1,4 @@
-"""`millstream broker`: list the brokers of a cluster, and drain one that is to be removed."""
+"""`millstream broker`: list the brokers of a cluster, and drain one, or all of a machine, before they are removed."""
 
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -44,7 +44,13 @@ def list_brokers(
 
 @app.command()
 def drain(
-    broker: Annotated[int, typer.Argument(metavar="ID", help="Broker id (node.id).", show_default=False)],
+    broker: Annotated[
+        int | None, typer.Argument(metavar="[ID]", help="Broker id (node.id).", show_default=False)
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option("--machine", metavar="NAME", help="All brokers of this machine (see `broker list`), not one."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and move nothing.")] = False,
     throttle: Throttle = None,
     unregister: Annotated[
@@ -59,7 +65,7 @@ def drain(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
 ) -> None:
-    """Move all replicas off a broker, so that it can be stopped for good. Works for a dead broker too.
+    """Move all replicas off a broker or a machine, so that it can be stopped for good. Works for dead brokers too.
 
     The broker is cordoned first: it gets no new replicas. Waits until
     everything is moved. With --unregister it then waits, up to --timeout
@@ -72,56 +78,72 @@ def drain(
       millstream broker drain 3 --throttle 50000000
       millstream broker drain 3 --unregister
       millstream broker drain 3 --undo
+      millstream broker drain --machine machine-3 --unregister
     """
     admin = open_admin(bootstrap, timeout, settings)
     cluster = admin.read()
     cluster.check_quorum()
-    cluster.broker(broker)
+    brokers = _chosen(cluster, broker, machine)
+    named = f"broker {brokers[0]}" if machine is None else f"machine {machine}"
+    document = {"broker": brokers[0]} if machine is None else {"machine": machine, "brokers": brokers}
     if undo:
-        _undo(admin, broker, json=json)
+        for number in brokers:
+            admin.uncordon(number)
+        if json:
+            print_json({**document, "cordoned": False})
+        else:
+            print(f"{named} gets new replicas again: `millstream cluster balance` moves some to it")
         return
-    plan = _plan(cluster, broker)
+    plan = _plan(cluster, brokers, named)
     if not dry_run:
-        admin.cordon(broker)
+        for number in brokers:
+            admin.cordon(number)
         Mover(admin, cluster, throttle).settle()
         cluster = admin.read()
-        plan = _plan(cluster, broker)
+        plan = _plan(cluster, brokers, named)
     if plan and not json:
         show_plan(plan, cluster)
     if plan and not dry_run:
         Mover(admin, cluster, throttle).move(plan)
     if not dry_run:
-        _check_empty(admin, broker)
+        for number in brokers:
+            _check_empty(admin, number)
     gone = False
     if not dry_run and unregister:
-        _unregister(admin, broker, timeout)
+        for number in brokers:
+            _unregister(admin, number, timeout)
         gone = True
     if json:
         executed = bool(plan) and not dry_run
-        print_json(
-            {"broker": broker, "executed": executed, "unregistered": gone, "moves": plan_document(plan, cluster)}
-        )
+        print_json({**document, "executed": executed, "unregistered": gone, "moves": plan_document(plan, cluster)})
     elif dry_run:
-        print("nothing was moved: run it without --dry-run to move" if plan else f"broker {broker} has no replicas")
+        print("nothing was moved: run it without --dry-run to move" if plan else f"{named} has no replicas")
     elif gone:
-        print(f"broker {broker} is unregistered")
+        print(f"{named} is unregistered")
     else:
-        print(f"broker {broker} has no replicas now: it can be stopped")
+        print(f"{named} has no replicas now: it can be stopped")
 
 
-def _undo(admin: "ClusterAdmin", broker: int, *, json: bool) -> None:
-    admin.uncordon(broker)
-    if json:
-        print_json({"broker": broker, "cordoned": False})
-    else:
-        print(f"broker {broker} gets new replicas again: `millstream cluster balance` moves some to it")
+def _chosen(cluster: "ClusterState", broker: int | None, machine: str | None) -> list[int]:
+    """The brokers to drain: one, or all of a machine."""
+    if (broker is None) == (machine is None):
+        raise CommandFailedError(
+            "give a broker id, or --machine NAME; `millstream broker list` shows both", exit_codes.USAGE
+        )
+    if broker is not None:
+        return [cluster.broker(broker).id]
+    found = [each.id for each in cluster.brokers if each.machine == machine]
+    if not found:
+        known = ", ".join(sorted({each.machine for each in cluster.brokers}))
+        raise CommandFailedError(f"there is no machine {machine}; the machines are {known}", exit_codes.NOT_FOUND)
+    return found
 
 
-def _plan(cluster: "ClusterState", broker: int) -> list[PlannedReassignment]:
+def _plan(cluster: "ClusterState", brokers: list[int], named: str) -> list[PlannedReassignment]:
     try:
-        return plan_drain(available_brokers(cluster), loads(cluster), broker)
+        return plan_drain(available_brokers(cluster), loads(cluster), *brokers)
     except KafkaError as error:
-        raise CommandFailedError(f"broker {broker} cannot be drained: {error.message}") from error
+        raise CommandFailedError(f"{named} cannot be drained: {error.message}") from error
 
 
 def _check_empty(admin: "ClusterAdmin", broker: int) -> None:

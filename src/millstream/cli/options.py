@@ -159,7 +159,7 @@ AuthFile = Annotated[
     typer.Option(
         "--auth-file",
         metavar="FILE",
-        help=f"Credentials for HTTP: lines 'basic NAME:PASSWORD' or 'bearer TOKEN'. Also in ${AUTH_VARIABLE}.",
+        help=f"Credentials for HTTP: lines 'basic NAME:PASSWORD' or 'bearer NAME:TOKEN'. Also in ${AUTH_VARIABLE}.",
     ),
 ]
 Insecure = Annotated[

@@ -2,7 +2,7 @@
 
 Prints exactly one line on stdout, `ready kafka=HOST:PORT http=HOST:PORT`, when it accepts connections, and one line on
 stderr if it fails. The broker is in `node.runtime`, settings are in `config`, HTTP is served by a child process
-(`gateway_process`).
+(`gateway_process`). With `--cores`, the nodes are child processes too (`cores`).
 
 Each log event is one line: characters that cannot be printed, such as a line break in the name of a group, are
 escaped, and the lines of a stack trace are indented.
@@ -12,7 +12,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,9 @@ _VALUED = {
     "--tls-client-ca": "tls_client_ca",
     "--bootstrap-user": "bootstrap_user",
     "--bootstrap-password-file": "bootstrap_password_file",
+    "--cores": "cores",
+    "--core": "core",
+    "--core-ports": "core_ports",
 }
 _REPEATED = ("--set", "--allowed-origin", "--trusted-proxy")
 _FLAGS = {"--exit-with-stdin": "exit_with_stdin", "--no-http": "no_http", "--insecure": "insecure"}
@@ -70,6 +74,22 @@ class ServeOptions:
     tls_client_ca: str | None = None
     bootstrap_user: str | None = None
     bootstrap_password_file: str | None = None
+    cores: str | None = None
+    """The number of nodes, or `auto`."""
+    core: str | None = None
+    """Which of the nodes this process is, from 0. Written by the supervisor of the nodes, with `core_ports`."""
+    core_ports: str | None = None
+
+    def node_words(self) -> list[str]:
+        """The options that all nodes of `--cores` share."""
+        valued = (
+            ("--data-dir", self.data_dir),
+            ("--listen", self.listen),
+            ("--config", self.config),
+            *(("--set", each) for each in self.settings),
+        )
+        words = [word for name, value in valued if value is not None for word in (name, value)]
+        return [*words, "--insecure"] if self.insecure else words
 
 
 def parse(arguments: Sequence[str]) -> ServeOptions | None:
@@ -126,34 +146,160 @@ def listen_address(text: str) -> str:
 
 
 def _serve(options: ServeOptions) -> int:
-    from millstream.config.exposure import check_exposure, check_words
+    from millstream.config.exposure import check_exposure, check_words, exposure_warnings
     from millstream.config.loading import load_broker_config
 
     check_words(options.settings)
-    config = load_broker_config(
-        file=options.config,
-        overrides=options.settings,
-        listen=None if options.listen is None else listen_address(options.listen),
-        data_dir=options.data_dir,
-    )
-    check_exposure(config, insecure=options.insecure)
+
+    def load() -> "BrokerConfig":
+        config = load_broker_config(
+            file=options.config,
+            overrides=options.settings,
+            listen=None if options.listen is None else listen_address(options.listen),
+            data_dir=options.data_dir,
+        )
+        check_exposure(config, insecure=options.insecure)
+        return config
+
+    config = load()
+    if options.core is not None:
+        return _serve_core(options, config, load)
     for warning in (*config.unknown, *config.warnings, *config.without_effect):
         print(f"millstream: warning: {warning}", file=sys.stderr)
+    count = _cores(options, config)
     if options.bootstrap_user is not None:
         _write_bootstrap_user(options.bootstrap_user, options.bootstrap_password_file, config)
     if options.exit_with_stdin:
         exit_with_parent()
     log_to_stderr()
+    _warn_loudly(exposure_warnings(config))
+    with _resized(config, count) as resized:
+        return (
+            _serve_cores(options, config, count, resized) if count > 1 else _serve_one(options, config, load, resized)
+        )
+
+
+def _serve_one(
+    options: ServeOptions, config: "BrokerConfig", load: Callable[[], "BrokerConfig"], resized: Callable[[], None]
+) -> int:
+    """Runs one node in this process. `load` reads its settings again."""
     gateway = _open_gateway(options, config)
     from millstream.node.runtime.running import run as run_node
 
     def ready(address: str) -> None:
+        resized()
         served = config.listeners or config.controller_listeners
         _announce(address, gateway, protocol=served[0].security_protocol, serves_clients=config.is_broker)
         if gateway is not None:
             gateway.start(_address_for_gateway(config, gateway.cluster_listener, address))
 
-    return run_node(config, ready, lambda: None if gateway is None else gateway.stop())
+    return run_node(config, ready, lambda: None if gateway is None else gateway.stop(), load)
+
+
+@contextmanager
+def _resized(config: "BrokerConfig", count: int) -> Iterator[Callable[[], None]]:
+    """Moves logs if the data directory had another number of nodes; the function ends the change when all serve."""
+    folders = os.path.join(config.data_dir, "cores")
+    if count == 1 and not os.path.exists(folders):
+        yield lambda: None
+        return
+    from millstream.cli.cores.resizing import Resizing
+
+    with Resizing(config, count) as resizing:
+        resizing.run()
+        yield resizing.finish
+
+
+def _cores(options: ServeOptions, config: "BrokerConfig") -> int:
+    """The number of nodes that this command runs."""
+    from millstream.config.cores import check_cores, parse_cores
+    from millstream.config.table import node
+
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if options.cores is not None:
+        count = parse_cores(options.cores, available, name="--cores")
+    else:
+        count = parse_cores(config[node.CORES], available)
+    check_cores(config, count)
+    if options.cores is None and not config.is_set(node.CORES):
+        _check_stored_nodes(config)
+    if count > available:
+        print(
+            f"millstream: warning: {count} nodes share {available} core(s): more nodes than cores make nothing faster",
+            file=sys.stderr,
+        )
+    return count
+
+
+def _check_stored_nodes(config: "BrokerConfig") -> None:
+    """ConfigError if the directory has several nodes, and no number is given: nothing is moved by mistake."""
+    if not os.path.exists(os.path.join(config.data_dir, "cores")):
+        return
+    from millstream.cli.cores.resizing import stored_nodes
+    from millstream.config.setting import ConfigError
+
+    stored = stored_nodes(config.data_dir)
+    if stored > 1:
+        raise ConfigError(
+            f"{config.data_dir} has {stored} nodes: give --cores {stored}, or --cores 1 to move everything into one"
+        )
+
+
+def _serve_cores(options: ServeOptions, config: "BrokerConfig", count: int, resized: Callable[[], None]) -> int:
+    """Runs several nodes as child processes."""
+    from millstream.cli.cores.supervisor import Supervisor
+
+    supervisor = Supervisor(config, count, options.node_words())
+    gateway = _open_gateway(options, config)
+
+    def ready() -> None:
+        resized()
+        _announce(supervisor.addresses(), gateway, protocol=config.listeners[0].security_protocol, serves_clients=True)
+        if gateway is not None:
+            gateway.start(supervisor.addresses(gateway.cluster_listener))
+
+    return supervisor.run(gateway, ready)
+
+
+def _serve_core(options: ServeOptions, config: "BrokerConfig", load: Callable[[], "BrokerConfig"]) -> int:
+    """Runs one of several nodes. Its supervisor has printed the warnings, and reads the ready line."""
+    import json
+    import socket
+
+    from millstream.config.cores import core_config
+    from millstream.config.setting import ConfigError
+    from millstream.node.runtime.running import run as run_node
+
+    try:
+        assert options.core is not None and options.core_ports is not None
+        index, ports = int(options.core), json.loads(options.core_ports)
+
+        def of_this_core(whole: "BrokerConfig") -> "BrokerConfig":
+            return core_config(whole, index, ports, socket.gethostname())
+
+        own = of_this_core(config)
+    except (AssertionError, ValueError, KeyError, IndexError, TypeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError("--core and --core-ports are written by `serve --cores`: use --cores N instead") from None
+    exit_with_parent()
+    log_to_stderr(prefix=f"node={own.node_id} ")
+    try:
+        return run_node(
+            own,
+            lambda address: print(f"ready kafka={address}", flush=True),
+            lambda: None,
+            lambda: of_this_core(load()),
+        )
+    except ConfigError as error:
+        raise ConfigError(f"node={own.node_id} {error.message}", name=error.name) from None
+
+
+def _warn_loudly(warnings: Sequence[str]) -> None:
+    """These lines stand out in any log."""
+    if warnings:
+        for line in ("*" * 80, *(f"WARNING: {text}" for text in warnings), "*" * 80):
+            logging.getLogger("millstream.exposure").warning("%s", line)
 
 
 def _write_bootstrap_user(name: str, password_file: str | None, config: "BrokerConfig") -> None:
@@ -219,7 +365,7 @@ def _announce(address: str, gateway: "GatewayProcess | None", *, protocol: str, 
     http = "" if gateway is None else f" http={gateway.address}"
     print(f"ready kafka={address}{http}" + ("" if protocol == "PLAINTEXT" else f" protocol={protocol}"), flush=True)
     if serves_clients and protocol == "PLAINTEXT" and sys.stderr.isatty():
-        option = "" if address.endswith(":9092") else f" -b {address}"
+        option = "" if address.split(",")[0].endswith(":9092") else f" -b {address}"
         console = "" if gateway is None else f" Open {gateway.url}/console in a browser."
         print(
             f"\nMillstream is listening on {address}.{console} Try, in another terminal:\n"
@@ -233,12 +379,12 @@ def _announce(address: str, gateway: "GatewayProcess | None", *, protocol: str, 
         )
 
 
-def log_to_stderr(usual_level: str = "INFO") -> None:
-    """Logs to stderr; $MILLSTREAM_LOG_LEVEL overrides the level."""
+def log_to_stderr(usual_level: str = "INFO", *, prefix: str = "") -> None:
+    """Logs to stderr, each line with the prefix; $MILLSTREAM_LOG_LEVEL overrides the level."""
     level = os.environ.get("MILLSTREAM_LOG_LEVEL", usual_level).upper()
     known = logging.getLevelNamesMapping()
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter())
+    handler.setFormatter(LineFormatter(prefix))
     logging.basicConfig(level=known.get(level, logging.INFO), handlers=[handler])
 
 
@@ -259,8 +405,15 @@ def exit_with_parent() -> None:
 
 
 class LineFormatter(logging.Formatter):
-    def __init__(self) -> None:
+    """One line for each event, and for each line of a stack trace; every line begins with the prefix."""
+
+    def __init__(self, prefix: str = "") -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+        self._prefix = prefix
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return self._prefix + text.replace("\n", f"\n{self._prefix}") if self._prefix else text
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # as logging calls it
         return _printable(super().formatMessage(record))

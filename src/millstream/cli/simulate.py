@@ -9,8 +9,8 @@ from millstream.cli.options import Json
 from millstream.cli.terminal import CommandFailedError, print_json, progress
 
 if TYPE_CHECKING:
+    from millstream.simulator.results import Result
     from millstream.simulator.scenarios import Options
-    from millstream.simulator.simulation import Result
 
 _SHOWN_FAILURES = 10
 
@@ -19,6 +19,12 @@ def simulate(
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed, or the first of several.")] = 1,
     seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Number of seeds.")] = 1,
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=3, max=7, help="Number of nodes.")] = 3,
+    cores: Annotated[
+        int,
+        typer.Option(
+            "--cores", metavar="N", min=1, max=4, help="Nodes on each machine; --nodes is then the number of machines."
+        ),
+    ] = 1,
     fault_seconds: Annotated[
         float,
         typer.Option("--fault-seconds", "--trouble", metavar="SECONDS", min=1.0, help="Virtual time with faults."),
@@ -34,6 +40,9 @@ def simulate(
     tls: Annotated[bool, typer.Option("--tls", help="All connections use TLS.")] = False,
     secured: Annotated[
         bool, typer.Option("--secured", help="TLS on all connections; clients log in and need ACLs.")
+    ] = False,
+    tiered: Annotated[
+        bool, typer.Option("--tiered", help="Topics are tiered, to an object store that is slow and fails.")
     ] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Print the events of the run.")] = False,
     verbose: Annotated[
@@ -54,6 +63,7 @@ def simulate(
       millstream simulate --seeds 200
       millstream simulate --seed 42 --trace
       millstream simulate --scenario transactions --trace
+      millstream simulate --seeds 20 --cores 2
     """
     import logging
 
@@ -63,14 +73,16 @@ def simulate(
 
     if scenario and scenario not in tuple(Scenario):
         raise CommandFailedError(f"--scenario {scenario}: write one of {', '.join(Scenario)}")
-    if scenario == Scenario.POWER and nodes != Options().nodes:
-        raise CommandFailedError(f"--scenario {scenario} has a single node: remove --nodes {nodes}")
+    if scenario == Scenario.POWER and (nodes != Options().nodes or cores != 1):
+        raise CommandFailedError(f"--scenario {scenario} has a single node: remove --nodes and --cores")
     options = Options(
         nodes=nodes,
+        processes=cores,
         fault_seconds=fault_seconds,
         scenario=Scenario(scenario) if scenario else None,
         tls=tls,
         secured=secured,
+        tiered=tiered,
         log_level=logging.INFO if verbose else logging.WARNING,
     )
     failures: list[Result] = []
@@ -156,6 +168,8 @@ def _take(result: "Result", totals: _Totals, failures: "list[Result]", options: 
         again = f"millstream simulate --seed {result.seed}"
         if options.nodes != 3:
             again += f" --nodes {options.nodes}"
+        if options.processes != 1:
+            again += f" --cores {options.processes}"
         if options.fault_seconds != 8.0:
             again += f" --fault-seconds {options.fault_seconds:g}"
         if options.scenario is not None:

@@ -5,7 +5,7 @@
         for record in client.consume("orders"):
             print(record.offset, record.json())
 
-It imports no code of the broker.
+It imports no code of the broker, but for `expected_offset`, which librdkafka does not have.
 """
 
 from collections.abc import Mapping
@@ -25,6 +25,7 @@ from millstream.client.errors import (
     RefusedError,
     TopicExistsError,
     TopicNotFoundError,
+    UnexpectedEndError,
 )
 from millstream.client.partitioners import HotKeyPartitioner, Partitioner, SaltingPartitioner
 from millstream.client.record import Message, Published, Record
@@ -55,6 +56,7 @@ __all__ = [
     "Topic",
     "TopicExistsError",
     "TopicNotFoundError",
+    "UnexpectedEndError",
     "connect",
     "connect_async",
 ]

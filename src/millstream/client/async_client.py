@@ -112,8 +112,19 @@ class AsyncClient:
         partition: int | None = None,
         timestamp: datetime | int | None = None,
         partitioner: Partitioner | None = None,
+        expected_offset: int | None = None,
     ) -> Published:
-        """As `Client.publish`. Concurrent calls share batches."""
+        """As `Client.publish`. Concurrent calls share batches, except those with `expected_offset`."""
+        if expected_offset is not None:
+            send = functools.partial(
+                self._connected.publish,
+                key=key,
+                headers=headers,
+                partition=partition,
+                timestamp=timestamp,
+                expected_offset=expected_offset,
+            )
+            return await self._call(send, topic, value)
         publisher = self._connected.publisher
         if self._reports is None:
             # One future for all concurrent calls: it resumes them in their order.

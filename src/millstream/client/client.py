@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal, TypeVar, overload
 
+from millstream.client.conditional import ConditionalPublisher
 from millstream.client.connection import Connection
 from millstream.client.partitioners import Partitioner
 from millstream.client.publisher import Publisher
@@ -28,6 +29,7 @@ class Client:
         self._connection.probe()
         self._topics: Topics | None = None
         self._publisher = Publisher(self._connection)
+        self._conditional = ConditionalPublisher(self._connection)
 
     def __enter__(self) -> "Client":
         return self
@@ -46,6 +48,7 @@ class Client:
     def close(self) -> None:
         """Waits for records in flight, then closes the connections."""
         self._publisher.close()
+        self._conditional.close()
         self._topics = None
 
     # Topics
@@ -102,12 +105,19 @@ class Client:
         partition: int | None = None,
         timestamp: datetime | int | None = None,
         partitioner: Partitioner | None = None,
+        expected_offset: int | None = None,
     ) -> Published:
         """Sends one record and waits until it is stored. Returns its partition and offset.
 
         Without `partition` the partition depends on the key, or on `partitioner`, which can spread hot keys over
         several partitions (see `HotKeyPartitioner`).
+
+        With `expected_offset` (and `partition`) the record is written only if the partition ends at this offset, which
+        becomes its own; otherwise UnexpectedEndError has the end. Brokers of Millstream can do this, others refuse it.
         """
+        if expected_offset is not None:
+            message = Message(value, key, headers, partition, timestamp)
+            return self._conditional.publish(topic, message, expected_offset)
         return self._publisher.publish(topic, value, key, headers, partition, timestamp, partitioner)
 
     def publish_many(

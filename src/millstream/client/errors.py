@@ -47,6 +47,15 @@ class RefusedError(MillstreamError):
     """The broker refused the request."""
 
 
+class UnexpectedEndError(RefusedError):
+    """The partition's end is not the expected one, so the record was not written. `end_offset` is the end now."""
+
+    def __init__(self, message: str, expected: int, end_offset: int) -> None:
+        super().__init__(message, "OFFSET_OUT_OF_RANGE")
+        self.expected = expected
+        self.end_offset = end_offset
+
+
 class NotAllowedError(MillstreamError, PermissionError):
     """The broker does not accept the user or the password, or the user may not do this."""
 

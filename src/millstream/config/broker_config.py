@@ -20,7 +20,7 @@ from millstream.config.addresses import (
 )
 from millstream.config.catalog import BROKER_SETTINGS, LISTENER_PREFIX, broker_setting
 from millstream.config.setting import ConfigError, Setting
-from millstream.config.table import cluster, network, node
+from millstream.config.table import cluster, network, node, tier
 from millstream.formats.model.identifiers import BrokerId
 
 T = TypeVar("T")
@@ -38,6 +38,8 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
     DYNAMIC_GROUP_CONFIG = 8
 
 
@@ -198,7 +200,7 @@ class BrokerConfig:
     @property
     def connection_limits(self) -> Mapping[str, int]:
         """`max.connections.per.ip.overrides` as a dictionary."""
-        return parse_connection_limits(self[network.MAX_CONNECTIONS_PER_IP_OVERRIDES])
+        return network.limits_of_addresses(self[network.MAX_CONNECTIONS_PER_IP_OVERRIDES])
 
     def advertised(
         self, bound_ports: Mapping[str, int], local_host: str, listeners: Iterable[Listener]
@@ -267,19 +269,8 @@ def build_broker_config(
     _check_listeners(config)
     _check_times(config)
     _check_directories(config)
-    parse_connection_limits(config[network.MAX_CONNECTIONS_PER_IP_OVERRIDES])
+    _check_tier(config)
     return config
-
-
-def parse_connection_limits(text: str) -> dict[str, int]:
-    limits: dict[str, int] = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        address, _, count = item.rpartition(":")
-        if not address or not (count.isascii() and count.isdigit() and len(count) <= 10):
-            name = network.MAX_CONNECTIONS_PER_IP_OVERRIDES.name
-            raise ConfigError(f"{name}={text} is not allowed: {item!r} must be address:count", name=name)
-        limits[address.strip("[]")] = int(count)
-    return limits
 
 
 def _usable(layer: Mapping[str, str]) -> dict[str, str]:
@@ -440,6 +431,14 @@ def _check_directories(config: BrokerConfig) -> None:
             f"metadata.log.dir={metadata_dir} is not supported: remove it, or set it to the data directory "
             f"{directories[0]}",
             name="metadata.log.dir",
+        )
+
+
+def _check_tier(config: BrokerConfig) -> None:
+    if config[tier.REMOTE_LOG_STORAGE_SYSTEM_ENABLE] and config[tier.TIER_URL] is None:
+        raise ConfigError(
+            "remote.log.storage.system.enable=true needs millstream.tier.url, for example s3://bucket/prefix",
+            name=tier.REMOTE_LOG_STORAGE_SYSTEM_ENABLE.name,
         )
 
 

@@ -10,6 +10,7 @@ from millstream.config.table import (
     groups,
     inert,
     log,
+    mirror,
     network,
     node,
     protection,
@@ -17,6 +18,8 @@ from millstream.config.table import (
     sasl,
     share,
     ssl,
+    streams,
+    tier,
     topic,
     transactions,
 )
@@ -30,7 +33,9 @@ FAMILIES: dict[str, tuple[Setting[Any], ...]] = {
     "Protection: open listeners, audit": protection.SETTINGS,
     "SASL": sasl.SETTINGS,
     "Logs, and defaults for topics": log.SETTINGS,
+    "Tiered storage": tier.SETTINGS,
     "Share groups": share.SETTINGS,
+    "Streams groups": streams.SETTINGS,
     "Groups and committed offsets": groups.SETTINGS,
     "Transactions": transactions.SETTINGS,
     "Authorization": authorization.SETTINGS,
@@ -84,10 +89,12 @@ def listener_setting(name: str) -> Setting[Any] | None:
 
 
 def broker_setting(name: str) -> Setting[Any] | None:
-    """The declaration of a broker setting, also with Kafka's prefixes for one listener or one plug-in."""
+    """The declaration of a broker setting, also with a prefix: of one listener, one mirror link or one plug-in."""
     found = BROKER_SETTINGS.get(name)
     if found is None and name.startswith(LISTENER_PREFIX):
         return listener_setting(name)
+    if found is None and name.startswith(mirror.LINK_PREFIX):
+        return mirror.link_setting(name)
     if found is None and name.startswith(_PREFIXED):
         return BROKER_SETTINGS["remote.log.storage.manager.class.path"]
     return found
@@ -100,6 +107,8 @@ def hint(name: str, known: dict[str, Setting[Any]]) -> str:
             return reason
     if known is BROKER_SETTINGS and name.startswith(LISTENER_PREFIX):
         return _listener_hint(name)
+    if known is BROKER_SETTINGS and name.startswith(mirror.LINK_PREFIX):
+        return _link_hint(name)
     if known is BROKER_SETTINGS and name in TOPIC_SETTINGS and TOPIC_SETTINGS[name].synonyms:
         return f"this is a topic setting; for all topics it is {TOPIC_SETTINGS[name].synonyms[0].setting.name}"
     if known is TOPIC_SETTINGS:
@@ -117,3 +126,11 @@ def _listener_hint(name: str) -> str:
     if setting in BROKER_SETTINGS:
         return f"{setting} cannot be set for one listener; set it without {LISTENER_PREFIX}"
     return did_you_mean(setting, [each for each in BROKER_SETTINGS if is_per_listener(each)], cutoff=0.8, quoted=False)
+
+
+def _link_hint(name: str) -> str:
+    link, setting = mirror.split_link_setting(name)
+    if not mirror.is_link_name(link):
+        return f"{mirror.LINK_PREFIX}LINK.SETTING; the name of a link has letters, digits, '_' and '-'"
+    close = did_you_mean(setting, mirror.LINK_SETTINGS, cutoff=0.8, quoted=False)
+    return close or "docs/settings.md has the settings of mirror links"

@@ -4,12 +4,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millstream.config import group_config
+from millstream.config import client_metrics_config, group_config
 from millstream.config.broker_config import BrokerConfig, ConfigSource
 from millstream.config.catalog import BROKER_SETTINGS, FAMILIES, LISTENER_PREFIX, TOPIC_SETTINGS, broker_setting
+from millstream.config.client_metrics_config import CLIENT_METRICS_SETTINGS
 from millstream.config.group_config import GROUP_SETTINGS
 from millstream.config.setting import Setting, SettingType, Update, format_value
-from millstream.config.table import inert, topic
+from millstream.config.table import inert, mirror, node, topic
 from millstream.config.topic_config import value_from_broker
 
 
@@ -49,43 +50,100 @@ def describe_topic(
         override = overrides.get(setting.name)
         if override is not None:
             synonyms.append(ConfigSynonym(setting.name, override, ConfigSource.DYNAMIC_TOPIC_CONFIG))
-        for synonym in setting.synonyms:
-            synonyms.extend(_written(synonym.setting, broker))
-        synonyms.extend(_default(synonym.setting) for synonym in setting.synonyms[:1])
+        of_broker = [
+            each
+            for synonym in setting.synonyms
+            for each in (*_written(synonym.setting, broker), _default(synonym.setting))
+            if each.value is not None
+        ]
+        # As in Kafka: with log.retention.hours alone, retention.ms has no synonyms, and counts as a default.
+        if synonyms or any(each.name == setting.synonyms[0].setting.name for each in of_broker):
+            synonyms += of_broker
         value = override if override is not None else format_value(value_from_broker(setting, broker))
         entries.append(_entry(setting, value, synonyms, read_only=False))
     return entries
 
 
-def describe_broker(broker: BrokerConfig, names: Collection[str] | None = None) -> list[ConfigEntry]:
-    """The settings of a broker, all or those in `names`."""
+def describe_broker(
+    broker: BrokerConfig,
+    names: Collection[str] | None = None,
+    *,
+    own: Collection[str] = (),
+    default: Collection[str] = (),
+) -> list[ConfigEntry]:
+    """The settings of a broker, all or those in `names`. `own` and `default` are the names of the dynamic settings, of
+    this broker and of all brokers; among them are unknown names, which are stored and shown without their values."""
+    return (
+        [
+            _entry(
+                setting,
+                format_value(broker.node_id if setting is node.BROKER_ID else broker[setting]),
+                [*_of_broker(setting, broker), _default(setting)],
+                read_only=setting.update is Update.RESTART,
+            )
+            for setting in _chosen(BROKER_SETTINGS, names)
+        ]
+        + [
+            _entry(
+                setting,
+                format_value(broker.values[setting.name]),
+                list(_written(setting, broker)),
+                read_only=setting.update is Update.RESTART,
+            )
+            for setting in _prefixed_settings(broker, names)
+        ]
+        + unknown_settings(
+            {
+                ConfigSource.DYNAMIC_BROKER_CONFIG: own,
+                ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: default,
+                ConfigSource.STATIC_BROKER_CONFIG: [each.name for each in broker.unknown],
+            },
+            names,
+        )
+    )
+
+
+def _of_broker(setting: Setting[Any], broker: BrokerConfig) -> Iterator[ConfigSynonym]:
+    """The values that were written. `broker.id` is always one of them, as in Kafka: it is `node.id`."""
+    if setting is node.BROKER_ID:
+        yield ConfigSynonym(setting.name, str(broker.node_id), ConfigSource.STATIC_BROKER_CONFIG)
+    else:
+        yield from _written(setting, broker)
+
+
+def unknown_settings(
+    layers: Mapping[ConfigSource, Collection[str]], names: Collection[str] | None
+) -> list[ConfigEntry]:
+    """Settings with unknown names, as Kafka shows them: a value may be a secret, so it is not shown."""
+    found = {
+        name: source
+        for source, layer in sorted(layers.items(), reverse=True)
+        for name in layer
+        if (names is None or name in names) and broker_setting(name) is None
+    }
     return [
-        _entry(
-            setting,
-            format_value(broker[setting]),
-            [*_written(setting, broker), _default(setting)],
-            read_only=setting.update is Update.RESTART,
+        ConfigEntry(
+            name=name,
+            value=None,
+            source=source,
+            type=SettingType.UNKNOWN,
+            read_only=True,
+            sensitive=True,
+            synonyms=(ConfigSynonym(name, None, source),),
+            documentation="",
         )
-        for setting in _chosen(BROKER_SETTINGS, names)
-    ] + [
-        _entry(
-            setting,
-            format_value(broker.values[setting.name]),
-            list(_written(setting, broker)),
-            read_only=setting.update is Update.RESTART,
-        )
-        for setting in _listener_settings(broker, names)
+        for name, source in found.items()
     ]
 
 
-def _listener_settings(broker: BrokerConfig, names: Collection[str] | None) -> Iterator[Setting[Any]]:
-    """The settings of single listeners that are set, each with its full name."""
+def _prefixed_settings(broker: BrokerConfig, names: Collection[str] | None) -> Iterator[Setting[Any]]:
+    """The settings of single listeners and of mirror links that are set, each with its full name."""
     written = dict.fromkeys(name for layer in broker.layers.values() for name in layer)
     for name in written:
-        if name.startswith(LISTENER_PREFIX) and (names is None or name in names):
+        if name.startswith((LISTENER_PREFIX, mirror.LINK_PREFIX)) and (names is None or name in names):
             setting = broker_setting(name)
-            assert setting is not None
-            yield replace(setting, name=name)
+            if setting is not None:
+                yield replace(setting, name=name)
 
 
 def describe_group(
@@ -117,9 +175,46 @@ def describe_default_broker(
             [ConfigSynonym(setting.name, dynamic_default[setting.name], ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)],
             read_only=False,
         )
-        for setting in _chosen(BROKER_SETTINGS, names)
+        for setting in (*_chosen(BROKER_SETTINGS, names), *_link_settings(dynamic_default, names))
         if setting.name in dynamic_default
+    ] + unknown_settings({ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: dynamic_default.keys()}, names)
+
+
+def describe_client_metrics(values: Mapping[str, str], names: Collection[str] | None = None) -> list[ConfigEntry]:
+    """The settings of a subscription to client metrics, all or those in `names`."""
+    return [
+        _entry(
+            setting,
+            values.get(setting.name, format_value(setting.default)),
+            [ConfigSynonym(setting.name, values[setting.name], ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG)]
+            if setting.name in values
+            else [],
+            read_only=False,
+        )
+        for setting in _chosen(CLIENT_METRICS_SETTINGS, names)
     ]
+
+
+def describe_logger(name: str, level: str) -> ConfigEntry:
+    """The level of a logger of the broker."""
+    return ConfigEntry(
+        name=name,
+        value=level,
+        source=ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,
+        type=SettingType.UNKNOWN,
+        read_only=False,
+        sensitive=False,
+        synonyms=(),
+        documentation="",
+    )
+
+
+def _link_settings(values: Mapping[str, str], names: Collection[str] | None) -> Iterator[Setting[Any]]:
+    for name in values:
+        if name.startswith(mirror.LINK_PREFIX) and (names is None or name in names):
+            setting = mirror.link_setting(name)
+            if setting is not None:
+                yield setting
 
 
 def documentation(setting: Setting[Any]) -> str:
@@ -185,9 +280,19 @@ def settings_page() -> str:
         "## Topics\n",
         "A topic's own value takes precedence. Otherwise, the first broker setting under *else* with a value counts.\n",
         _table_with_synonyms(topic.SETTINGS),
+        "## Mirror links\n",
+        f"Set for all brokers as `{mirror.LINK_PREFIX}LINK.SETTING`; `millstream mirror` does that. Also the settings "
+        "of TLS and SASL of a connection, by the names of Kafka's clients: "
+        + ", ".join(f"`{name}`" for name in mirror.LINK_SETTINGS if name.startswith(("ssl.", "sasl.")))
+        + ".\n",
+        _table(mirror.SETTINGS),
         "## Groups\n",
         "Set for one group with IncrementalAlterConfigs, resource type GROUP: `kafka-configs --entity-type groups`.\n",
         _table_with_synonyms(group_config.SETTINGS),
+        "## Client metrics\n",
+        "Settings of a subscription (KIP-714), resource type CLIENT_METRICS: `kafka-client-metrics`, or "
+        "`kafka-configs --entity-type client-metrics`.\n",
+        _table_with_synonyms(client_metrics_config.SETTINGS),
         "## Accepted, without effect\n",
     ]
     reasons: dict[str, list[str]] = {}

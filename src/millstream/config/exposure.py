@@ -8,7 +8,7 @@ from millstream.config.addresses import Listener
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.catalog import broker_setting
 from millstream.config.setting import ConfigError
-from millstream.config.table import protection, ssl
+from millstream.config.table import authorization, protection, ssl
 
 
 def check_exposure(config: BrokerConfig, *, insecure: bool) -> None:
@@ -28,6 +28,17 @@ def check_exposure(config: BrokerConfig, *, insecure: bool) -> None:
             f" {protection.MILLSTREAM_ALLOW_INSECURE_LISTENERS.name}=true in a network that you trust",
             name="listeners",
         )
+
+
+def exposure_warnings(config: BrokerConfig) -> list[str]:
+    """What to say loudly about listeners that are open to other machines, because this was allowed."""
+    lines = [
+        f"listener {listener}: clients do not authenticate, so all who reach it can read, write and delete "
+        + ("what ACLs give to User:ANONYMOUS" if config[authorization.AUTHORIZER_CLASS_NAME] else "everything")
+        for listener in open_listeners(config)
+    ]
+    how = "secure it: `millstream security init DIR` makes certificates, a first user and settings (docs/security.md)"
+    return [*lines, how] if lines else []
 
 
 def open_listeners(config: BrokerConfig) -> Iterator[Listener]:

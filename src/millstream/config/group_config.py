@@ -22,7 +22,7 @@ from millstream.config.setting import (
     one_of,
     string,
 )
-from millstream.config.table import share
+from millstream.config.table import share, streams
 
 BY_DURATION = "by_duration:"
 
@@ -54,6 +54,37 @@ CONSUMER_ASSIGNMENT_INTERVAL_MS = integer(
     unit="ms",
     allowed=at_least(0),
     synonyms=(Synonym(BROKER_SETTINGS["group.consumer.assignment.interval.ms"]),),
+)
+STREAMS_SESSION_TIMEOUT_MS = _like(
+    "streams.session.timeout.ms",
+    "The time without heartbeats after which a member is removed from the streams group.",
+    "ms",
+)
+STREAMS_HEARTBEAT_INTERVAL_MS = _like(
+    "streams.heartbeat.interval.ms", "The interval between heartbeats of the members of the streams group.", "ms"
+)
+STREAMS_NUM_STANDBY_REPLICAS = integer(
+    "streams.num.standby.replicas",
+    0,
+    "The number of standby replicas of each task with state.",
+    allowed=at_least(0),
+    synonyms=(Synonym(BROKER_SETTINGS["group.streams.num.standby.replicas"]),),
+)
+STREAMS_INITIAL_REBALANCE_DELAY_MS = integer(
+    "streams.initial.rebalance.delay.ms",
+    3000,
+    "The time an empty streams group waits for more members before its first assignment.",
+    unit="ms",
+    allowed=at_least(0),
+    synonyms=(Synonym(BROKER_SETTINGS["group.streams.initial.rebalance.delay.ms"]),),
+)
+STREAMS_ASSIGNMENT_INTERVAL_MS = integer(
+    "streams.assignment.interval.ms",
+    1000,
+    "The minimum time between two assignments of the streams group.",
+    unit="ms",
+    allowed=at_least(0),
+    synonyms=(Synonym(BROKER_SETTINGS["group.streams.assignment.interval.ms"]),),
 )
 SHARE_SESSION_TIMEOUT_MS = _like(
     "share.session.timeout.ms",
@@ -122,6 +153,10 @@ _BOUNDED = (
     CONSUMER_SESSION_TIMEOUT_MS,
     CONSUMER_HEARTBEAT_INTERVAL_MS,
     CONSUMER_ASSIGNMENT_INTERVAL_MS,
+    STREAMS_SESSION_TIMEOUT_MS,
+    STREAMS_HEARTBEAT_INTERVAL_MS,
+    STREAMS_NUM_STANDBY_REPLICAS,
+    STREAMS_ASSIGNMENT_INTERVAL_MS,
     SHARE_SESSION_TIMEOUT_MS,
     SHARE_HEARTBEAT_INTERVAL_MS,
     SHARE_RECORD_LOCK_DURATION_MS,
@@ -155,6 +190,8 @@ class GroupConfig:
 
 def bounds(setting: Setting[Any], broker: BrokerConfig) -> tuple[int, int]:
     """The minimum and the maximum of a group setting, from the broker's settings."""
+    if setting is STREAMS_NUM_STANDBY_REPLICAS:
+        return 0, broker[streams.MAX_STANDBY_REPLICAS]
     family, _, rest = setting.name.partition(".")
     low = BROKER_SETTINGS[f"group.{family}.min.{rest}"]
     high = BROKER_SETTINGS[f"group.{family}.max.{rest}"]
@@ -181,6 +218,7 @@ def check_group_config(overrides: Mapping[str, str], broker: BrokerConfig) -> No
     config = GroupConfig(overrides, broker)
     for session, heartbeat in (
         (CONSUMER_SESSION_TIMEOUT_MS, CONSUMER_HEARTBEAT_INTERVAL_MS),
+        (STREAMS_SESSION_TIMEOUT_MS, STREAMS_HEARTBEAT_INTERVAL_MS),
         (SHARE_SESSION_TIMEOUT_MS, SHARE_HEARTBEAT_INTERVAL_MS),
     ):
         if config[session] <= config[heartbeat]:

@@ -31,8 +31,9 @@ LONG_MAX = (1 << 63) - 1
 
 
 class SettingType(IntEnum):
-    """Kafka's types of settings, with their numbers in DescribeConfigs."""
+    """Kafka's types of settings, with their numbers in DescribeConfigs. Unknown names have the type UNKNOWN."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3

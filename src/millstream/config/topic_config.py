@@ -7,10 +7,11 @@ from typing import Any
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.catalog import TOPIC_SETTINGS, hint
 from millstream.config.setting import ConfigError, Setting
-from millstream.config.table import log, topic
+from millstream.config.table import log, tier, topic
 
 DAY_MS = 24 * 60 * 60 * 1000
 NO_LIMIT = -1
+LIKE_RETENTION = -2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,13 @@ class LogConfig:
     """Group commit: a response waits until its records are on disk. One fsync serves all waiting requests."""
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
+    millstream_mirror_state: str = ""
+    """The state of a mirror topic, empty for others."""
+    remote_storage_enable: bool = False
+    remote_log_copy_disable: bool = False
+    remote_log_delete_on_disable: bool = False
+    local_retention_ms: int = LIKE_RETENTION
+    local_retention_bytes: int = LIKE_RETENTION
     batch_max_records: int = log.BATCH_MAX_RECORDS.default
     """The broker setting `millstream.batch.max.records`: the same for all topics."""
     roll_ms: int = field(init=False)
@@ -52,6 +60,11 @@ class LogConfig:
         is_compacted = "compact" in self.cleanup_policy
         roll_ms = min(self.segment_ms, self.max_compaction_lag_ms) if is_compacted else self.segment_ms
         object.__setattr__(self, "roll_ms", roll_ms)
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether the log copies that of another cluster, and accepts no other writes."""
+        return self.millstream_mirror_state not in ("", "promoted")
 
 
 _OF_THE_BROKER = "batch_max_records"
@@ -113,11 +126,71 @@ def check_topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> No
     if not overrides:
         return
     resolved = resolve_log_config(topic_defaults(broker), overrides)
+    if resolved.is_mirror:
+        for needed in (topic.MIRROR_LINK, topic.MIRROR_SOURCE_TOPIC, topic.MIRROR_SOURCE_ID):
+            if not overrides.get(needed.name):
+                raise ConfigError(
+                    f"{topic.MIRROR_STATE.name}={resolved.millstream_mirror_state} needs {needed.name}: use "
+                    "`millstream mirror`",
+                    name=needed.name,
+                )
     if resolved.min_compaction_lag_ms > resolved.max_compaction_lag_ms:
         raise ConfigError(
             f"min.compaction.lag.ms={resolved.min_compaction_lag_ms} must not be above "
             f"max.compaction.lag.ms={resolved.max_compaction_lag_ms}",
             name="min.compaction.lag.ms",
+        )
+    if resolved.remote_storage_enable:
+        _check_tiered(resolved, broker)
+
+
+def _check_tiered(config: LogConfig, broker: BrokerConfig) -> None:
+    """The rules of Kafka for topics with tiered storage."""
+    name = topic.REMOTE_STORAGE_ENABLE.name
+    if not broker[tier.REMOTE_LOG_STORAGE_SYSTEM_ENABLE]:
+        raise ConfigError(
+            f"{name}=true: Tiered Storage functionality is disabled in the broker. Topic cannot be configured with "
+            "remote log storage. Set remote.log.storage.system.enable and millstream.tier.url on all brokers.",
+            name=name,
+        )
+    if "compact" in config.cleanup_policy:
+        raise ConfigError(
+            f"{name}=true: Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being "
+            "an empty list.",
+            name=name,
+        )
+    for unit in ("ms", "bytes"):
+        local: int = getattr(config, f"local_retention_{unit}")
+        whole: int = getattr(config, f"retention_{unit}")
+        setting = f"local.retention.{unit}"
+        if config.remote_log_copy_disable and local not in (LIKE_RETENTION, whole):
+            raise ConfigError(
+                f"{setting}={local}: with remote.log.copy.disable=true it must be the value of retention.{unit} "
+                f"({whole}), or -2, because no more segments are copied to the tier",
+                name=setting,
+            )
+        if local != LIKE_RETENTION and whole != NO_LIMIT and not 0 <= local <= whole:
+            raise ConfigError(f"{setting}={local} must not be above retention.{unit}={whole}", name=setting)
+
+
+def check_tier_change(overrides: Mapping[str, str], stored: Mapping[str, str], broker: BrokerConfig) -> None:
+    """Raises ConfigError if tiered storage of a topic would be disabled, and nothing said of its data in the tier."""
+    name = topic.REMOTE_STORAGE_ENABLE.name
+    if name not in stored:
+        return
+    defaults = topic_defaults(broker)
+    after = resolve_log_config(defaults, overrides)
+    if (
+        resolve_log_config(defaults, stored).remote_storage_enable
+        and not after.remote_storage_enable
+        and not after.remote_log_delete_on_disable
+    ):
+        raise ConfigError(
+            "It is invalid to disable remote storage without deleting remote data. If you want to keep the remote data "
+            "and turn to read only, please set `remote.storage.enable=true,remote.log.copy.disable=true`. If you want "
+            "to disable remote storage and delete all remote data, please set "
+            "`remote.storage.enable=false,remote.log.delete.on.disable=true`.",
+            name=name,
         )
 
 

@@ -61,6 +61,7 @@ ENTRIES = (
     Entry("/schemas", "Schemas", "schema", "s"),
     Entry("/pipelines", "Pipelines", "account_tree", "p"),
     Entry("/quotas", "Quotas", "speed", "u"),
+    Entry("/clients", "Clients", "monitor_heart", "l"),
     Entry("/cluster", "Cluster", "hub", "c"),
 )
 

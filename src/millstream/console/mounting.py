@@ -49,8 +49,11 @@ _log = logging.getLogger("millstream.console")
 class ConsoleMount:
     """Serves /console for one gateway. Call `close` after the event loop of the gateway has ended."""
 
-    def __init__(self, cluster: Cluster, registry: Registry) -> None:
-        self.console = Console(cluster, registry, Watcher(cluster))
+    def __init__(
+        self, cluster: Cluster, registry: Registry, own_certificate: Callable[[], float | None] = lambda: None
+    ) -> None:
+        """`own_certificate`: when the gateway's certificate expires."""
+        self.console = Console(cluster, registry, Watcher(cluster, own_certificate))
         self._app: ASGIApp | None = None
         self._starting: asyncio.Future[ASGIApp] | None = None
         self._has_taken = False

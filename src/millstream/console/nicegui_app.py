@@ -19,6 +19,7 @@ _PAGES = (
     "millstream.console.schemas.page",
     "millstream.console.pipelines",
     "millstream.console.quotas",
+    "millstream.console.clients",
     "millstream.console.cluster",
 )
 """Each module registers its page when it is imported."""

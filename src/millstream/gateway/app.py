@@ -23,11 +23,13 @@ from millstream.console.live.watcher import Watcher
 from millstream.console.mounting import ConsoleMount
 from millstream.console.visitor import VISITOR, Visitor
 from millstream.gateway.admin.groups import group_routes
+from millstream.gateway.admin.mirrors import mirror_routes
 from millstream.gateway.admin.topics import topic_routes
 from millstream.gateway.consumers.routes import consumer_routes
 from millstream.gateway.context import GatewayContext, Lifespan, RouteGroup
 from millstream.gateway.http.access import Access, health_routes
 from millstream.gateway.http.errors import HANDLERS, error_response
+from millstream.gateway.http.inflating import Inflating
 from millstream.gateway.http.openapi import openapi_routes
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import TEXT, Doc, Threads, endpoint, mapping
@@ -36,7 +38,10 @@ from millstream.gateway.identity.caller import CALLER, Caller, caller_cluster
 from millstream.gateway.identity.oidc import OidcClient
 from millstream.gateway.identity.sessions import ConsoleSession
 from millstream.gateway.identity.sign_in import SignInPages
+from millstream.gateway.metrics import GatewayMetrics, ResponseCounts, metrics_routes
+from millstream.gateway.produce.conditional import partition_offsets_routes
 from millstream.gateway.produce.routes import ProduceRoutes, Producing
+from millstream.gateway.rest_v3.acls import AclRoutes
 from millstream.gateway.rest_v3.configs import ConfigRoutes
 from millstream.gateway.rest_v3.groups import GroupRoutes
 from millstream.gateway.rest_v3.records import RecordRoutes
@@ -58,20 +63,38 @@ def make_app(
     strict_transport: bool = False,
     mounts: Mapping[str, ASGIApp] | None = None,
     lifespans: Sequence[Lifespan] = (),
+    certificate_ends_at: Callable[[], float | None] = lambda: None,
 ) -> ASGIApp:
-    """`not_ready_reason` returns None if the gateway is ready."""
+    """`not_ready_reason` returns None if the gateway is ready. `certificate_ends_at`: seconds since 1970."""
+    counts, pool = ResponseCounts(), authentication.pool
+    metrics = GatewayMetrics(
+        lambda: authentication.counts.items(),
+        lambda: len(authentication.sessions),
+        lambda: 0 if pool is None else len(pool),
+        counts,
+        lambda: not_ready_reason() is None,
+        certificate_ends_at,
+    )
     mounted = dict(mounts or {})
-    routes = [_front_door(CONSOLE in mounted), *health_routes(not_ready_reason)]
+    routes = [_front_door(CONSOLE in mounted), *health_routes(not_ready_reason), *metrics_routes(metrics)]
     routes += [route for family in families for route in family]
     routes += openapi_routes(routes)
     app = Starlette(routes=routes, exception_handlers=HANDLERS, lifespan=_together(lifespans))
     app.router.redirect_slashes = False
     app.state.threads = Threads()
     behind: ASGIApp = _Mounts(ContextPaths(app), mounted) if mounted else ContextPaths(app)
+    behind = Inflating(behind)
     if authentication.has_sign_in:
         oidc = None if authentication.rules.oidc is None else OidcClient(authentication.rules.oidc)
         behind = SignInPages(behind, authentication, origins[0] if origins else None, oidc)
-    return Access(behind, authentication, loopback=loopback, origins=origins, strict_transport=strict_transport)
+    return Access(
+        behind,
+        authentication,
+        loopback=loopback,
+        origins=origins,
+        strict_transport=strict_transport,
+        note_status=counts.note,
+    )
 
 
 def _front_door(has_console: bool) -> BaseRoute:
@@ -133,7 +156,7 @@ _NO_SCRIPTS = {"Content-Security-Policy": "default-src 'none'", "X-Content-Type-
 def console_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     """Mounts the console; it has no routes of the gateway."""
     own = parts.authentication.own
-    console = ConsoleMount(parts.cluster, parts.registry)
+    console = ConsoleMount(parts.cluster, parts.registry, parts.certificate_ends_at)
     own.part(Console, lambda: console.console)
     parts.closing.callback(console.close)
     parts.lifespans.append(console.lifespan)
@@ -159,7 +182,7 @@ class _Visitors:
         sessions = self._parts.authentication.sessions
 
         def make() -> Console:
-            return Console(connection.cluster, registry, Watcher(connection.cluster))
+            return Console(connection.cluster, registry, Watcher(connection.cluster, self._parts.certificate_ends_at))
 
         def is_valid() -> bool:
             return not connection.is_closed and (session is None or sessions.is_valid(session))
@@ -208,6 +231,7 @@ def _not_found(scope: Scope) -> Response:
 def v3_routes(parts: GatewayContext, producing: Producing) -> list[BaseRoute]:
     links = _links()
     return [
+        *AclRoutes(links).routes(),
         *ConfigRoutes(links).routes(),
         *ReplicaRoutes(links).routes(),
         *TopicRoutes(links).routes(),
@@ -237,13 +261,18 @@ def registry_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
 def produce_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     """Our own routes and Confluent's. They share the producer of the caller."""
     producing = Producing(parts)
-    return [*ProduceRoutes(producing).routes(), *v3_routes(parts, producing)]
+    return [
+        *ProduceRoutes(producing).routes(),
+        *partition_offsets_routes(),
+        *v3_routes(parts, producing),
+    ]
 
 
 ROUTE_GROUPS: tuple[RouteGroup, ...] = (
     registry_routes,
     topic_routes,
     group_routes,
+    mirror_routes,
     produce_routes,
     consumer_routes,
     stream_routes,

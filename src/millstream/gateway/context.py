@@ -71,6 +71,8 @@ class GatewayContext:
     mounts: dict[str, ASGIApp] = field(default_factory=dict)
     """Apps below a prefix such as "/console". They get requests and websockets unchanged except for `root_path`, after
     the access check."""
+    certificate_ends_at: Callable[[], float | None] = lambda: None
+    """When the certificate of the HTTPS listener expires, in seconds since 1970; None without one."""
 
 
 def caller_registry(registry: Registry) -> Registry:

@@ -23,6 +23,7 @@ from millstream.gateway.http.configuration import (
     check_modes,
     exposure_warnings,
     is_loopback,
+    key_warnings,
     listen,
 )
 from millstream.gateway.http.protocol import BoundedHttpProtocol
@@ -129,11 +130,18 @@ class Gateway:
             pool,
             schemas_topic=options.schemas_topic,
         )
-        parts = GatewayContext(options, cluster, registry, authentication)
-        parts.lifespans.append(pool.lifespan)
         certificate = None
         if options.certificate is not None and options.key is not None:
             certificate = ServerCertificate(options.certificate, options.key, options.client_ca)
+        parts = GatewayContext(
+            options,
+            cluster,
+            registry,
+            authentication,
+            certificate_ends_at=lambda: None if certificate is None else certificate.ends_at,
+        )
+        parts.lifespans.append(pool.lifespan)
+        if certificate is not None:
             parts.lifespans.append(certificate.lifespan)
         self._close.enter_context(parts.closing)
         families = [family(parts) for family in ROUTE_GROUPS]
@@ -146,6 +154,7 @@ class Gateway:
             strict_transport=options.certificate is not None and not is_loopback(options.host),
             mounts=parts.mounts,
             lifespans=parts.lifespans,
+            certificate_ends_at=parts.certificate_ends_at,
         )
         self._server = _server(app, options, parts.on_stop, certificate)
         self.address = address_of(listener)
@@ -165,6 +174,7 @@ def _warn(options: GatewayOptions) -> None:
         is_secured=options.settings.get("security.protocol", "").upper().startswith("SASL")
         or any(name.startswith("ssl.keystore") or name == "ssl.certificate.location" for name in options.settings),
     )
+    warnings += key_warnings(options.key)
     if warnings:
         for line in ("*" * 80, *(f"WARNING: {text}" for text in warnings), "*" * 80):
             _log.warning("%s", line)

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 from millstream.node.server.auditing import Auditor, NoAuditor
 from millstream.node.server.channel import Login
 from millstream.node.server.network import Network
+from millstream.node.storage.object_store import ObjectStore, StoreRates
 
 T = TypeVar("T")
 _OPENING_AT_ONCE = 2
@@ -53,6 +54,8 @@ class Environment:
     """The network for connections to the listener between brokers. None: `network`."""
     to_controllers: Network | None = None
     """The same for the listener of controllers."""
+    open_store: "Callable[[str, StoreRates], ObjectStore] | None" = None
+    """Opens the object store of tiered storage, by its URL."""
     tls_tickets: int = 1
     """The number of session tickets that a client gets, with which it can resume a TLS session."""
     opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_OPENING_AT_ONCE))

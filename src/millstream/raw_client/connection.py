@@ -4,6 +4,7 @@ Not thread safe: one thread at a time borrows it from the pool. Every wait is bo
 first failure.
 """
 
+import http.client
 import socket
 import ssl
 import struct
@@ -21,6 +22,7 @@ from millstream.version import VERSION
 
 MAX_RESPONSE_BYTES = 300 << 20
 """Less than the first bytes of a TLS alert, read as a length."""
+_LARGEST_PAGE = 16 << 20
 _API_VERSIONS = "api_versions"
 _SOFTWARE = {"client_software_name": "millstream", "client_software_version": VERSION.replace("+", "-")}
 _INT32 = struct.Struct(">i")
@@ -50,6 +52,8 @@ class Connection:
         self._versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
         """The levels of the features of the cluster, such as transaction.version."""
+        self.supported: frozenset[str] = frozenset()
+        """The features that this broker supports."""
         self.closed = False
 
     # Requests
@@ -134,6 +138,7 @@ class Connection:
             raise self._lost(OSError(f"it does not use Kafka's protocol: {error}")) from error
         self._versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
         self.features = {row.name: row.max_version_level for row in response.finalized_features}
+        self.supported = frozenset(row.name for row in response.supported_features)
 
     def knows(self, api: str) -> bool:
         return request_schema(api).api_key in self._versions
@@ -147,6 +152,22 @@ class Connection:
             has = f"has versions {low} to {high}" if high >= 0 else "does not have it"
             raise SetupError(f"{self.address}: no common version of {api.replace('_', ' ')}: the broker {has}")
         return version
+
+    def http_get(self, target: str, timeout_s: float) -> tuple[int, bytes]:
+        """An HTTP request on this connection, with the identity of its client: status and body of the response. Brokers
+        of Millstream serve /metrics so; they close the connection afterwards, and so does this."""
+        self._socket.settimeout(timeout_s)
+        try:
+            self._socket.sendall(f"GET {target} HTTP/1.1\r\nAccept: text/plain\r\n\r\n".encode())
+            with http.client.HTTPResponse(self._socket, method="GET") as response:
+                response.begin()
+                return response.status, response.read(_LARGEST_PAGE)
+        except OSError as error:
+            raise self._lost(error) from error
+        except http.client.HTTPException as error:  # it is no broker of Millstream
+            raise ConnectionLostError(str(self.address), f"no HTTP: {type(error).__name__}") from error
+        finally:
+            self.close()
 
     # State
 

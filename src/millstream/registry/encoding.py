@@ -96,6 +96,20 @@ def _writer(parsed: ParsedSchema) -> _Writer:
     raise InvalidValueError("values cannot be encoded with a schema of this type")
 
 
+def record_name(parsed: ParsedSchema) -> str | None:
+    """The full name of the record that a schema describes, from which Confluent's clients can form the subject: Avro's
+    named type, the title of a JSON Schema, the first message of a Protobuf file."""
+    if isinstance(parsed, AvroSchema):
+        return parsed.root.name or None
+    if isinstance(parsed, JsonSchema):
+        main = parsed.documents.main
+        title = main.get("title") if isinstance(main, dict) else None
+        return title if isinstance(title, str) and title else None
+    if isinstance(parsed, ProtobufSchema):
+        return next((str(each.full_name) for each in parsed.file.message_types_by_name.values()), None)
+    return None
+
+
 class _Avro:
     def __init__(self, schema: Any) -> None:
         self._schema = schema

@@ -93,7 +93,7 @@ def invalid_version(version: object) -> RegistryError:
 
 
 def invalid_level(reason: str) -> RegistryError:
-    return RegistryError(42203, f"Invalid compatibility setting: {reason}")
+    return RegistryError(42203, f"Invalid compatibility level: {reason}")
 
 
 def invalid_mode(reason: str) -> RegistryError:

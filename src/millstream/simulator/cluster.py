@@ -14,6 +14,7 @@ from millstream.simulator.invariants.logs import Decisions
 from millstream.simulator.loop import ErrorCallback, Scheduler
 from millstream.simulator.machine import Machine, Process, Program
 from millstream.simulator.network import Fabric
+from millstream.simulator.object_store import SimulatedStore
 from millstream.simulator.results import Trace
 from millstream.simulator.security import Report, Watch, secured_settings
 
@@ -57,7 +58,11 @@ DEFAULT_TIMES = {
 
 
 class Cluster:
-    """`roles` has one entry per node: "broker", "controller" or "broker,controller"."""
+    """`roles` has one entry per node: "broker", "controller" or "broker,controller".
+
+    A `Machine` has one node and its folder. With `hardware`, the number of the hardware of each node, several of them
+    are one real machine: it loses power and connection as a whole.
+    """
 
     def __init__(
         self,
@@ -71,6 +76,8 @@ class Cluster:
         scheduler: Scheduler | None = None,
         tls: bool = False,
         secured: Report | None = None,
+        store: SimulatedStore | None = None,
+        hardware: list[int] | None = None,
     ) -> None:
         """`secured` reports clients that are refused; None for a cluster without authentication."""
         self.scheduler = scheduler or Scheduler()
@@ -80,8 +87,9 @@ class Cluster:
         self._seed = seed
         self._report_error = report_error
         self._exits_expected_until: dict[int, float] = {}
-        self._power_lost: tuple[int, int] | None = None
-        """The last machine that lost power, and the broker epoch of its node then. None after it has caught up."""
+        self._power_lost: dict[int, int] = {}
+        """The nodes of the machine that lost power last, and their broker epochs then. Empty after they caught up."""
+        self._hardware = dict(enumerate(hardware or range(1, len(roles) + 1), 1))
         self.machines: dict[int, Machine] = {}
         self.clients: list[Machine] = []
         self._configs: dict[int, BrokerConfig] = {}
@@ -110,11 +118,14 @@ class Cluster:
         protocol = "CLIENT" if secured else "SSL" if tls else "PLAINTEXT"
         security = secured_settings() if secured else tls_settings() if tls else {}
         for node_id, (host, role, rate) in enumerate(zip(hosts, roles, rates, strict=True), 1):
-            machine = Machine(host, self.scheduler, self.fabric, seed, report_error=report_error, clock_rate=rate)
+            machine = Machine(
+                host, self.scheduler, self.fabric, seed, report_error=report_error, clock_rate=rate, store=store
+            )
             machine.disk.make_root(_DATA)
             machine.on_exit = self._exited(node_id)
             self.machines[node_id] = machine
-            self._configs[node_id] = _config(node_id, host, role, voters, security | (settings or {}), protocol)
+            own = {"millstream.machine.id": f"m{self._hardware[node_id]}"} if hardware else {}
+            self._configs[node_id] = _config(node_id, host, role, voters, security | (settings or {}) | own, protocol)
         self._client_context: ssl.SSLContext | None = None
         self._secured = secured
         if tls or secured:
@@ -124,6 +135,28 @@ class Cluster:
     @property
     def bootstrap(self) -> list[tuple[str, int]]:
         return [(self.machines[node_id].name, CLIENT_PORT) for node_id in self.broker_ids]
+
+    def siblings(self, node_id: int) -> list[int]:
+        """The nodes on the machine of a node, itself included."""
+        mine = self._hardware[node_id]
+        return [each for each, hardware in self._hardware.items() if hardware == mine]
+
+    @property
+    def broker_groups(self) -> list[list[int]]:
+        """The brokers of each machine."""
+        groups: dict[int, list[int]] = {}
+        for node_id in self.broker_ids:
+            groups.setdefault(self._hardware[node_id], []).append(node_id)
+        return list(groups.values())
+
+    def stoppable(self) -> list[int]:
+        """The running nodes that can stop without losing the majority: at most `max_down` machines are affected."""
+        down = {self._hardware[node_id] for node_id, machine in self.machines.items() if not machine.is_up}
+        up = [node_id for node_id, machine in self.machines.items() if machine.is_up]
+        if len(down) < self.max_down:
+            return up
+        # A node of a machine that is affected already takes no further replica of a partition away.
+        return [node_id for node_id in up if self._hardware[node_id] in down]
 
     def log_event(self, where: str, what: str) -> None:
         self.trace.log_event(where, what)
@@ -154,11 +187,12 @@ class Cluster:
         self.before_kill()
         if power_lost:
             self.note_power_loss(node_id)
-        self.machines[node_id].kill(power_lost=power_lost)
+        for each in self.siblings(node_id) if power_lost else [node_id]:
+            self.machines[each].kill(power_lost=power_lost)
 
     def note_power_loss(self, node_id: int) -> None:
-        """Called when a machine loses power. No other node is killed until this one has caught up."""
-        self._power_lost = node_id, self.broker_epoch(node_id)
+        """Called when a machine loses power. No node of another one is killed until its nodes have caught up."""
+        self._power_lost = {each: self.broker_epoch(each) for each in self.siblings(node_id)}
 
     def cut_all_power(self) -> None:
         """All machines lose power at the same time."""
@@ -207,13 +241,15 @@ class Cluster:
 
         Being in sync is not enough: until the node registers again, the controller does not know that it lost data.
         """
-        if self._power_lost is None:
+        if not self._power_lost:
             return False
-        node_id, epoch = self._power_lost
-        has_registered = node_id not in self.broker_ids or self.broker_epoch(node_id) > epoch
-        if self.is_ready(node_id) and has_registered and not self.out_of_sync():
-            self._power_lost = None
-        return self._power_lost is not None
+        have_registered = all(
+            self.is_ready(node_id) and (node_id not in self.broker_ids or self.broker_epoch(node_id) > epoch)
+            for node_id, epoch in self._power_lost.items()
+        )
+        if have_registered and not self.out_of_sync():
+            self._power_lost = {}
+        return bool(self._power_lost)
 
     def expect_exit(self, node_id: int, seconds: float) -> None:
         """The disk fails for so long: the node may exit in this time or shortly after."""

@@ -115,8 +115,8 @@ class FaultInjector:
     def _stoppable_node(self) -> int | None:
         """A running node that can stop without losing the majority."""
         cluster = self._cluster
-        up = [node_id for node_id, machine in cluster.machines.items() if machine.is_up]
-        if len(cluster.machines) - len(up) >= cluster.max_down or cluster.is_recovering_from_power_loss():
+        up = cluster.stoppable()
+        if not up or cluster.is_recovering_from_power_loss():
             return None
         return self._choose(up)
 
@@ -138,9 +138,13 @@ class FaultInjector:
         node_id = self._stoppable_node()
         if node_id is None:
             return None
-        self._cluster.kill(node_id)
-        self._start_again(node_id, seconds)
-        return f"node {node_id} for {seconds:.1f} s"
+        victims = self._cluster.siblings(node_id)
+        if len(victims) > 1 and self._randomness.random() < 0.5:
+            victims = [node_id]
+        for each in victims:
+            self._cluster.kill(each)
+            self._start_again(each, seconds)
+        return f"{_named(victims)} for {seconds:.1f} s"
 
     def _kill_in_write(self, seconds: float) -> str | None:
         node_id = self._stoppable_node()
@@ -170,6 +174,10 @@ class FaultInjector:
                 return False
             self._heal_disks()
             cluster.note_power_loss(node_id)
+            for each in cluster.siblings(node_id):
+                if each != node_id:
+                    cluster.machines[each].kill(power_lost=True)
+                    self._start_again(each, seconds)
             return True
 
         def died() -> None:
@@ -249,8 +257,9 @@ class FaultInjector:
             return None
         self._heal_disks()
         self._cluster.kill(node_id, power_lost=True)
-        self._start_again(node_id, seconds)
-        return f"node {node_id} for {seconds:.1f} s"
+        for each in self._cluster.siblings(node_id):
+            self._start_again(each, seconds)
+        return f"{_named(self._cluster.siblings(node_id))} for {seconds:.1f} s"
 
     def _blackout(self, seconds: float) -> str | None:
         """Slows the disks down, waits until the quorum commits a record, and cuts the power of all machines. A majority
@@ -350,15 +359,18 @@ class FaultInjector:
 
     def _isolate(self, seconds: float) -> str | None:
         node_id = self._any_node()
-        name = self._cluster.machines[node_id].name
+        names = self._hosts_of_machine(node_id)
         also_clients = self._randomness.random() < 0.5
-        others = [host for host in self._cluster.fabric.attachments if host != name]
+        others = [host for host in self._cluster.fabric.attachments if host not in names]
         if not also_clients:
             others = [host for host in others if host in self._cluster.node_hosts]
         if not others:
             return None
-        self._block([(name, other) for other in others] + [(other, name) for other in others], seconds)
+        self._block(_both_ways(names, others), seconds)
         return f"node {node_id} from {'all others' if also_clients else 'the other nodes'} for {seconds:.1f} s"
+
+    def _hosts_of_machine(self, node_id: int) -> list[str]:
+        return [self._cluster.machines[each].name for each in self._cluster.siblings(node_id)]
 
     def _cut_off(self, seconds: float) -> str | None:
         """Isolates a leader from the other nodes, but not from its clients; one at a time."""
@@ -368,9 +380,9 @@ class FaultInjector:
             return None
         self._cut_off_until = cluster.scheduler.now + seconds
         node_id = self._randomness.choice(leaders)
-        name = cluster.machines[node_id].name
-        others = [host for host in cluster.node_hosts if host != name]
-        self._block([(name, other) for other in others] + [(other, name) for other in others], seconds)
+        names = self._hosts_of_machine(node_id)
+        others = [host for host in cluster.node_hosts if host not in names]
+        self._block(_both_ways(names, others), seconds)
         return f"node {node_id} for {seconds:.1f} s"
 
     def _two_hosts(self) -> tuple[str, str]:
@@ -497,3 +509,11 @@ class FaultInjector:
         jump_ms = self._randomness.choice((-3_600_000, -5_000, -300, 300, 5_000, 3_600_000))
         self._cluster.machines[node_id].clock.offset_ms += jump_ms
         return f"node {node_id} by {jump_ms / 1000:+g} s"
+
+
+def _both_ways(names: list[str], others: list[str]) -> list[tuple[str, str]]:
+    return [(name, other) for name in names for other in others] + [(other, name) for name in names for other in others]
+
+
+def _named(nodes: list[int]) -> str:
+    return f"node {nodes[0]}" if len(nodes) == 1 else f"the machine with nodes {nodes}"

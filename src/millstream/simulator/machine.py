@@ -19,6 +19,7 @@ from millstream.node.server.network import Network
 from millstream.simulator.disk import DiskSession, Killed, SimulatedDisk
 from millstream.simulator.loop import HANDLE_SECONDS, ErrorCallback, Scheduler, SimulatedLoop
 from millstream.simulator.network import Attachment, Fabric
+from millstream.simulator.object_store import SimulatedStore
 
 EPOCH_MS = 1_800_000_000_000
 """The wall-clock time at the start of a simulation."""
@@ -37,7 +38,7 @@ class Program(Protocol):
 class Watch(Protocol):
     """The login of a client, and a look at what it is told (`security.py`)."""
 
-    async def log_in(self, ask: Ask) -> float | None: ...
+    async def log_in(self, ask: Ask, host: str) -> float | None: ...
 
     def look_at(self, api: str, response: Message) -> None: ...
 
@@ -76,12 +77,14 @@ class Process:
         )
         self.network: Attachment = machine.fabric.attach(machine.name, self.loop)
         self.disk: DiskSession = machine.disk.attach(machine.clock.now_ns)
+        store = machine.store
         self.environment = Environment(
             machine.clock,
             self.loop,
             self.offload,
             random.Random(f"{seed}/chance"),
             self.network,
+            open_store=None if store is None else lambda url, rates: store.attach(self),
             tls_tickets=0,  # their size is random
         )
         self.client_network: Network = self.network
@@ -151,6 +154,7 @@ class Machine:
         *,
         report_error: ErrorCallback,
         clock_rate: float = 1.0,
+        store: SimulatedStore | None = None,
     ) -> None:
         self.name = name
         self.scheduler = scheduler
@@ -159,6 +163,7 @@ class Machine:
         self.disk = SimulatedDisk(self.seed)
         self.clock = WallClock(scheduler)
         self.clock_rate = clock_rate
+        self.store = store
         self._slowness = 1.0
         self.process: Process | None = None
         self._report_error = report_error

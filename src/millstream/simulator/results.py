@@ -1,8 +1,8 @@
-"""The trace of a run, captured log records, and violations."""
+"""The result of a run: its trace, captured log records, violations and counts."""
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +64,28 @@ class Violation(Exception):
 
     def __reduce__(self) -> tuple[type["Violation"], tuple[str, str]]:
         return Violation, (self.invariant, self.what)
+
+
+@dataclass(slots=True)
+class Result:
+    seed: int
+    violation: Violation | None = None
+    fingerprint: int = 0
+    virtual_seconds: float = 0.0
+    steps: int = 0
+    acked: int = 0
+    given_up: int = 0
+    read: int = 0
+    committed: int = 0
+    """Transactions with an acknowledged commit."""
+    aborted: int = 0
+    fenced: int = 0
+    cleanings: int = 0
+    elections: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    cpu_seconds: float = 0.0
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return self.violation is None

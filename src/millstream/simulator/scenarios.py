@@ -36,8 +36,12 @@ class Options:
     secured: bool = False
     """SASL_SSL for clients, mutual TLS between nodes, and ACLs."""
     log_level: int = logging.WARNING
+    processes: int = 1
+    """Nodes on each machine, of which the first is a controller too. `nodes` is then the number of machines."""
     quotas: bool = False
     """Whether the administrator limits clients, with quotas that change."""
+    tiered: bool = False
+    """Whether topics are tiered, to a store that is slow and fails."""
 
 
 class Fault(StrEnum):
@@ -198,7 +202,7 @@ def choose_scenario(seed: str, options: Options) -> Scenario:
     if chance < 0.2:
         return Scenario.BLACKOUT
     # The power scenario has one node, so it is not chosen when the options ask for more.
-    is_free = options.nodes == Options().nodes and options.separate_roles is None
+    is_free = options.nodes == Options().nodes and options.separate_roles is None and options.processes == 1
     return Scenario.POWER if chance < 0.3 and is_free else Scenario.MIXED
 
 
@@ -217,6 +221,15 @@ def cluster_settings(randomness: random.Random, scenario: Scenario) -> dict[str,
         "log.roll.ms": str(randomness.choice((3_000, 600_000))),
         "transaction.state.log.num.partitions": str(randomness.choice((1, 1, 2))),
     }
+
+
+TIER_SETTINGS = {
+    "remote.log.storage.system.enable": "true",
+    "millstream.tier.url": "file:///simulated",
+    "remote.log.manager.task.interval.ms": "300",
+    "log.retention.check.interval.ms": "300",
+}
+TIERED_TOPIC = {"remote.storage.enable": "true", "local.retention.bytes": "1", "internal.segment.bytes": "1500"}
 
 
 def flush_settings(seed: str, scenario: Scenario) -> dict[str, str]:

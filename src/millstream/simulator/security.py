@@ -66,9 +66,9 @@ class Watch:
         else:
             self._login = ScramLogin(MECHANISM, self._user, password(self._user), process.environment)
 
-    async def log_in(self, ask: Ask) -> float | None:
+    async def log_in(self, ask: Ask, host: str) -> float | None:
         try:
-            return await self._login.log_in(ask)
+            return await self._login.log_in(ask, host)
         except LoginFailedError as error:
             self._report(_INVARIANT, f"{self._user} could not log in: {error}")
             raise

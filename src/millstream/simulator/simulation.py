@@ -23,7 +23,7 @@ import random
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from millstream.node.metadata.image import MetadataImage, PartitionState
 from millstream.node.runtime.node import Node
 from millstream.simulator.clients.acknowledged_state import SCHEMAS, SHORT, Progress
 from millstream.simulator.clients.group_members import CHECKING_CLIENTS
+from millstream.simulator.clients.historian import Historian
 from millstream.simulator.clients.permissions import SECURITY_CHANGES, missing_from, missing_from_some
 from millstream.simulator.clients.pipelining_producer import PipeliningProducer
 from millstream.simulator.clients.transactions import (
@@ -60,9 +61,12 @@ from millstream.simulator.invariants.observation import Observer
 from millstream.simulator.invariants.transactions import TransactionInvariants
 from millstream.simulator.loop import Scheduler
 from millstream.simulator.machine import Machine, Process
+from millstream.simulator.object_store import SimulatedStore
 from millstream.simulator.power_cuts import PowerCuts
-from millstream.simulator.results import Event, LogCapture, Trace, Violation
+from millstream.simulator.results import Event, LogCapture, Result, Trace, Violation
 from millstream.simulator.scenarios import (
+    TIER_SETTINGS,
+    TIERED_TOPIC,
     Options,
     Scenario,
     choose_scenario,
@@ -84,31 +88,6 @@ _WITH_TRANSACTIONS = 0.67
 _PASSING = "passing-"
 
 
-@dataclass(slots=True)
-class Result:
-    seed: int
-    violation: Violation | None = None
-    fingerprint: int = 0
-    virtual_seconds: float = 0.0
-    steps: int = 0
-    acked: int = 0
-    given_up: int = 0
-    read: int = 0
-    committed: int = 0
-    """Transactions with an acknowledged commit."""
-    aborted: int = 0
-    fenced: int = 0
-    cleanings: int = 0
-    elections: int = 0
-    faults: dict[str, int] = field(default_factory=dict)
-    cpu_seconds: float = 0.0
-    events: list[Event] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        return self.violation is None
-
-
 def simulate(seed: int, options: Options | None = None, show: Callable[[Event], None] | None = None) -> Result:
     """Runs one seed."""
     begun = time.process_time()
@@ -128,6 +107,10 @@ def simulate(seed: int, options: Options | None = None, show: Callable[[Event], 
     return result
 
 
+def _tiered(plan: TopicPlan) -> TopicPlan:
+    return replace(plan, settings={**plan.settings, **TIERED_TOPIC})
+
+
 class Simulation:
     def __init__(self, seed: int, options: Options, show: Callable[[Event], None] | None = None) -> None:
         self._seed = str(seed)
@@ -143,18 +126,26 @@ class Simulation:
         separate = options.separate_roles
         if separate is None:
             separate = randomness.random() < 0.2
-        separate = separate and not self._is_single_node
+        processes = 1 if self._is_single_node else options.processes
+        separate = separate and not self._is_single_node and processes == 1
         roles = ["controller"] * 3 + ["broker"] * nodes if separate else ["broker,controller"] * nodes
+        self.store = SimulatedStore(self._scheduler, self._seed) if options.tiered else None
+        roles += ["broker"] * nodes * (processes - 1)
+        hardware = [place % nodes + 1 for place in range(len(roles))] if processes > 1 else None
         self.cluster = Cluster(
             self._seed,
             roles,
-            settings=cluster_settings(randomness, self._scenario) | flush_settings(self._seed, self._scenario),
+            settings=cluster_settings(randomness, self._scenario)
+            | flush_settings(self._seed, self._scenario)
+            | (TIER_SETTINGS if options.tiered else {}),
             clock_rates=[randomness.uniform(0.98, 1.02) for _ in roles],
             trace=self._trace,
             report_error=self._report_error,
             scheduler=self._scheduler,
             tls=self._options.tls,
             secured=self._report if self._options.secured else None,
+            store=self.store,
+            hardware=hardware,
         )
         for machine in self.cluster.machines.values():
             machine.clock.offset_ms = randomness.choice((0, 0, 40, -700, 5_000))
@@ -167,6 +158,8 @@ class Simulation:
         self._has_transactions &= self._scenario is not Scenario.FAILOVER
         if self._has_transactions:
             topics += [replace(plan, replication_factor=factor) for plan in (LEDGER, STATE)]
+        if options.tiered:
+            topics = [each if each.is_compacted else _tiered(each) for each in topics]
         if self._is_single_node:
             topics += [SCHEMAS, SHORT]
         self._topics = tuple(topics)
@@ -274,10 +267,13 @@ class Simulation:
             self._start_with_faults()
         else:
             cluster.start()
+        if self._options.processes > 1:
+            # With one machine missing, topics would have two replicas on another one.
+            self._run_until(_FORM_SECONDS, lambda: all(map(cluster.is_ready, cluster.machines)))
         administrators: list[Administrator] = []
 
         def administer(process: Any) -> Administrator:
-            administrators.append(Administrator(process, cluster.bootstrap, workload, cluster.broker_ids))
+            administrators.append(Administrator(process, cluster.bootstrap, workload, cluster.broker_groups))
             return administrators[-1]
 
         cluster.add_client("admin", administer)
@@ -302,6 +298,8 @@ class Simulation:
                 "pipeliner", lambda process: PipeliningProducer(process, cluster.bootstrap, workload, 0.9)
             )
             cluster.add_client("committer", lambda process: Committer(process, cluster.bootstrap, workload))
+            if self._options.tiered:
+                cluster.add_client("historian", lambda process: Historian(process, cluster.bootstrap, workload))
             self._consumer = cluster.add_client(
                 "consumer", lambda process: Consumer(process, cluster.bootstrap, workload)
             )
@@ -357,6 +355,8 @@ class Simulation:
         injector.begin()
         self._run_until(seconds, lambda: False)
         injector.end()
+        if self.store is not None:
+            self.store.heal()
         self._result.faults = injector.done
 
     def _fault_injector(self, begin: float, seconds: float) -> FaultInjector:
@@ -409,6 +409,7 @@ class Simulation:
             raise Violation("Liveness", "the quorum has no leader")
         if gone := sorted(workload.created - set(image.topics)):
             raise Violation("CommittedMetadataIsStable", f"topics {gone} were created, but are missing")
+        self._check_machines(image)
         if workload.security and (lost := missing_from(image)):
             raise Violation("CommittedMetadataIsStable", f"users or ACLs are missing: {lost}")
         self._run_until(_QUIET_AFTER, lambda: False)
@@ -427,11 +428,24 @@ class Simulation:
         if not report.clean:
             raise Violation("History", str(report.anomalies[0]))
 
+    def _check_machines(self, image: MetadataImage) -> None:
+        """Replicas are on different machines, also those of internal topics, which are created at any time.
+
+        Other topics that are created while a machine is away may share one.
+        """
+        for name, state in self._states(image):
+            machines = {image.brokers[BrokerId(each)].machine for each in state.replicas}
+            if len(machines) < len(state.replicas):
+                what = f"{name}: replicas {state.replicas} are on machines {sorted(machines)}"
+                raise Violation("ReplicasAreOnDifferentMachines", what)
+
     def _read_to_the_end(self) -> None:
         workload = self.workload
         consumer = self._consumer.process
         assert consumer is not None and isinstance(consumer.program, Consumer)
         readers: list[Consumer | CommittedReader] = [consumer.program]
+        if self._options.tiered:
+            readers.append(self._rereader())
         if self._has_transactions:
             readers.append(self._auditor())
         ends = dict(self._logs.ends)
@@ -446,6 +460,14 @@ class Simulation:
         for reader in readers:
             if isinstance(reader, CommittedReader):
                 self._transactions.check_read(reader.seen, {STATE.name}, self._cleaning.is_back)
+
+    def _rereader(self) -> Consumer:
+        """Starts a consumer that reads all records from the beginning: most of them are only in the tier."""
+        bootstrap, workload = self.cluster.bootstrap, self.workload
+        machine = self.cluster.add_client("rereader", lambda process: Consumer(process, bootstrap, workload))
+        self._run_until(_STEP_SECONDS, lambda: False)
+        assert machine.process is not None and isinstance(machine.process.program, Consumer)
+        return machine.process.program
 
     def _auditor(self) -> CommittedReader:
         """Starts a consumer that reads all transactions from the beginning."""

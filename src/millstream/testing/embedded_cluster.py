@@ -205,6 +205,8 @@ class EmbeddedCluster:
         """Writes the server.properties of a node."""
         path = self.root / f"node-{number}" / "server.properties"
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.chmod(0o600)  # settings may be secrets
         path.write_text("".join(f"{name}={value}\n" for name, value in self.properties(number).items()))
         return path
 

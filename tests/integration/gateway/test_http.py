@@ -1,6 +1,7 @@
 """HTTP itself: who is let in, what is too much, and errors that are always JSON."""
 
 import base64
+import gzip
 import json
 import socket
 import ssl
@@ -11,10 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from millstream.access.rules_file import parse_rules
 from millstream.cli import exit_codes
 from millstream.cli.app import run_app
 from millstream.gateway.http import protocol as careful_http
-from millstream.gateway.http.configuration import Credentials, CredentialsError, GatewayError, read_credentials
+from millstream.gateway.http.configuration import (
+    Credentials,
+    CredentialsError,
+    GatewayError,
+    read_credentials,
+    unnamed_token,
+)
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.conftest import Caller
@@ -120,6 +128,52 @@ def test_heads_have_a_time(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) ->
     assert _told(gateway, whole).count(b"HTTP/1.1 ") == 1, "one that waits for the next request is only closed"
 
 
+def test_what_is_not_http_gets_json(gateway: Gateway) -> None:
+    for nonsense in (b"\x00\x00\x00\x12nonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /a b HTTP/1.1\r\n\r\n"):
+        head, _, body = _told(gateway, nonsense).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ") and b"content-type: application/json" in head, nonsense
+        assert json.loads(body)["error_code"] == 400 and json.loads(body)["hint"]
+
+
+def test_probes_need_no_host(gateway: Gateway) -> None:
+    """Load balancers probe with HTTP/1.0."""
+    for path in (b"/livez", b"/readyz"):
+        assert b" 200 OK" in _told(gateway, b"GET %b HTTP/1.0\r\n\r\n" % path)
+    assert b" 421 " in _told(gateway, b"GET /topics HTTP/1.0\r\n\r\n")
+    assert b" 421 " in _told(gateway, b"GET /livez HTTP/1.0\r\nHost: evil.example\r\n\r\n")
+
+
+def test_bodies_may_be_gzip_within_the_limits(call: Caller) -> None:
+    schema = json.dumps({"schema": '{"type": "string"}'}).encode()
+    halves = gzip.compress(schema[:10]) + gzip.compress(schema[10:])  # several members are one body
+    for body in (gzip.compress(schema), halves):
+        given = call("POST", "/subjects/zipped/versions", raw=body, headers={"Content-Encoding": "gzip"})
+        assert given.status == 200, given.body
+    bomb = gzip.compress(bytes(200 << 20))
+    assert len(bomb) < 1 << 20
+    refused = call("POST", "/subjects/zipped/versions", raw=bomb, headers={"Content-Encoding": "gzip"})
+    assert refused.code == 413
+    produced = call("POST", "/v1/topics/zipped/produce", raw=bomb, headers={"Content-Encoding": "gzip"})
+    assert produced.status == 413
+    for broken in (b"no gzip", gzip.compress(schema)[:-9], gzip.compress(schema) + b"rest"):
+        answer = call("POST", "/subjects/zipped/versions", raw=broken, headers={"Content-Encoding": "gzip"})
+        assert answer.code == 400 and "gzip" in answer.json["message"], broken
+    for other in ("br", "gzip, gzip", "deflate"):
+        answer = call("POST", "/subjects/zipped/versions", raw=schema, headers={"Content-Encoding": other})
+        assert (answer.code, answer.headers["accept-encoding"]) == (415, "gzip")
+    record = json.dumps({"records": [{"value": {"n": 1}}]}).encode()
+    call("POST", "/topics", {"name": "zipped-topic", "partitions": 1})
+    sent = call(
+        "POST", "/v1/topics/zipped-topic/produce", raw=gzip.compress(record), headers={"Content-Encoding": "gzip"}
+    )
+    assert sent.status == 200, sent.body
+    cluster_id = call("GET", "/v3/clusters").json["data"][0]["cluster_id"]
+    path = f"/v3/clusters/{cluster_id}/topics/zipped-topic/records"
+    one = gzip.compress(b'{"value": {"type": "JSON", "data": {"n": 2}}}')
+    assert call("POST", path, raw=one, headers={"Content-Encoding": "gzip"}).json["offset"] == 1
+    assert b"not gzip" in call("POST", path, raw=one[:-9] + b"x", headers={"Content-Encoding": "gzip"}).body
+
+
 def test_bodies_have_a_limit(call: Caller) -> None:
     answer = call("POST", "/subjects/x/versions", raw=b"x" * (5 << 20))
     assert answer.code == 413 and "send less" in answer.json["message"]
@@ -161,10 +215,65 @@ def test_credentials(broker: EmbeddedBroker) -> None:
 
 
 def test_files_with_credentials() -> None:
-    assert Credentials((("ann", "se:cret"),), ("t0ken",)) == PEOPLE
-    for text in ("", "# nobody\n", "basic ann\n", "digest x\n", "bearer\n"):
+    assert Credentials((("ann", "se:cret"),), ((unnamed_token("t0ken"), "t0ken"),)) == PEOPLE
+    for text in (
+        "",
+        "# nobody\n",
+        "basic ann\n",
+        "digest x\n",
+        "bearer\n",
+        "bearer a:\n",
+        "bearer :t\n",
+        "bearer t\nbearer b:t",
+    ):
         with pytest.raises(CredentialsError):
             read_credentials(text)
+
+
+def test_every_token_is_a_caller_of_its_own(broker: EmbeddedBroker) -> None:
+    people = read_credentials("bearer robot:t-1\nbearer other:t-2\nbearer t-3\nbearer t-4\n")
+    rules = parse_rules('[roles]\ndefault = "viewer"\nusers = { robot = "admin", other = "operator" }\n')
+    options = GatewayOptions(
+        broker.bootstrap_servers, credentials=people, rules=rules, schemas_topic="_schemas_of_tokens"
+    )
+    with Gateway(options) as gateway:
+        call = Caller(gateway.address)
+        robot, other, third, fourth = ({"Authorization": f"Bearer t-{number}"} for number in (1, 2, 3, 4))
+        assert call("POST", "/topics", {"name": "of-the-robot"}, robot).status == 201
+        assert "other has the role operator" in call("POST", "/topics", {"name": "no"}, other).json["message"]
+        messages = {call("POST", "/topics", {"name": "no"}, each).json["message"] for each in (third, fourth)}
+        assert len(messages) == 2 and not any(token in "".join(messages) for token in ("t-3", "t-4"))
+        asked = {"topics": ["of-the-robot"], "instance_id": "one"}
+        assert call("POST", "/consumers/g-tokens/subscribe", asked, robot).status == 200
+        assert call("GET", "/consumers/g-tokens/poll?instance_id=one", headers=other).status == 404
+        assert call("DELETE", "/consumers/g-tokens?instance_id=one", headers=other).status == 404
+        assert call("DELETE", "/consumers/g-tokens?instance_id=one", headers=robot).status == 204
+
+
+def test_the_gateway_has_metrics_of_its_own(broker: EmbeddedBroker) -> None:
+    options = GatewayOptions(broker.bootstrap_servers, credentials=PEOPLE, schemas_topic="_schemas_of_metrics")
+    with Gateway(options) as gateway:
+        call = Caller(gateway.address)
+        token = {"Authorization": "Bearer t0ken"}
+        assert call("GET", "/metrics").status == 401
+        assert call("GET", "/topics", headers={"Authorization": "Bearer t0ke"}).status == 401
+        assert call("GET", "/topics", headers={"Authorization": "Basic !!"}).status == 401
+        assert call("GET", "/topics", headers=token).status == 200
+        page = call("GET", "/metrics", headers=token)
+        assert page.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        counts = {name: value for name, _, value in (line.rpartition(" ") for line in page.body.decode().splitlines())}
+        checks = "millstream_gateway_authentications_total"
+        assert counts[f'{checks}{{method="bearer",result="failed"}}'] == "1"
+        assert counts[f'{checks}{{method="basic",result="failed"}}'] == "1"
+        assert counts[f'{checks}{{method="bearer",result="succeeded"}}'] == "2"
+        assert counts['millstream_gateway_responses_total{status="4xx"}'] == "3"
+        assert counts["millstream_gateway_ready"] == "1"
+
+
+def test_masks_that_would_hide_nothing_are_refused(broker: EmbeddedBroker) -> None:
+    masks = '[[masks]]\ntopics = ["a"]\nfields = ["value.card"]\n'
+    with pytest.raises(GatewayError, match="every caller is admin"):
+        Gateway(GatewayOptions(broker.bootstrap_servers, rules=parse_rules(masks))).start()
 
 
 def test_tokens_in_any_letters() -> None:

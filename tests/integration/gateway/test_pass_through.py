@@ -1,6 +1,8 @@
 """Callers act as themselves: basic credentials become SCRAM, on our broker and on Apache Kafka with its authorizer."""
 
 import base64
+import http.client
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 from millstream.access.rules_file import parse_rules
 from millstream.gateway.http.configuration import Limits
 from millstream.gateway.server import Gateway, GatewayOptions
-from millstream.raw_client import Cluster
+from millstream.raw_client import LATEST, Cluster, TopicPartition
 from tests.integration.gateway.conftest import Answer, Caller
 from tests.integration.raw_client.kafka_with_security import SecuredKafka, secured_kafka, secured_millstream
 
@@ -20,7 +22,7 @@ _READ, _WRITE, _DESCRIBE = 3, 4, 8
 RULES = """
 [roles]
 default = "none"
-users = { alice = "admin", ann = "operator", bob = "viewer" }
+users = { alice = "admin", ann = "operator", bob = "viewer", nil = "admin" }
 [[masks]]
 topics = ["shared*"]
 fields = ["value.card"]
@@ -54,7 +56,13 @@ def allow(kafka: SecuredKafka, user: str, kind: int, name: str, operation: int) 
 def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
     start = secured_millstream if request.param == "millstream" else secured_kafka
     with start(tmp_path_factory.mktemp("kafka")) as running:
-        for name, password in (("alice", "wonder"), ("ann", "ann-secret"), ("bob", "bob-secret"), ("eve", "eve")):
+        for name, password in (
+            ("alice", "wonder"),
+            ("ann", "ann-secret"),
+            ("bob", "bob-secret"),
+            ("eve", "eve"),
+            ("nil", "nil"),
+        ):
             running.add_user(name, password)
         with Cluster(running.address("PLAINTEXT")) as cluster:
             for topic in ("mine", "shared"):
@@ -138,6 +146,46 @@ def test_consumers_belong_to_their_caller_and_see_masked_values(ask: Caller) -> 
     assert ask("DELETE", "/consumers/g-ann?instance_id=one", headers=ANN).status == 204
 
 
+def test_acls_over_rest_v3(ask: Caller) -> None:
+    cluster = ask("GET", "/v3/clusters", headers=ALICE).json["data"][0]["cluster_id"]
+    acls = f"/v3/clusters/{cluster}/acls"
+    one = {
+        "resource_type": "TOPIC",
+        "resource_name": "new-",
+        "pattern_type": "PREFIXED",
+        "principal": "User:ann",
+        "host": "*",
+        "operation": "READ",
+        "permission": "ALLOW",
+    }
+    created = ask("POST", acls, one, ALICE)
+    assert created.status == 201, created.body
+    several = [one | {"operation": "WRITE"}, one | {"operation": "DESCRIBE", "permission": "DENY"}]
+    assert ask("POST", acls + ":batch", {"data": several}, ALICE).status == 201
+    found = ask("GET", acls + "?resource_name=new-&resource_type=topic", headers=ALICE).json
+    assert found["kind"] == "KafkaAclList" and [row["operation"] for row in found["data"]] == [
+        "READ",
+        "WRITE",
+        "DESCRIBE",
+    ]
+    assert found["data"][0].items() >= one.items()
+    location = created.headers["location"]
+    assert found["data"][0]["metadata"]["self"] == location
+    (alone,) = ask("GET", location[location.index("/v3") :], headers=ALICE).json["data"]
+    assert alone == found["data"][0]
+
+    assert ask("DELETE", acls + "?resource_name=new-", headers=ALICE).status == 400
+    everything = "?resource_type=ANY&pattern_type=ANY&operation=ANY&permission=ANY&resource_name=new-"
+    deleted = ask("DELETE", acls + everything, headers=ALICE)
+    assert deleted.status == 200 and len(deleted.json["data"]) == 3
+    assert ask("GET", acls + "?resource_name=new-", headers=ALICE).json["data"] == []
+
+    for wrong in ({"operation": "ANY"}, {"resource_type": "TABLE"}, {"principal": "ann"}, {"pattern_type": "MATCH"}):
+        assert ask("POST", acls, one | wrong, ALICE).status == 400, wrong
+    assert ask("POST", acls, one, ANN).status == 403
+    assert ask("GET", acls, headers=ANN).json["missing_acl"]["resource_type"] == "cluster"
+
+
 def test_two_callers_at_once_never_share_a_connection(ask: Caller) -> None:
     wrong: list[object] = []
 
@@ -174,6 +222,86 @@ def test_secrets_are_in_no_log(ask: Caller, caplog: pytest.LogCaptureFixture) ->
     text = caplog.text
     assert "sign_in_failed" in text and "'ann'" in text
     assert "a-wrong-secret" not in text and "ann-secret" not in text
+
+
+BODIES: dict[str, dict[str, object]] = {
+    "{cluster_id}/topics": {"topic_name": "made-by-nil"},
+    "/topics": {"name": "made-by-nil"},
+    "/partitions": {"count": 3},
+    "/configs": {"configs": {"retention.ms": "1"}},
+    "groups/{group}/offsets": {"topic": "mine", "to": "earliest"},
+    "/messages": {"value": "eA=="},
+    "/batch": {"messages": [{"value": "eA=="}]},
+    "/produce": {"records": [{"value": 1}]},
+    "configs:alter": {"data": [{"name": "retention.ms", "value": "1"}]},
+    "/{name}": {"value": "1"},
+    "/{topic_name}": {"partitions_count": 3},
+    "/records": {"value": {"type": "STRING", "data": "x"}},
+    "records:batch": {"entries": [{"id": "1", "value": {"type": "STRING", "data": "x"}}]},
+    "/subscribe": {"topics": ["mine"], "instance_id": "nil"},
+}
+OF_THE_REGISTRY = ("/schemas", "/contexts", "/subjects", "/compatibility", "/config", "/mode")
+OF_EVERYBODY = {"/", "/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/cluster", "/consumers"}
+
+
+def test_by_no_route_anything_is_done_or_shown_without_an_acl(ask: Caller, kafka: SecuredKafka) -> None:
+    """A caller with the highest role of the gateway, whom the cluster gives no right at all."""
+    nil = basic("nil", "nil")
+    assert produce(ask, "mine", ALICE).status == 200
+    with Cluster(kafka.address("PLAINTEXT")) as cluster:
+        cluster.commit_offsets("g-secret", {TopicPartition("mine", 0): 1})
+        before = cluster.topics().keys()
+    cluster_id = ask("GET", "/v3/clusters", headers=ALICE).json["data"][0]["cluster_id"]
+    names = {"cluster_id": cluster_id, "topic": "mine", "topic_name": "mine", "broker_id": "1", "partition_id": "0"}
+    names |= {"group": "g-secret", "consumer_group_id": "g-secret", "name": "retention.ms", "consumer_id": "x"}
+    paths: dict[str, dict[str, object]] = ask("GET", "/openapi.json", headers=nil).json["paths"]
+    refused, shown, other = set(), set(), {}
+    for path, methods in paths.items():
+        if path.startswith(OF_THE_REGISTRY) or path in OF_EVERYBODY:
+            continue
+        for method in set(methods) & {"get", "post", "put", "patch", "delete"}:
+            place = re.sub(r"\{([^}]*)\}", lambda found: names[found[1]], path)
+            body = next((each for end, each in BODIES.items() if path.endswith(end)), {}) if method != "get" else None
+            answer = ask(method.upper(), place, body, nil)
+            if answer.status < 300 and method == "get":
+                assert b"mine" not in answer.body.replace(place.encode(), b""), (path, answer.body)
+                assert b"g-secret" not in answer.body.replace(place.encode(), b""), (path, answer.body)
+                shown.add(path)
+            elif b"missing_acl" in answer.body:
+                assert answer.status in (200, 403)  # 200: the status of a stream of records; its line has the error
+                refused.add((method, path))
+            else:
+                other[method, path] = (answer.status, answer.body)
+    assert len(refused) > 50, refused
+    assert all(not re.search(r"\{(topic|group|consumer_group)", path) for path in shown), (
+        "lists, and what describes the cluster"
+    )
+    # A consumer was not opened, so the routes of consumers do not find one.
+    assert all(
+        path.startswith("/consumers/{group}") and status in (400, 404) for (_, path), (status, _) in other.items()
+    )
+    with Cluster(kafka.address("PLAINTEXT")) as cluster:
+        assert cluster.topics().keys() == before, "nothing was made or deleted"
+        end = cluster.offsets({TopicPartition("mine", 0): LATEST})[TopicPartition("mine", 0)].offset
+        assert end == 1, "nothing was written"
+        assert cluster.committed_offsets("g-secret", [TopicPartition("mine", 0)]) == {TopicPartition("mine", 0): 1}
+
+
+def test_an_open_stream_ends_when_its_user_is_refused(ask: Caller, kafka: SecuredKafka) -> None:
+    assert produce(ask, "shared", ANN).status == 200
+    connection = http.client.HTTPConnection(ask.address, timeout=60)
+    connection.request("GET", "/topics/shared/stream?from=earliest", headers=BOB)
+    stream = connection.getresponse()
+    assert stream.status == 200
+    kafka.add_user("bob", "another-secret")
+    try:
+        lines = b""
+        while line := stream.readline():  # it ends by itself
+            lines += line
+        assert b"revoked" in lines, lines[-500:]
+    finally:
+        kafka.add_user("bob", "bob-secret")
+        connection.close()
 
 
 def test_world_readable_credentials_are_refused(tmp_path: Path) -> None:

@@ -4,16 +4,11 @@ import base64
 import http.client
 import json
 import re
-import threading
-import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import pytest
-from joserfc import jwt
-from joserfc.jwk import RSAKey
 
 from millstream.access.roles import Role
 from millstream.access.rules_file import parse_rules
@@ -22,6 +17,7 @@ from millstream.gateway.http.routes import DocumentedRoute
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.conftest import Caller
+from tests.oidc import Provider
 from tests.system.console.conftest import GatewayProcess
 
 pytestmark = pytest.mark.timeout(300)
@@ -36,7 +32,28 @@ principals = ["User:ada", "User:otto"]
 subjects = ["*"]
 operations = ["read", "write", "delete", "compat"]
 """
-MASKS = '[[masks]]\ntopics = ["pay"]\nfields = ["value.card"]\n'
+MASKS = """
+[[masks]]
+topics = ["pay"]
+fields = ["value.card"]
+[[masks]]
+topics = ["typed-*"]
+fields = ["value.card.number", "headers.authorization"]
+"""
+AVRO = {
+    "type": "record",
+    "name": "Payment",
+    "fields": [
+        {"name": "shop", "type": "string"},
+        {
+            "name": "card",
+            "type": {"type": "record", "name": "Card", "fields": [{"name": "number", "type": ["null", "string"]}]},
+        },
+    ],
+}
+PROTOBUF = """syntax = "proto3";
+message Payment { string shop = 1; Card card = 2; message Card { string number = 1; } }
+"""
 
 
 def basic(name: str) -> dict[str, str]:
@@ -139,6 +156,42 @@ def test_streams_are_masked_for_those_without_the_right(guarded: Gateway) -> Non
     assert base64.b64decode(first("otto", "base64")["value"]) == b'{"card":"***","n":1}'
 
 
+@pytest.mark.parametrize("kind", ["AVRO", "PROTOBUF", "TEXT"])
+def test_masks_hold_in_every_format_of_value_and_response(guarded: Gateway, kind: str) -> None:
+    ask, topic, secret = Caller(guarded.address), f"typed-{kind.lower()}", "4111-2222"
+    ask("POST", "/topics", {"name": topic, "partitions": 1}, basic("ada"))
+    query = ""
+    if kind != "TEXT":
+        schema = json.dumps(AVRO) if kind == "AVRO" else PROTOBUF
+        body = {"schema": schema, "schemaType": kind}
+        assert ask("POST", f"/subjects/{topic}-value/versions", body, basic("ada")).status == 200
+        query = "?value_format=schema"
+    value: Any = {"shop": "north", "card": {"number": secret}} if query else f"card {secret}"
+    record = {"value": value, "headers": {"authorization": f"Bearer {secret}"}}
+    sent = ask("POST", f"/v1/topics/{topic}/produce{query}", {"records": [record]}, basic("ada"))
+    assert sent.status == 200, sent.body
+    hidden = (secret.encode(), base64.b64encode(secret.encode())[:10], secret.encode().hex().encode())
+    for form in ("json", "text", "base64", "registry"):
+        group = f"g-{kind}-{form}"
+        for name, is_masked in (("otto", True), ("ada", False)):
+            opened = {"topics": [topic], "auto_offset_reset": "earliest", "instance_id": name}
+            assert ask("POST", f"/consumers/{group}-{name}/subscribe", opened, basic(name)).status == 200
+            polled = ask(
+                "GET",
+                f"/consumers/{group}-{name}/poll?timeout_ms=20000&max_messages=1&format={form}",
+                None,
+                basic(name),
+            )
+            assert ask("DELETE", f"/consumers/{group}-{name}", headers=basic(name)).status == 204
+            (found,) = polled.json["messages"]
+            assert found.get("masked", False) is is_masked
+            assert found["headers"]["authorization"] == ("***" if is_masked else f"Bearer {secret}")
+            plain = polled.body + base64.b64decode(found["value"]) if form == "base64" else polled.body
+            assert (secret.encode() in plain) is not is_masked, (form, polled.body)
+            if is_masked:
+                assert not any(each in plain for each in hidden)
+
+
 def test_the_topic_of_the_registry_is_no_way_around_it(guarded: Gateway) -> None:
     """Its records are all schemas of all subjects; who writes them registers, changes and deletes anything."""
     ask, topic = Caller(guarded.address), "_schemas_of_roles"
@@ -174,64 +227,12 @@ def test_the_topic_of_the_registry_is_no_way_around_it(guarded: Gateway) -> None
 # OpenID Connect
 
 
-class Provider:
-    def __init__(self) -> None:
-        self.key = RSAKey.generate_key(2048, {"kid": "one"})
-        self.nonce, self.user = "", "ann"
-        provider = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                url = urlsplit(self.path)
-                if url.path == "/auth":
-                    query = {name: values[0] for name, values in parse_qs(url.query).items()}
-                    provider.nonce = query["nonce"]
-                    self.send_response(302)
-                    where = urlencode({"code": "a-code", "state": query["state"]})
-                    self.send_header("Location", f"{query['redirect_uri']}?{where}")
-                    self.end_headers()
-                elif url.path == "/keys":
-                    self._json({"keys": [provider.key.as_dict(private=False)]})
-                else:
-                    names = {"authorization_endpoint": "/auth", "token_endpoint": "/token", "jwks_uri": "/keys"}
-                    at = {name: provider.issuer + path for name, path in names.items()}
-                    self._json({"issuer": provider.issuer} | at)
-
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                now = int(time.time())
-                claims: dict[str, Any] = {
-                    "iss": provider.issuer,
-                    "aud": "console",
-                    "sub": provider.user,
-                    "nonce": provider.nonce,
-                }
-                claims |= {"iat": now, "exp": now + 300}
-                token = jwt.encode({"alg": "RS256", "kid": "one"}, claims, provider.key)
-                self._json({"id_token": token, "access_token": "at", "token_type": "Bearer", "expires_in": 300})
-
-            def _json(self, document: Any) -> None:
-                body = json.dumps(document).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.issuer = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-
 @pytest.fixture(scope="module")
 def provider() -> Iterator[Provider]:
     running = Provider()
     yield running
-    running.server.shutdown()
-    running.server.server_close()
+    running.close()
+    assert running.complaints == []
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +242,7 @@ def signed(
     """A process: the console cannot be loaded here, where warnings are errors."""
     directory = tmp_path_factory.mktemp("signed")
     rules = directory / "access.toml"
-    rules.write_text(f'{ROLES}[oidc]\nissuer = "{provider.issuer}"\nclient_id = "console"\n')
+    rules.write_text(ROLES + provider.access_rules())
     rules.chmod(0o600)
     options = ("--access-file", str(rules), "--schemas-topic", "_schemas_of_sign_in")
     running = GatewayProcess(broker.bootstrap_servers, directory / "gateway.log", *options)

@@ -246,3 +246,14 @@ def test_metadata_and_rules_are_kept(call: Caller) -> None:
 
 def test_types(call: Caller) -> None:
     assert call("GET", "/schemas/types").json == ["JSON", "PROTOBUF", "AVRO"]
+
+
+def test_identity_and_version_of_the_registry(call: Caller) -> None:
+    scope = call("GET", "/v1/metadata/id").json["scope"]
+    assert scope["path"] == [] and scope["clusters"]["kafka-cluster"] == call("GET", "/cluster").json["cluster_id"]
+    assert call("GET", "/v1/metadata/version").json["version"]
+
+
+def test_an_unknown_compatibility_level_is_named_as_confluent_names_it(call: Caller) -> None:
+    answer = call("PUT", "/config", {"compatibility": "SIDEWAYS"})
+    assert answer.code == 42203 and answer.json["message"].startswith("Invalid compatibility level")

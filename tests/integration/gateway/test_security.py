@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from millstream.gateway.http.configuration import GatewayError, check_certificate, read_credentials
+from millstream.gateway.http.configuration import GatewayError, check_certificate, key_warnings, read_credentials
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.conftest import Answer, Caller
+from tests.waiting import until as wait_until
 
 pytestmark = pytest.mark.timeout(300)
 PEOPLE = "basic ann:se:cret\nbearer t0ken\n"
@@ -175,6 +176,37 @@ def test_certificates_that_will_not_do(tmp_path: Path, certificate: tuple[Path, 
     for wrong in ((chain, None), (None, key), (chain, str(other_key)), (str(nonsense), key), ("missing", key)):
         with pytest.raises(GatewayError):
             check_certificate(*wrong)
+
+
+def test_insecure_is_said_loudly(tmp_path: Path) -> None:
+    """By the broker and by the gateway, in lines that stand out."""
+    command = [sys.executable, "-m", "millstream", "serve", "--listen", "0.0.0.0:0", "--http", "0.0.0.0:0"]
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen([*command, "--insecure"], stdout=subprocess.PIPE, stderr=log, cwd=tmp_path)
+    try:
+        assert process.stdout is not None
+        assert select.select([process.stdout], [], [], 60)[0] and process.stdout.readline().startswith(b"ready ")
+        wait_until(lambda: "gateway_ready" in (tmp_path / "log").read_text())
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+    text = (tmp_path / "log").read_text()
+    assert text.count("*" * 80) == 4
+    assert "WARNING: listener PLAINTEXT://0.0.0.0:0: clients do not authenticate, so all who reach it" in text
+    assert "WARNING: --insecure: all who reach 0.0.0.0 can read, write and delete everything" in text
+
+
+def test_a_private_key_that_all_can_read_is_said_loudly(certificate: tuple[Path, Path]) -> None:
+    assert key_warnings(str(certificate[1])) == [] and key_warnings(None) == []
+    certificate[1].chmod(0o644)
+    try:
+        assert "chmod 600" in key_warnings(str(certificate[1]))[0]
+    finally:
+        certificate[1].chmod(0o600)
 
 
 def test_serve_hands_all_of_it_on(tmp_path: Path, certificate: tuple[Path, Path]) -> None:

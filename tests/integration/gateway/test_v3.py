@@ -286,6 +286,79 @@ def test_schemas(api: httpx.Client, gateway: Gateway, broker: EmbeddedBroker, to
         assert told["error_code"] == code, told
 
 
+def test_subjects_by_the_name_of_the_record(api: httpx.Client, topic: str) -> None:
+    name = f"R{uuid4().hex[:8]}"
+    avro = json.dumps({"type": "record", "name": name, "namespace": "shop", "fields": [{"name": "n", "type": "long"}]})
+    title = json.dumps({"title": name, "type": "object"})
+    proto = f'syntax = "proto3"; package shop; message P{name} {{ int64 n = 1; }}'
+    for type_, schema, subject in (
+        ("AVRO", avro, f"shop.{name}"),
+        ("JSONSCHEMA", title, name),
+        ("PROTOBUF", proto, f"shop.P{name}"),
+    ):
+        for strategy, expected in (("RECORD_NAME", subject), ("TOPIC_RECORD_NAME", f"{topic}-{subject}")):
+            part: dict[str, Any] = {"subject_name_strategy": strategy, "data": {"n": 1}}
+            (told,) = lines(
+                api.post(f"topics/{topic}/records", json={"value": part | {"type": type_, "schema": schema}})
+            )
+            assert told["error_code"] == 200 and told["value"]["subject"] == expected, told
+            by_id = part | {"schema_id": told["value"]["schema_id"]}
+            (told,) = lines(api.post(f"topics/{topic}/records", json={"value": by_id}))
+            assert told["error_code"] == 200 and told["value"]["subject"] == expected, told
+    for part, code in (
+        ({"subject_name_strategy": "RECORD_NAME", "type": "AVRO", "data": {}}, 400),
+        ({"subject_name_strategy": "RECORD_NAME", "type": "AVRO", "schema": '"long"', "data": 1}, 400),
+        ({"subject_name_strategy": "ANY_NAME", "type": "AVRO", "schema": avro, "data": {"n": 1}}, 400),
+    ):
+        (told,) = lines(api.post(f"topics/{topic}/records", json={"value": part}))
+        assert told["error_code"] == code, told
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "JSON", "schema_id": 1},
+        {"type": "BINARY", "subject": "orders-value"},
+        {"type": "STRING", "schema": "{}"},
+        {"type": "AVRO", "schema": '"long"', "schema_id": 1},
+        {"type": "AVRO", "schema": '"long"', "schema_version": 1},
+        {"schema_id": 1, "schema_version": 1},
+        {"type": "AVRO", "subject": "orders-value", "subject_name_strategy": "TOPIC_NAME"},
+    ],
+)
+def test_fields_of_a_record_that_exclude_each_other(api: httpx.Client, topic: str, part: dict[str, Any]) -> None:
+    (told,) = lines(api.post(f"topics/{topic}/records", json={"value": part | {"data": "eA=="}}))
+    assert told["error_code"] == 400, told
+
+
+def test_settings_of_all_topics_and_brokers(api: httpx.Client, topic: str) -> None:
+    found = api.get("topics/-/configs").json()
+    assert found["kind"] == "KafkaTopicConfigList"
+    assert topic in {row["topic_name"] for row in found["data"]}
+    one = api.get(f"topics/{topic}/configs").json()["data"]
+    assert [row for row in found["data"] if row["topic_name"] == topic] == one
+    brokers = api.get("brokers/-/configs").json()
+    assert brokers["kind"] == "KafkaBrokerConfigList"
+    assert {row["broker_id"] for row in brokers["data"]} == {1}
+
+
+def test_a_reassignment_is_started_or_refused(api: httpx.Client, topic: str) -> None:
+    place = f"topics/{topic}/partitions/0/reassignment"
+    assert api.post(place, json={"broker_ids": [1]}).status_code == 202
+    refused(api.post(place, json={"broker_ids": [77]}), 400, 400)
+    cancelled = api.post(place, json={"broker_ids": []})  # nothing is under way
+    refused(cancelled, 400, 400)
+    assert "reassignment" in cancelled.json()["message"]
+    refused(api.post(f"topics/{topic}/partitions/9/reassignment", json={"broker_ids": [1]}), 404, 404)
+    assert api.post(place, json={"broker_ids": "all"}).status_code == 400
+
+
+def test_acls_without_an_authorizer_are_refused(api: httpx.Client) -> None:
+    answer = api.get("acls")
+    refused(answer, 400, 40002)
+    assert "authorizer" in answer.json()["message"]
+
+
 def test_a_batch(api: httpx.Client, topic: str) -> None:
     entries: list[dict[str, Any]] = [{"id": str(n), "value": {"type": "STRING", "data": "x"}} for n in range(3)]
     entries[1]["value"]["data"] = 5

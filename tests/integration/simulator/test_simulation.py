@@ -36,6 +36,15 @@ def test_clients_with_quotas_lose_nothing(seeds: range) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("seeds", [range(1, 4), pytest.param(range(20, 40), marks=pytest.mark.slow)], ids=str)
+def test_machines_with_two_nodes_die_as_a_whole(seeds: range) -> None:
+    """Power losses and cuts of the network take both nodes; kills take one or both."""
+    results = list(run_seeds(seeds, Options(processes=2), processes=os.cpu_count() or 1))
+    assert [str(each.violation) for each in results if not each.ok] == []
+    assert all(each.faults for each in results)
+
+
+@pytest.mark.timeout(300)
 @FEW
 def test_leaders_that_are_cut_off(seeds: range) -> None:
     results = list(run_seeds(seeds, Options(scenario=Scenario.FAILOVER), processes=os.cpu_count() or 1))
@@ -126,6 +135,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "leads epoch" in said
 
 
+@pytest.mark.plain
 def test_a_seed_that_fails_says_how_to_replay_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,3 +145,22 @@ def test_a_seed_that_fails_says_how_to_replay_it(
     assert "seed 5: " in said.out
     assert "replay: millstream simulate --seed 5 --nodes 5 --trace" in said.out
     assert "1 of 1 seeds failed: 5" in said.err
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("scenario", "seeds"),
+    [
+        (Scenario.MIXED, range(8, 10)),
+        pytest.param(Scenario.MIXED, range(10, 20), marks=pytest.mark.slow),
+        pytest.param(Scenario.TRANSACTIONS, range(101, 109), marks=pytest.mark.slow),
+        pytest.param(Scenario.POWER, range(1, 9), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_tiered_topics_lose_nothing(scenario: Scenario, seeds: range) -> None:
+    """The store is slow, fails, and loses responses of conditional writes. Consumers read from offset 0 always."""
+    options = Options(scenario=scenario, tiered=True)
+    results = list(run_seeds(seeds, options, processes=os.cpu_count() or 1))
+    assert [str(each.violation) for each in results if not each.ok] == []
+    assert all(each.acked for each in results)

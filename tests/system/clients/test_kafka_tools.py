@@ -84,6 +84,17 @@ def test_kafka_configs_of_the_broker(tools: Tools, writer: ClientProgram) -> Non
     assert "message.max.bytes=1048588" in described
 
 
+def test_kafka_configs_of_loggers(tools: Tools, writer: ClientProgram) -> None:
+    (node,) = writer.ask("describe_cluster", tools.bootstrap)["brokers"]
+    entity = ("--entity-type", "broker-loggers", "--entity-name", str(node["id"]))
+    command = apache_kafka.CONFIG_COMMAND
+    assert "root=INFO" in tools(command, "--describe", *entity)
+    tools(command, "--alter", *entity, "--add-config", "millstream.net=DEBUG")
+    assert "millstream.net=DEBUG" in tools(command, "--describe", *entity)
+    tools(command, "--alter", *entity, "--delete-config", "millstream.net")
+    assert "millstream.net=INFO" in tools(command, "--describe", *entity)
+
+
 def test_console_producer_and_consumer(tools: Tools, topic: str, writer: ClientProgram) -> None:
     writer.ask("create_topic", tools.bootstrap, topic=topic, partitions=1, config={})
     lines = ["h1:a,h2:b\tkey one\tfirst", "h1:c\tключ\tзначение 🙂", "h1:d\tgone\tNULL"]

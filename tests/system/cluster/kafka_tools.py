@@ -29,6 +29,7 @@ _MAIN_CLASSES = {
     "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
     "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "kafka-share-groups": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
+    "kafka-streams-groups": "org.apache.kafka.tools.streams.StreamsGroupCommand",
     "kafka-replica-verification": "org.apache.kafka.tools.ReplicaVerificationTool",
 }
 
@@ -38,7 +39,7 @@ class KafkaTools:
 
     A tool is named as its script, or by its main class."""
 
-    def __init__(self, log_file: Path) -> None:
+    def __init__(self, log_file: Path, jvm: tuple[str, ...] = ()) -> None:
         kafka = apache_kafka.resolve()
         install_test_clients.need("javac", "a JDK, 17 or newer")
         classes = install_test_clients.fill(
@@ -47,7 +48,7 @@ class KafkaTools:
             lambda into: install_test_clients.run("javac", "-d", str(into), "-cp", kafka.classpath, str(_SOURCE)),
         )
         log4j = f"-Dlog4j2.configurationFile={kafka.directory / 'log4j2-tool.properties'}"
-        command = ["java", "-Xmx256m", *apache_kafka.QUICK_START_OPTIONS, log4j]
+        command = ["java", "-Xmx256m", *apache_kafka.QUICK_START_OPTIONS, log4j, *jvm]
         with open(log_file, "wb") as log:
             self._process = subprocess.Popen(
                 [*command, "-cp", f"{classes}:{kafka.classpath}", "Tools"],

@@ -19,13 +19,14 @@ from millstream.config.loading import load_broker_config
 from millstream.formats.model.access_control import AclOperation, AclPatternType, AclPermission, AclResourceType
 from millstream.node.security.core.scram import SCRAM_MECHANISMS, salted_password
 from millstream.node.security.first_users import new_salt
-from millstream.raw_client import Cluster, TopicPartition
+from millstream.raw_client import Cluster, ErrorCode, RefusedError, TopicPartition, WireError
 from millstream.raw_client.client_properties import as_user, read_bootstrap, read_client_properties
 from millstream.testing.node_process import NodeProcess, free_ports
 from tests.waiting import until
 from tests.wire import values
 
 PASSWORD = "alice-has-a-password-9"
+GUESS = "guessed-by-bob"
 
 
 @dataclass
@@ -104,6 +105,37 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             node.reap(signal.SIGKILL)
 
 
+def add_user(cluster: Cluster, name: str, password: str) -> None:
+    mechanism, salt = SCRAM_MECHANISMS["SCRAM-SHA-512"], new_salt()
+    salted = salted_password(mechanism, password, salt, 4096)
+    row = {"name": name, "mechanism": mechanism.number, "iterations": 4096, "salt": salt, "salted_password": salted}
+    response = cluster.call("alter_user_scram_credentials", deletions=[], upsertions=[row])
+    assert [each.error_code for each in response.results] == [0]
+
+
+def let(cluster: Cluster, user: str, operation: AclOperation, topic: str) -> None:
+    acl = {
+        "resource_type": AclResourceType.TOPIC,
+        "resource_name": topic,
+        "resource_pattern_type": AclPatternType.LITERAL,
+        "principal": f"User:{user}",
+        "host": "*",
+        "operation": operation,
+        "permission_type": AclPermission.ALLOW,
+    }
+    assert [each.error_code for each in cluster.call("create_acls", creations=[acl]).results] == [0]
+
+
+@pytest.fixture(scope="module")
+def orders(secured: Secured) -> str:
+    """A topic with two records."""
+    with secured.cluster() as cluster:
+        cluster.create_topic("orders", 3, 3)
+    written = secured.run("produce", "orders", stdin="one\ntwo\n")
+    assert written.returncode == 0, written.stderr
+    return "orders"
+
+
 def test_the_files_are_private_and_not_weak(secured: Secured) -> None:
     for path in secured.directory.rglob("*"):
         if path.is_file() and path.parent.name in ("ca", "client", "node-1") and path.suffix != ".lock":
@@ -113,10 +145,10 @@ def test_the_files_are_private_and_not_weak(secured: Secured) -> None:
 
 
 def test_the_administrator_does_everything(secured: Secured) -> None:
-    created = secured.run("topic", "create", "orders", "--partitions", "3")
+    created = secured.run("topic", "create", "of-admin", "--partitions", "3")
     assert created.returncode == 0, created.stderr
-    assert secured.run("produce", "orders", stdin="one\ntwo\n").returncode == 0
-    read = secured.run("consume", "orders", "--count", "2")
+    assert secured.run("produce", "of-admin", stdin="one\ntwo\n").returncode == 0
+    read = secured.run("consume", "of-admin", "--count", "2")
     assert sorted(read.stdout.split()) == ["one", "two"], read.stderr
     for words in (["cluster", "status"], ["broker", "list"], ["group", "list"], ["txn", "list"]):
         done = secured.run(*words)
@@ -125,59 +157,66 @@ def test_the_administrator_does_everything(secured: Secured) -> None:
     assert secured.run("bench", *short).returncode == 0
 
 
-def add_user(cluster: Cluster, name: str, password: str) -> None:
-    mechanism, salt = SCRAM_MECHANISMS["SCRAM-SHA-512"], new_salt()
-    salted = salted_password(mechanism, password, salt, 4096)
-    row = {"name": name, "mechanism": mechanism.number, "iterations": 4096, "salt": salt, "salted_password": salted}
-    response = cluster.call("alter_user_scram_credentials", deletions=[], upsertions=[row])
-    assert [each.error_code for each in response.results] == [0]
-
-
-def test_others_are_refused_with_one_line(secured: Secured) -> None:
+def test_others_are_refused_with_one_line(secured: Secured, orders: str) -> None:
     with secured.cluster() as cluster:
         add_user(cluster, "alice", PASSWORD)
     alice = secured.file_of("alice", PASSWORD)
     for words, said in (
         (["topic", "create", "mine"], "not allowed"),
-        (["produce", "orders"], "not allowed"),
-        (["consume", "orders", "--count", "1"], "orders"),
+        (["produce", orders], "not allowed"),
+        (["consume", orders, "--count", "1"], orders),
     ):
         refused = secured.run(*words, file=alice, stdin="x\n")
         assert (refused.returncode, refused.stderr.count("\n")) in ((9, 1), (4, 1)), (words, refused.stderr)
         assert said in refused.stderr
-    wrong = secured.run("topic", "list", file=secured.file_of("bob", "guessed-by-bob"))
+    wrong = secured.run("topic", "list", file=secured.file_of("bob", GUESS))
     assert wrong.returncode == 9
     assert "check user and password" in wrong.stderr
-    assert "guessed-by-bob" not in wrong.stderr
+    assert GUESS not in wrong.stderr
     with secured.cluster() as cluster:
-        acl = {
-            "resource_type": AclResourceType.TOPIC,
-            "resource_name": "orders",
-            "resource_pattern_type": AclPatternType.LITERAL,
-            "principal": "User:alice",
-            "host": "*",
-            "operation": AclOperation.READ,
-            "permission_type": AclPermission.ALLOW,
-        }
-        assert [each.error_code for each in cluster.call("create_acls", creations=[acl]).results] == [0]
-    read = secured.run("consume", "orders", "--count", "1", file=alice)
+        let(cluster, "alice", AclOperation.READ, orders)
+    read = secured.run("consume", orders, "--count", "1", file=alice)
     assert read.returncode == 0, read.stderr
 
 
 def test_everything_is_audited(secured: Secured) -> None:
-    def kinds() -> set[tuple[str, str, str]]:
-        return {(each["kind"], each["result"], each["principal"]) for each in secured.events()}
+    with secured.cluster() as cluster:
+        add_user(cluster, "carol", PASSWORD)
+        cluster.create_topic("of-carol", 1, 3)
+        let(cluster, "carol", AclOperation.DESCRIBE, "of-carol")
 
-    until(lambda: ("authorization", "denied", "User:alice") in kinds(), "alice's refusal is not recorded")
-    until(lambda: any(each["kind"] == "authentication" and each["result"] == "failure" for each in secured.events()))
-    apis = {each.get("api") for each in secured.events() if each["principal"] == "User:admin"}
-    assert {"CreateTopics", "AlterUserScramCredentials", "CreateAcls"} <= apis
+    def refused_by_acl() -> bool:
+        """A broker may not know the new user yet."""
+        try:
+            with secured.cluster(username="carol", password=PASSWORD) as cluster:
+                cluster.create_topic("not-of-carol", 1, 1)
+        except RefusedError as error:
+            return error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        except WireError:
+            return False
+        raise AssertionError("carol may create topics")
+
+    until(refused_by_acl, "the new user cannot log in")
+    with pytest.raises(WireError), secured.cluster(username="carol", password=GUESS) as cluster:
+        cluster.topics()
+
+    def recorded(**fields: str) -> bool:
+        return any(fields.items() <= each.items() for each in secured.events())
+
+    denial = {"kind": "authorization", "result": "denied", "principal": "User:carol"}
+    until(lambda: recorded(**denial), "the refusal is not recorded")
+    until(lambda: recorded(kind="authentication", result="failure"), "the wrong password is not recorded")
+    for api in ("CreateTopics", "AlterUserScramCredentials", "CreateAcls"):
+        until(lambda api=api: recorded(api=api, principal="User:admin"), f"{api} is not recorded")  # type: ignore[misc]
     assert secured.run("produce", "__millstream_audit", stdin="forged\n").returncode != 0
 
 
 def test_no_secret_is_shown(secured: Secured) -> None:
     """Logs, the audit log, settings and the process list."""
-    secrets = [secured.admin_password, PASSWORD, "guessed-by-bob"]
+    with secured.cluster() as cluster:
+        add_user(cluster, "dora", PASSWORD)
+    assert secured.run("topic", "list", file=secured.file_of("dora", GUESS)).returncode == 9
+    secrets = [secured.admin_password, PASSWORD, GUESS]
     key = (secured.directory / "node-1" / "keystore.pem").read_text().splitlines()[1]
     secrets.append(key)
     with secured.cluster() as cluster:

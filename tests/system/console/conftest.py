@@ -133,7 +133,8 @@ class GatewayProcess:
         if not line.startswith("ready http="):
             self.stop()
             raise AssertionError(f"the gateway did not start: {line!r} {log_file.read_text()}")
-        self.url = "http://" + line.partition("=")[2].strip()
+        scheme = "https" if "--tls-cert" in options else "http"
+        self.url = f"{scheme}://" + line.partition("=")[2].strip().replace("0.0.0.0", "127.0.0.1")
 
     def stop(self) -> None:
         self._process.terminate()
@@ -204,7 +205,8 @@ class Looking:
             ) from error
 
     def _requested(self, request: Any) -> None:
-        if not request.url.startswith((self._url, self._url.replace("http:", "ws:"), "data:", "blob:")):
+        sockets = self._url.replace("https:", "wss:").replace("http:", "ws:")
+        if not request.url.startswith((self._url, sockets, "data:", "blob:")):
             self.problems.append(f"asked another site: {request.url}")
 
 

@@ -13,7 +13,7 @@ from millstream.gateway.identity.authentication import Authentication
 from millstream.gateway.identity.caller import Connection
 from millstream.raw_client import Cluster
 
-PEOPLE = Credentials((("ann", "secret"),), ("token-1",))
+PEOPLE = Credentials((("ann", "secret"),), (("robot", "token-1"),))
 BASIC = "Basic " + base64.b64encode(b"ann:secret").decode()
 
 

@@ -5,13 +5,14 @@ from uuid import UUID
 
 import pytest
 
+from millstream.admin.broker_metrics import parse
 from millstream.admin.cluster import NO_QUORUM, LogDirectories, Partition, Quorum, QuorumNode, Reassignment
 from millstream.admin.groups import Group, GroupMember
 from millstream.admin.offsets import ResetTarget
 from millstream.console.console import UserError
 from millstream.console.formats import ago, rate, short_count, size
 from millstream.console.groups.offsets import ResetMode, parse_target
-from millstream.console.live.metrics import History, Series, parse, quantile
+from millstream.console.live.metrics import History, Series, quantile
 from millstream.console.live.pipelines import progress_of as pipeline_progress
 from millstream.console.live.problems import Severity, problems_of
 from millstream.console.live.snapshot import Broker, Snapshot, Topic, not_preferred, progress_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from millstream.admin.broker_metrics import parse
 from millstream.admin.quotas import QuotaAdmin
-from millstream.console.live.metrics import parse
 from millstream.console.live.quotas import merged
 from millstream.raw_client import Cluster
 from millstream.testing.embedded_cluster import EmbeddedCluster

@@ -5,7 +5,9 @@ from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka import Producer
 
+from millstream.admin.quotas import QuotaAdmin
 from millstream.admin.topics import TopicAdmin
 from millstream.raw_client import Cluster
 from tests.integration.raw_client.kafka_with_security import SecuredKafka, secured_millstream
@@ -122,4 +124,23 @@ def test_an_administrator_is_offered_what_a_viewer_is_not(sign_in: Any, broker: 
     with Cluster(broker.address("PLAINTEXT")) as cluster:
         assert "secret" not in cluster.topics()
         TopicAdmin(cluster).create("secret", 1, 1, {})
+    assert looking.problems == []
+
+
+def test_who_is_throttled_is_shown_on_a_cluster_with_users(sign_in: Any, broker: SecuredKafka) -> None:
+    """The gateway reads the metrics of the brokers as the user of the page, on connections that have logged in."""
+    with Cluster(broker.address("PLAINTEXT")) as cluster:
+        QuotaAdmin(cluster).alter({"user": "alice"}, {"producer_byte_rate": 1e9})
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
+    login |= {"sasl.username": "alice", "sasl.password": PASSWORDS["alice"]}
+    producer = Producer({"bootstrap.servers": broker.address("SASL"), **login})
+    producer.produce("orders", b"x" * 1000)
+    assert producer.flush(30) == 0
+    looking = sign_in("alice", "/quotas")
+    looking.await_text("quota-usage", "user=alice")
+    looking.await_text("quota-usage", "within the quota")
+    looking.open("/")
+    # The metrics also tell of the certificates of other listeners, which openssl made for 30 days.
+    looking.await_text("problems", "The certificate of listener SASLTLS of broker")
+    looking.page.wait_for_function("!document.body.innerText.includes('No broker serves metrics')")
     assert looking.problems == []

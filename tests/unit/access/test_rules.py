@@ -83,6 +83,30 @@ def test_tombstones_and_duplicate_names_are_no_way_around() -> None:
     assert mask.value(b'{"card": "1", "card": "2"}', decode) == b'{"card":"***"}'
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "shown"),
+    [
+        ("value.card.number", {"card": "4111", "n": 1}, {"card": "***", "n": 1}),
+        ("value.card.number", {"card": 4111}, {"card": "***"}),
+        ("value.card.number", {"card": ["4111", {"number": 2, "b": 3}]}, {"card": ["***", {"number": "***", "b": 3}]}),
+        ("value.card.number", {"card": [["4111"]]}, {"card": [["***"]]}),
+        ("value.card.number", {"card": None}, {"card": None}),
+        ("value.card.number", {"card.number": "4111", "card.brand": "v"}, {"card.number": "***", "card.brand": "v"}),
+        ("value.card.number", {"Card": {"NUMBER": "4111"}}, {"Card": {"NUMBER": "***"}}),
+        ("value.a.b.c", {"a.b": {"c": 1, "d": 2}}, {"a.b": {"c": "***", "d": 2}}),
+        ("value.a.b.c", {"a.b": "4111"}, {"a.b": "***"}),
+        ("value.items.iban", {"items": ["DE1", "DE2"]}, {"items": ["***", "***"]}),
+        ("value.**.card.number", {"a": {"b": [{"card": "4111"}]}}, {"a": {"b": [{"card": "***"}]}}),
+        ("value.*.iban", {"id": 7, "payer": {"iban": "DE1"}}, {"id": 7, "payer": {"iban": "***"}}),
+        ("value.*", {"id": 7, "payer": {"iban": "DE1"}}, {"id": "***", "payer": "***"}),
+        ("value.**", {"id": 7, "payer": {"iban": "DE1"}}, {"id": "***", "payer": "***"}),
+    ],
+)
+def test_another_shape_of_the_value_is_no_way_around(path: str, value: Any, shown: Any) -> None:
+    masked = Mask((parse_path(path),)).value(json.dumps(value).encode(), decode)
+    assert json.loads(masked or b"") == shown
+
+
 def test_those_with_the_right_see_all() -> None:
     masking = parse_rules(RULES).masking
     assert masking.mask_of("payments", Role.OPERATOR, "bob") is None
@@ -121,6 +145,10 @@ def test_subjects_are_denied_unless_a_rule_allows_them() -> None:
         '[[masks]]\ntopics = ["a"]\nfields = ["value"]\nvisible_to = "none"',
         '[[subjects]]\nprincipals = ["ann"]\nsubjects = ["*"]',
         '[oidc]\nissuer = "http://elsewhere.example"\nclient_id = "c"',
+        '[oidc]\nissuer = "http://localhost.elsewhere.example"\nclient_id = "c"',
+        '[oidc]\nissuer = "http://127.0.0.1@elsewhere.example"\nclient_id = "c"',
+        '[oidc]\nissuer = "https://"\nclient_id = "c"',
+        '[tokens]\nuser = "sub"',
         '[oidc]\nissuer = "https://i.example"\nclient_id = "c"\nalgorithms = ["none"]',
         '[oidc]\nissuer = "https://i.example"\nclient_id = "c"\nalgorithms = ["HS256"]',
     ],

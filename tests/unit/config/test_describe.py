@@ -20,13 +20,14 @@ def test_a_topic_shows_every_place_its_value_could_come_from() -> None:
         ("log.retention.ms", "8", "DYNAMIC_DEFAULT_BROKER_CONFIG"),
         ("log.retention.ms", "9", "STATIC_BROKER_CONFIG"),
         ("log.retention.hours", "1", "STATIC_BROKER_CONFIG"),
+        ("log.retention.hours", "168", "DEFAULT_CONFIG"),
     ]
 
 
 def test_a_value_in_hours_is_shown_in_milliseconds() -> None:
     config = load_broker_config(overrides=["log.retention.hours=1"])
     (entry,) = describe_topic({}, config, ["retention.ms"])
-    assert (entry.value, entry.source) == ("3600000", ConfigSource.STATIC_BROKER_CONFIG)
+    assert (entry.value, entry.source, entry.synonyms) == ("3600000", ConfigSource.DEFAULT_CONFIG, ())
 
 
 def test_all_settings_of_a_topic() -> None:

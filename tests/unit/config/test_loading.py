@@ -165,11 +165,12 @@ def test_settings_of_one_listener_or_plugin_are_known(tmp_path: Path) -> None:
         ("log.dirs=/a\nmetadata.log.dir=/b", "FILE:2: metadata.log.dir=/b is not supported: remove it"),
         ("authorizer.class.name=org.example.Guard", "other Java classes cannot be loaded"),
         ("create.topic.policy.class.name=org.example.Policy", "Java classes cannot be loaded"),
-        ("remote.log.storage.system.enable=true", "tiered storage is not supported"),
+        ("remote.log.storage.system.enable=true", "needs millstream.tier.url"),
+        ("millstream.tier.url=ftp://host", "a URL with s3://"),
         ("log.preallocate=true", "segments are not preallocated"),
         ("log.retention.ms=0", "at least 1, or -1"),
         ("num.io.threads=many", "num.io.threads=many is not allowed: it must be a whole number, at least 1"),
-        ("max.connections.per.ip.overrides=host", "'host' must be address:count"),
+        ("max.connections.per.ip.overrides=host", "it must be a list of address:count"),
     ],
 )  # fmt: skip
 def test_refusals_are_one_line_that_names_the_place(tmp_path: Path, text: str, message: str) -> None:

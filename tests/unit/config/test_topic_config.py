@@ -84,8 +84,8 @@ def test_small_segments_for_tests() -> None:
         ({"cleanup.policy": "shred"}, "a list of compact, delete"),
         ({"compression.type": "brotli"}, "one of uncompressed, zstd"),
         ({"compression.gzip.level": "0"}, "1 to 9, or -1"),
-        ({"remote.storage.enable": "true"}, "tiered storage is not supported"),
-        ({"local.retention.ms": "5"}, "tiered storage is not supported"),
+        ({"remote.storage.enable": "true"}, "Tiered Storage functionality is disabled in the broker"),
+        ({"local.retention.ms": "-3"}, "at least -2"),
         ({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, "must not be above"),
     ],
 )

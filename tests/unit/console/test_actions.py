@@ -15,6 +15,7 @@ from millstream.console.visitor import Action, Visitor
 
 _PAGES = Path(millstream.console.__file__).parent
 READING = {
+    "_examined",
     "check",
     "log_starts",
     "newest_reports",

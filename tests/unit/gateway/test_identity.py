@@ -14,7 +14,7 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
-from millstream.access.rules_file import OidcSettings
+from millstream.access.rules_file import OidcSettings, parse_rules
 from millstream.gateway.identity.credentials import Credential, InvalidCredentialsError, parse_authorization
 from millstream.gateway.identity.oidc import OidcClient, OidcError
 from millstream.gateway.identity.sessions import ConsoleSessions
@@ -42,6 +42,16 @@ def test_tokens_without_a_subject_are_not_one_caller() -> None:
         assert found is not None
         names.add(found.name)
     assert len(names) == 4
+
+
+def test_claims_of_tokens_are_those_of_the_cluster() -> None:
+    claims = base64.urlsafe_b64encode(b'{"sub":"4711","email":"ann@x","roles":"ops","groups":["all"]}').decode()
+    header = f"Bearer e30.{claims}.c2ln"
+    usual = parse_authorization(header, "PLAIN")
+    assert usual is not None and (usual.name, usual.groups) == ("4711", frozenset({"all"}))
+    rules = parse_rules('[tokens]\nuser_claim = "email"\ngroups_claim = "roles"\n')
+    found = parse_authorization(header, "PLAIN", rules.tokens)
+    assert found is not None and (found.name, found.groups) == ("ann@x", frozenset({"ops"}))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,11 @@ def open_admin(bootstrap: str, timeout: float, settings: list[str] | None) -> "C
 
 def available_brokers(cluster: "ClusterState") -> list[BrokerSlot]:
     """The brokers to which replicas can be moved."""
-    return [BrokerSlot(id=broker.id, rack=broker.rack) for broker in cluster.live if broker.id not in cluster.cordoned]
+    return [
+        BrokerSlot(id=broker.id, rack=broker.rack, machine=broker.machine)
+        for broker in cluster.live
+        if broker.id not in cluster.cordoned
+    ]
 
 
 def loads(cluster: "ClusterState") -> list[PartitionLoad]:

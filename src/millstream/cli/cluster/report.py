@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from millstream.cli.terminal import note, print_table
+from millstream.formats.model.identifiers import default_machine
 from millstream.node.metadata.balance import PlannedReassignment
+from millstream.node.metadata.topology import BrokerAddress, topology_warnings
 
 if TYPE_CHECKING:
     from millstream.admin.cluster import Broker, ClusterState, Partition, Quorum
@@ -44,6 +46,14 @@ class Health:
         self.no_quorum_leader = cluster.quorum.leader < 0
         self.not_preferred = [each for each in partitions if not each.is_led_as_preferred]
         self.leader_skew = leader_skew(cluster)
+        machine = {broker.id: broker.machine for broker in cluster.brokers}
+        self.machines = len(set(machine.values()))
+        self.sharing_machines = [
+            each for each in partitions if len({machine.get(n, n) for n in each.replicas}) < len(each.replicas)
+        ]
+        self.topology = topology_warnings(
+            [BrokerAddress(each.id, each.host, each.rack, each.machine_id) for each in cluster.brokers]
+        )
 
     @property
     def is_healthy(self) -> bool:
@@ -80,6 +90,7 @@ def broker_rows(cluster: "ClusterState") -> list[dict[str, Any]]:
             "id": broker.id,
             "address": broker.address,
             "rack": broker.rack,
+            "machine": broker.machine_id,
             "state": _state(broker, cluster),
             "leaders": leaders[broker.id],
             "replicas": replicas[broker.id],
@@ -101,13 +112,16 @@ def _state(broker: "Broker", cluster: "ClusterState") -> str:
 
 
 def show_brokers(rows: Sequence[dict[str, Any]]) -> None:
+    has_machines = any(row["machine"] is not None for row in rows)
+    machine = ("machine",) if has_machines else ()
     print_table(
-        ("broker", "address", "rack", "state", "leaders", "replicas", "data"),
+        ("broker", "address", "rack", *machine, "state", "leaders", "replicas", "data"),
         [
             (
                 row["id"],
                 row["address"],
                 row["rack"],
+                *((row["machine"] or default_machine(row["id"]),) if has_machines else ()),
                 row["state"],
                 row["leaders"],
                 row["replicas"],
@@ -167,6 +181,8 @@ def status_document(cluster: "ClusterState", health: Health) -> dict[str, Any]:
         "under_replicated": [_document(each) for each in health.under_replicated],
         "not_led_by_preferred": len(health.not_preferred),
         "leader_skew": round(health.leader_skew, 3),
+        "sharing_machines": [_document(each) for each in health.sharing_machines],
+        "warnings": machine_warnings(health),
     }
 
 
@@ -220,8 +236,29 @@ def show_status(cluster: "ClusterState", health: Health) -> None:
         f"{len(health.under_replicated)} under-replicated, {len(health.under_min_in_sync)} under min.insync.replicas"
     )
     print(f"leader skew {health.leader_skew:.0%}, {len(health.not_preferred)} not led by the preferred replica")
+    for line in machine_warnings(health):
+        print(f"warning: {line}")
     for line in _advice(cluster, health):
         note(line)
+
+
+def machine_warnings(health: Health) -> list[str]:
+    """Partitions that a single machine can take away, and racks that are no zones."""
+    lines = []
+    if health.sharing_machines:
+        first = health.sharing_machines[0]
+        topics = len({each.topic for each in health.sharing_machines})
+        widest = max(len(each.replicas) for each in health.sharing_machines)
+        help_ = (
+            "`millstream cluster balance` spreads them"
+            if health.machines >= widest
+            else f"there are {health.machines} machine(s): add machines, or lower the replication factor"
+        )
+        lines.append(
+            f"{len(health.sharing_machines)} partitions of {topics} topic(s), for example {first.topic}-{first.index}, "
+            f"have several replicas on one machine, which can die as a whole: {help_}"
+        )
+    return [*lines, *health.topology]
 
 
 def _advice(cluster: "ClusterState", health: Health) -> list[str]:

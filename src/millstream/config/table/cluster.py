@@ -239,6 +239,7 @@ NUM_REPLICA_FETCHERS = integer(
     "The number of fetchers, each with a connection, from this broker to each leader it copies from.",
     allowed=at_least(1),
     importance=Importance.HIGH,
+    update=Update.CLUSTER_WIDE,
 )
 REPLICA_SELECTOR_CLASS = optional_string(
     "replica.selector.class",

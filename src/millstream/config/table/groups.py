@@ -4,6 +4,7 @@ from millstream.config.setting import (
     INT_MAX,
     Allowed,
     Importance,
+    Update,
     at_least,
     declared,
     integer,
@@ -150,6 +151,7 @@ ASSIGNMENT_INTERVAL_MS = integer(
     "overrides it.",
     unit="ms",
     allowed=at_least(0),
+    update=Update.CLUSTER_WIDE,
 )
 MIN_ASSIGNMENT_INTERVAL_MS = integer(
     "group.consumer.min.assignment.interval.ms",

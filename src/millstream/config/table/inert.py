@@ -56,25 +56,12 @@ _GROUPS = {
     "the metadata log is written without delay": """
         metadata.max.idle.interval.ms int 500 low 0..
     """,
-    "group coordinators write without delay on one event loop; streams groups are not supported": """
+    "group coordinators write without delay on one event loop": """
         group.coordinator.append.linger.ms int -1 medium -1..
         group.coordinator.background.threads int 2 high 1..
         group.coordinator.cached.buffer.max.bytes int 1048588 medium 524288..
         group.coordinator.rebalance.protocols list classic,consumer,streams medium
         group.coordinator.threads int 4 high 1..
-        group.streams.assignment.interval.ms int 1000 medium 0..
-        group.streams.heartbeat.interval.ms int 5000 medium 1..
-        group.streams.initial.rebalance.delay.ms int 3000 medium 0..
-        group.streams.max.assignment.interval.ms int 15000 medium 0..
-        group.streams.max.heartbeat.interval.ms int 15000 medium 1..
-        group.streams.max.session.timeout.ms int 60000 medium 1..
-        group.streams.max.size int 2147483647 medium 1..
-        group.streams.max.standby.replicas int 2 medium 0..
-        group.streams.min.assignment.interval.ms int 0 medium 0..
-        group.streams.min.heartbeat.interval.ms int 5000 medium 1..
-        group.streams.min.session.timeout.ms int 45000 medium 1..
-        group.streams.num.standby.replicas int 0 medium 0..
-        group.streams.session.timeout.ms int 45000 medium 1..
         offsets.load.buffer.size int 5242880 high 1..
         offsets.topic.compression.codec int 0 high
     """,
@@ -93,29 +80,33 @@ _GROUPS = {
     "the transaction coordinator loads its partitions in parts of a fixed size": """
         transaction.state.log.load.buffer.size int 5242880 high 1..
     """,
-    "tiered storage is not supported": """
-        follower.fetch.last.tiered.offset.enable boolean false medium
+    "tiered storage has no threads of its own but those of the store's client": """
+        remote.log.manager.expiration.thread.pool.size int 10 medium 1..
+        remote.log.manager.follower.thread.pool.size int 2 medium 1..
+        remote.log.manager.thread.pool.size int 2 medium 1..
+        remote.log.reader.max.pending.tasks int 100 medium 1..
+    """,
+    "a fetch of tiered records waits as any other fetch: for the client's `fetch.max.wait.ms`": """
         remote.fetch.max.wait.ms int 500 medium 1..
-        remote.list.offsets.request.timeout.ms long 30000 medium 1..
-        remote.log.index.file.cache.total.size.bytes long 1073741824 low 1..
-        remote.log.manager.copier.thread.pool.size int 10 medium 1..
-        remote.log.manager.copy.max.bytes.per.second long 9223372036854775807 medium 1..
+    """,
+    "new followers always start where the tier ends": """
+        follower.fetch.last.tiered.offset.enable boolean false medium
+    """,
+    "the rate of uploads and reads is limited over one second": """
         remote.log.manager.copy.quota.window.num int 11 medium 1..
         remote.log.manager.copy.quota.window.size.seconds int 1 medium 1..
-        remote.log.manager.expiration.thread.pool.size int 10 medium 1..
-        remote.log.manager.fetch.max.bytes.per.second long 9223372036854775807 medium 1..
         remote.log.manager.fetch.quota.window.num int 11 medium 1..
         remote.log.manager.fetch.quota.window.size.seconds int 1 medium 1..
-        remote.log.manager.follower.thread.pool.size int 2 medium 1..
-        remote.log.manager.task.interval.ms long 30000 low 1..
-        remote.log.manager.thread.pool.size int 2 medium 1..
+    """,
+    "indexes of the tier are in its cache (`millstream.tier.cache.bytes`)": """
+        remote.log.index.file.cache.total.size.bytes long 1073741824 low 1..
+    """,
+    "tiered storage has no plug-ins in Java: set `millstream.tier.url`": """
         remote.log.metadata.custom.metadata.max.bytes int 128 low 0..
         remote.log.metadata.manager.class.name string - medium
         remote.log.metadata.manager.class.path string - medium
         remote.log.metadata.manager.impl.prefix string rlmm.config. medium
         remote.log.metadata.manager.listener.name string - medium
-        remote.log.reader.max.pending.tasks int 100 medium 1..
-        remote.log.reader.threads int 10 medium 1..
         remote.log.storage.manager.class.name string - medium
         remote.log.storage.manager.class.path string - medium
         remote.log.storage.manager.impl.prefix string rsm.config. medium
@@ -127,14 +118,14 @@ _GROUPS = {
         ssl.secure.random.implementation string - low
         ssl.trustmanager.algorithm string PKIX medium
     """,
-    "Kerberos, SASL plug-ins in Java and token services are not supported": """
-        sasl.client.callback.handler.class class - medium
+    "Kerberos tickets are renewed from the keytab by the system's library": """
         sasl.kerberos.kinit.cmd string /usr/bin/kinit medium
         sasl.kerberos.min.time.before.relogin long 60000 medium
-        sasl.kerberos.principal.to.local.rules list DEFAULT medium
-        sasl.kerberos.service.name string - medium
         sasl.kerberos.ticket.renew.jitter double 0.05 medium
         sasl.kerberos.ticket.renew.window.factor double 0.8 medium
+    """,
+    "SASL plug-ins in Java and signed requests for tokens are not supported": """
+        sasl.client.callback.handler.class class - medium
         sasl.login.class class - medium
         sasl.login.connect.timeout.ms int - low
         sasl.login.read.timeout.ms int - low
@@ -155,16 +146,10 @@ _GROUPS = {
         sasl.oauthbearer.assertion.private.key.file string - medium
         sasl.oauthbearer.assertion.private.key.passphrase password - medium
         sasl.oauthbearer.assertion.template.file string - medium
-        sasl.oauthbearer.client.credentials.client.id string - medium
-        sasl.oauthbearer.client.credentials.client.secret password - medium
         sasl.oauthbearer.jwt.retriever.class class - medium
-        sasl.oauthbearer.scope string - medium
     """,
     "a failed disk is detected by the first operation that fails": """
         log.dir.failure.timeout.ms long 30000 low 1..
-    """,
-    "client metrics are not supported": """
-        telemetry.max.bytes int 1048576 low 1..
     """,
 }
 

@@ -30,7 +30,6 @@ GZIP_LEVELS = Allowed("1 to 9, or -1 for the codec's own default", lambda level:
 NO_DELAY = "the files of a deleted segment are kept until the last request that reads them has ended"
 NOT_PREALLOCATED = "segments are not preallocated"
 NO_JITTER = "segments are closed without jitter"
-NO_TIERS = "tiered storage is not supported"
 
 LOG_SEGMENT_BYTES = integer(
     "log.segment.bytes",
@@ -338,18 +337,19 @@ LOG_CLEANER_BACKOFF_MS = long(
 LOG_LOCAL_RETENTION_MS = long(
     "log.local.retention.ms",
     -2,
-    "The time for which a tiered log is kept on the local disk.",
+    "The time for which segments that are in the tier are also kept on the local disk. -2 means the value of "
+    "`log.retention.ms`.",
     unit="ms",
     update=_DYNAMIC,
-    only_default=NO_TIERS,
+    allowed=at_least(-2),
 )
 LOG_LOCAL_RETENTION_BYTES = long(
     "log.local.retention.bytes",
     -2,
-    "The size of a tiered log on the local disk.",
+    "The size of a tiered log on the local disk. -2 means the value of `log.retention.bytes`.",
     unit="bytes",
     update=_DYNAMIC,
-    only_default=NO_TIERS,
+    allowed=at_least(-2),
 )
 MIN_INSYNC_REPLICAS = integer(
     "min.insync.replicas",
@@ -373,6 +373,7 @@ PRODUCER_ID_EXPIRATION_MS = integer(
     unit="ms",
     allowed=at_least(1),
     importance=Importance.LOW,
+    update=_DYNAMIC,
 )
 METADATA_LOG_SEGMENT_BYTES = integer(
     "metadata.log.segment.bytes",

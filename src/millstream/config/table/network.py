@@ -1,6 +1,26 @@
 """Settings of the network: limits on connections, requests and responses."""
 
-from millstream.config.setting import INT_MAX, Importance, at_least, declared, integer, long, string
+from millstream.config.setting import INT_MAX, Allowed, Importance, Update, at_least, declared, integer, long, string
+
+
+def limits_of_addresses(text: str) -> dict[str, int]:
+    """`address:count,…` as a dictionary. Raises ValueError with the first item that is neither."""
+    limits: dict[str, int] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        address, _, count = item.rpartition(":")
+        if not address or not (count.isascii() and count.isdigit() and len(count) <= 10):
+            raise ValueError(item)
+        limits[address.strip("[]")] = int(count)
+    return limits
+
+
+def _are_limits(text: str) -> bool:
+    try:
+        limits_of_addresses(text)
+    except ValueError:
+        return False
+    return True
+
 
 SOCKET_REQUEST_MAX_BYTES = integer(
     "socket.request.max.bytes",
@@ -35,19 +55,25 @@ SOCKET_LISTEN_BACKLOG_SIZE = integer(
 MAX_CONNECTIONS = integer(
     "max.connections",
     INT_MAX,
-    "The maximum number of open connections.",
+    "The maximum number of open connections of all listeners for clients; "
+    "`listener.name.<listener>.max.connections` is that of one listener.",
     allowed=at_least(0),
+    update=Update.CLUSTER_WIDE,
 )
 MAX_CONNECTIONS_PER_IP = integer(
     "max.connections.per.ip",
     INT_MAX,
-    "The maximum number of open connections from one IP address.",
+    "The maximum number of open connections from one IP address. IPv6 addresses with the same first 64 bits count as "
+    "one.",
     allowed=at_least(0),
+    update=Update.CLUSTER_WIDE,
 )
 MAX_CONNECTIONS_PER_IP_OVERRIDES = string(
     "max.connections.per.ip.overrides",
     "",
     "Limits for single IP addresses, as `address:count,…`.",
+    allowed=Allowed("a list of address:count", _are_limits),
+    update=Update.CLUSTER_WIDE,
 )
 CONNECTIONS_MAX_IDLE_MS = long(
     "connections.max.idle.ms",
@@ -82,6 +108,14 @@ MAX_REQUEST_PARTITION_SIZE_LIMIT = integer(
     2000,
     "The maximum number of partitions in one DescribeTopicPartitions response.",
     allowed=at_least(1),
+)
+TELEMETRY_MAX_BYTES = integer(
+    "telemetry.max.bytes",
+    1 << 20,
+    "The maximum size of the metrics that a client pushes at a time (KIP-714), compressed and decompressed.",
+    unit="bytes",
+    allowed=at_least(1),
+    importance=Importance.LOW,
 )
 
 SETTINGS = declared(globals())

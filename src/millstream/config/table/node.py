@@ -47,7 +47,24 @@ CLUSTER_ID = optional_string(
     "The id of the cluster: 22 characters, as `kafka-storage random-uuid` prints them. Without it, an id is "
     "generated at the first start and stored in `meta.properties`. Millstream only.",
 )
-BROKER_RACK = optional_string("broker.rack", "The rack or availability zone of this broker.")
+BROKER_RACK = optional_string(
+    "broker.rack",
+    "The rack or availability zone of this broker: what fails together and is larger than a machine. Machines have "
+    "`millstream.machine.id`.",
+)
+CORES = string(
+    "millstream.cores",
+    "1",
+    "The number of nodes that `millstream serve` runs on this machine, from 1 to 64, or `auto`: one for each core. "
+    "`--cores` is the same. See docs/cores.md. Millstream only.",
+    importance=Importance.HIGH,
+)
+MACHINE_ID = optional_string(
+    "millstream.machine.id",
+    "The machine of this broker. Replicas of a partition are on different machines, if there are enough of them. "
+    "Without it, it is `machine-` and `node.id`, so that each broker is a machine of its own; the nodes of "
+    "`millstream.cores` have that of the first one. Millstream only.",
+)
 
 LISTENERS = listed(
     "listeners",
@@ -144,12 +161,6 @@ CONFIG_PROVIDERS = listed(
     "Java classes that replace `${…}` in values.",
     importance=Importance.LOW,
     only_default=_NO_JAVA,
-)
-REMOTE_LOG_STORAGE_SYSTEM_ENABLE = boolean(
-    "remote.log.storage.system.enable",
-    False,
-    "Enables tiered storage.",
-    only_default="tiered storage is not supported",
 )
 AUTO_CREATE_TOPICS_ENABLE = boolean(
     "auto.create.topics.enable",

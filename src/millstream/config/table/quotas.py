@@ -39,7 +39,8 @@ MAX_CONNECTION_CREATION_RATE = integer(
     "max.connection.creation.rate",
     INT_MAX,
     "The maximum number of new connections per second of this broker. Above it, connections wait to be accepted. "
-    "Connections of other brokers on a listener of their own are not limited.",
+    "Connections of other brokers on a listener of their own are not limited. "
+    "`listener.name.<listener>.max.connection.creation.rate` limits one listener, in addition.",
     allowed=at_least(0),
     update=Update.CLUSTER_WIDE,
 )

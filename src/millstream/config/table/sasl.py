@@ -7,6 +7,7 @@ from millstream.config.setting import (
     Importance,
     Setting,
     SettingType,
+    Update,
     at_least,
     between,
     declared,
@@ -18,25 +19,28 @@ from millstream.config.setting import (
     string,
 )
 
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-"""The mechanisms that are supported. GSSAPI (Kerberos) is not."""
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+"""The mechanisms that are supported. GSSAPI needs the extra `millstream[gssapi]`."""
 
 
-def _secret(name: str, explanation: str) -> Setting[str | None]:
-    return Setting(name=name, type=SettingType.PASSWORD, default=None, nullable=True, explanation=explanation)
+def _secret(name: str, explanation: str, update: Update = Update.RESTART) -> Setting[str | None]:
+    return Setting(
+        name=name, type=SettingType.PASSWORD, default=None, nullable=True, explanation=explanation, update=update
+    )
 
 
 SASL_ENABLED_MECHANISMS = listed(
     "sasl.enabled.mechanisms",
     ("GSSAPI",),
-    "The SASL mechanisms of a listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. Kafka's default, GSSAPI, is "
-    "not supported, so a SASL listener needs this setting.",
+    "The SASL mechanisms of a listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI (Kerberos). GSSAPI "
+    "needs `pip install 'millstream[gssapi]'`.",
 )
 SASL_JAAS_CONFIG = _secret(
     "sasl.jaas.config",
     "The login module of a listener and mechanism, as `listener.name.<listener>.<mechanism>.sasl.jaas.config`. With "
     'PLAIN it has the users of the listener (`user_NAME="PASSWORD"`). With every mechanism it has the user of this '
-    "node for connections to other nodes (`username`, `password`).",
+    "node for connections to other nodes (`username`, `password`). A change applies to logins from then on.",
+    Update.PER_BROKER,
 )
 SASL_SERVER_MAX_RECEIVE_SIZE = integer(
     "sasl.server.max.receive.size",
@@ -58,6 +62,15 @@ CONNECTION_FAILED_AUTHENTICATION_DELAY_MS = integer(
     "The delay of the response to a failed authentication, which slows down the guessing of passwords.",
     unit="ms",
     allowed=between(0, 60_000),
+    importance=Importance.LOW,
+)
+LOGIN_TIMEOUT_MS = integer(
+    "millstream.sasl.login.timeout.ms",
+    30_000,
+    "The maximum time of a login on a SASL listener. A connection that is not authenticated by then is closed, "
+    "whatever it sends.",
+    unit="ms",
+    allowed=between(100, 600_000),
     importance=Importance.LOW,
 )
 SASL_MECHANISM_INTER_BROKER_PROTOCOL = string(
@@ -140,8 +153,33 @@ OAUTHBEARER_GROUPS_CLAIM_NAME = optional_string(
 )
 SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL = optional_string(
     "sasl.oauthbearer.token.endpoint.url",
-    "The file (`file:///…`) with the token with which this node authenticates to other nodes. It is read at each "
-    "login. Addresses of token services are not supported.",
+    "Where this node gets the token with which it authenticates to other nodes: a file (`file:///…`), which is read at "
+    "each login, or a token service (`https://…`, on this machine also `http://…`), with the grant of client "
+    "credentials.",
+)
+SASL_OAUTHBEARER_CLIENT_ID = optional_string(
+    "sasl.oauthbearer.client.credentials.client.id",
+    "The client id of this node at the token service; or `clientId` in `sasl.jaas.config`.",
+)
+SASL_OAUTHBEARER_CLIENT_SECRET = _secret(
+    "sasl.oauthbearer.client.credentials.client.secret",
+    "The secret of this node at the token service; or `clientSecret` in `sasl.jaas.config`.",
+)
+SASL_OAUTHBEARER_SCOPE = optional_string(
+    "sasl.oauthbearer.scope",
+    "The scope that this node requests from the token service; or `scope` in `sasl.jaas.config`.",
+)
+SASL_KERBEROS_SERVICE_NAME = optional_string(
+    "sasl.kerberos.service.name",
+    "The name of the Kerberos service of the brokers, the first part of their principals (`kafka`); or `serviceName` "
+    "in `sasl.jaas.config`. It is needed for connections to other nodes by GSSAPI.",
+)
+SASL_KERBEROS_PRINCIPAL_TO_LOCAL_RULES = listed(
+    "sasl.kerberos.principal.to.local.rules",
+    ("DEFAULT",),
+    "Rules from Kerberos principals to users; the first one that applies decides. `DEFAULT`: the first part of "
+    "principals of the default realm. `RULE:[n:text](pattern)s/from/to/g/L` for those of n parts. Patterns are those "
+    "of RE2.",
 )
 _HANDLERS = "org.apache.kafka.common.security.oauthbearer."
 SASL_SERVER_CALLBACK_HANDLER_CLASS = optional_class(

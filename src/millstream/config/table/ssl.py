@@ -76,7 +76,8 @@ SSL_TRUSTSTORE_CERTIFICATES = _secret(
 SSL_CLIENT_AUTH = string(
     "ssl.client.auth",
     "none",
-    "Client certificates: `required`, `requested` (a client may have none) or `none`.",
+    "Client certificates: `required`, `requested` (a client may have none) or `none`. A listener with SASL takes only "
+    "`listener.name.<listener>.ssl.client.auth` (KIP-684).",
     allowed=one_of("required", "requested", "none"),
 )
 SSL_PRINCIPAL_MAPPING_RULES = string(

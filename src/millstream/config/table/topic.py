@@ -140,17 +140,19 @@ LEADER_REPLICATION_THROTTLED_REPLICAS = listed(
 LOCAL_RETENTION_BYTES = long(
     "local.retention.bytes",
     -2,
-    "The size of a tiered topic on the local disk.",
+    "The size of a tiered partition on the local disk above which segments that are in the tier are deleted from the "
+    "disk. -2 means the value of `retention.bytes`, -1 no limit.",
     unit="bytes",
-    only_default=log.NO_TIERS,
+    allowed=at_least(-2),
     synonyms=_from(log.LOG_LOCAL_RETENTION_BYTES),
 )
 LOCAL_RETENTION_MS = long(
     "local.retention.ms",
     -2,
-    "The time for which a tiered topic is kept on the local disk.",
+    "The time for which segments that are in the tier are also kept on the local disk. -2 means the value of "
+    "`retention.ms`, -1 no limit.",
     unit="ms",
-    only_default=log.NO_TIERS,
+    allowed=at_least(-2),
     synonyms=_from(log.LOG_LOCAL_RETENTION_MS),
 )
 MAX_COMPACTION_LAG_MS = long(
@@ -224,17 +226,17 @@ PREALLOCATE = boolean(
 REMOTE_LOG_COPY_DISABLE = boolean(
     "remote.log.copy.disable",
     False,
-    "Stops copying a tiered topic to remote storage.",
-    only_default=log.NO_TIERS,
+    "Stops copying a tiered topic to the tier. The tier stays readable.",
 )
 REMOTE_LOG_DELETE_ON_DISABLE = boolean(
     "remote.log.delete.on.disable",
     False,
-    "Deletes the topic's data in remote storage when tiered storage is disabled.",
-    only_default=log.NO_TIERS,
+    "Deletes the topic's objects in the tier when `remote.storage.enable` is set to false.",
 )
 REMOTE_STORAGE_ENABLE = boolean(
-    "remote.storage.enable", False, "Moves old segments to remote storage.", only_default=log.NO_TIERS
+    "remote.storage.enable",
+    False,
+    "Tiered storage: copies closed segments to the object store of `millstream.tier.url`.",
 )
 RETENTION_BYTES = long(
     "retention.bytes",
@@ -328,6 +330,40 @@ UNCLEAN_LEADER_ELECTION_ENABLE = boolean(
     False,
     "Allows a replica outside the ISR to become leader if no in-sync replica is left. Records can be lost.",
     synonyms=_from(log.UNCLEAN_LEADER_ELECTION_ENABLE),
+)
+MIRROR_LINK = string(
+    "millstream.mirror.link",
+    "",
+    "The link that this topic is a mirror of (docs/mirroring.md). Set by `millstream mirror`. Millstream only.",
+)
+MIRROR_STATE = string(
+    "millstream.mirror.state",
+    "",
+    "The state of a mirror topic. It accepts no writes of clients unless it is `promoted`. Millstream only.",
+    allowed=one_of("", "mirroring", "promoting", "failed", "promoted"),
+)
+MIRROR_REASON = string("millstream.mirror.reason", "", "Why a mirror topic is in the state `failed`. Millstream only.")
+MIRROR_SOURCE_TOPIC = string(
+    "millstream.mirror.source.topic", "", "The name of a mirror topic at the source. Millstream only."
+)
+MIRROR_SOURCE_ID = string(
+    "millstream.mirror.source.topic.id",
+    "",
+    "The id of a mirror topic at the source; another id there means that the topic was created again. Millstream only.",
+)
+MIRROR_LEADER_EPOCH = integer(
+    "millstream.mirror.leader.epoch",
+    -1,
+    "The highest leader epoch of a mirror topic at the source. The controller raises the leader epochs of the "
+    "partitions here to it, so that no epoch goes back for a consumer that moves over. Millstream only.",
+    allowed=between(-1, 1 << 30),
+)
+MIRROR_PRODUCER_ID = long(
+    "millstream.mirror.producer.id",
+    -1,
+    "A producer id in the mirrored records that this cluster might give to a producer too. The controller raises the "
+    "next id above it. Millstream only.",
+    allowed=at_least(-1),
 )
 
 SETTINGS = declared(globals())

@@ -1,77 +1,18 @@
 """Metrics of brokers (`GET /metrics` on the Kafka port), the rates computed from them, and their history for charts.
 
-Brokers of Apache Kafka have no such page, and brokers with TLS or SASL are not queried. The charts then say so.
+Brokers of Apache Kafka have no such page. The charts then say so.
 """
 
-import http.client
-import re
 import time
 from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from millstream.admin.broker_metrics import MetricsError, Sample, read_metrics
 from millstream.console.live.snapshot import Broker, Snapshot, Topic
-from millstream.raw_client import TopicPartition
+from millstream.raw_client import Cluster, TopicPartition
 
-_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? ([^ ]+)")
-_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
-_ESCAPES = {r"\n": "\n", r"\"": '"', r"\\": "\\"}
-_LARGEST_PAGE = 16 << 20
-
-
-class MetricsError(Exception):
-    """No metrics from this broker. `is_no_page`: it has no such page, so it is not unreachable."""
-
-    def __init__(self, text: str, *, is_no_page: bool = True) -> None:
-        super().__init__(text)
-        self.is_no_page = is_no_page
-
-
-class Sample(NamedTuple):
-    name: str
-    labels: Mapping[str, str]
-    value: float
-
-
-def fetch_metrics(host: str, port: int, subjects: Sequence[str], timeout_s: float) -> list[Sample]:
-    """Fetches the metrics of some subjects. All of them would be thousands of lines per second."""
-    chosen = "&".join(f"collect[]={subject}" for subject in subjects)
-    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
-    try:
-        connection.request("GET", f"/metrics?{chosen}", headers={"Accept": "text/plain"})
-        response = connection.getresponse()
-        if response.status != http.HTTPStatus.OK:
-            raise MetricsError(f"HTTP status {response.status}")
-        return list(parse(response.read(_LARGEST_PAGE).decode("utf-8", "replace")))
-    except http.client.HTTPException as error:
-        raise MetricsError(str(error) or type(error).__name__) from error
-    except OSError as error:
-        raise MetricsError(str(error), is_no_page=False) from error
-    finally:
-        connection.close()
-
-
-def parse(text: str) -> Iterator[Sample]:
-    """Parses Prometheus' text format. Other lines are skipped."""
-    for line in text.splitlines():
-        found = None if line.startswith("#") else _SAMPLE.match(line)
-        if found is None:
-            continue
-        try:
-            value = float(found[3])
-        except ValueError:
-            continue
-        labels = {name: _unescape(text) for name, text in _LABEL.findall(found[2] or "")}
-        yield Sample(found[1], labels, value)
-
-
-def _unescape(text: str) -> str:
-    return re.sub(r"\\.", lambda found: _ESCAPES.get(found[0], found[0]), text)
-
-
-_TIMEOUT_S = 0.9
 _AGAIN_AFTER_S = 10.0
 """Retry interval for a broker without a metrics page."""
 BYTES_IN = "millstream_topic_received_bytes_total"
@@ -89,7 +30,8 @@ class _Page:
 
 
 class BrokerRates:
-    def __init__(self) -> None:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self._pages: dict[str, _Page] = {}
         self._absent: dict[str, float] = {}
 
@@ -99,7 +41,8 @@ class BrokerRates:
         if now < self._absent.get(broker.address, 0.0):
             return None
         try:
-            page = _page(now, fetch_metrics(broker.host, broker.port, ("topics", "requests"), _TIMEOUT_S))
+            samples = read_metrics(self._cluster, broker.id, broker.host, broker.port, ("topics", "requests"))
+            page = _page(time.monotonic(), samples)
         except MetricsError as error:
             if error.is_no_page:
                 self._absent[broker.address] = now + _AGAIN_AFTER_S
@@ -109,11 +52,11 @@ class BrokerRates:
         return {} if before is None else _between(before, page)
 
 
-def read_acquired(broker: Broker) -> dict[str, dict[TopicPartition, int]]:
+def read_acquired(cluster: Cluster, broker: Broker) -> dict[str, dict[TopicPartition, int]]:
     """Records in flight of share groups on the partitions that this broker leads, by group."""
     found: dict[str, dict[TopicPartition, int]] = {}
     try:
-        samples = fetch_metrics(broker.host, broker.port, ("groups",), _TIMEOUT_S)
+        samples = read_metrics(cluster, broker.id, broker.host, broker.port, ("groups",))
     except MetricsError:
         return found
     for name, labels, value in samples:

@@ -13,6 +13,8 @@ _DISK_NEARLY_FULL = 0.9
 _VOTER_BEHIND_MS = 5_000
 _SKEWED = 1.5
 _FEW_LEADERS = 6
+_EXPIRES_SOON_DAYS = 30
+_DAY_S = 86_400
 
 
 class Severity(IntEnum):
@@ -51,7 +53,9 @@ def problems_of(snapshot: Snapshot) -> list[Problem]:
         *_partitions(snapshot),
         *_quorum(snapshot),
         *_disks(snapshot),
+        *_certificates(snapshot),
         *_leaders(snapshot),
+        *_machines(snapshot),
     ]
     return sorted(found, key=lambda problem: -problem.severity)
 
@@ -169,6 +173,38 @@ def _disks(snapshot: Snapshot) -> Iterator[Problem]:
                     "A broker with a full disk accepts no records.",
                     "Lower retention.ms or retention.bytes of large topics, add space, or move partitions away.",
                 )
+
+
+def _certificates(snapshot: Snapshot) -> Iterator[Problem]:
+    for each in sorted(snapshot.certificates, key=lambda certificate: certificate.ends_at):
+        days = int((each.ends_at - snapshot.at) // _DAY_S)
+        if days >= _EXPIRES_SOON_DAYS:
+            continue
+        who = "browsers and programs" if each.is_of_gateway else "clients"
+        when = f"expires in {_count(days, 'day')}" if days > 0 else "expires in less than a day"
+        yield Problem(
+            Severity.CRITICAL if days < 1 else Severity.WARNING,
+            f"The certificate of {each.owner} {when if each.ends_at > snapshot.at else 'has expired'}",
+            f"Its end is {each.end_text}. After it, {who} refuse to connect.",
+            "Write a new certificate and key into the files of --tls-cert and --tls-key. The gateway takes them over "
+            "without a restart."
+            if each.is_of_gateway
+            else "Write a new certificate and key into the files of ssl.keystore.location. The broker takes them over "
+            "without a restart.",
+        )
+
+
+def _machines(snapshot: Snapshot) -> Iterator[Problem]:
+    machine = {broker.id: broker.machine for broker in snapshot.brokers}
+    shared = [each for each in snapshot.partitions if len({machine.get(n) for n in each.replicas}) < len(each.replicas)]
+    if shared:
+        enough = len(set(machine.values())) >= max(len(each.replicas) for each in shared)
+        yield Problem(
+            Severity.WARNING,
+            f"{_count(len(shared), 'partition')} with several replicas on one machine",
+            f"{_names(shared)}: a machine that dies takes all its brokers.",
+            "Run `millstream cluster balance`." if enough else "Add machines, or lower the replication factor.",
+        )
 
 
 def _leaders(snapshot: Snapshot) -> Iterator[Problem]:

@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from millstream.admin.broker_metrics import MetricsError, Sample, read_metrics
 from millstream.admin.quotas import EntityQuotas, QuotaAdmin
-from millstream.console.live.metrics import MetricsError, Sample, fetch_metrics
 from millstream.console.live.snapshot import Broker
 from millstream.raw_client import Cluster
 
-_TIMEOUT_S = 0.9
 _PREFIX = "millstream_quota_"
 
 
@@ -51,7 +50,7 @@ def read_quotas(cluster: Cluster, brokers: Iterable[Broker]) -> QuotaReport:
     silent = []
     for broker in brokers:
         try:
-            samples += fetch_metrics(broker.host, broker.port, ("quotas",), _TIMEOUT_S)
+            samples += read_metrics(cluster, broker.id, broker.host, broker.port, ("quotas",))
         except MetricsError:
             silent.append(broker.address)
     usages = merged(samples)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from millstream.admin.cluster import Broker as RegisteredBroker
 from millstream.admin.cluster import LogDirectories, Partition, Quorum, Reassignment
@@ -20,6 +21,21 @@ class Broker(RegisteredBroker):
     @property
     def is_up(self) -> bool:
         return not self.fenced and self.error is None
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateEnd:
+    """A certificate, and the time at which it expires."""
+
+    owner: str
+    """`broker 2 (host:port)`, `listener SSL of broker 2`, or `the gateway`."""
+    ends_at: float
+    """Seconds since 1970."""
+    is_of_gateway: bool = False
+
+    @property
+    def end_text(self) -> str:
+        return datetime.fromtimestamp(self.ends_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +73,8 @@ class Snapshot:
     """Rates from the /metrics page of each broker that has one."""
     acquired: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
     """Records in flight of share groups, from the metrics of the leaders; by group."""
+    certificates: tuple[CertificateEnd, ...] = ()
+    """When certificates expire."""
 
     @property
     def partitions(self) -> list[Partition]:

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 from millstream.admin.cluster import NO_QUORUM, ClusterAdmin, LogDirectories, Partition, Quorum
 from millstream.admin.groups import SHARE, Group, GroupAdmin
+from millstream.console.live.certificates import CertificateEnds
 from millstream.console.live.metrics import BrokerRates, History, read_acquired
-from millstream.console.live.snapshot import Broker, Snapshot, Topic
+from millstream.console.live.snapshot import Broker, CertificateEnd, Snapshot, Topic
 from millstream.formats.model.errors import ErrorCode
 from millstream.raw_client import (
     LATEST,
@@ -27,6 +28,7 @@ from millstream.raw_client import (
     UnreachableError,
     WireError,
 )
+from millstream.raw_client.settings import SecurityProtocol
 
 T = TypeVar("T")
 PERIOD_S = 1.0
@@ -44,6 +46,8 @@ _LINGER_S = 30.0
 _GROUPS_EVERY_S = 2.0
 _DISKS_EVERY_S = 5.0
 _CONFIGS_EVERY_S = 30.0
+_CERTIFICATES_EVERY_S = 60.0
+_SECURED_METRICS_EVERY_S = 5.0
 _THREADS = 16
 
 _log = logging.getLogger("millstream.console")
@@ -52,14 +56,18 @@ _log = logging.getLogger("millstream.console")
 class Watcher:
     """`snapshot` is the latest state of the cluster, `history` the data of the charts."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, own_certificate: Callable[[], float | None] = lambda: None) -> None:
+        """`own_certificate`: when the gateway's certificate expires, in seconds since 1970; None if it has none."""
         self._cluster = cluster
+        self._certificate_ends = CertificateEnds(cluster, own_certificate)
+        self._certificates: dict[int, list[CertificateEnd]] = {}
+        """By broker."""
         self._admin = ClusterAdmin(cluster, attempts=_ATTEMPTS, timeout_s=_REQUEST_TIMEOUT_S)
         self._disk_admin = ClusterAdmin(cluster, attempts=1, timeout_s=_BROKER_TIMEOUT_S)
         self._group_admin = GroupAdmin(cluster)
         self.snapshot = Snapshot()
         self.history = History()
-        self._broker_rates = BrokerRates()
+        self._broker_rates = BrokerRates(cluster)
         self._lock = threading.Condition()
         self._viewers: set[object] = set()
         self._left_at = 0.0
@@ -136,16 +144,14 @@ class Watcher:
         moves = poll.begin("moves", 0, self._admin.reassignments)
         # The brokers are those of the last poll. Changes since then are seen in the next one.
         probes = {broker.id: self._probe(poll, broker, before) for broker in before.brokers}
-        metrics = {
-            broker.id: poll.begin("metrics", broker.id, partial(self._broker_rates.read, broker))
-            for broker in before.brokers
-            if broker.is_up and not self._cluster.settings.protocol.has_tls
-        }
+        # Of a secured cluster it takes a handshake and a login, so it is read less often.
+        every_s = 0.0 if self._cluster.settings.protocol is SecurityProtocol.PLAINTEXT else _SECURED_METRICS_EVERY_S
+        metrics = self._begin_each("metrics", every_s, poll, before, self._broker_rates.read)
         groups = self._begin_each("groups", _GROUPS_EVERY_S, poll, before, self._read_groups)
         held: dict[int, Future[dict[str, dict[TopicPartition, int]]]] = {}
         if any(group.type == SHARE for group in before.groups.values()):
             held = {
-                broker.id: poll.begin("held", broker.id, partial(read_acquired, broker))
+                broker.id: poll.begin("held", broker.id, partial(read_acquired, self._cluster, broker))
                 for broker in before.brokers
                 if broker.id in before.metrics
             }
@@ -159,6 +165,7 @@ class Watcher:
         if before.topics and self._is_due("configs", _CONFIGS_EVERY_S, before.topics.keys() - before.min_in_sync):
             names = list(before.topics)
             configs = poll.begin("configs", 0, lambda: self._admin.min_in_sync(names))
+        ends_of_certificates = self._begin_certificates(poll, before, now)
         self._had_late_jobs = not poll.finish(_POLL_TIMEOUT_S)
 
         error = self._cluster_error(poll, (listed, topics))
@@ -167,7 +174,9 @@ class Watcher:
             cluster_id, controller, brokers = before.cluster_id, before.controller, before.brokers
         else:
             cluster_id, controller = info.cluster_id, info.controller_id
-            brokers = tuple(Broker(row.id, row.host, row.port, row.rack, row.fenced) for row in info.brokers)
+            brokers = tuple(
+                Broker(row.id, row.host, row.port, row.rack, row.fenced, row.machine_id) for row in info.brokers
+            )
         ends: dict[TopicPartition, int] = {}
         nothing: dict[TopicPartition, int] = {}
         errors: dict[int, str] = {}
@@ -211,7 +220,8 @@ class Watcher:
             groups=with_lag(known_groups, all_ends),
             groups_known=before.groups_known or any(poll.error(job) is None for job in groups.values()),
             acquired=_merged(self._results(poll, held).values()),
-            metrics={number: found for number, job in metrics.items() if (found := poll.result(job, None)) is not None},
+            metrics=self._found_metrics(poll, metrics, before),
+            certificates=self._found_certificates(poll, ends_of_certificates, brokers),
         )
         self.history.note(snapshot)
         self.snapshot = snapshot
@@ -245,6 +255,33 @@ class Watcher:
             return False
         self._due[what] = now + every_s
         return True
+
+    def _begin_certificates(
+        self, poll: "_PollJobs", before: Snapshot, now: float
+    ) -> dict[int, "Future[list[CertificateEnd]]"]:
+        """Also of brokers that do not respond: an expired certificate may be the reason."""
+        if not before.brokers or not self._is_due("certificates", _CERTIFICATES_EVERY_S):
+            return {}
+        read = self._certificate_ends.of_broker
+        return {each.id: poll.begin("certificates", each.id, partial(read, each, now)) for each in before.brokers}
+
+    def _found_certificates(
+        self, poll: "_PollJobs", read: Mapping[int, "Future[list[CertificateEnd]]"], brokers: Sequence[Broker]
+    ) -> tuple[CertificateEnd, ...]:
+        for number, found in self._results(poll, read).items():
+            if found:
+                self._certificates[number] = found
+        known = [end for broker in brokers for end in self._certificates.get(broker.id, ())]
+        return (*self._certificate_ends.of_gateway(), *known)
+
+    @staticmethod
+    def _found_metrics(
+        poll: "_PollJobs", read: Mapping[int, "Future[dict[str, float] | None]"], before: Snapshot
+    ) -> Mapping[int, Mapping[str, float]]:
+        """Those of the last poll if they were not read in this one."""
+        if not read:
+            return {number: found for number, found in before.metrics.items() if before.is_up(number)}
+        return {number: found for number, job in read.items() if (found := poll.result(job, None)) is not None}
 
     def _groups(
         self, poll: "_PollJobs", read: Mapping[int, "Future[list[Group]]"], brokers: tuple[Broker, ...]

@@ -2,6 +2,10 @@
 
 The parser finds the position of each partition's batches in the request's buffer and copies none. Versions 0 to 2 have
 record formats that Kafka 4 dropped. They are advertised, as in Kafka, for old librdkafka, and refused.
+
+A tagged field of Millstream makes an append conditional (KIP-27, docs/conditional-append.md): the partition's end that
+the writer expects. The response then has a tagged field with the partition's end, so that a client notices a broker
+that ignores the condition. Clients that do not know the fields are not affected.
 """
 
 import struct
@@ -25,6 +29,12 @@ FIRST_WITH_LEADER = 10
 FIRST_WITH_TOPIC_ID = 13
 LAST_VERSION = 13
 
+CONDITION_TAG = 10_027
+"""The number of both tagged fields, in the request's and in the response's partitions; far from those of Kafka."""
+CONDITIONAL_APPEND = "millstream.conditional.append"
+"""The feature in ApiVersions by which a client knows that a broker checks conditions."""
+
+_END_OFFSET = struct.Struct(">q")
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -48,6 +58,8 @@ class ProduceRequest(NamedTuple):
     timeout_ms: int
     topics: list[tuple[bytes, list[PartitionData]]]
     """By topic name, or by the sixteen bytes of the topic id from version 13 on."""
+    conditions: dict[tuple[bytes, int], int] | None = None
+    """The end that the writer expects of a partition, by topic and index; None in requests without conditions."""
 
 
 class PartitionResult(NamedTuple):
@@ -61,6 +73,8 @@ class PartitionResult(NamedTuple):
     """Leader id and epoch, for a client that sent to another node."""
     record_errors: tuple[tuple[int, str], ...] = ()
     """The records because of which the batch is refused: number in the batch, and error."""
+    end_offset: int | None = None
+    """The partition's end, in the response to a conditional append."""
 
 
 def parse(buffer: bytearray, position: int, end: int, version: int) -> ProduceRequest:
@@ -94,6 +108,7 @@ def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) ->
     if topic_count > 0x7F:
         topic_count, position = read_unsigned(buffer, position - 1)
     topics: list[tuple[bytes, list[PartitionData]]] = []
+    conditions: dict[tuple[bytes, int], int] | None = None
     budget = MOST_PRODUCED
     plausible_partitions(topic_count - 1, position, end, budget)
     for _ in range(topic_count - 1):
@@ -121,11 +136,80 @@ def _parse_flexible(buffer: bytearray, position: int, end: int, version: int) ->
                 raise MalformedMessage("record set runs past the end of the request")
             partitions.append(PartitionData(index, position, stop))
             # No tagged fields is one zero byte: the usual case.
-            position = stop + 1 if not buffer[stop] else skip_tags(buffer, stop, end)
+            if not buffer[stop]:
+                position = stop + 1
+            else:
+                position = skip_tags(buffer, stop, end)
+                expected = _condition(buffer, stop)
+                if expected is not None:
+                    conditions = conditions or {}
+                    conditions[topic, index] = expected
         topics.append((topic, partitions))
         position = position + 1 if not buffer[position] else skip_tags(buffer, position, end)
     position = position + 1 if not buffer[position] else skip_tags(buffer, position, end)
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics, conditions), position
+
+
+def _condition(buffer: bytes | bytearray, position: int) -> int | None:
+    """The value of our tagged field in a section of tagged fields that was skipped without an error."""
+    count, position = read_unsigned(buffer, position)
+    for _ in range(count):
+        tag, position = read_unsigned(buffer, position)
+        size, position = read_unsigned(buffer, position)
+        if tag == CONDITION_TAG:
+            if size != _END_OFFSET.size:
+                raise MalformedMessage(f"the expected offset has {size} bytes instead of {_END_OFFSET.size}")
+            return int(_END_OFFSET.unpack_from(buffer, position)[0])
+        position += size
+    return None
+
+
+def condition_field(offset: int) -> bytes:
+    """A section of tagged fields with this field alone, for a request's or a response's partition."""
+    out = bytearray(b"\x01")
+    append_unsigned(out, CONDITION_TAG)
+    append_unsigned(out, _END_OFFSET.size)
+    return bytes(out) + _END_OFFSET.pack(offset)
+
+
+def encode_conditional(
+    topic: bytes, index: int, batch: bytes | bytearray, expected: int, timeout_ms: int, version: int
+) -> bytearray:
+    """A request with one conditional batch, acknowledged by all in-sync replicas. `topic` is its name, or from version
+    13 on its id."""
+    out = bytearray(b"\x00" + _ACKS_TIMEOUT.pack(-1, timeout_ms) + b"\x02")
+    if version < FIRST_WITH_TOPIC_ID:
+        append_unsigned(out, len(topic) + 1)
+    out += topic + b"\x02" + _INT32.pack(index)
+    append_unsigned(out, len(batch) + 1)
+    out += batch
+    return out + condition_field(expected) + b"\x00\x00"
+
+
+def end_in_response(data: bytes | bytearray, position: int, version: int) -> int | None:
+    """The end of the partition, in the response to a request with one conditional batch; None if it has none: then the
+    broker has not checked the condition. Raises MalformedMessage."""
+    try:
+        count, position = read_unsigned(data, position)
+        if count != 2:
+            raise MalformedMessage(f"{count - 1} topics in the response to one")
+        if version < FIRST_WITH_TOPIC_ID:
+            length, position = read_unsigned(data, position)
+            position += length - 1
+        else:
+            position += 16
+        count, position = read_unsigned(data, position)
+        if count != 2:
+            raise MalformedMessage(f"{count - 1} partitions in the response to one")
+        position += _RESULT_V5.size
+        errors, position = read_unsigned(data, position)
+        for _ in range(errors - 1):
+            length, position = read_unsigned(data, position + 4)
+            position = skip_tags(data, position + max(length - 1, 0), len(data))
+        length, position = read_unsigned(data, position)
+        return _condition(data, position + max(length - 1, 0))
+    except (struct.error, IndexError):
+        raise MalformedMessage("produce response is incomplete") from None
 
 
 def _parse_legacy(buffer: bytearray, position: int, end: int) -> tuple[ProduceRequest, int]:
@@ -203,7 +287,7 @@ def _encode_flexible(
             out.append(len(results) + 1)
         else:
             append_unsigned(out, len(results) + 1)
-        for index, error, base_offset, append_time, log_start, message, leader, record_errors in results:
+        for index, error, base_offset, append_time, log_start, message, leader, record_errors, end_offset in results:
             out += _RESULT_V5.pack(index, error, base_offset, append_time, log_start)
             if not record_errors:
                 out.append(1)
@@ -216,7 +300,9 @@ def _encode_flexible(
                 text = message.encode()
                 append_unsigned(out, len(text) + 1)
                 out += text
-            if leader is None or version < FIRST_WITH_LEADER:
+            if end_offset is not None:  # never with a leader: the partition is here
+                out += condition_field(end_offset)
+            elif leader is None or version < FIRST_WITH_LEADER:
                 out.append(0)
             else:
                 out += _LEADER_TAG.pack(1, 0, 9, *leader, 0)
@@ -254,7 +340,7 @@ def _encode_legacy(
         out += _INT16.pack(len(topic))
         out += topic
         out += _INT32.pack(len(results))
-        for index, error, base_offset, append_time, log_start, message, _, record_errors in results:
+        for index, error, base_offset, append_time, log_start, message, _, record_errors, _ in results:
             if version >= 5:
                 out += _RESULT_V5.pack(index, error, base_offset, append_time, log_start)
             else:

@@ -1,6 +1,6 @@
 """The codec of Fetch for a follower, by hand: encodes its requests and reads the leader's responses.
 
-Versions 15 and later, with topic ids.
+Versions 15 and later, with topic ids. A mirror, which is a consumer of another cluster, uses versions 13 and 14 too.
 """
 
 import struct
@@ -12,6 +12,8 @@ from millstream.formats.protocol.primitives import MAX_PARTITIONS, MalformedMess
 from millstream.formats.records.varint import append_unsigned, read_unsigned
 
 FIRST_VERSION = 15
+FIRST_CONSUMER_VERSION = 13
+_CONSUMER = -1
 
 _HEAD = struct.Struct(">iiibii")
 _PARTITION = struct.Struct(">iiqiqi")
@@ -53,6 +55,23 @@ class ReplicaFetchResponse(NamedTuple):
     error: int
     session_id: int
     topics: list[tuple[bytes, list[Fetched]]]
+
+
+def encode_consumer_request(
+    version: int,
+    topics: Mapping[bytes, Iterable[FetchRow]],
+    *,
+    max_wait_ms: int,
+    max_bytes: int,
+) -> bytearray:
+    """A request body of a consumer that reads uncommitted records, without a session."""
+    head = FetchHead(None, _CONSUMER, -1, max_wait_ms, 1, max_bytes, 0, -1)
+    body = encode_request(head, topics, {})
+    if version >= FIRST_VERSION:
+        return body
+    del body[-len(_tail(None, _CONSUMER, -1)) :]
+    body += b"\x01\x00"  # no rack, no tagged fields; the replica id is at the start
+    return bytearray(_INT32.pack(_CONSUMER)) + body
 
 
 def encode_request(

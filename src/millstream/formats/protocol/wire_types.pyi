@@ -834,6 +834,20 @@ class BrokerRegistrationRequestFeatures(Decoded):
     max_supported_version: int
     """int16, versions 0+."""
 
+class BrokerRegistrationRequestAdoptedReplicas(Decoded):
+    """An item of adopted_replicas."""
+
+    topic_id: UUID
+    """uuid, versions 0+."""
+    partition_index: int
+    """int32, versions 0+."""
+    from_broker: int
+    """int32, versions 0+."""
+    from_directory: UUID
+    """uuid, versions 0+."""
+    from_epoch: int
+    """int64, versions 0+; default -1."""
+
 class BrokerRegistrationRequest(Decoded):
     """API 62, versions 0 to 4."""
 
@@ -855,6 +869,12 @@ class BrokerRegistrationRequest(Decoded):
     """array of uuid, versions 2+."""
     previous_broker_epoch: int
     """int64, versions 3+; default -1."""
+    machine_id: str | None
+    """string, versions 0+; default null; tag 10000."""
+    adopted_replicas: list[BrokerRegistrationRequestAdoptedReplicas]
+    """array of structure, versions 0+; tag 10001."""
+    retired_brokers: list[int]
+    """array of int32, versions 0+; tag 10002."""
 
 class BrokerRegistrationResponse(TypedDict):
     """API 62, versions 0 to 4."""
@@ -1673,6 +1693,8 @@ class DescribeClusterResponseBrokers(TypedDict):
     """string, versions 0+; default null."""
     is_fenced: bool
     """bool, versions 2+."""
+    machine_id: NotRequired[str | None]
+    """string, versions 0+; default null; tag 10000."""
 
 class DescribeClusterResponse(TypedDict):
     """API 60, versions 0 to 2."""

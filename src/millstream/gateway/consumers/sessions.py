@@ -26,7 +26,7 @@ _CALLS, _HEARTBEATS, _READS = 16, 32, 8
 
 _log = logging.getLogger(__name__)
 Name = tuple[str, str, str]
-"""Owner, group, instance. The owner is the caller that acts as itself; callers of other modes share their consumers."""
+"""Owner, group, instance. The owner is the caller; callers without a name (no credentials) share their consumers."""
 
 
 class Sessions:
@@ -214,8 +214,7 @@ class Sessions:
 
 
 def _owner() -> str:
-    caller = current_caller()
-    return caller.name if caller.acts_as_itself else ""
+    return current_caller().identity
 
 
 def _name(session: Session) -> Name:

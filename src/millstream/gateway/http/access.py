@@ -62,22 +62,23 @@ class Access:
         loopback: bool,
         origins: Sequence[str] = (),
         strict_transport: bool = False,
+        note_status: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`origins`: those of a proxy in front, whose pages are ours. `strict_transport`: tells browsers to use HTTPS
-        only (HSTS)."""
+        only (HSTS). `note_status`: called with the status of each response."""
         self._app = app
         self._authentication = authentication
         self._loopback = loopback
         self._origins = frozenset(origins)
         self._hosts = frozenset(_host_of(origin) for origin in origins)
         self._strict_transport = strict_transport
+        self._note_status = note_status
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        if self._strict_transport:
-            send = _with_strict_transport(send)
+        send = self._noting(send)
         refusal = self._refusal(scope)
         if refusal is None and not self._is_open(scope["path"]):
             try:
@@ -107,6 +108,16 @@ class Access:
         finally:
             caller.connection.release()
 
+    def _noting(self, send: Send) -> Send:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._note_status(message["status"])
+                if self._strict_transport:
+                    MutableHeaders(scope=message)["Strict-Transport-Security"] = "max-age=31536000"
+            await send(message)
+
+        return sending
+
     def _is_open(self, path: str) -> bool:
         return path in OPEN_PATHS or (self._authentication.has_sign_in and is_sign_in(path))
 
@@ -114,7 +125,13 @@ class Access:
         """Of requests for another host, and of requests by pages of other sites."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if self._loopback and not is_loopback(_hostname(f"//{host}")) and host.lower() not in self._hosts:
+        is_probe = "host" not in headers and scope["path"] in OPEN_PATHS  # HTTP/1.0; a browser always has a host
+        if (
+            self._loopback
+            and not is_probe
+            and not is_loopback(_hostname(f"//{host}"))
+            and host.lower() not in self._hosts
+        ):
             hint = "use localhost, or start the gateway with --http HOST:PORT, or --allowed-origin behind a proxy"
             return error_response(scope["path"], 421, 421, f"the Host header {host!r} does not match this server", hint)
         origin = headers.get("origin")
@@ -148,15 +165,6 @@ def _without_role(scope: Scope, caller: Caller) -> Response | None:
 
 def _response(scope: Scope, error: ApiError) -> Response:
     return error_response(scope["path"], error.status, error.code, error.message, error.hint, error.headers)
-
-
-def _with_strict_transport(send: Send) -> Send:
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            MutableHeaders(scope=message)["Strict-Transport-Security"] = "max-age=31536000"
-        await send(message)
-
-    return sending
 
 
 def _is_cross_site(headers: Headers) -> bool:

@@ -13,6 +13,7 @@ Needs none of the gateway's packages: `millstream serve` looks at what is said b
 
 import base64
 import binascii
+import hashlib
 import hmac
 import ipaddress
 import os
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 from urllib.parse import urlsplit
 
+from millstream.access.roles import Role
 from millstream.access.rules_file import AccessRules
 
 _BACKLOG = 256
@@ -59,6 +61,17 @@ def check_exposure(host: str, *, demands_credentials: bool, insecure: bool) -> N
             f"{host} can be reached from other machines: give credentials with --auth-file FILE, let the cluster "
             "decide with --pass-through MECHANISM, or give --insecure to admit every caller"
         )
+
+
+def key_warnings(key: str | None) -> list[str]:
+    """If other users of this machine can read the private key."""
+    try:
+        mode = 0 if key is None else os.stat(key).st_mode
+    except OSError:
+        return []
+    if not (stat.S_ISREG(mode) and mode & stat.S_IROTH):
+        return []
+    return [f"--tls-key {key}: every user of this machine can read the private key: chmod 600 {key}"]
 
 
 def exposure_warnings(host: str, *, demands_credentials: bool, has_tls: bool, is_secured: bool = False) -> list[str]:
@@ -197,7 +210,9 @@ class Credentials:
     """Names with passwords, and tokens. Empty: every caller is admitted."""
 
     passwords: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    tokens: tuple[str, ...] = field(default=(), repr=False)
+    """Names and passwords."""
+    tokens: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Names and tokens."""
 
     def __bool__(self) -> bool:
         return bool(self.passwords or self.tokens)
@@ -207,11 +222,12 @@ class Credentials:
         return self.name_of(authorization) is not None
 
     def name_of(self, authorization: str) -> str | None:
-        """The name of the caller, in constant time; `TOKEN_NAME` for a token. None: the header is not valid."""
+        """The name of the caller, in constant time. None: the header is not valid."""
         scheme, _, rest = authorization.partition(" ")
         given = rest.strip().encode("latin-1", "replace")  # the bytes that were sent
         if scheme.lower() == "bearer":
-            return TOKEN_NAME if _equal_to(given, [token.encode() for token in self.tokens]) else None
+            equal = _equal_to(given, [token.encode() for _, token in self.tokens])
+            return self.tokens[equal[0]][0] if equal else None
         if scheme.lower() == "basic":
             try:
                 pair = base64.b64decode(given, validate=True)
@@ -234,8 +250,9 @@ class Credentials:
         return name.decode("utf-8", "replace") if colon else ""
 
 
-TOKEN_NAME = "token"
-"""The name of callers with a token of the credentials file."""
+def unnamed_token(token: str) -> str:
+    """The name of a caller whose token has none in the file: the same in every process, whatever line it is on."""
+    return f"token-{hashlib.sha256(token.encode()).hexdigest()[:8]}"
 
 
 def _equal_to(given: bytes, known: Sequence[bytes]) -> list[int]:
@@ -249,10 +266,24 @@ def check_modes(pass_through: str | None, client_ca: str | None, credentials: Cr
         raise GatewayError("--pass-through and --auth-file exclude each other: the cluster or the file decides")
     if rules.certificates and not (pass_through and client_ca):
         raise GatewayError("certificates in the access file need --pass-through, --tls-cert and --tls-client-ca")
+    roles = rules.roles
+    if (
+        rules.masking
+        and roles.default is Role.ADMIN
+        and not any(role < Role.ADMIN for role in (*roles.users.values(), *roles.groups.values()))
+    ):
+        raise GatewayError(
+            "masks in the access file hide nothing, because every caller is admin: add [roles] with a default such as "
+            'default = "viewer"'
+        )
+
+
+_FORMS = "'basic NAME:PASSWORD' or 'bearer NAME:TOKEN'"
 
 
 def read_credentials(text: str) -> Credentials:
-    """Lines `basic NAME:PASSWORD` or `bearer TOKEN`. Empty lines and lines that begin with # are ignored."""
+    """Lines `basic NAME:PASSWORD` or `bearer NAME:TOKEN`. Empty lines and lines that begin with # are ignored. A token
+    without a name has one made of its hash: each token is a caller of its own."""
     passwords, tokens = [], []
     for number, line in enumerate(text.splitlines(), 1):
         kind, _, rest = line.strip().partition(" ")
@@ -261,12 +292,14 @@ def read_credentials(text: str) -> Credentials:
             continue
         if kind == "basic" and name and colon and password:
             passwords.append((name, password))
-        elif kind == "bearer" and rest.strip():
-            tokens.append(rest.strip())
+        elif kind == "bearer" and name and bool(colon) == bool(password):  # a token has no colon (RFC 6750)
+            tokens.append((name, password) if colon else (unnamed_token(name), name))
         else:
-            raise CredentialsError(f"line {number}: write 'basic NAME:PASSWORD' or 'bearer TOKEN'")
+            raise CredentialsError(f"line {number}: write {_FORMS}")
     if not passwords and not tokens:
-        raise CredentialsError("the file has no credentials: write lines 'basic NAME:PASSWORD' or 'bearer TOKEN'")
+        raise CredentialsError(f"the file has no credentials: write lines {_FORMS}")
+    if len({token for _, token in tokens}) < len(tokens):
+        raise CredentialsError("two lines have the same token: give each caller its own")
     return Credentials(tuple(passwords), tuple(tokens))
 
 

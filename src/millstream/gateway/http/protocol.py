@@ -43,6 +43,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                     431, f"the head of the request is larger than {MAX_HEAD_BYTES} bytes", "send fewer headers"
                 )
 
+    def send_400_response(self, msg: str) -> None:
+        """What is not HTTP gets JSON, as every other error does."""
+        self._refuse(400, "the request is not valid HTTP/1.1", "send a request line and headers as RFC 9112 says")
+
     def on_message_begin(self) -> None:
         if self._head_timer is None:
             self._await_head()

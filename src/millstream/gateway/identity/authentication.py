@@ -8,6 +8,7 @@
 The console takes sessions (`sessions.py`) in addition, if there is a sign-in.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -34,6 +35,10 @@ SESSION = "millstream.session"
 """In the scope: the session of the console by which the caller was found."""
 
 
+BASIC, BEARER, BY_CERTIFICATE, FORM, OIDC = "basic", "bearer", "certificate", "form", "oidc"
+"""Methods of authentication."""
+
+
 class UnauthenticatedError(Exception):
     """The credentials are missing or wrong."""
 
@@ -51,6 +56,8 @@ class Authentication:
     delay: SignInDelay = field(default_factory=SignInDelay)
     sessions: ConsoleSessions = field(default_factory=ConsoleSessions)
     schemas_topic: str = ""
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Checks of credentials by method and result: succeeded, failed, refused."""
 
     @property
     def passes_through(self) -> bool:
@@ -95,13 +102,17 @@ class Authentication:
         if session.credential is None:
             return self._known(session.user, session.groups, self.own)
         try:
-            return await self.verified(session.credential, address, session.groups)
+            method = FORM if session.credential.token is None else OIDC
+            return await self.verified(session.credential, address, method, session.groups, session.user)
         except UnauthenticatedError:
             self.sessions.end(session)
             raise
 
-    async def verified(self, credential: Credential, address: str, groups: frozenset[str] = frozenset()) -> Caller:
-        """The caller with this credential, if the cluster accepts it."""
+    async def verified(
+        self, credential: Credential, address: str, method: str, groups: frozenset[str] = frozenset(), name: str = ""
+    ) -> Caller:
+        """The caller with this credential, if the cluster accepts it. `name`: the user that roles and masks know, if
+        the sign-in has another name for it than the credential."""
         assert self.pool is not None, "only with pass-through and for sessions with credentials"
         if not self.pool.knows(credential):
             try:
@@ -109,23 +120,27 @@ class Authentication:
                     try:
                         connection = await self.pool.connection(credential)
                     except RefusedCredentialError as error:
+                        self.counts[method, "failed"] += 1
                         await self.delay.after_failure(address, credential.name, str(error))
                         raise UnauthenticatedError from None
             except TooManyAttemptsError:
+                self.counts[method, "refused"] += 1
                 raise _too_many() from None
+            self.counts[method, "succeeded"] += 1
             self.delay.succeeded(address, credential.name)
         else:
             connection = await self.pool.connection(credential)
-        return self._known(credential.name, groups | credential.groups, connection, itself=True)
+        return self._known(name or credential.name, groups | credential.groups, connection, itself=True)
 
     async def _by_cluster(self, header: str, scope: Scope) -> Caller:
         assert self.mechanism is not None
         address = address_of_client(scope)
         try:
-            credential = parse_authorization(header, self.mechanism)
+            credential = parse_authorization(header, self.mechanism, self.rules.tokens)
         except InvalidCredentialsError as error:
-            await self._failed(address, "", str(error))
+            await self._failed(_method_of(header), address, "", str(error))
             raise UnauthenticatedError from None
+        method = _method_of(header)
         if credential is None:
             subject = scope.get(CERTIFICATE)
             rule = (
@@ -133,22 +148,26 @@ class Authentication:
             )
             if rule is None:
                 raise UnauthenticatedError
-            credential = certificate_credential(rule, self.mechanism)
-        return await self.verified(credential, address)
+            credential, method = certificate_credential(rule, self.mechanism), BY_CERTIFICATE
+        return await self.verified(credential, address, method)
 
     async def _by_file(self, header: str, scope: Scope) -> Caller:
         name = self.credentials.name_of(header)
         if name is not None:
+            self.counts[_method_of(header), "succeeded"] += 1
             return self._known(name, frozenset(), self.own)
         if header:
-            await self._failed(address_of_client(scope), self.credentials.claimed_name(header), "wrong credentials")
+            claimed = self.credentials.claimed_name(header)
+            await self._failed(_method_of(header), address_of_client(scope), claimed, "wrong credentials")
         raise UnauthenticatedError
 
-    async def _failed(self, address: str, user: str, reason: str) -> None:
+    async def _failed(self, method: str, address: str, user: str, reason: str) -> None:
         try:
             async with self.delay.attempt(address):
+                self.counts[method, "failed"] += 1
                 await self.delay.after_failure(address, user, reason)
         except TooManyAttemptsError:
+            self.counts[method, "refused"] += 1
             raise _too_many() from None
 
     def _known(self, name: str, groups: frozenset[str], connection: Connection, *, itself: bool = False) -> Caller:
@@ -163,6 +182,10 @@ class Authentication:
             acts_as_itself=itself,
             schemas_topic=self.schemas_topic,
         )
+
+
+def _method_of(header: str) -> str:
+    return BEARER if header[:6].lower() == "bearer" else BASIC
 
 
 def is_console(path: str) -> bool:

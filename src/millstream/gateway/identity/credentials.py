@@ -11,12 +11,15 @@ import hmac
 import json
 from dataclasses import dataclass, field
 
-from millstream.access.rules_file import CertificateRule
+from millstream.access.rules_file import CertificateRule, TokenClaims
 from millstream.raw_client.client_properties import as_user, with_token
 
 _LONGEST_NAME = 1024
 _LONGEST_SECRET = 32 << 10
 """A token with many groups has several KiB."""
+
+
+_KAFKAS_CLAIMS = TokenClaims()
 
 
 class InvalidCredentialsError(ValueError):
@@ -28,7 +31,7 @@ class Credential:
     """Exactly one of `password` and `token` is set. Neither appears in logs: both are left out of `repr`."""
 
     name: str
-    """The user; for a token, the subject that it claims. It is true once the cluster has accepted the token."""
+    """The user; for a token, the one that it claims. It is true once the cluster has accepted the token."""
     password: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     mechanism: str = "PLAIN"
@@ -48,7 +51,7 @@ class Credential:
         return as_user(connection, self.name, self.password or "", self.mechanism)
 
 
-def parse_authorization(header: str, mechanism: str) -> Credential | None:
+def parse_authorization(header: str, mechanism: str, claims: TokenClaims = _KAFKAS_CLAIMS) -> Credential | None:
     """None if the header is absent. InvalidCredentialsError if it is not `Basic` or `Bearer`, or malformed."""
     if not header:
         return None
@@ -56,7 +59,7 @@ def parse_authorization(header: str, mechanism: str) -> Credential | None:
     if scheme.lower() == "basic":
         return _basic(rest.strip(), mechanism)
     if scheme.lower() == "bearer":
-        return token_credential(rest.strip())
+        return token_credential(rest.strip(), claims)
     raise InvalidCredentialsError("the scheme is neither Basic nor Bearer")
 
 
@@ -77,13 +80,15 @@ def password_credential(name: str, password: str, mechanism: str) -> Credential:
     return Credential(name, password=password, mechanism=mechanism)
 
 
-def token_credential(token: str, groups_claim: str = "groups") -> Credential:
+def token_credential(token: str, claims: TokenClaims = _KAFKAS_CLAIMS) -> Credential:
     if not token or len(token) > _LONGEST_SECRET:
         raise InvalidCredentialsError("the token is empty or too long")
     if not token.isascii() or any(ord(letter) <= 32 or ord(letter) == 127 for letter in token):
         raise InvalidCredentialsError("the token has characters that no token has")
-    claims = _claims(token)
-    name, groups = claims.get("sub"), claims.get(groups_claim)
+    content = _claims(token)
+    name, groups = content.get(claims.user), content.get(claims.groups)
+    if isinstance(groups, str):
+        groups = [groups]
     return Credential(
         # Who has no name shares nothing with others: consumers and streams belong to a name.
         name if isinstance(name, str) and name else f"(token {hashlib.sha256(token.encode()).hexdigest()[:32]})",

@@ -20,6 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from millstream.gateway.http.errors import ApiError, error_response
 from millstream.gateway.http.request import read_body
 from millstream.gateway.identity.authentication import (
+    FORM,
+    OIDC,
     SESSION,
     Authentication,
     UnauthenticatedError,
@@ -35,6 +37,7 @@ from millstream.gateway.identity.sessions import (
     read_cookie,
     set_cookie,
 )
+from millstream.gateway.identity.sign_in_delay import TooManyAttemptsError
 
 SIGN_IN = f"{PATH}/sign-in"
 SIGN_OUT = f"{PATH}/sign-out"
@@ -136,7 +139,7 @@ class SignInPages:
             credential = password_credential(
                 fields.get("name", ""), fields.get("password", ""), authentication.mechanism
             )
-            caller = await authentication.verified(credential, address_of_client(request.scope))
+            caller = await authentication.verified(credential, address_of_client(request.scope), FORM)
         except (InvalidCredentialsError, UnauthenticatedError):
             return self._page(request, "Name or password is wrong.", 401)
         return self._begin(request, caller.name, caller.groups, credential, None, request.query_params.get("next", ""))
@@ -187,19 +190,25 @@ class SignInPages:
                         dict(request.query_params), request.cookies.get(_STATE_COOKIE, "")
                     )
                 except OidcError as error:
+                    authentication.counts[OIDC, "failed"] += 1
                     await authentication.delay.after_failure(address, "", str(error))
                     raise
+        except TooManyAttemptsError:
+            authentication.counts[OIDC, "refused"] += 1
+            return self._page(request, "Too many sign-ins at the same time. Wait a moment, then try again.", 429)
         except OidcError as error:
             return self._page(request, f"Single sign-on failed: {error}.", 401)
         credential, ends_at = None, None
         oidc = authentication.rules.oidc
         if oidc is not None and oidc.uses_token:
             try:
-                credential = token_credential(signed_in.access_token, oidc.groups_claim)
-                await authentication.verified(credential, address)
+                credential = token_credential(signed_in.access_token, authentication.rules.tokens)
+                await authentication.verified(credential, address, OIDC)
             except (InvalidCredentialsError, UnauthenticatedError):
                 return self._page(request, "The cluster refuses the access token of the provider.", 401)
             ends_at = signed_in.token_ends_at
+        else:
+            authentication.counts[OIDC, "succeeded"] += 1
         return self._begin(request, signed_in.user, signed_in.groups, credential, ends_at, signed_in.return_to)
 
     # Sign-out

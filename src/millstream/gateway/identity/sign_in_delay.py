@@ -37,14 +37,11 @@ class SignInDelay:
         self._attempts: dict[str, int] = {}
         """Attempts by address that are being verified or wait after a failure."""
         self._total = 0
-        self.failed = 0
-        self.refused = 0
 
     @asynccontextmanager
     async def attempt(self, address: str) -> AsyncIterator[None]:
         """Around the verification of credentials that are not known yet, and the delay after a failure."""
         if self._total >= _WAITING or self._attempts.get(address, 0) >= _WAITING_PER_ADDRESS:
-            self.refused += 1
             raise TooManyAttemptsError
         self._total += 1
         self._attempts[address] = self._attempts.get(address, 0) + 1
@@ -58,7 +55,6 @@ class SignInDelay:
 
     async def after_failure(self, address: str, user: str, reason: str) -> None:
         """Logs the failure and waits. `reason` must not have secrets."""
-        self.failed += 1
         delay_s = self.note(address, user)
         _log.warning(
             "sign_in_failed address=%s user=%s delay_s=%.1f reason=%s", address, _shown(user), delay_s, _shown(reason)

@@ -15,6 +15,7 @@ from msgspec import Meta, Raw, Struct
 from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import read_json
 from millstream.gateway.http.routes import Doc, Int32, Int64, Parameter, whole
+from millstream.gateway.produce.conditional import IF_MATCH
 from millstream.gateway.produce.publisher import OutgoingRecord
 
 Key = TypeVar("Key")
@@ -114,6 +115,7 @@ def _parameters(key: Form, value: Form) -> tuple[Parameter, ...]:
     schema_id = whole(minimum=1, maximum=2**31 - 1)
     return (
         Parameter("key_format", f"The form of keys. {_FORMS}", {"enum": forms, "default": key.value}),
+        IF_MATCH,
         Parameter("value_format", f"The form of values. {_FORMS}", {"enum": forms, "default": value.value}),
         Parameter(
             "key_schema_id", "Schema for keys in form schema. Default: the latest of subject TOPIC-key.", schema_id
@@ -131,7 +133,7 @@ _PARTIAL = (
     "stored on all in-sync replicas. 207: some are not, and have an error in their place."
 )
 _TAG = "Produce"
-_ERRORS = (422, 429)
+_ERRORS = (412, 422, 429, 501)
 ONE = Doc(
     tag=_TAG,
     summary="Write one record",

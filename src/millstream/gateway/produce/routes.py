@@ -36,8 +36,10 @@ from millstream.gateway.produce.bodies import (
     outgoing,
     read_records,
 )
+from millstream.gateway.produce.conditional import append_if, etag, expected_end, partition_of
 from millstream.gateway.produce.publisher import Outcome, OutgoingRecord, Publisher, Stored
 from millstream.raw_client import Cluster
+from millstream.raw_client.conditional import ConditionalProducer
 from millstream.raw_client.errors import error_code, refusal
 from millstream.registry.encoding import Encoders, InvalidValueError
 from millstream.registry.records import parse_subject
@@ -161,6 +163,7 @@ class CallerProducer:
     def __init__(self, cluster: Cluster, limits: Limits) -> None:
         self.topics = TopicCache(cluster)
         self.publisher = Publisher(cluster, limits)
+        self.conditional = ConditionalProducer(cluster)
         self.lookups: dict[str, asyncio.Task[int]] = {}
 
     def close(self) -> None:
@@ -208,8 +211,11 @@ class Producing:
         finally:
             del mine.lookups[topic]
 
-    async def publish(self, topic: str, records: Sequence[OutgoingRecord]) -> list[Outcome]:
-        """Nothing is sent if a record names a partition that does not exist."""
+    async def publish(
+        self, topic: str, records: Sequence[OutgoingRecord], expected: int | None = None
+    ) -> list[Outcome]:
+        """Nothing is sent if a record names a partition that does not exist. With `expected`, the records are written
+        as one batch if their partition ends there; otherwise it raises 412."""
         mine = self.mine()
         count = await self.partitions(topic)
         for number, record in enumerate(records):
@@ -221,6 +227,10 @@ class Producing:
                     f"it has partitions 0 to {count - 1}; nothing was written",
                     code=40404,
                 )
+        if expected is not None:
+            partition = partition_of(records, count)
+            arguments = mine.conditional, topic, partition, records, expected
+            return [*await to_thread.run_sync(append_if, *arguments, limiter=self.threads)]
         outcomes = await mine.publisher.publish(topic, records)
         for outcome in outcomes:
             if isinstance(outcome, ApiError) and outcome.status in (403, 404):
@@ -256,7 +266,7 @@ class ProduceRoutes:
             (outcome,) = await self._publish(req, topic, [message], forms)
         if isinstance(outcome, ApiError):
             raise outcome
-        return json_response({"topic": topic, **outcome._asdict()})
+        return json_response({"topic": topic, **outcome._asdict()}, headers=_new_end(req, 1))
 
     async def batch(self, req: ApiRequest) -> Response:
         topic, forms = req.path("topic"), _forms(req, Form.TEXT, Form.BASE64)
@@ -285,7 +295,7 @@ class ProduceRoutes:
             records = await to_thread.run_sync(self._encoded, req, topic, messages, forms, limiter=threads)
         else:
             records = outgoing(messages, *forms, _no_schema, _no_schema)
-        return await self._producing.publish(topic, records)
+        return await self._producing.publish(topic, records, expected_end(req))
 
     def _encoded(
         self, req: ApiRequest, topic: str, messages: list[Message[Any, Any]], forms: tuple[Form, Form]
@@ -344,4 +354,11 @@ def _answer(req: ApiRequest, outcomes: Sequence[Outcome], document: dict[str, An
         first = outcomes[0]
         assert isinstance(first, ApiError)
         raise first
-    return json_response(document | {"offsets": offsets}, status=200 if stored == len(outcomes) else 207)
+    status = 200 if stored == len(outcomes) else 207
+    return json_response(document | {"offsets": offsets}, status=status, headers=_new_end(req, stored))
+
+
+def _new_end(req: ApiRequest, written: int) -> dict[str, str] | None:
+    """The ETag after a conditional request that succeeded."""
+    expected = expected_end(req)
+    return None if expected is None else etag(expected + written)

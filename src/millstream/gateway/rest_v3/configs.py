@@ -13,6 +13,7 @@ from millstream.gateway.http.routes import endpoint
 from millstream.gateway.identity.caller import caller_cluster
 from millstream.gateway.identity.missing_acl import Needs
 from millstream.gateway.rest_v3.resources import (
+    ALL_CONFIGS_DOCS,
     BASE,
     CONFIG_DOCS,
     ConfigAlteration,
@@ -53,10 +54,22 @@ class ConfigRoutes:
 
     def routes(self) -> list[BaseRoute]:
         cluster = BASE + "/{cluster_id}"
-        found: list[BaseRoute] = []
+        # Paths with a dash, which means all, are matched before those with a name.
+        found: list[BaseRoute] = [
+            endpoint(
+                "GET", cluster + "/topics/-/configs", self.of_all_topics, doc=ALL_CONFIGS_DOCS["topics"], needs=_READING
+            ),
+            endpoint(
+                "GET",
+                cluster + "/brokers/-/configs",
+                self.of_all_brokers,
+                doc=ALL_CONFIGS_DOCS["brokers"],
+                needs=_READING,
+            ),
+        ]
         for base, holder in (
-            (cluster + "/topics/{topic_name}/configs", _topic),
-            (cluster + "/brokers/{broker_id}/configs", _broker),
+            (cluster + "/topics/{topic_name}/configs", _topic_of),
+            (cluster + "/brokers/{broker_id}/configs", _broker_of),
             (cluster + "/broker-configs", _cluster),
         ):
             found += self._routes_at(base, holder)
@@ -83,6 +96,20 @@ class ConfigRoutes:
             )
             for method, path, handler in table
         ]
+
+    def of_all_topics(self, req: ApiRequest) -> Any:
+        return self._of_all(req, "topics", "KafkaTopicConfigList", [_topic(row.name) for row in self._admin.topics()])
+
+    def of_all_brokers(self, req: ApiRequest) -> Any:
+        brokers = [_broker(row.id) for row in self._admin.cluster().brokers]
+        return self._of_all(req, "brokers", "KafkaBrokerConfigList", brokers)
+
+    def _of_all(self, req: ApiRequest, what: str, kind: str, holders: list[_Holder]) -> Any:
+        links, admin = self._links(req), self._admin
+        rows = [
+            _shown(links, holder, row) for holder in holders for row in admin.settings(holder.resource, holder.name)
+        ]
+        return links.collection(kind, (what, "-", "configs"), rows)
 
     def every(self, req: ApiRequest, links: Links, holder: _Holder) -> Any:
         rows = self._admin.settings(holder.resource, holder.name)
@@ -133,16 +160,22 @@ def _shown(links: Links, holder: _Holder, row: ConfigEntry) -> dict[str, Any]:
     )
 
 
-def _topic(req: ApiRequest) -> _Holder:
-    name = req.path("topic_name")
+def _topic_of(req: ApiRequest) -> _Holder:
+    return _topic(req.path("topic_name"))
+
+
+def _topic(name: str) -> _Holder:
     path = ("topics", name, "configs")
     return _Holder(
         ConfigResource.TOPIC, name, "KafkaTopicConfig", path, (("topic", name),), "config", {"topic_name": name}
     )
 
 
-def _broker(req: ApiRequest) -> _Holder:
-    number = number_from_path(req, "broker_id", "Broker")
+def _broker_of(req: ApiRequest) -> _Holder:
+    return _broker(number_from_path(req, "broker_id", "Broker"))
+
+
+def _broker(number: int) -> _Holder:
     path = ("brokers", number, "configs")
     named = (("broker", number),)
     return _Holder(

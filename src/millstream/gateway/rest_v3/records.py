@@ -37,20 +37,31 @@ from millstream.gateway.produce.publisher import Outcome, OutgoingRecord
 from millstream.gateway.produce.routes import PRODUCING, Producing
 from millstream.gateway.rest_v3.resources import BASE, TAG, Links
 from millstream.raw_client import WireError
-from millstream.registry.encoding import Encoders, InvalidValueError, SchemaEncoder
+from millstream.registry.encoding import Encoders, InvalidValueError, SchemaEncoder, record_name
 from millstream.registry.errors import RegistryError
-from millstream.registry.records import parse_subject
+from millstream.registry.formats import ParsedSchema
+from millstream.registry.records import Subject, parse_subject
 from millstream.registry.registering import SchemaRequest
 from millstream.registry.registry import Registry
 
 _SCHEMA_TYPES = {"AVRO": "AVRO", "JSONSCHEMA": "JSON", "PROTOBUF": "PROTOBUF"}
 _TYPE_NAMES = {registered: name for name, registered in _SCHEMA_TYPES.items()}
 _PLAIN_TYPES = ("BINARY", "JSON", "STRING")
+_STRATEGIES = ("TOPIC_NAME", "RECORD_NAME", "TOPIC_RECORD_NAME")
 _HOW = f"give type as one of {', '.join((*_PLAIN_TYPES, *_SCHEMA_TYPES))}"
 _NULL = b"null"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _Int32 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+_SCHEMA_FIELDS = ("subject", "subject_name_strategy", "schema_id", "schema_version", "schema")
+_EXCLUSIVE = (
+    ("schema", "schema_id"),
+    ("schema", "schema_version"),
+    ("schema_id", "schema_version"),
+    ("subject", "subject_name_strategy"),
+)
 
 
 class RecordPart(Struct, forbid_unknown_fields=True):
@@ -62,7 +73,7 @@ class RecordPart(Struct, forbid_unknown_fields=True):
         Meta(description="BINARY takes base64.", extra_json_schema={"enum": [*_PLAIN_TYPES, *_SCHEMA_TYPES, None]}),
     ] = None
     subject: str | None = None
-    subject_name_strategy: Annotated[str | None, Meta(extra_json_schema={"enum": ["TOPIC_NAME", None]})] = None
+    subject_name_strategy: Annotated[str | None, Meta(extra_json_schema={"enum": [*_STRATEGIES, None]})] = None
     schema_id: _Int32 | None = None
     schema_version: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     schema: Annotated[str | None, Meta(description="The text of a schema, which is registered.")] = None
@@ -71,6 +82,15 @@ class RecordPart(Struct, forbid_unknown_fields=True):
     def choice(self) -> tuple[Any, ...]:
         """The fields that determine the encoder."""
         return self.type, self.subject, self.subject_name_strategy, self.schema_id, self.schema_version, self.schema
+
+    def check(self) -> None:
+        """400 if two fields exclude each other."""
+        named = [name for name in _SCHEMA_FIELDS if getattr(self, name) is not None]
+        if self.type in _PLAIN_TYPES and named:
+            raise ApiError(400, f"{' and '.join(named)} cannot be used with type {self.type}, which has no schema")
+        for first, second in _EXCLUSIVE:
+            if first in named and second in named:
+                raise ApiError(400, f"{first} and {second} exclude each other", "give one of them")
 
 
 class RecordHeader(Struct, forbid_unknown_fields=True):
@@ -224,17 +244,37 @@ class PartEncoder:
         type_, subject, strategy, schema_id, version, schema = part.choice
         if type_ is not None and type_ not in _SCHEMA_TYPES:
             raise ApiError(400, f"type {type_!r} is unknown: {_HOW}")
-        if strategy not in (None, "TOPIC_NAME"):
-            raise ApiError(400, f"subject_name_strategy {strategy} is not supported: give the subject instead")
+        if strategy not in (None, *_STRATEGIES):
+            raise ApiError(
+                400,
+                f"subject_name_strategy {strategy} is unknown",
+                f"give one of {', '.join(_STRATEGIES)}, or a subject",
+            )
+        by_record = strategy not in (None, "TOPIC_NAME")
         place = parse_subject(subject or f"{self._topic}-{which}")
         try:
             if schema is not None:
                 if type_ is None:
                     raise ApiError(400, f"a schema needs a type: {_HOW}")
-                stored = self._registry.register(place, SchemaRequest(schema, _SCHEMA_TYPES[type_], (), None, None))
-                encoder = self._encoders.of(stored)
+                request = SchemaRequest(schema, _SCHEMA_TYPES[type_], (), None, None)
+                if by_record:
+                    parsed = self._registry.parser.parse(place, request.type, schema, ())
+                    place = self._place_of(parsed, strategy)
+                encoder = self._encoders.of(self._registry.register(place, request))
             elif schema_id is not None:
                 encoder = self._encoders.by_id(schema_id, within=self._registry)
+                if by_record:
+                    place = self._place_of(self._registry.parser.parse_stored(encoder.stored), strategy)
+                    versions = self._registry.versions_of_id(schema_id, place)
+                    if not versions:
+                        raise ApiError(404, f"subject {place} has no schema {schema_id}", code=40403)
+                    encoder = self._encoders.of(versions[-1])
+            elif by_record:
+                raise ApiError(
+                    400,
+                    f"with subject_name_strategy {strategy}, the subject follows from the schema",
+                    "give schema or schema_id, or the subject instead of the strategy",
+                )
             else:
                 encoder = self._encoders.version(place, version, within=self._registry)
         except InvalidValueError as error:
@@ -242,6 +282,12 @@ class PartEncoder:
         if type_ is not None and encoder.stored.type != _SCHEMA_TYPES[type_]:
             raise ApiError(400, f"schema {encoder.stored.id} is {encoder.stored.type}, not {type_}")
         self._found[which, *part.choice] = encoder
+
+    def _place_of(self, parsed: ParsedSchema, strategy: str | None) -> Subject:
+        name = record_name(parsed)
+        if name is None:
+            raise ApiError(400, "the schema has no record with a name", "give the subject instead of the strategy")
+        return parse_subject(name if strategy == "RECORD_NAME" else f"{self._topic}-{name}")
 
     def write(self, part: RecordPart | None, which: str) -> EncodedPart:
         if part is None:
@@ -325,6 +371,8 @@ class RecordRoutes:
                 await waiting.put(await sender.send(data))
         except BrokenStreamError as error:
             await waiting.put(sender.refused(ApiError(400, f"{error}; the rest was not read")))
+        except ApiError as error:  # of the body: it is not the gzip that it says
+            await waiting.put(sender.refused(error))
         except ClientDisconnect:
             pass
         except Exception:  # the reader of the lines must not wait forever
@@ -377,6 +425,8 @@ class _RecordSender:
         """Hands the record to the producer unless it is refused. The future has its result."""
         try:
             for part, which in ((record.key, "key"), (record.value, "value")):
+                if part is not None:
+                    part.check()
                 if part is not None and self._writer.needs_schema(part, which):
                     await to_thread.run_sync(self._writer.find, part, which, limiter=self._producing.threads)
             key, value = self._writer.write(record.key, "key"), self._writer.write(record.value, "value")

@@ -153,6 +153,15 @@ class NewTopic(Struct, forbid_unknown_fields=True):
     validate_only: bool | None = None
 
 
+class NewReplicas(Struct, forbid_unknown_fields=True):
+    """The brokers that a partition shall have."""
+
+    broker_ids: Annotated[
+        list[Annotated[int, Meta(ge=0, le=2**31 - 1)]],
+        Meta(description="The first is the preferred leader. Empty: an active reassignment is cancelled."),
+    ]
+
+
 class PartitionsCount(Struct, forbid_unknown_fields=True):
     """The new number of partitions."""
 
@@ -183,6 +192,11 @@ CONFIG_DOCS: dict[tuple[str, str], Doc] = {
     ("DELETE", "/{name}"): _doc("Reset a setting to its default", None, status=204),
 }
 
+ALL_CONFIGS_DOCS = {
+    "topics": _doc("List the settings of all topics", Collection),
+    "brokers": _doc("List the settings of all brokers", Collection),
+}
+
 _CLUSTER = "/{cluster_id}"
 _TOPIC = _CLUSTER + "/topics/{topic_name}"
 _PARTITION = _TOPIC + "/partitions/{partition_id}"
@@ -201,6 +215,8 @@ TOPIC_DOCS: dict[tuple[str, str], Doc] = {
     ("GET", _PARTITION + "/replicas"): _doc("List the replicas of a partition", Collection),
     ("GET", _PARTITION + "/replicas/{broker_id}"): _doc("Get a replica", Resource),
 }
+
+REASSIGN_DOC = _doc("Start or cancel the reassignment of a partition", None, NewReplicas, 202)
 
 REPLICA_DOCS: dict[str, Doc] = {
     "/brokers/{broker_id}/partition-replicas": _doc("List the replicas of a broker", Collection),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from millstream.admin.cluster import Broker, ClusterAdmin, Reassignment
@@ -16,9 +17,11 @@ from millstream.gateway.identity.caller import caller_cluster
 from millstream.gateway.identity.missing_acl import Needs
 from millstream.gateway.rest_v3.resources import (
     BASE,
+    REASSIGN_DOC,
     REPLICA_DOCS,
     TOPIC_DOCS,
     Links,
+    NewReplicas,
     NewTopic,
     PartitionsCount,
     not_found,
@@ -247,7 +250,11 @@ class ReplicaRoutes:
             ("/topics/{topic_name}/partitions/{partition_id}/reassignment", self.move),
         ]
         cluster = BASE + "/{cluster_id}"
-        return [endpoint("GET", cluster + path, handler, doc=REPLICA_DOCS[path]) for path, handler in table]
+        routes: list[BaseRoute] = [
+            endpoint("GET", cluster + path, handler, doc=REPLICA_DOCS[path]) for path, handler in table
+        ]
+        needs = Needs(cluster="Alter")
+        return [*routes, endpoint("POST", cluster + table[-1][0], self.reassign, doc=REASSIGN_DOC, needs=needs)]
 
     def of_broker(self, req: ApiRequest) -> Any:
         links, broker = self._links(req), number_from_path(req, "broker_id", "Broker")
@@ -277,6 +284,19 @@ class ReplicaRoutes:
             if row.partition == place:
                 return _shown(links, row)
         raise not_found(f"Reassignment of partition {place.partition} of topic {topic}")
+
+    def reassign(self, req: ApiRequest) -> Response:
+        """Not in Confluent's API, which only shows reassignments."""
+        self._links(req)
+        wanted = req.read(NewReplicas).broker_ids
+        topic = self._admin.topic(req.path("topic_name"))
+        number = number_from_path(req, "partition_id", "Partition")
+        if number >= len(topic.partitions):
+            raise not_found(f"Partition {number} of topic {topic.name}")
+        place = TopicPartition(topic.name, number)
+        if refused := self._cluster.reassign({place: wanted or None}).get(place):
+            raise ApiError(400, f"partition {number} of topic {topic.name} is not reassigned: {refused}")
+        return Response(status_code=202)
 
     @staticmethod
     def _shown_moves(links: Links, topic: str, rows: list[Reassignment]) -> dict[str, Any]:

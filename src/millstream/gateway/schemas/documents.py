@@ -106,6 +106,27 @@ class CompatibilityResult(Struct):
     messages: Annotated[list[str] | UnsetType, Meta(description="Why it is not, with ?verbose.")] = UNSET
 
 
+class ServerScope(Struct):
+    """The clusters that this registry belongs to."""
+
+    path: list[str]
+    clusters: dict[str, str]
+
+
+class ServerId(Struct):
+    """The identity of this registry."""
+
+    id: str
+    scope: ServerScope
+
+
+class ServerVersion(Struct):
+    """The version of the program."""
+
+    version: str
+    commitId: str  # noqa: N815
+
+
 # Requests
 
 
@@ -247,6 +268,8 @@ SCHEMA_DOCS: dict[tuple[str, str], Doc] = {
         _DELETED,
         *_PAGE,
     ),
+    ("GET", "/v1/metadata/id"): _doc("Get the identity of the registry", ServerId),
+    ("GET", "/v1/metadata/version"): _doc("Get the version of the registry", ServerVersion),
     ("GET", "/contexts"): _doc("List the contexts", list[str], *_PAGE),
     ("GET", "/subjects"): _doc("List the subjects", list[str], _PREFIX, _DELETED, _DELETED_ONLY, *_PAGE),
     ("POST", "/subjects/{subject}"): _doc(

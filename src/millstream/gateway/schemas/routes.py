@@ -11,9 +11,11 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millstream.access.roles import Role
+from millstream.admin.topics import TopicAdmin
 from millstream.gateway.context import caller_registry
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
+from millstream.gateway.identity.caller import caller_cluster
 from millstream.gateway.schemas.documents import (
     MEDIA_TYPE,
     SCHEMA_DOCS,
@@ -27,6 +29,7 @@ from millstream.registry.errors import invalid_mode
 from millstream.registry.records import EVERY_CONTEXT, StoredSchema, Subject, parse_subject, split_context
 from millstream.registry.registering import FORMATS
 from millstream.registry.registry import Registry
+from millstream.version import VERSION
 
 _ROLES = {
     ("POST", "/subjects/{subject}"): Role.VIEWER,
@@ -55,6 +58,8 @@ class SchemaRoutes:
             ("GET", "/schemas/ids/{id:int}/schema", self.text_by_id),
             ("GET", "/schemas/ids/{id:int}/subjects", self.subjects_of_id),
             ("GET", "/schemas/ids/{id:int}/versions", self.versions_of_id),
+            ("GET", "/v1/metadata/id", self.server_id),
+            ("GET", "/v1/metadata/version", lambda req: {"version": VERSION, "commitId": ""}),
             ("GET", "/contexts", lambda req: req.page(self._registry.contexts())),
             ("GET", "/subjects", self.subjects),
             ("POST", "/subjects/{subject}", self.lookup),
@@ -79,6 +84,13 @@ class SchemaRoutes:
             )
             for method, path, handler in table
         ]
+
+    def server_id(self, req: ApiRequest) -> Any:
+        clusters = {
+            "kafka-cluster": TopicAdmin(caller_cluster()).cluster().cluster_id,
+            "schema-registry-cluster": "schema-registry",
+        }
+        return {"id": "", "scope": {"path": [], "clusters": clusters}}
 
     # By id
 

@@ -4,13 +4,15 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from millstream.config.table import network, node, quotas, sasl, share, transactions
-from millstream.formats.model.access_control import AclOperation, AclResourceType
+from millstream.config.table import log as log_settings
+from millstream.config.table import network, node, quotas, sasl, share, tier, transactions
+from millstream.formats.model.access_control import CLUSTER_NAME, AclOperation, AclResourceType
 from millstream.formats.protocol import fetch as fetch_codec
 from millstream.formats.protocol import produce as produce_codec
 from millstream.formats.records.opening import OpeningLimits
 from millstream.node.broker.audit_topic import AuditTopic
 from millstream.node.broker.cluster_apis import ClusterHandlers
+from millstream.node.client_metrics.client_metrics import ClientMetrics
 from millstream.node.cluster.broker_proof import listener_rules
 from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView
 from millstream.node.cluster.controller_link import ControllerLink, Forwarding
@@ -32,8 +34,12 @@ from millstream.node.environment import Environment
 from millstream.node.groups.coordinator import ClassicGroupHandlers, ConsumerGroupHandlers, GroupCoordinator
 from millstream.node.groups.handlers import GroupAdminHandlers, OffsetCommitHandlers, TransactionalOffsets
 from millstream.node.groups.lag import GroupLag
+from millstream.node.groups.streams import StreamsGroupHandlers, StreamsTopics
 from millstream.node.hot_keys.hot_keys import HotKeys
+from millstream.node.metadata.features import streams_groups_enabled
 from millstream.node.metadata.image import MetadataDelta
+from millstream.node.mirror.cluster_access import ClusterAccess
+from millstream.node.mirror.mirroring import Mirroring
 from millstream.node.queues.coordinator import ShareCoordinator
 from millstream.node.queues.dead_letters import DeadLetters
 from millstream.node.queues.fetch import ShareFetchHandlers
@@ -57,7 +63,9 @@ from millstream.node.storage.cleaner.plan import cleaner_settings
 from millstream.node.storage.directory_health import DirectoryFailure
 from millstream.node.storage.disk import Job
 from millstream.node.storage.log.directory import LogDirectory
+from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.opening_limits import opening_limits
+from millstream.node.tier.manager import TierManager
 from millstream.node.transactions.coordinator import ProducerIds, TransactionCoordinator
 from millstream.node.transactions.handlers import (
     ProducerHandlers,
@@ -112,12 +120,14 @@ class Broker:
         internal_topics = InternalTopics(view, link, environment)
         internal_producer = InternalProducer(view, self.partitions, self.peers, environment)
         self.groups = GroupCoordinator(view, self.partitions, internal_topics, environment)
+        self.streams_topics = StreamsTopics(internal_topics, environment)
         self.share_coordinator = ShareCoordinator(view, self.partitions, internal_topics, environment)
         self.share_persister = SharePersister(view, self.share_coordinator, self.peers, environment)
         dead_letters = DeadLetters(view, internal_topics, internal_producer, environment)
         self.shared = SharePartitions(view, self.partitions, self.share_persister, dead_letters, environment)
         self.share_states = ShareGroupStates(self.share_persister, self.groups, self.shared.reset, environment)
         self.audit_topic = AuditTopic(internal_topics, internal_producer, environment)
+        self.client_metrics = ClientMetrics(view, internal_topics, internal_producer, environment)
         self.hot_keys = HotKeys(view, self.partitions, internal_topics, internal_producer, environment)
         self.cleaner = LogCleaner(
             logs,
@@ -127,7 +137,17 @@ class Broker:
             now_ms=environment.clock.now_ms,
             yield_interpreter=environment.yield_interpreter,
         )
-        self.replicas.roles.on_opened = self.hot_keys.opened
+        offset_lookup = OffsetLookup(view, self.partitions, self.peers)
+        self.mirroring = Mirroring(
+            ClusterAccess(view, link, self.peers, offset_lookup, self.groups),
+            self.partitions,
+            internal_topics,
+            internal_producer,
+            environment,
+        )
+        self.tier = TierManager(view, self.partitions, environment, logs.disk, logs.root)
+        self.replicas.roles.on_opened = self._log_opened
+        self.replicas.tier_start = self.tier.start_of
         self.marker_writer = MarkerWriter(self.partitions, self.groups, environment)
         self.producer_ids = ProducerIds(link, view.node_id, lambda: view.broker_epoch)
         markers = TransactionMarkers(view, self.marker_writer, self._marker_peers, environment)
@@ -147,7 +167,7 @@ class Broker:
         self.quotas = ClientQuotas(now, samples=samples, sample_seconds=sample_seconds)
         self.connection_rates = ConnectionRates(
             now,
-            lambda: view.config[quotas.MAX_CONNECTION_CREATION_RATE],
+            self._connection_rate,
             samples=samples,
             sample_seconds=sample_seconds,
         )
@@ -157,11 +177,16 @@ class Broker:
         self._follow_quotas()
         self.groups.start()
         self.transactions.start()
+        self.mirroring.start()
 
     def _new_peers(self) -> BrokerChannels:
         view = self.view
         listener = view.config.inter_broker_listener
         return BrokerChannels(view.node_id, lambda: view.image, listener, self._environment)
+
+    def _log_opened(self, log: PartitionLog) -> None:
+        self.hot_keys.opened(log)
+        self.tier.opened(log)
 
     def _opening_limits(self) -> OpeningLimits:
         return opening_limits(self.view.config)
@@ -171,15 +196,22 @@ class Broker:
     def _follow(self, delta: MetadataDelta) -> None:
         if delta.configs:
             self._environment.auditor.refresh()
+        self.tier.follow(delta)
         self.replicas.follow(delta)
         self.groups.follow(delta)
         self.transactions.follow(delta)
         self.hot_keys.follow(delta)
+        self.client_metrics.follow(delta)
         self.share_coordinator.follow(delta)
         self.shared.follow(delta)
         self.schema_guard.follow(delta, self.view.image)
+        self.mirroring.follow(delta)
         if delta.quotas_changed:
             self._follow_quotas()
+
+    def _connection_rate(self, listener: str | None) -> float | None:
+        config, setting = self.view.config, quotas.MAX_CONNECTION_CREATION_RATE
+        return config[setting] if listener is None else config.listener(listener).own(setting)
 
     def _follow_quotas(self) -> None:
         image = self.view.image
@@ -190,7 +222,11 @@ class Broker:
     def close(self) -> None:
         """Call it before the logs are closed: nothing is written after it."""
         self.cleaner.close()
+        self.client_metrics.close()
+        self.mirroring.close()
+        self.tier.close()
         self.groups.close()
+        self.streams_topics.close()
         self.transactions.close()
         self.share_states.close()
         self.shared.close()
@@ -206,10 +242,13 @@ class Broker:
 
     def maintain(self) -> None:
         """Called periodically: retention, closing of segments by age, flushing by time, checkpoints."""
+        self.logs.producer_id_expiration_ms = self.view.config[log_settings.PRODUCER_ID_EXPIRATION_MS]
         for job in self.logs.maintenance(self._environment.clock.now_ms(), self.replicas.roles.log_config):
             self._run(job)
         self.hot_keys.tick()
+        self.client_metrics.tick()
         self.cleaner.tick()
+        self.tier.tick()
         if self.dispatcher.quotas is not None:
             self.quotas.tick()
 
@@ -244,9 +283,16 @@ class Broker:
 
     def _make_apis(self) -> list[Api]:
         view, environment, partitions = self.view, self._environment, self.partitions
-        topics = AutomaticTopicCreation(self.link)
+        topics = AutomaticTopicCreation(self.link, environment.auditor)
         configs = DescribeConfigsHandlers(view)
-        offsets = OffsetHandlers(partitions, environment, self.replicas, self._remember_starts, self._opening_limits)
+        offsets = OffsetHandlers(
+            partitions,
+            environment,
+            self.replicas,
+            self._remember_starts,
+            self._opening_limits,
+            lambda: view.config[tier.REMOTE_LIST_OFFSETS_REQUEST_TIMEOUT_MS] / 1000,
+        )
         cluster = ClusterHandlers(
             view.node_id,
             lambda: view.image,
@@ -268,6 +314,12 @@ class Broker:
         commits = OffsetCommitHandlers(self.groups, transactional_offsets)
         classic = ClassicGroupHandlers(self.groups)
         consumer = ConsumerGroupHandlers(self.groups, self._may_describe if self._checks is not None else None)
+        streams = StreamsGroupHandlers(
+            self.groups,
+            self.streams_topics,
+            lambda: streams_groups_enabled(view.image),
+            self._may_create if self._checks is not None else None,
+        )
         group_admin = GroupAdminHandlers(self.groups)
         log_dirs = LogDirHandlers(partitions, environment, self.logs.health, lambda: view.image.cordoned(view.node_id))
         producer_ids = ProducerIdHandlers(self.producer_ids, self.transactions)
@@ -324,8 +376,12 @@ class Broker:
             "describe_cluster": cluster.describe_cluster,
             "consumer_group_heartbeat": consumer.consumer_group_heartbeat,
             "consumer_group_describe": consumer.consumer_group_describe,
+            "streams_group_heartbeat": streams.streams_group_heartbeat,
+            "streams_group_describe": streams.streams_group_describe,
             "describe_topic_partitions": cluster.describe_topic_partitions,
             "list_config_resources": configs.list_config_resources,
+            "get_telemetry_subscriptions": self.client_metrics.get_telemetry_subscriptions,
+            "push_telemetry": self.client_metrics.push_telemetry,
             "share_group_heartbeat": share_groups.share_group_heartbeat,
             "share_group_describe": share_groups.share_group_describe,
             "share_fetch": self.share_fetch.share_fetch,
@@ -344,7 +400,7 @@ class Broker:
             Api(1, "fetch", fetch_codec.FIRST_VERSION, fetch_codec.LAST_VERSION),
         ]
         apis += guarded((api(name, handler) for name, handler in handlers.items()), self._checks)
-        apis += Forwarding(self.link, self.authorizer).table()
+        apis += Forwarding(self.link, view.node_id, self.authorizer).table()
         apis += sasl_apis()
         versions = api("api_versions", lambda request, context: api_versions.handle(request, context))
         apis.append(versions)
@@ -353,6 +409,11 @@ class Broker:
 
     def _may_describe(self, peer: Peer, topic: str) -> bool:
         return self.authorizer.sees(peer, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic)
+
+    def _may_create(self, peer: Peer, topic: str) -> bool:
+        return self.authorizer.sees(
+            peer, AclOperation.CREATE, AclResourceType.CLUSTER, CLUSTER_NAME
+        ) or self.authorizer.allows(peer, AclOperation.CREATE, AclResourceType.TOPIC, topic)
 
     def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
         return features_for_api_versions(self.view.image, self._kraft_version())

@@ -29,7 +29,7 @@ from millstream.node.metadata.topic_names import INTERNAL_TOPICS, SHARE_GROUP_ST
 from millstream.node.server.authorization import NO_AUTHORIZER, Authorizer
 from millstream.node.server.long_requests import Turnstile
 from millstream.node.server.request import Context, Response
-from millstream.node.server.service import Refused
+from millstream.node.server.service import Peer, Refused
 
 GROUP_TOPIC = "__consumer_offsets"
 _KEPT_ANSWERS = 64
@@ -44,6 +44,8 @@ _NAMES = 3
 _SOON_SECONDS = 0.003
 """The approximate time until the kernel has closed all connections of a killed process."""
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
+_FIRST_WITH_KEYS = 4
+"""FindCoordinator with several keys in one request."""
 _FIRST_WITH_SHARE = 6
 _STATE_TOPICS = {_GROUP: GROUP_TOPIC, _TRANSACTION: TRANSACTION_STATE_TOPIC, _SHARE: SHARE_GROUP_STATE_TOPIC}
 """The topic with the state of each coordinator type."""
@@ -59,7 +61,7 @@ class ClusterHandlers:
         node_id: int,
         image: Callable[[], MetadataImage],
         lost_brokers: LostBrokers,
-        create_topics: Callable[[list[str]], Awaitable[dict[str, KafkaError]]],
+        create_topics: Callable[[list[str], Peer], Awaitable[dict[str, KafkaError]]],
         may_create_topics: Callable[[], bool],
         described_partitions_limit: int,
         ensure_group_topic: Callable[[], Awaitable[None]],
@@ -149,7 +151,9 @@ class ClusterHandlers:
         failed: dict[str, KafkaError],
     ) -> Response:
         # Internal topics have their own settings, and are created when they are needed.
-        failed = failed | await self._create_topics([name for name in missing if name not in INTERNAL_TOPICS])
+        failed = failed | await self._create_topics(
+            [name for name in missing if name not in INTERNAL_TOPICS], context.peer
+        )
         for key_type in (_GROUP, _TRANSACTION):
             name = _STATE_TOPICS[key_type]
             if name in missing:
@@ -319,6 +323,7 @@ class ClusterHandlers:
                     "port": at.port,
                     "rack": broker.rack,
                     "is_fenced": broker.fenced,
+                    "machine_id": broker.machine_id,
                 }
                 for broker, at in (shown if request.include_fenced_brokers else reachable.brokers)
             ],
@@ -384,7 +389,7 @@ class ClusterHandlers:
                 await self._ensure_topic[request.key_type]()
             except KafkaError as error:
                 failure = error
-        if context.version < 4:
+        if context.version < _FIRST_WITH_KEYS:
             return self._coordinator(request.key, request.key_type, context, failure)
         return {
             "coordinators": [
@@ -417,7 +422,9 @@ class ClusterHandlers:
                 **nowhere,
             }
         broker, at = found
-        return {"node_id": broker.id, "host": at.host, "port": at.port, "error_message": ""}
+        # As in Kafka: versions 1 to 3 have the name of the error also where there is none.
+        message = "" if context.version >= _FIRST_WITH_KEYS else "NONE"
+        return {"node_id": broker.id, "host": at.host, "port": at.port, "error_message": message}
 
     def _coordinator_broker(
         self, key: str, key_type: int, listener: str

@@ -20,6 +20,7 @@ from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.node.controller.active_controller import ImageSource, Leadership
 from millstream.node.controller.controller_apis import FORWARDED_APIS, error_response, has_error
+from millstream.node.controller.loggers import alter_logger_rows
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import MetadataRecord
@@ -72,7 +73,7 @@ class ControllerLink:
         self._environment = environment
         self._client_id = client_id
         self._peer = Peer(host="local", port=0, listener=LOCAL_LISTENER, is_node=True)
-        self.check_settings: Callable[[Message], Awaitable[None]] = _accept
+        self.check_settings: Callable[[str, Message], Awaitable[None]] = _accept
         """Checks a change of settings on this node before it is forwarded. KafkaError refuses it."""
         self._channel: Channel | None = None
         self._moved: asyncio.Future[None] | None = None
@@ -279,7 +280,7 @@ async def _unless_moved(moved: "asyncio.Future[None]", response: Awaitable[T], g
         pending.cancel()
 
 
-async def _accept(request: Message) -> None:
+async def _accept(name: str, request: Message) -> None:
     """The check of a node without any."""
 
 
@@ -287,9 +288,13 @@ _SLACK_SECONDS = 0.5
 """The broker times out this much earlier than the client, so that the client gets a response."""
 
 
+_SETTINGS_APIS = ("incremental_alter_configs", "alter_configs")
+
+
 class Forwarding:
-    def __init__(self, link: ControllerLink, authorizer: Authorizer = NO_AUTHORIZER) -> None:
+    def __init__(self, link: ControllerLink, node_id: int, authorizer: Authorizer = NO_AUTHORIZER) -> None:
         self._link = link
+        self._node_id = node_id
         self._authorizer = authorizer
 
     def table(self) -> list[Api]:
@@ -298,8 +303,12 @@ class Forwarding:
     def _forwarded(self, name: str) -> Api:
         async def forward(request: Message, context: Context) -> Response:
             try:
-                if name == "incremental_alter_configs" and self._may_alter_brokers(context.peer):
-                    await self._link.check_settings(request)
+                if name in _SETTINGS_APIS and self._may_alter_brokers(context.peer):
+                    # Without the permission, the controller refuses it.
+                    is_incremental = name == "incremental_alter_configs"
+                    if is_incremental and (loggers := alter_logger_rows(request, self._node_id)) is not None:
+                        return loggers
+                    await self._link.check_settings(name, request)
                 return await self._link.forward(name, request, context, timeout_s=_timeout_s(request))
             except KafkaError as error:
                 return error_response(name, request, error)

@@ -26,6 +26,7 @@ from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.controller_link import ControllerLink
 from millstream.node.environment import Environment
 from millstream.node.metadata.features import SUPPORTED_FEATURES
+from millstream.node.metadata.handover import AdoptedReplica
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import Endpoint
 
@@ -75,9 +76,11 @@ class BrokerLifecycle:
         directory_id: UUID,
         previous_broker_epoch: int,
         on_fatal: Callable[[str], None],
+        adopted: tuple[AdoptedReplica, ...] = (),
+        retired: tuple[int, ...] = (),
     ) -> None:
         """`previous_broker_epoch` is the epoch of the last process if it stopped cleanly, else -1. `on_fatal` gets one
-        line that says why this broker cannot be part of the cluster."""
+        line that says why this broker cannot be part of the cluster. `adopted` and `retired`: see `handover_file`."""
         self._view = view
         self._link = link
         self._environment = environment
@@ -86,6 +89,7 @@ class BrokerLifecycle:
         self._directory_id = directory_id
         self._previous_epoch = previous_broker_epoch
         self._on_fatal = on_fatal
+        self._adopted, self._retired = adopted, retired
         self._incarnation_id = UUID(int=environment.randomness.getrandbits(128), version=4)
         self.broker_epoch = -1
         self.is_fenced = True
@@ -267,6 +271,24 @@ class BrokerLifecycle:
             "rack": view.config[node.BROKER_RACK],
             "log_dirs": [self._directory_id],
             "previous_broker_epoch": max(self._previous_epoch, self.broker_epoch),
+            "machine_id": view.config[node.MACHINE_ID],
+            **({} if self.registered.done() else self._handed_over()),
+        }
+
+    def _handed_over(self) -> dict[str, object]:
+        """The replicas that this broker takes over, and the brokers of this machine that are gone: only once."""
+        return {
+            "adopted_replicas": [
+                {
+                    "topic_id": each.topic_id,
+                    "partition_index": each.partition,
+                    "from_broker": each.from_broker,
+                    "from_directory": each.from_directory,
+                    "from_epoch": each.from_epoch,
+                }
+                for each in self._adopted
+            ],
+            "retired_brokers": list(self._retired),
         }
 
     def _refusal(self, code: ErrorCode) -> str | None:

@@ -11,6 +11,8 @@ from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.controller_link import ControllerLink
 from millstream.node.environment import Environment
 from millstream.node.metadata.topics import MAX_PARTITIONS_PER_REQUEST, NewTopic, TopicCreation, internal_topic
+from millstream.node.server.auditing import Auditor
+from millstream.node.server.service import Peer
 
 _CREATION_TIMEOUT_SECONDS = 3.0
 """The maximum wait of a client. Its other requests on the connection wait too, and it retries anyway."""
@@ -19,11 +21,20 @@ _AT_ONCE = 50
 
 
 class AutomaticTopicCreation:
-    def __init__(self, link: ControllerLink) -> None:
+    def __init__(self, link: ControllerLink, auditor: Auditor) -> None:
         self._link = link
+        self._auditor = auditor
 
-    async def create_with_defaults(self, names: list[str]) -> dict[str, KafkaError]:
-        """Creates topics with default settings; returns the errors by topic name."""
+    async def create_with_defaults(self, names: list[str], peer: Peer) -> dict[str, KafkaError]:
+        """Creates topics with default settings for a client; returns the errors by topic name."""
+        failed = await self._create_all(names)
+        if self._auditor.is_enabled and names:
+            request = {"automatic": True, "topics": [{"name": name} for name in dict.fromkeys(names)]}
+            rows = [{"name": name, "error_code": int(error.code)} for name, error in failed.items()]
+            self._auditor.administration(peer, "create_topics", request, {"topics": rows})
+        return failed
+
+    async def _create_all(self, names: list[str]) -> dict[str, KafkaError]:
         wanted = [NewTopic(name=name) for name in dict.fromkeys(names)]
         if len(wanted) > MAX_PARTITIONS_PER_REQUEST:
             message = f"{len(wanted)} topics to create automatically; the limit is {MAX_PARTITIONS_PER_REQUEST}"

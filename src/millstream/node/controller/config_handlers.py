@@ -1,6 +1,7 @@
 """Handlers for settings: AlterConfigs (33, 44), DescribeConfigs (32), ListConfigResources (74).
 
-Brokers and controllers serve the last two. Only the active controller changes settings.
+Brokers and controllers serve the last two. Only the active controller changes settings; the levels of a node's loggers
+are changed on that node (`node/controller/loggers.py`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,6 +11,7 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.config.describe import (
     ConfigEntry,
     describe_broker,
+    describe_client_metrics,
     describe_default_broker,
     describe_group,
     describe_topic,
@@ -30,6 +32,7 @@ from millstream.formats.protocol.wire_types import (
     ListConfigResourcesResponse,
 )
 from millstream.node.controller.active_controller import ActiveController
+from millstream.node.controller.loggers import alter_logger_rows, describe_loggers
 from millstream.node.metadata.configs import ConfigAlteration, ConfigChange, alter_configs, incremental_alter_configs
 from millstream.node.metadata.image import ConfigResource, MetadataImage, ResourceType
 from millstream.node.metadata.topic_names import check_topic_name
@@ -58,6 +61,10 @@ class ConfigHandlers:
     async def incremental_alter_configs(
         self, request: IncrementalAlterConfigsRequest, context: Context
     ) -> IncrementalAlterConfigsResponse:
+        if not context.is_forwarded:
+            loggers = alter_logger_rows(request, self._controller.config.node_id)
+            if loggers is not None:
+                return loggers
         changes = [
             (
                 ConfigResource(resource.resource_type, resource.resource_name),
@@ -141,24 +148,33 @@ class DescribeConfigsHandlers:
                         ErrorCode.INVALID_REQUEST,
                         f"this is node {config.node_id}: send the request to node {resource.resource_name!r}",
                     )
-                return describe_broker(config, names)
+                return describe_broker(
+                    config, names, own=image.broker_config(config.node_id), default=image.default_broker_config
+                )
+            case ResourceType.BROKER_LOGGER:
+                return describe_loggers(resource.resource_name, config.node_id, names)
+            case ResourceType.CLIENT_METRICS:
+                if not resource.resource_name:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+                values = image.configs.get(ConfigResource(ResourceType.CLIENT_METRICS, resource.resource_name), {})
+                return describe_client_metrics(values, names)
             case ResourceType.GROUP:
                 overrides = image.configs.get(ConfigResource(ResourceType.GROUP, resource.resource_name), {})
                 return describe_group(overrides, config, names)
             case other:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
-                    f"resource type {other} has no settings; topics (2), brokers (4) and groups (32) have settings",
+                    f"resource type {other} has no settings; topics (2), brokers (4), loggers (8), client metrics (16) "
+                    "and groups (32) have settings",
                 )
 
     def list_config_resources(
         self, request: ListConfigResourcesRequest, context: Context
     ) -> ListConfigResourcesResponse:
-        """The resources with settings. Version 0 has only client metrics, which are not supported."""
+        """The resources with settings. Version 0 has only client metrics."""
         image = self._view.image
-        if context.version == 0:
-            return {"config_resources": []}
-        wanted = frozenset(request.resource_types) or frozenset(ResourceType)
+        everything = frozenset(ResourceType) if context.version else frozenset((ResourceType.CLIENT_METRICS,))
+        wanted = frozenset(request.resource_types) or everything
         if not wanted <= frozenset(ResourceType):
             return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "config_resources": []}
         brokers = [str(number) for number in image.brokers]
@@ -166,10 +182,16 @@ class DescribeConfigsHandlers:
             ResourceType.TOPIC: image.topics,
             ResourceType.BROKER: brokers,
             ResourceType.BROKER_LOGGER: brokers,
-            ResourceType.GROUP: [resource.name for resource in image.configs if resource.type == ResourceType.GROUP],
+            ResourceType.CLIENT_METRICS: _configured(image, ResourceType.CLIENT_METRICS),
+            ResourceType.GROUP: _configured(image, ResourceType.GROUP),
         }
         rows = [(kind, name) for kind in sorted(wanted) for name in names.get(kind, ())]
         return {"config_resources": [{"resource_type": kind, "resource_name": name} for kind, name in rows]}
+
+
+def _configured(image: MetadataImage, kind: ResourceType) -> list[str]:
+    """The names of the resources of a type that have settings."""
+    return [resource.name for resource in image.configs if resource.type == kind]
 
 
 def _described(entry: ConfigEntry, synonyms: bool, documentation: bool) -> DescribeConfigsResponseResultsConfigs:

@@ -190,7 +190,10 @@ class ControllerRole:
             self.mutations.follow(self._loader.image)
 
     def _handlers(self) -> dict[str, Handler]:
-        topics = TopicHandlers(self.active, ControllerMutations(self.mutations, self._controller_listeners))
+        mutations = ControllerMutations(
+            self.mutations, self._controller_listeners, lambda peer: self._heartbeats.is_of_broker(peer)
+        )
+        topics = TopicHandlers(self.active, mutations)
         client_quotas = QuotaHandlers(self.active)
         described_quotas = DescribeQuotasHandlers(lambda: self._loader.image)
         configs = ConfigHandlers(self.active)

@@ -51,8 +51,10 @@ from millstream.node.metadata.brokers import (
     register_broker,
     unregister_broker,
 )
+from millstream.node.metadata.handover import AdoptedReplica
 from millstream.node.metadata.image import BrokerRegistration, MetadataImage
 from millstream.node.metadata.records import Decision, Endpoint, SupportedFeature
+from millstream.node.metadata.topology import BrokerAddress, topology_warnings
 from millstream.node.server.channel import Channel
 from millstream.node.server.request import Context
 from millstream.node.server.service import Peer
@@ -128,6 +130,7 @@ class Heartbeats:
         self._environment = environment
         self._last_leader = last_leader
         self._leader_contact: _LeaderContact | None = None
+        self._topology_warnings: list[str] = []
         self._leader_probe: _LeaderProbe | None = None
         self._sessions = BrokerSessions()
         self._running_time = RunningTime(environment.loop.time())
@@ -246,6 +249,18 @@ class Heartbeats:
             rack=request.rack,
             log_dirs=tuple(request.log_dirs),
             previous_broker_epoch=request.previous_broker_epoch,
+            machine_id=request.machine_id,
+            adopted=tuple(
+                AdoptedReplica(
+                    topic_id=each.topic_id,
+                    partition=each.partition_index,
+                    from_broker=BrokerId(each.from_broker),
+                    from_directory=each.from_directory,
+                    from_epoch=each.from_epoch,
+                )
+                for each in request.adopted_replicas
+            ),
+            retired=tuple(request.retired_brokers),
         )
         broker_id = introduction.broker_id
 
@@ -270,8 +285,18 @@ class Heartbeats:
 
         (admission,) = await self._controller.decide(admit)
         _log.info("broker_registered broker=%d epoch=%d", broker_id, admission.broker_epoch)
+        self._warn_of_topology()
         self._schedule()
         return {"broker_epoch": admission.broker_epoch}
+
+    def _warn_of_topology(self) -> None:
+        brokers = self._controller.image.brokers.values()
+        found = topology_warnings(
+            [BrokerAddress(each.id, each.end_points[0].host, each.rack, each.machine_id) for each in brokers]
+        )
+        if found and found != self._topology_warnings:
+            _log.warning("rack_is_no_zone %s", "; ".join(found))
+        self._topology_warnings = found
 
     async def broker_heartbeat(self, request: BrokerHeartbeatRequest, context: Context) -> BrokerHeartbeatResponse:
         heartbeat = Heartbeat(
@@ -321,6 +346,10 @@ class Heartbeats:
         return {}
 
     # Brokers without heartbeats
+
+    def is_of_broker(self, peer: Peer) -> bool:
+        """Whether a broker has registered, or sent a heartbeat, on this connection."""
+        return any(session.connection is peer for session in self._sessions)
 
     def _watch(self, session: BrokerSession, peer: Peer) -> None:
         """Starts a probe when the connection of the broker's heartbeats ends."""

@@ -1,6 +1,8 @@
 """Handlers of the controller for topics, partitions and reassignments: CreateTopics (19) and others."""
 
 import asyncio
+import logging
+from collections.abc import Iterable
 from itertools import groupby
 
 from millstream.config.broker_config import BrokerConfig
@@ -51,8 +53,19 @@ from millstream.node.metadata.topics import (
 from millstream.node.quotas.mutations import ControllerMutations, MutationQuota
 from millstream.node.server.request import Context
 
+_log = logging.getLogger("millstream.controller")
 _PARTITIONS_PER_DECISION = 500
 _TOPICS_PER_DECISION = 20
+
+
+def _warn_of_shared_machines(results: Iterable[TopicCreation]) -> None:
+    for result in results:
+        if not result.error and result.machines < result.replication_factor:
+            _log.warning(
+                "replicas_share_machines topic=%s replication_factor=%d machines=%d: a machine that dies takes several "
+                "replicas of a partition; add machines, or lower the replication factor",
+                result.name, result.replication_factor, result.machines,
+            )  # fmt: skip
 
 
 class TopicHandlers:
@@ -84,6 +97,8 @@ class TopicHandlers:
             results = await self._create(part, quota, validate_only=request.validate_only)
             await asyncio.sleep(0)
             rows += [self._created(result) for result in results]
+            if not request.validate_only:
+                _warn_of_shared_machines(results)
         return {"throttle_time_ms": quota.throttle_ms, "topics": rows}
 
     async def _create(

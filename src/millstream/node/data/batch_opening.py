@@ -250,7 +250,7 @@ class OpenedProduce:
         return plan
 
     def _wanted(self, topic: bytes, partition: Partition, by_broker: bool) -> Wanted | None:
-        if not partition.is_leader or (partition.is_internal and not by_broker):
+        if not partition.is_leader or partition.is_mirror or (partition.is_internal and not by_broker):
             return None  # the append refuses it
         schemas = self.guard.wanted(topic) if self.guard.topics and not by_broker else None
         try:

@@ -54,6 +54,10 @@ class FetchHandler:
         self.reader = FetchReader(partitions, cluster, max_bytes, RepeatedReads(environment, limits))
         self.waiting = self.waiting_followers = 0
         """Number of waiting fetches."""
+        self.cold_reads = 0
+        """Responses for which records were read from the disk, in a thread."""
+        self.cold_read_s = 0.0
+        """The sum of the times of these reads."""
 
     def fetch(
         self,
@@ -374,8 +378,14 @@ class FetchWait:
                 self._handler.reader.count_sent(found.rows, self._request, self._version >= FIRST_WITH_TOPIC_ID)
             self._finish(found.rows)
             return
-        prepared = self._handler.environment.offload(lambda: _prepare(cold))
-        prepared.add_done_callback(lambda done: self._prepared(_with_failures(found.rows, done.result())))
+        handler, begun = self._handler, self._handler.environment.loop.time()
+
+        def done(failures: dict[int, KafkaError]) -> None:
+            handler.cold_reads += 1
+            handler.cold_read_s += handler.environment.loop.time() - begun
+            self._prepared(_with_failures(found.rows, failures))
+
+        handler.environment.offload(lambda: _prepare(cold)).add_done_callback(lambda read: done(read.result()))
 
     def _respond_throttled(self) -> None:
         """An empty response, as in Kafka. A new session is not kept: the client begins it again."""

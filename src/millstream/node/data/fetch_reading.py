@@ -205,6 +205,8 @@ class FetchReader:
                 )
         records: Slice | None = None
         if fetch.fetch_offset != log.log_end_offset:
+            if log.log_start_offset <= fetch.fetch_offset < log.local_start_offset:
+                raise KafkaError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, f"{fetch.fetch_offset} is in the tier")
             is_throttled = self._is_throttled(partition, broker_id)
             if (left > 0 or at_least_one) and not is_throttled:
                 records = log.read(

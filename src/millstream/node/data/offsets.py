@@ -5,9 +5,10 @@ A lookup by timestamp may read the disk, so it runs in a thread.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from functools import partial
+from typing import TypeVar
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.wire_types import (
@@ -35,6 +36,7 @@ from millstream.node.server.request import Context
 DELETE_UP_TO_HIGH_WATERMARK = -1
 READ_UNCOMMITTED = 0
 _ROWS_PER_TURN = 200
+T = TypeVar("T")
 
 
 class Special(IntEnum):
@@ -56,6 +58,7 @@ class OffsetHandlers:
         cluster: PartitionDirectory,
         remember_starts: "Callable[[], asyncio.Future[OSError | None]]",
         limits: Callable[[], OpeningLimits],
+        tier_timeout_s: Callable[[], float] = lambda: 30.0,
     ) -> None:
         """`remember_starts` stores the log start offsets, so that deleted records stay deleted after a crash; its
         future is done when they are on disk. `limits` apply to a batch that is opened to find a timestamp."""
@@ -64,6 +67,7 @@ class OffsetHandlers:
         self._cluster = cluster
         self._remember_starts = remember_starts
         self._limits = limits
+        self._tier_timeout_s = tier_timeout_s
 
     def _led(self, topic: str, index: int, leader_epoch: int = -1) -> Partition:
         """The partition, if this node leads it in the leader epoch of the request."""
@@ -104,16 +108,33 @@ class OffsetHandlers:
             case Special.LATEST:
                 _check_knows_end(partition)
                 return _found(index, _end_for(partition, request), epoch)
-            case Special.EARLIEST | Special.EARLIEST_LOCAL:
+            case Special.EARLIEST:
+                if log.tier is not None and log.log_start_offset < log.local_start_offset:
+                    await self._in_tier(log.tier.when_known())
                 return _found(index, log.log_start_offset, log.epochs.epoch_of(log.log_start_offset))
+            case Special.EARLIEST_LOCAL:
+                return _found(index, log.local_start_offset, log.epochs.epoch_of(log.local_start_offset))
             case Special.LATEST_TIERED | Special.EARLIEST_PENDING_UPLOAD:
-                return _found(index, -1, -1)  # there is no tiered storage
+                if log.tier is None:
+                    return _found(index, -1, -1)
+                await self._in_tier(log.tier.when_known())
+                end = log.tier.end_offset
+                offset = end - 1 if row.timestamp == Special.LATEST_TIERED else max(end, log.log_start_offset)
+                return _found(index, offset, log.epochs.epoch_of(offset))
             case Special.MAX_TIMESTAMP:
                 search = log.time_search(self._limits())
                 found = await self._environment.open_in_turn(search.max_timestamp_offset)
+                if log.tier is not None and log.log_start_offset < log.local_start_offset:
+                    older = await self._in_tier(log.tier.greatest_timestamp(self._limits()))
+                    if found is None or (older is not None and older.timestamp >= found.timestamp):
+                        found = older
             case timestamp if timestamp >= 0:
-                search = log.time_search(self._limits())
-                found = await self._environment.open_in_turn(partial(search.offset_by_timestamp, timestamp))
+                found = None
+                if log.tier is not None and log.log_start_offset < log.local_start_offset:
+                    found = await self._in_tier(log.tier.offset_by_timestamp(timestamp, self._limits()))
+                if found is None:
+                    search = log.time_search(self._limits())
+                    found = await self._environment.open_in_turn(partial(search.offset_by_timestamp, timestamp))
             case unknown:
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"there is no special timestamp {unknown}")
         if found is None or found.offset >= _end_for(partition, request):
@@ -121,6 +142,16 @@ class OffsetHandlers:
                 _check_knows_end(partition)
             return _found(index, -1, -1)
         return _found(index, found.offset, found.leader_epoch, found.timestamp)
+
+    async def _in_tier(self, search: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._tier_timeout_s()):
+                return await search
+        except TimeoutError:
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                "the tier did not respond in time (remote.list.offsets.request.timeout.ms)",
+            ) from None
 
     def offset_for_leader_epoch(
         self, request: OffsetForLeaderEpochRequest, context: Context
@@ -201,6 +232,8 @@ class OffsetHandlers:
         """Deletes on this node; returns the offset up to which the followers delete."""
         if partition.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "records of internal topics cannot be deleted")
+        if partition.is_mirror:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "the log of a mirror topic begins where the source's does")
         log = partition.log
         if "delete" not in log.config.cleanup_policy:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "records of a topic that is only compacted cannot be deleted")

@@ -23,6 +23,7 @@ from millstream.formats.model.errors import ErrorCode, InvalidRecordsError, Kafk
 from millstream.formats.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionResult, ProduceRequest
 from millstream.formats.records.batch import ATTRIBUTES_START, TRANSACTIONAL_BIT
 from millstream.node.data.batch_opening import Opened, OpenedBatches, OpenedProduce
+from millstream.node.data.conditions import UnexpectedEndError, check_condition
 from millstream.node.environment import Environment
 from millstream.node.replicas.acknowledgement import may_acknowledge, when_acknowledged
 from millstream.node.replicas.partition import Partition
@@ -38,16 +39,17 @@ _CHECK_SECONDS = 0.5
 _CHECKS = 4
 """A leader that has lost the controller gives a pending write up after this many checks. With followers that fetch, a
 write is committed before the first."""
-_PRODUCER_STATE_ERRORS = frozenset(
+_LOG_STATE_ERRORS = frozenset(
     (
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.UNKNOWN_PRODUCER_ID,
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.OFFSET_OUT_OF_RANGE,  # of a condition
     )
 )
-"""Errors that depend on the log's state of the producer. Clients treat them as final, but the log of another leader may
-accept the batch."""
+"""Errors that depend on the log's end, or its state of the producer. Clients treat them as final, but the log of
+another leader may accept the batch."""
 
 
 class Awaited(NamedTuple):
@@ -88,6 +90,12 @@ class ProduceHandler:
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is not a choice: use 0, 1 or all (-1)"
             )
             return refused(request, error), None
+        if request.conditions is not None and request.acks != -1:
+            error = KafkaError(
+                ErrorCode.INVALID_REQUIRED_ACKS,
+                f"acks={request.acks} with an expected offset: use all (-1), or another leader may break the condition",
+            )
+            return refused(request, error), None
         call = ProduceCall(request, version, buffer, by_broker)
         if request.transactional_id is None and self._opening.stays_closed(request, version):
             return self._append(call)
@@ -119,6 +127,7 @@ class ProduceHandler:
         whole = memoryview(buffer)
         wants_all = request.acks == -1
         retry_order, guard = self._retry_order, self._opening.guard
+        conditions = request.conditions
         number = -1
         for topic, datas in request.topics:
             known = topics.get(topic)
@@ -133,8 +142,8 @@ class ProduceHandler:
                     topic_results.append(row)
                     continue
                 try:
-                    if partition.is_internal and not by_broker:
-                        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "only brokers write to internal topics")
+                    if partition.is_closed:
+                        partition.check_open(by_broker=by_broker)
                     if not partition.is_leader:
                         raise partition.not_leader()
                     log = partition.log
@@ -145,6 +154,8 @@ class ProduceHandler:
                         retry_order.check(topic, index, whole[start:end], log.producers)
                     if partition.new_leader_until and partition.is_new_leader:
                         self._gaps.check(topic, index, whole[start:end], log.producers)
+                    if conditions is not None:
+                        check_condition(conditions.get((topic, index)), log, batch)
                     if log.opens_batches or guard.topics:
                         batch = self._as_opened(topic, partition, by_broker, batch, opened.get(number))
                     if verified is not None:
@@ -158,18 +169,21 @@ class ProduceHandler:
                         appended = partition.append(batch, now_ms)
                 except KafkaError as caught:
                     error = caught
-                    if error.code in _PRODUCER_STATE_ERRORS and partition.is_in_doubt:
+                    if error.code in _LOG_STATE_ERRORS and partition.is_in_doubt:
                         error = partition.doubt_error(error)
                     retry_order.note(topic, index, whole[start:end], error.code)
                     self.errors[error.code] = self.errors.get(error.code, 0) + 1
                     topic_results.append(_failed(partition, error))
+                    if isinstance(error, UnexpectedEndError):
+                        topic_results[-1] = topic_results[-1]._replace(end_offset=error.end_offset)
                     continue
                 end_offset = appended[1] + 1
                 if not may_acknowledge(partition, end_offset, acks_all=wants_all):
                     awaited.append(Awaited(partition, topic_results, len(topic_results), end_offset))
-                topic_results.append(
-                    PartitionResult(index, 0, appended[0], appended.log_append_time, appended.log_start_offset)
-                )
+                result = PartitionResult(index, 0, appended[0], appended.log_append_time, appended.log_start_offset)
+                if conditions is not None and (topic, index) in conditions:
+                    result = result._replace(end_offset=end_offset)
+                topic_results.append(result)
             results.append((topic, topic_results))
         if not awaited:
             return results, None

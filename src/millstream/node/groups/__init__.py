@@ -1,1 +1,1 @@
-"""Groups: classic, consumer and share groups, and committed offsets."""
+"""Groups: classic, consumer, streams and share groups, and committed offsets."""

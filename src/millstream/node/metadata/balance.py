@@ -1,22 +1,38 @@
 """Plans reassignments: to even out the load of brokers, or to empty a broker.
 
-Moving data takes hours, so the plan has as few moves as possible. It considers, in this order: the racks of a
-partition, the number of replicas of a broker, their size, and the number of partitions of which a broker is the
-preferred leader. For the last, only the order of replicas changes, and no data is moved.
+Moving data takes hours, so the plan has as few moves as possible. It considers, in this order: the machines of a
+partition and its zones (`broker.rack`), the number of replicas of a broker, their size, and the number of partitions of
+which a broker is the preferred leader. For the last, only the order of replicas changes, and no data is moved.
+
+No move costs a partition a machine or a zone. A broker is a process: a machine with several of them gets as many
+replicas for each as other machines do, as far as machines allow it.
 """
 
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import Place, default_machine
+from millstream.node.metadata.partitions import Used
 
 BYTES_TOLERANCE = 0.1
 """Data is not moved between brokers whose sizes differ by less than this part of the mean."""
 _NEIGHBOURS = 12
 """Replicas of about the right size that are tried for an exchange, on each side. Many cannot move, because the other
 broker has a replica of the same partition already."""
+
+_Level = Callable[[Place], str | None]
+
+
+def _machine(place: Place) -> str | None:
+    return place.machine
+
+
+def _zone(place: Place) -> str | None:
+    return place.zone
+
 
 _LedBy = dict[int, dict[int, None]]
 """The partitions of which each broker is the preferred leader, in a deterministic order."""
@@ -28,6 +44,12 @@ class BrokerSlot:
 
     id: int
     rack: str | None = None
+    machine: str | None = None
+    """None for a machine of its own."""
+
+    @property
+    def place(self) -> Place:
+        return Place(self.rack, self.machine or default_machine(self.id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +80,7 @@ def plan_balance(brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionLo
     """
     plan = _Plan(brokers, partitions)
     if brokers:
-        plan.spread_over_racks()
+        plan.spread()
         plan.even_replicas()
         plan.even_bytes()
         plan.even_leaders(range(len(partitions)))
@@ -66,13 +88,18 @@ def plan_balance(brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionLo
 
 
 def plan_drain(
-    brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionLoad], broker_id: int
+    brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionLoad], *broker_ids: int
 ) -> list[PlannedReassignment]:
-    """The reassignments that empty one broker; INVALID_REPLICATION_FACTOR if too few other brokers are left."""
-    plan = _Plan([broker for broker in brokers if broker.id != broker_id], partitions)
-    touched = [index for index, each in enumerate(partitions) if broker_id in each.replicas]
+    """The reassignments that empty one broker, or several: those of a machine.
+
+    INVALID_REPLICATION_FACTOR if too few other brokers are left.
+    """
+    plan = _Plan([broker for broker in brokers if broker.id not in broker_ids], partitions)
+    touched = [index for index, each in enumerate(partitions) if not set(broker_ids).isdisjoint(each.replicas)]
     for index in sorted(touched, key=lambda index: -partitions[index].size_bytes):
-        plan.replace_or_drop(index, broker_id)
+        for broker_id in broker_ids:
+            if broker_id in partitions[index].replicas:
+                plan.replace_or_drop(index, broker_id)
     plan.even_leaders(touched)
     return plan.changes()
 
@@ -81,8 +108,8 @@ class _Plan:
     """The planned replicas of all partitions. The methods change it step by step."""
 
     def __init__(self, brokers: Iterable[BrokerSlot], partitions: Sequence[PartitionLoad]) -> None:
-        self._racks: dict[int, str | None] = {broker.id: broker.rack for broker in brokers}
-        self._brokers = sorted(self._racks)
+        self._places = {broker.id: broker.place for broker in brokers}
+        self._brokers = sorted(self._places)
         self._partitions = partitions
         self._replicas = [list(partition.replicas) for partition in partitions]
         self._count: Counter[int] = Counter()
@@ -91,7 +118,7 @@ class _Plan:
         """The partitions of each broker as (size, index), smallest first."""
         for index, partition in enumerate(partitions):
             for broker in partition.replicas:
-                if broker in self._racks:
+                if broker in self._places:
                     self._count[broker] += 1
                     self._bytes[broker] += partition.size_bytes
                     self._held[broker].append((partition.size_bytes, index))
@@ -112,21 +139,34 @@ class _Plan:
 
     # Replicas
 
-    def spread_over_racks(self) -> None:
-        """Moves replicas so that each partition is on as many racks as possible."""
+    def spread(self) -> None:
+        """Moves replicas so that each partition is on as many machines, and in as many zones, as possible."""
         for index, replicas in enumerate(self._replicas):
-            while (giver := self._double(replicas)) is not None:
-                racks = {self._racks.get(broker) for broker in replicas if broker in self._racks}
-                other_racks = [broker for broker in self._brokers if self._racks[broker] not in racks]
-                if not other_racks:
-                    break
-                self._move(index, giver, min(other_racks, key=self._load))
+            for level in (_machine, _zone):
+                while (giver := self._double(replicas, level)) is not None:
+                    used = Used(self._places, (broker for broker in replicas if broker != giver))
+                    taken = {level(self._places[broker]) for broker in replicas if broker in self._places}
+                    elsewhere = [
+                        broker
+                        for broker in self._brokers
+                        if level(self._places[broker]) not in taken and self._may_move(index, giver, broker)
+                    ]
+                    if not elsewhere:
+                        break
+                    self._move(index, giver, min(elsewhere, key=lambda other: (*used.cost(other), *self._load(other))))
 
-    def _double(self, replicas: Sequence[int]) -> int | None:
-        """The broker with the highest load among the replicas that share a rack with another replica."""
-        racks = Counter(self._racks[broker] for broker in replicas if broker in self._racks)
-        doubles = [broker for broker in replicas if broker in self._racks and racks[self._racks[broker]] > 1]
-        return max(doubles, key=self._load, default=None)
+    def _double(self, replicas: Sequence[int], level: _Level) -> int | None:
+        """The broker with the highest load among the replicas that share a machine, or a zone, with another one.
+
+        If replicas share a zone, one that shares a machine too goes first.
+        """
+        known = [broker for broker in replicas if broker in self._places]
+        shared = Counter(level(self._places[broker]) for broker in known)
+        machines = Counter(self._places[broker].machine for broker in known)
+        doubles = [broker for broker in known if shared[level(self._places[broker])] > 1]
+        return max(
+            doubles, key=lambda broker: (machines[self._places[broker].machine], *self._load(broker)), default=None
+        )
 
     def even_replicas(self) -> None:
         """Moves replicas until no broker has two replicas more than a broker that could take one."""
@@ -210,8 +250,8 @@ class _Plan:
         partition, replicas = self._partitions[index], self._replicas[index]
         free = [other for other in self._brokers if other not in replicas]
         if free:
-            others = {self._racks.get(other) for other in replicas if other != broker and other in self._racks}
-            taker = min(free, key=lambda other: (self._racks[other] in others, *self._load(other)))
+            used = Used(self._places, (other for other in replicas if other != broker))
+            taker = min(free, key=lambda other: (*used.cost(other), *self._load(other)))
             self._move(index, broker, taker)
         elif partition.internal and len(replicas) > 1:
             replicas.remove(broker)
@@ -229,10 +269,14 @@ class _Plan:
         replicas = self._replicas[index]
         if taker in replicas:
             return False
-        if self._racks[giver] == self._racks[taker]:
+        before, after = self._places[giver], self._places[taker]
+        if before == after:
             return True
-        racks = Counter(self._racks[broker] for broker in replicas if broker in self._racks)
-        return racks[self._racks[giver]] > 1 or self._racks[taker] not in racks
+        others = [self._places[broker] for broker in replicas if broker != giver and broker in self._places]
+        machines, zones = {place.machine for place in others}, {place.zone for place in others}
+        return (after.machine not in machines or before.machine in machines) and (
+            after.zone not in zones or before.zone in zones
+        )
 
     def _move(self, index: int, giver: int, taker: int) -> None:
         size = self._partitions[index].size_bytes
@@ -241,7 +285,7 @@ class _Plan:
         insort(self._held[taker], (size, index))
         self._count[taker] += 1
         self._bytes[taker] += size
-        if giver in self._racks:
+        if giver in self._places:
             held = self._held[giver]
             del held[bisect_left(held, (size, index))]
             self._count[giver] -= 1
@@ -289,7 +333,7 @@ class _Plan:
             broker = waiting.popleft()
             for index in first[broker]:
                 for other in self._replicas[index][1:]:
-                    if other in reached or other not in self._racks:
+                    if other in reached or other not in self._places:
                         continue
                     reached.add(other)
                     came_by[other] = index, broker

@@ -15,6 +15,7 @@ from millstream.config.table import cluster
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId, ProducerId
 from millstream.node.metadata.features import SUPPORTED_FEATURES, check_feature_support
+from millstream.node.metadata.handover import AdoptedReplica, Adopter, hand_over, retire
 from millstream.node.metadata.image import BrokerRegistration, MetadataImage, ResourceType, TopicImage
 from millstream.node.metadata.partitions import PartitionChanger
 from millstream.node.metadata.records import (
@@ -26,6 +27,7 @@ from millstream.node.metadata.records import (
     DecisionResult,
     Endpoint,
     MetadataRecord,
+    PartitionChangeRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     SupportedFeature,
@@ -47,6 +49,11 @@ class RegistrationRequest:
     log_dirs: tuple[UUID, ...] = ()
     previous_broker_epoch: int = -1
     """The broker's previous epoch if it stopped cleanly; else -1."""
+    machine_id: str | None = None
+    adopted: tuple[AdoptedReplica, ...] = ()
+    """Replicas of other brokers of this machine whose logs have moved to this broker."""
+    retired: tuple[int, ...] = ()
+    """Brokers of this machine that do not exist any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +116,21 @@ def register_broker(
             "the same broker after a restart, it can register when its previous session has ended.",
         )
     stopped_cleanly = earlier is not None and broker.previous_broker_epoch == earlier.epoch
-    goes_on = stopped_cleanly and earlier is not None and earlier.active and _is_alone(image, broker.broker_id)
-    records: list[MetadataRecord] = []
+    adopter = Adopter(
+        id=broker.broker_id,
+        machine_id=broker.machine_id,
+        log_dirs=broker.log_dirs,
+        stopped_cleanly=stopped_cleanly,
+    )
+    handed_over = hand_over(image, adopter, broker.adopted, config)
+    was_active = stopped_cleanly and earlier is not None and earlier.active
+    goes_on = was_active and not handed_over and _is_alone(image, broker.broker_id)
+    records: list[MetadataRecord] = [*handed_over]
     if not goes_on:
-        records += _removed_from_isrs(image, config, broker.broker_id, crashed=not stopped_cleanly)
+        done = {(each.topic_id, each.partition_id) for each in handed_over}
+        left = _removed_from_isrs(image, config, broker.broker_id, crashed=not stopped_cleanly)
+        records += [each for each in left if (each.topic_id, each.partition_id) not in done]
+    records += retire(image, adopter, broker.retired, handed_over)
     broker_epoch = next_offset + len(records)
     records.append(
         RegisterBrokerRecord(
@@ -124,6 +142,7 @@ def register_broker(
             rack=broker.rack,
             fenced=not goes_on,
             log_dirs=broker.log_dirs,
+            machine_id=broker.machine_id,
         )
     )
     return Decision(tuple(records), (RegistrationResult(broker_epoch=broker_epoch),))
@@ -289,20 +308,25 @@ def partitions_with_isr_or_elr_member(image: MetadataImage, broker_id: BrokerId)
 
 def _removed_from_isrs(
     image: MetadataImage, config: BrokerConfig, broker_id: BrokerId, *, crashed: bool = False
-) -> list[MetadataRecord]:
+) -> list[PartitionChangeRecord]:
     changer = (
         PartitionChanger(image, config, crashed=broker_id)
         if crashed
         else PartitionChanger(image, config, leaving=broker_id)
     )
-    return [*changer.shrink_isrs(partitions_with_isr_or_elr_member(image, broker_id))]
+    return changer.shrink_isrs(partitions_with_isr_or_elr_member(image, broker_id))
 
 
 def _registered_again(earlier: BrokerRegistration, broker: RegistrationRequest) -> Decision[RegistrationResult]:
     """The same process registers again, perhaps with other data. It stays fenced or unfenced."""
     result = (RegistrationResult(broker_epoch=earlier.epoch),)
     now = replace(
-        earlier, end_points=broker.end_points, features=broker.features, rack=broker.rack, log_dirs=broker.log_dirs
+        earlier,
+        end_points=broker.end_points,
+        features=broker.features,
+        rack=broker.rack,
+        log_dirs=broker.log_dirs,
+        machine_id=broker.machine_id,
     )
     if now == earlier:
         return Decision((), result)
@@ -316,6 +340,7 @@ def _registered_again(earlier: BrokerRegistration, broker: RegistrationRequest) 
         fenced=now.fenced,
         in_controlled_shutdown=now.in_controlled_shutdown,
         log_dirs=now.log_dirs,
+        machine_id=now.machine_id,
     )
     return Decision((record,), result)
 

@@ -1,4 +1,8 @@
-"""Decisions on settings of topics, brokers and groups: AlterConfigs (33) and IncrementalAlterConfigs (44)."""
+"""Decisions on settings of topics, brokers, groups and client metrics: AlterConfigs (33), IncrementalAlterConfigs (44).
+
+As in Kafka, settings of brokers with unknown names are stored: they may be those of a plug-in. The levels of loggers
+are not in the metadata: the broker that has them changes them (`node/controller/loggers.py`).
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,11 +11,16 @@ from enum import IntEnum
 from typing import Any
 
 from millstream.config.broker_config import BrokerConfig
-from millstream.config.catalog import BROKER_SETTINGS, LISTENER_PREFIX, broker_setting, hint
+from millstream.config.catalog import LISTENER_PREFIX, broker_setting
+from millstream.config.client_metrics_config import (
+    UnknownClientMetricsSetting,
+    check_client_metrics_config,
+    client_metrics_setting,
+)
 from millstream.config.group_config import check_group_config, group_setting
 from millstream.config.setting import ConfigError, Setting, SettingType, Update
 from millstream.config.table import log
-from millstream.config.topic_config import check_topic_config, topic_setting, value_from_broker
+from millstream.config.topic_config import check_tier_change, check_topic_config, topic_setting, value_from_broker
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName
 from millstream.node.metadata.features import eligible_leader_replicas_enabled
@@ -23,6 +32,7 @@ from millstream.node.metadata.image import (
     ResourceType,
     apply,
 )
+from millstream.node.metadata.mirrors import mirror_changes
 from millstream.node.metadata.partitions import PartitionChanger
 from millstream.node.metadata.records import (
     ConfigRecord,
@@ -34,7 +44,9 @@ from millstream.node.metadata.records import (
 )
 
 MOST_SETTINGS = 1_000
-"""The maximum number of settings of one resource in one request. There are fewer settings than this."""
+"""The maximum number of settings of one resource, with those of unknown names. There are fewer known settings."""
+MOST_SUBSCRIPTIONS = 1_000
+"""The maximum number of subscriptions to client metrics. Each is matched with every client that pushes."""
 
 
 class Operation(IntEnum):
@@ -115,6 +127,11 @@ def _decide(
                 )
             _check_resource(image, resource, config)
             values = next_values(resource, request)
+            if len(values) > MOST_SETTINGS:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"The resource would have {len(values)} settings; the limit is {MOST_SETTINGS}.",
+                )
             _check_values(resource, values, image.configs.get(resource, {}), config)
             _check_min_insync_replicas(image, resource, values)
         except KafkaError as error:
@@ -125,7 +142,7 @@ def _decide(
         results.append(ConfigAlteration(resource=resource))
     # ELR changes come first: a replica must lose its eligibility before an ISR without it may acknowledge records. This
     # holds also if the records are written in two batches.
-    records = [*_eligible_leader_changes(image, records, config), *records]
+    records = [*_eligible_leader_changes(image, records, config), *mirror_changes(image, records), *records]
     return Decision(() if validate_only else tuple(records), tuple(results))
 
 
@@ -143,15 +160,28 @@ def _check_resource(image: MetadataImage, resource: ConfigResource, config: Brok
     elif resource.type == ResourceType.GROUP:
         if not resource.name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The group id is empty.")
+    elif resource.type == ResourceType.CLIENT_METRICS:
+        if not resource.name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+        others = sum(each.type == ResourceType.CLIENT_METRICS and each != resource for each in image.configs)
+        if others >= MOST_SUBSCRIPTIONS:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"The limit of {MOST_SUBSCRIPTIONS} subscriptions is reached.")
+    elif resource.type == ResourceType.BROKER_LOGGER:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "The levels of loggers are changed by IncrementalAlterConfigs alone: send them to the node that has the "
+            "loggers, without other resources.",
+        )
     else:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"Resource type {resource.type} has no settings. Topics (2), brokers (4) and groups (32) have settings.",
+            f"Resource type {resource.type} has no settings. Topics (2), brokers (4), client metrics (16) and groups "
+            "(32) have settings.",
         )
 
 
-def _setting(resource: ConfigResource, name: str) -> Setting[Any]:
-    """The declaration of a setting of the resource that can be changed while brokers run."""
+def _setting(resource: ConfigResource, name: str) -> Setting[Any] | None:
+    """The declaration of a setting of the resource that can be changed while brokers run; None for an unknown one."""
     if resource.type == ResourceType.BROKER and name == CLUSTER_ID_NAME:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"{name} cannot be changed: it is fixed when the cluster is created."
@@ -166,11 +196,16 @@ def _setting(resource: ConfigResource, name: str) -> Setting[Any]:
             return group_setting(name)
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, error.message) from None
+    if resource.type == ResourceType.CLIENT_METRICS:
+        try:
+            return client_metrics_setting(name)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, error.message) from None
     setting = broker_setting(name)
     if setting is None:
-        help_text = hint(name, BROKER_SETTINGS)
-        text = f"unknown broker setting {name}" + (f" ({help_text})" if help_text else "")
-        raise KafkaError(ErrorCode.INVALID_CONFIG, text)
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, "The name of the setting is empty.")
+        return None
     if setting.update is Update.RESTART:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
@@ -206,12 +241,16 @@ def _change(values: dict[str, str], resource: ConfigResource, change: ConfigChan
     if change.operation not in (Operation.APPEND, Operation.SUBTRACT):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation {change.operation} on setting {name}.")
     verb = Operation(change.operation).name
+    if setting is None:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
     if setting.type is not SettingType.LIST:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Can't {verb} to key {name} because its type is not LIST.")
     if name in values:
         current = _items(values[name])
     elif resource.type == ResourceType.TOPIC:
         current = list(value_from_broker(setting, config))
+    elif resource.type == ResourceType.CLIENT_METRICS:
+        current = []
     else:
         current = list(config[setting] or ())
     given = dict.fromkeys(_items(_required(name, change.value)))
@@ -240,15 +279,21 @@ def _check_values(
     try:
         if resource.type == ResourceType.TOPIC:
             check_topic_config(values, config)
+            check_tier_change(values, stored, config)
             return
         if resource.type == ResourceType.GROUP:
             check_group_config(values, config)
             return
+        if resource.type == ResourceType.CLIENT_METRICS:
+            check_client_metrics_config(values)
+            return
         for name, text in values.items():
             if stored.get(name) != text:
                 setting = broker_setting(name)
-                assert setting is not None  # checked when it was set
-                setting.parse(text)
+                if setting is not None:
+                    setting.parse(text)
+    except UnknownClientMetricsSetting as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, error.message) from None
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, error.message) from None
 

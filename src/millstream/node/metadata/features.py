@@ -21,12 +21,14 @@ from millstream.node.metadata.records import (
     SupportedFeature,
 )
 
-METADATA_VERSION = SupportedFeature(name="metadata.version", min_supported_version=7, max_supported_version=29)
-"""The metadata versions of Kafka whose records are supported; 29 is 4.2-IV1."""
+METADATA_VERSION = SupportedFeature(name="metadata.version", min_supported_version=7, max_supported_version=30)
+"""The metadata versions of Kafka whose records are supported; 30 is 4.3-IV0 (cordoned log directories, KIP-1066)."""
 GROUP_VERSION = SupportedFeature(name="group.version", min_supported_version=0, max_supported_version=1)
 """Level 1: the broker can assign the partitions of groups (KIP-848)."""
 SHARE_VERSION = SupportedFeature(name="share.version", min_supported_version=0, max_supported_version=1)
 """Level 1: share groups are supported (KIP-932)."""
+STREAMS_VERSION = SupportedFeature(name="streams.version", min_supported_version=0, max_supported_version=1)
+"""Level 1: the broker can assign the tasks of Kafka Streams applications (KIP-1071)."""
 TRANSACTION_VERSION = SupportedFeature(name="transaction.version", min_supported_version=0, max_supported_version=2)
 """From level 1 on the state of transactions may have tagged fields. Level 2: each transaction has a new producer epoch,
 and clients need not add partitions before they send records (KIP-890)."""
@@ -39,6 +41,7 @@ SUPPORTED_FEATURES = (
     GROUP_VERSION,
     TRANSACTION_VERSION,
     SHARE_VERSION,
+    STREAMS_VERSION,
     ELIGIBLE_LEADER_REPLICAS_VERSION,
 )
 
@@ -80,6 +83,10 @@ def missing_features(image: MetadataImage) -> tuple[FeatureLevelRecord, ...]:
 
 def eligible_leader_replicas_enabled(image: MetadataImage) -> bool:
     return image.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION.name, 0) >= 1
+
+
+def streams_groups_enabled(image: MetadataImage) -> bool:
+    return image.features.get(STREAMS_VERSION.name, 0) >= 1
 
 
 def transaction_version(image: MetadataImage) -> int:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from millstream.config.table import cluster
-from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName, TopicPartition
+from millstream.formats.model.identifiers import BrokerId, Place, TopicId, TopicName, TopicPartition, default_machine
 from millstream.node.metadata import records
 from millstream.node.metadata.records import (
     LOST_DIRECTORY,
@@ -66,6 +66,16 @@ class BrokerRegistration:
     fenced: bool = True
     in_controlled_shutdown: bool = False
     log_dirs: tuple[UUID, ...] = ()
+    machine_id: str | None = None
+
+    @property
+    def machine(self) -> str:
+        """The machine; a broker that names none is a machine of its own."""
+        return self.machine_id or default_machine(self.id)
+
+    @property
+    def place(self) -> Place:
+        return Place(self.rack, self.machine)
 
     @property
     def active(self) -> bool:
@@ -395,6 +405,7 @@ class _Builder:
             fenced=record.fenced,
             in_controlled_shutdown=record.in_controlled_shutdown,
             log_dirs=record.log_dirs,
+            machine_id=record.machine_id,
         )
         self._brokers.add(record.broker_id)
 

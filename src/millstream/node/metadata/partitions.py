@@ -1,8 +1,9 @@
 """Rules for the replicas of partitions: placement of new ones, election of leaders, ISR and ELR.
 
 Placement: leaders go round the brokers from a random start. Followers follow at a distance that grows each round, so
-that the partitions of a failed broker get leaders on all others. With racks, each round goes from rack to rack, and the
-replicas of a partition are on as many racks as possible.
+that the partitions of a failed broker get leaders on all others. With zones (`broker.rack`) or machines with several
+brokers, each round goes from zone to zone and from machine to machine, and the replicas of a partition are on as many
+zones and on as many machines as possible.
 
 Changes follow Kafka's rules (KRaft with KIP-966):
 - A member of the ISR on an active broker leads. The current leader stays if it can; otherwise the first in the order of
@@ -31,7 +32,7 @@ from millstream.config.setting import ConfigError, Setting
 from millstream.config.table import log
 from millstream.config.table import topic as topic_settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import BrokerId, TopicId
+from millstream.formats.model.identifiers import BrokerId, Place, TopicId
 from millstream.node.metadata.features import eligible_leader_replicas_enabled
 from millstream.node.metadata.image import MetadataImage, PartitionState, ResourceType, TopicImage
 from millstream.node.metadata.records import NO_LEADER, UNASSIGNED_DIRECTORY, PartitionChangeRecord, PartitionRecord
@@ -299,9 +300,10 @@ def place_replicas(
     away = sorted({broker.id for broker in brokers} - set(active))
     near = min(replication_factor, len(active))
     start, distance = random.randrange(len(active)), random.randrange(len(active))
-    racks: dict[int, str | None] = {broker.id: broker.rack for broker in brokers}
-    if len(set(racks.values())) > 1:
-        return _placed_by_rack(racks, active, away, partition_count, replication_factor, start, distance)
+    places = {int(broker.id): broker.place for broker in brokers}
+    machines = len({place.machine for place in places.values()})
+    if machines < len(places) or len({place.zone for place in places.values()}) > 1:
+        return _placed_apart(places, active, away, partition_count, replication_factor, start, distance)
     placements = []
     for partition in range(partition_count):
         round_number = partition // len(active)
@@ -312,17 +314,24 @@ def place_replicas(
     return placements
 
 
-def interleaved(racks: Mapping[int, str | None], brokers: Iterable[int]) -> list[int]:
-    """The brokers in an order in which neighbours are in different racks, as far as possible."""
-    by_rack: dict[str | None, list[int]] = {}
+def interleaved(places: Mapping[int, Place], brokers: Iterable[int]) -> list[int]:
+    """The brokers in an order in which neighbours are in different zones and on different machines, as far as
+    possible."""
+    by_zone: dict[str | None, dict[str, list[int]]] = {}
     for broker in sorted(brokers):
-        by_rack.setdefault(racks[broker], []).append(broker)
-    largest_first = sorted(by_rack.values(), key=lambda members: (-len(members), members))
+        place = places[broker]
+        by_zone.setdefault(place.zone, {}).setdefault(place.machine, []).append(broker)
+    return _merged(_merged(machines.values()) for machines in by_zone.values())
+
+
+def _merged(groups: Iterable[list[int]]) -> list[int]:
+    """The first broker of each group, then the second ones, and so on."""
+    largest_first = sorted(groups, key=lambda members: (-len(members), members))
     return [broker for row in zip_longest(*largest_first) for broker in row if broker is not None]
 
 
-def _placed_by_rack(
-    racks: Mapping[int, str | None],
+def _placed_apart(
+    places: Mapping[int, Place],
     active: Sequence[int],
     away: Sequence[int],
     partition_count: int,
@@ -330,8 +339,8 @@ def _placed_by_rack(
     start: int,
     distance: int,
 ) -> list[tuple[int, ...]]:
-    leaders = interleaved(racks, active)
-    others = interleaved(racks, away)
+    leaders = interleaved(places, active)
+    others = interleaved(places, away)
     held: Counter[int] = Counter()
     placements = []
     for partition in range(partition_count):
@@ -339,17 +348,43 @@ def _placed_by_rack(
         replicas = [leaders[first]]
         shift = first + 1 + distance + partition // len(leaders)
         near, far = _rotated(leaders, shift), _rotated(others, shift)
-        used = {racks[replicas[0]]: 1}
+        used = Used(places, replicas)
         while len(replicas) < replication_factor:
-            # Active brokers come first, even if that costs a rack: a replica on a fenced broker protects nothing.
+            # Active brokers come first, even if that costs a zone: a replica on a fenced broker protects nothing.
             candidates = near if len(replicas) < len(leaders) else far
             free = [broker for broker in candidates if broker not in replicas]
-            chosen = min(free, key=lambda broker: (used.get(racks[broker], 0), held[broker]))
+            chosen = min(free, key=lambda broker: (*used.cost(broker), held[broker]))
             replicas.append(chosen)
-            used[racks[chosen]] = used.get(racks[chosen], 0) + 1
+            used.add(chosen)
         held.update(replicas)
         placements.append(tuple(replicas))
     return placements
+
+
+class Used:
+    """The machines and zones of the replicas of one partition.
+
+    A machine counts before a zone. This costs no zone: one without a replica has only machines without one.
+    """
+
+    def __init__(self, places: Mapping[int, Place], replicas: Iterable[int]) -> None:
+        self._places = places
+        self._machines: Counter[str] = Counter()
+        self._zones: Counter[str | None] = Counter()
+        for broker in replicas:
+            self.add(broker)
+
+    def add(self, broker: int) -> None:
+        """Counts a replica; brokers whose place is not known do not count."""
+        place = self._places.get(broker)
+        if place is not None:
+            self._machines[place.machine] += 1
+            self._zones[place.zone] += 1
+
+    def cost(self, broker: int) -> tuple[int, int]:
+        """The replicas that the machine and the zone of a broker have already; the lowest is the best."""
+        place = self._places[broker]
+        return self._machines[place.machine], self._zones[place.zone]
 
 
 def _rotated(brokers: list[int], by: int) -> list[int]:
@@ -362,6 +397,13 @@ def _striped(brokers: Sequence[int], first: int, distance: int, count: int) -> t
     size = len(brokers)
     followers = ((first + 1 + (distance + follower) % (size - 1)) % size for follower in range(count - 1))
     return (brokers[first % size], *(brokers[index] for index in followers))
+
+
+def machine_count(image: MetadataImage, brokers: Iterable[int] | None = None) -> int:
+    """The number of machines of these brokers; of all brokers that may get new replicas, if none are given."""
+    if brokers is None:
+        brokers = [each.id for each in image.brokers.values() if each.active and not image.cordoned(each.id)]
+    return len({found.machine for each in brokers if (found := image.brokers.get(BrokerId(each))) is not None})
 
 
 def check_assignment(

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import groups, share, transactions
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import BrokerId, TopicName
+from millstream.formats.model.identifiers import Place, TopicName
 from millstream.node.metadata.image import MetadataImage, PartitionState, TopicImage
-from millstream.node.metadata.partitions import PartitionChanger, ReplicationRules, check_assignment, interleaved
+from millstream.node.metadata.partitions import PartitionChanger, ReplicationRules, Used, check_assignment, interleaved
 from millstream.node.metadata.records import Decision, DecisionResult, MetadataRecord, PartitionChangeRecord, refusal
 from millstream.node.metadata.topic_names import (
     CONSUMER_OFFSETS_TOPIC,
@@ -207,7 +207,8 @@ def grow_internal_topics(image: MetadataImage, config: BrokerConfig) -> Decision
     Partitions with a reassignment in progress are skipped until it is complete.
     """
     active = [broker for broker in image.brokers.values() if broker.active and not image.cordoned(broker.id)]
-    racks: dict[int, str | None] = {broker.id: broker.rack for broker in active}
+    places = {int(broker.id): broker.place for broker in active}
+    machines = len({place.machine for place in places.values()})
     held: Counter[int] = Counter()
     preferred: Counter[int] = Counter()
     requested: list[Reassignment] = []
@@ -216,10 +217,11 @@ def grow_internal_topics(image: MetadataImage, config: BrokerConfig) -> Decision
         for number, partition in enumerate(topic.partitions if topic is not None else ()):
             held.update(partition.replicas)
             preferred[partition.replicas[0]] += 1
-            missing = min(wanted, len(active)) - len(partition.replicas)
+            # A second replica on the same machine would cost disk and protect nothing.
+            missing = min(wanted, machines) - len(partition.replicas)
             if missing <= 0 or partition.adding_replicas or partition.removing_replicas:
                 continue
-            added = _chosen(image, racks, held, partition.replicas, missing)
+            added = _chosen(image, places, held, partition.replicas, missing)
             held.update(added)
             replicas = [*partition.replicas, *added]
             # The first replica is the preferred leader: this spreads coordinators over the brokers.
@@ -232,14 +234,14 @@ def grow_internal_topics(image: MetadataImage, config: BrokerConfig) -> Decision
 
 
 def _chosen(
-    image: MetadataImage, racks: Mapping[int, str | None], held: Counter[int], present: Sequence[int], count: int
+    image: MetadataImage, places: Mapping[int, Place], held: Counter[int], present: Sequence[int], count: int
 ) -> list[int]:
-    used = {image.brokers[BrokerId(broker)].rack for broker in present if BrokerId(broker) in image.brokers}
-    free = [broker for broker in interleaved(racks, racks) if broker not in present]
+    used = Used({int(broker.id): broker.place for broker in image.brokers.values()}, present)
+    free = [broker for broker in interleaved(places, places) if broker not in present]
     chosen: list[int] = []
     while free and len(chosen) < count:
-        best = min(free, key=lambda broker: (racks[broker] in used, held[broker]))
+        best = min(free, key=lambda broker: (*used.cost(broker), held[broker]))
         chosen.append(best)
         free.remove(best)
-        used.add(racks[best])
+        used.add(best)
     return chosen

@@ -65,6 +65,10 @@ class RegisterBrokerRecord:
     in_controlled_shutdown: bool = False
     is_migrating_zk_broker: bool = False
     log_dirs: tuple[UUID, ...] = ()
+    machine_id: str | None = None
+    """A tagged field of ours: the machine, if the broker names one."""
+    cordoned_log_dirs: tuple[UUID, ...] | None = None
+    """Read from logs of Kafka. Here a broker is cordoned by its setting `cordoned.log.dirs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,7 @@ class BrokerRegistrationChangeRecord:
     fenced: int = 0
     in_controlled_shutdown: int = 0
     log_dirs: tuple[UUID, ...] = ()
+    cordoned_log_dirs: tuple[UUID, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +320,9 @@ _WRITTEN_VERSIONS: dict[type[Any], tuple[str, int]] = {
     ClientQuotaRecord: ("client_quota", 0),
     NoOpRecord: ("no_op", 0),
 }
-"""The schema of each record, and the version in which it is written: that of metadata.version 4.2-IV1."""
+"""The schema of each record, and the version in which it is written: that of metadata.version 4.2-IV1. Version
+4.3-IV0 adds only cordoned directories to records of brokers: those are read, and not written, so that nodes of an
+earlier version can read the log."""
 
 _INNER: dict[str, type[Any]] = {"end_points": Endpoint, "features": SupportedFeature, "entity": QuotaEntity}
 """The structures inside records, by field name."""

@@ -100,6 +100,7 @@ def _registration(broker: BrokerRegistration) -> RegisterBrokerRecord:
         fenced=broker.fenced,
         in_controlled_shutdown=broker.in_controlled_shutdown,
         log_dirs=broker.log_dirs,
+        machine_id=broker.machine_id,
     )
 
 

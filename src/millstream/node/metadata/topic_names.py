@@ -10,8 +10,18 @@ TRANSACTION_STATE_TOPIC = "__transaction_state"
 SHARE_GROUP_STATE_TOPIC = "__share_group_state"
 HOT_KEYS_TOPIC = "__millstream_hot_keys"
 AUDIT_TOPIC = "__millstream_audit"
+CLIENT_METRICS_TOPIC = "__millstream_client_metrics"
+MIRRORS_TOPIC = "__millstream_mirrors"
 INTERNAL_TOPICS = frozenset(
-    {CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC, HOT_KEYS_TOPIC, AUDIT_TOPIC}
+    {
+        CONSUMER_OFFSETS_TOPIC,
+        TRANSACTION_STATE_TOPIC,
+        SHARE_GROUP_STATE_TOPIC,
+        HOT_KEYS_TOPIC,
+        AUDIT_TOPIC,
+        CLIENT_METRICS_TOPIC,
+        MIRRORS_TOPIC,
+    }
 )
 """Topics that are marked as internal in responses, and that only brokers write to."""
 
@@ -32,6 +42,14 @@ def check_topic_name(name: str) -> None:
         problem = f"{name!r} has a character other than ASCII letters, digits, '.', '_' and '-'"
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}.")
+
+
+def is_topic_name(name: str) -> bool:
+    try:
+        check_topic_name(name)
+    except KafkaError:
+        return False
+    return True
 
 
 def folded(name: str) -> str:

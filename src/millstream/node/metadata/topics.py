@@ -13,7 +13,7 @@ from millstream.config.topic_config import check_topic_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicId, TopicName
 from millstream.node.metadata.image import MetadataImage, ResourceType, TopicImage
-from millstream.node.metadata.partitions import check_assignment, new_partition, place_replicas
+from millstream.node.metadata.partitions import check_assignment, machine_count, new_partition, place_replicas
 from millstream.node.metadata.records import (
     ConfigRecord,
     Decision,
@@ -50,6 +50,8 @@ class TopicCreation(DecisionResult):
     partition_count: int = -1
     replication_factor: int = -1
     configs: Mapping[str, str] = field(default_factory=dict)
+    machines: int = -1
+    """The machines of the partition whose replicas are on the fewest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,12 +200,11 @@ def find_topic(image: MetadataImage, reference: TopicReference) -> TopicImage:
 def internal_topic(
     name: str, image: MetadataImage, partition_count: int, replication_factor: int, configs: Mapping[str, str]
 ) -> NewTopic:
-    """An internal topic. With fewer brokers than replicas, each broker has one replica."""
-    live = sum(broker.active and not image.cordoned(broker.id) for broker in image.brokers.values())
+    """An internal topic. With fewer machines than replicas, each machine has one replica."""
     return NewTopic(
         name=name,
         partition_count=partition_count,
-        replication_factor=max(1, min(replication_factor, live)),
+        replication_factor=max(1, min(replication_factor, machine_count(image))),
         configs=configs,
     )
 
@@ -227,6 +228,7 @@ def _create_topic(
         partition_count=len(placements),
         replication_factor=len(placements[0]),
         configs=configs,
+        machines=min(machine_count(image, replicas) for replicas in placements),
     )
     return records, result
 

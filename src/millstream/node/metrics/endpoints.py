@@ -9,20 +9,27 @@ import logging
 from collections.abc import Callable
 
 from millstream.common.prometheus import CONTENT_TYPE, Family, Page, gauge
+from millstream.config.exposure import is_loopback
+from millstream.formats.model.access_control import CLUSTER_NAME, AclOperation, AclResourceType
+from millstream.node.metrics.clients import CLIENTS
 from millstream.node.metrics.cluster import CLUSTER, QUORUM
 from millstream.node.metrics.groups import GROUP_SUBJECT
+from millstream.node.metrics.mirroring import MIRRORING
 from millstream.node.metrics.observed_node import MetricsSubject, ObservedNode, TimeSlices, why_not_ready
 from millstream.node.metrics.partitions import COMPACTION, PARTITIONS, REPLICATION, TOPICS
 from millstream.node.metrics.process import PROCESS
 from millstream.node.metrics.quotas import QUOTAS
 from millstream.node.metrics.requests import CONNECTIONS, REQUESTS
+from millstream.node.server.authorization import Authorizer
 from millstream.node.server.plain_http import HttpRequest, HttpResponse
+from millstream.node.server.service import Peer
 
 SUBJECTS: tuple[MetricsSubject, ...] = (
     PROCESS,
     REQUESTS,
     CONNECTIONS,
     QUOTAS,
+    CLIENTS,
     TOPICS,
     PARTITIONS,
     REPLICATION,
@@ -30,6 +37,7 @@ SUBJECTS: tuple[MetricsSubject, ...] = (
     QUORUM,
     GROUP_SUBJECT,
     COMPACTION,
+    MIRRORING,
 )
 
 SUCCESS = gauge(
@@ -66,21 +74,41 @@ _HELP = (
     "  /readyz   readiness, or the reason why the node is not ready\n"
 )
 _NO_METRICS = (
-    "clients of this listener log in by SASL, which is not possible over HTTP here: read /metrics on a listener "
-    "without SASL, for example the one between brokers, with a client certificate\n"
+    "clients of this listener log in by SASL, which is not possible over HTTP: read /metrics on a listener without "
+    "SASL, for example the one between brokers, with a client certificate. Or log in with Kafka's protocol, then send "
+    "this request on the same connection: a user that may DESCRIBE the cluster gets the metrics\n"
+)
+_OTHER_HOST = (
+    "the Host {} is not this machine, and this listener is for this machine only: use http://localhost, or a listener "
+    "that other machines can reach\n"
 )
 Deliver = Callable[[HttpResponse], None]
 
 
 class Probes:
-    """The endpoints of a listener with SASL: liveness and readiness, without metrics."""
+    """The endpoints of a listener with SASL: liveness and readiness for all; metrics for clients that have logged in on
+    the connection (the console and `millstream doctor` do), and may describe the cluster."""
 
     def __init__(self, endpoints: "NodeEndpoints") -> None:
         self._endpoints = endpoints
 
     def respond(self, request: HttpRequest, deliver: Deliver) -> None:
-        if request.path == "/metrics":
+        if request.path == "/metrics" and not self._endpoints.may_observe(request.peer):
             deliver(HttpResponse(403, _NO_METRICS.encode()))
+        else:
+            self._endpoints.respond(request, deliver)
+
+
+class LocalEndpoints:
+    """The endpoints of a listener on loopback: metrics for names of this machine only. A web page that points its own
+    name at 127.0.0.1 (DNS rebinding) could read them otherwise; programs that send no Host are no web pages."""
+
+    def __init__(self, endpoints: "NodeEndpoints") -> None:
+        self._endpoints = endpoints
+
+    def respond(self, request: HttpRequest, deliver: Deliver) -> None:
+        if request.path == "/metrics" and request.host is not None and not is_loopback(request.host):
+            deliver(HttpResponse(421, _OTHER_HOST.format(_shown(request.host)).encode()))
         else:
             self._endpoints.respond(request, deliver)
 
@@ -92,6 +120,16 @@ class NodeEndpoints:
         self._loop = environment.loop
         self._now = environment.stopwatch or environment.loop.time
         self._under_way: dict[tuple[str, ...], asyncio.Task[HttpResponse]] = {}
+        self.authorizer: Authorizer | None = None
+        """None until it is known: then nobody may read metrics on a listener with SASL."""
+
+    def may_observe(self, peer: Peer | None) -> bool:
+        """Whether a client of a listener with SASL has logged in, and may read metrics."""
+        if peer is None or self.authorizer is None:
+            return False
+        if peer.authentication is not None and not peer.authentication.is_current:
+            return False
+        return self.authorizer.sees(peer, AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME)
 
     def respond(self, request: HttpRequest, deliver: Deliver) -> None:
         match request.path:

@@ -9,7 +9,7 @@ from millstream.node.transactions.core.transaction import TransactionState
 _AT = ("group", "topic", "partition")
 GROUPS = gauge(
     "millstream_groups",
-    "Groups with their coordinator on this node. type is classic, consumer or share.",
+    "Groups with their coordinator on this node. type is classic, consumer, share or streams.",
     "type",
     "state",
 )

@@ -32,6 +32,13 @@ TENANTS = gauge(
 TURN_WAITS = counter(
     "millstream_turn_waits_total", "How often a connection waited for the turns of other tenants on the event loop."
 )
+LOOP_TIME = counter(
+    "millstream_tenant_loop_seconds_total",
+    "Time of the event loop that requests of a tenant used, since it connected: a principal, or the address of clients "
+    "that are not authenticated. Counted while there are several tenants. At most 20 series: those that used most.",
+    "tenant",
+)
+_MOST_TENANTS = 20
 
 
 async def collect_quotas(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
@@ -40,6 +47,8 @@ async def collect_quotas(node: ObservedNode, page: Page, turns: TimeSlices) -> N
         await turns.pause()
     page.add(TENANTS, node.turns.tenants)
     page.add(TURN_WAITS, node.turns.waits)
+    for name, seconds in node.turns.loop_seconds(_MOST_TENANTS):
+        page.add(LOOP_TIME, seconds, name)
     if node.broker is None:
         return
     quotas = node.broker.quotas
@@ -57,6 +66,6 @@ async def collect_quotas(node: ObservedNode, page: Page, turns: TimeSlices) -> N
 
 QUOTAS = MetricsSubject(
     "quotas",
-    (LIMIT, RATE, USED, THROTTLES, THROTTLED, TRACKED, MUTED, TENANTS, TURN_WAITS),
+    (LIMIT, RATE, USED, THROTTLES, THROTTLED, TRACKED, MUTED, TENANTS, TURN_WAITS, LOOP_TIME),
     collect_quotas,
 )

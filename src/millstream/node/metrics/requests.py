@@ -39,6 +39,11 @@ LONG_TURNS = histogram(
 )
 
 
+COLD_READS = counter(
+    "millstream_fetch_cold_reads_total",
+    "Fetch responses for which records were read from the disk: they were not in the page cache, or not verified yet.",
+)
+COLD_READ_TIME = counter("millstream_fetch_cold_read_seconds_total", "The sum of the times of these reads.")
 AUDITED = counter("millstream_audit_events_total", "Events of the audit log.")
 AUDIT_DROPPED = counter(
     "millstream_audit_events_dropped_total",
@@ -68,6 +73,8 @@ async def collect_requests(node: ObservedNode, page: Page, turns: TimeSlices) ->
     for api, errors in (("Produce", broker.produce.errors), ("Fetch", broker.fetch.reader.errors)):
         for code, count in sorted(errors.items()):
             page.add(ERRORS, count, api, ErrorCode(code).name)
+    page.add(COLD_READS, broker.fetch.cold_reads)
+    page.add(COLD_READ_TIME, broker.fetch.cold_read_s)
     page.add(WAITING, len(broker.produce.waiting), "Produce")
     page.add(WAITING, broker.fetch.waiting, "Fetch")
     page.add(WAITING, broker.fetch.waiting_followers, "FetchFollower")
@@ -80,7 +87,9 @@ def kafka_name(api: str) -> str:
 
 
 REQUESTS = MetricsSubject(
-    "requests", (DURATION, LONG_TURNS, REFUSED, ERRORS, WAITING, AUDITED, AUDIT_DROPPED), collect_requests
+    "requests",
+    (DURATION, LONG_TURNS, REFUSED, ERRORS, WAITING, COLD_READS, COLD_READ_TIME, AUDITED, AUDIT_DROPPED),
+    collect_requests,
 )
 
 

@@ -189,7 +189,7 @@ class ShareFetchHandlers:
         response = ShareFetchResponse(lock_timeout_ms=config[group_config.SHARE_RECORD_LOCK_DURATION_MS])
         if request.share_session_epoch == FINAL_EPOCH:
             await self._release(session)
-        elif not request.is_renew_ack:
+        elif not request.is_renew_ack and request.max_bytes > 0:  # with 0 it acknowledges only, as in Kafka
             waiting = _PendingShareFetch(self, request, session, context)
             self.waiting += 1
             try:

@@ -13,6 +13,7 @@ from millstream.node.quotas.client_quotas import MOST_TRACKED
 from millstream.node.quotas.core.entities import CONTROLLER_MUTATION_RATE, QuotaTable, Scope
 from millstream.node.quotas.core.rates import TokenBucket
 from millstream.node.server.request import Context
+from millstream.node.server.service import Peer
 
 LOCAL_LISTENER = "local"
 """The listener name in requests of the broker of this process."""
@@ -93,17 +94,22 @@ class MutationQuotas:
 
 
 class ControllerMutations:
-    """The mutation quotas of clients. Requests of brokers themselves are exempt: a broker creates internal topics."""
+    """The mutation quotas of clients, also of those that connect to the controller itself. Requests of brokers are
+    exempt: a broker creates internal topics."""
 
-    def __init__(self, quotas: MutationQuotas, controller_listeners: frozenset[str]) -> None:
+    def __init__(
+        self, quotas: MutationQuotas, controller_listeners: frozenset[str], is_broker: Callable[[Peer], bool]
+    ) -> None:
+        """`is_broker` tells whether a connection to the controller is that of a registered broker."""
         self._quotas = quotas
         self._controller_listeners = controller_listeners
+        self._is_broker = is_broker
 
     def quota(self, context: Context, *, strict_since: int) -> MutationQuota:
         """The quota of a request; from version `strict_since` on, topics above the quota are refused."""
         peer = context.peer
         # A request that a broker forwards has no port.
-        is_of_node = peer.listener == LOCAL_LISTENER or (peer.listener in self._controller_listeners and peer.port)
-        if is_of_node:
+        is_direct = peer.port and peer.listener in self._controller_listeners
+        if peer.listener == LOCAL_LISTENER or (is_direct and self._is_broker(peer)):
             return self._quotas.unlimited()
         return self._quotas.quota(peer.principal.name, context.client_id, is_strict=context.version >= strict_since)

@@ -7,7 +7,7 @@ request.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
 from millstream.config.broker_config import BrokerConfig
@@ -30,6 +30,7 @@ from millstream.node.replicas.core.follower import FollowerPosition, PartitionFo
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.throttle import ReplicaThrottle
 from millstream.node.server.channel import Channel
+from millstream.node.storage.log.tiered_part import TierStart
 
 FIRST_BACKOFF_S = 0.02
 """Doubled up to `replica.fetch.backoff.ms`. After a leader change, one of the nodes may not know it yet."""
@@ -38,6 +39,8 @@ _MAX_RECONNECT_S = 0.25
 _LATEST, _EARLIEST = -1, -2
 _MAX_SESSION_EPOCH = (1 << 31) - 1
 _THROTTLE_PAUSE_S = 0.2
+_TIER_PAUSE_S = 3600.0
+"""Until the tier was read, or could not be: that ends the pause."""
 _OPENED_AT_ONCE = 32
 _ROWS_AT_ONCE = MOST_FETCHED // 2
 """Positions in one request: a leader refuses more than MOST_FETCHED. The others follow in the next request."""
@@ -69,6 +72,11 @@ class Node(Protocol):
         """An established connection to a broker was closed by the other side."""
 
     def connection_made(self, broker_id: int) -> None: ...
+
+    @property
+    def tier_start(self) -> Callable[[Partition], Awaitable[TierStart]]:
+        """Where a follower continues whose offset its leader has only in the tier."""
+        ...
 
 
 class _Followed:
@@ -107,6 +115,7 @@ class ReplicaFetcher:
         """When the fetch in flight times out."""
         self._watchdog: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
+        self._restarts: set[asyncio.Task[None]] = set()
         self._closed = False
         self._task = asyncio.ensure_future(self._run(), loop=environment.loop)
 
@@ -132,6 +141,10 @@ class ReplicaFetcher:
         if followed is not None and followed.sent is not None:
             self._forgotten[key] = None
 
+    @property
+    def partitions(self) -> list[Partition]:
+        return [followed.partition for followed in self._followed.values()]
+
     def follows(self, partition: Partition) -> bool:
         return _key(partition) in self._followed
 
@@ -150,6 +163,8 @@ class ReplicaFetcher:
     def close(self) -> None:
         self._closed = True
         self._task.cancel()
+        for restart in self._restarts:
+            restart.cancel()
         if self._watchdog is not None:
             self._watchdog.cancel()
         self._disconnect()
@@ -208,11 +223,14 @@ class ReplicaFetcher:
             return True
         self._session_id = answer.session_id
         self._session_epoch = 1 if self._session_epoch == _MAX_SESSION_EPOCH else self._session_epoch + 1
-        out_of_range = self._handle(answer)
+        unserved = self._handle(answer)
         if answer.session_id == 0:
             self._begin_session()  # the leader has no room for a session: the next request has all partitions again
-        for followed, sent in out_of_range:
-            await self._request_range(followed, sent)
+        for followed, sent, reaction in unserved:
+            if reaction is Reaction.REQUEST_RANGE:
+                await self._request_range(followed, sent)
+            else:
+                self._start_from_tier(followed, sent)
         return True
 
     async def _fetch(self, body: bytearray, now: float, timeout_s: float) -> ReplicaFetchResponse | None:
@@ -394,9 +412,9 @@ class ReplicaFetcher:
 
     # Responses
 
-    def _handle(self, answer: ReplicaFetchResponse) -> list[tuple[_Followed, FollowerPosition]]:
-        """Handles a response; returns the partitions whose offset the leader does not have."""
-        out_of_range: list[tuple[_Followed, FollowerPosition]] = []
+    def _handle(self, answer: ReplicaFetchResponse) -> list[tuple[_Followed, FollowerPosition, Reaction]]:
+        """Handles a response; returns the partitions whose offset the leader does not have on its disk."""
+        unserved: list[tuple[_Followed, FollowerPosition, Reaction]] = []
         for topic_id, rows in answer.topics:
             for row in rows:
                 key = topic_id, row.partition
@@ -408,13 +426,13 @@ class ReplicaFetcher:
                 if follower is None or follower.leader_id != self.leader_id or not follower.is_current(sent):
                     continue  # the request was of another leadership
                 reaction = self._take(followed, follower, row)
-                if reaction is Reaction.REQUEST_RANGE:
-                    out_of_range.append((followed, sent))
+                if reaction in (Reaction.REQUEST_RANGE, Reaction.START_FROM_TIER):
+                    unserved.append((followed, sent, reaction))
                 elif reaction is Reaction.BACK_OFF:
                     self._back_off(followed)
                 else:
                     followed.backoff_s = FIRST_BACKOFF_S
-        return out_of_range
+        return unserved
 
     def _take(self, followed: _Followed, follower: PartitionFollower, row: Fetched) -> Reaction:
         partition = followed.partition
@@ -462,7 +480,7 @@ class ReplicaFetcher:
         if self._throttle.is_throttled(at.topic, at.partition):
             self._throttle.record(len(records))
         partition.traffic.replica_received_bytes += len(records)
-        for piece in _ranges(records, log.config.segment_bytes):
+        for piece in ranges_in_segments(records, log.config.segment_bytes):
             log.append_as_follower(piece, now_ms=now_ms)
 
     async def _request_range(self, followed: _Followed, sent: FollowerPosition) -> None:
@@ -500,6 +518,35 @@ class ReplicaFetcher:
         if before == after:
             self._back_off(followed)
 
+    def _start_from_tier(self, followed: _Followed, sent: FollowerPosition) -> None:
+        """The leader has the offset only in the tier: other partitions do not wait for the object store."""
+        self._rest(followed, _TIER_PAUSE_S)
+        task = self._loop.create_task(self._restart_from_tier(followed, sent))
+        self._restarts.add(task)
+        task.add_done_callback(self._restarts.discard)
+
+    async def _restart_from_tier(self, followed: _Followed, sent: FollowerPosition) -> None:
+        """Takes epochs and producers from the tier, and goes on where it ends."""
+        partition = followed.partition
+        pause_s = 0.0
+        try:
+            start = await self._node.tier_start(partition)
+            follower = partition.follower
+            if follower is None or follower.leader_id != self.leader_id or not follower.is_current(sent):
+                return
+            if start.offset <= sent.offset:
+                pause_s = followed.backoff_s  # the tier was read before the leader's last change of it
+            else:
+                partition.log.restart_from_tier(start, self._environment.clock.now_ms())
+                follower.restarted()
+                partition.followed()
+                _log.warning("started_from_tier partition=%s offset=%d", partition.topic_partition, start.offset)
+        except (KafkaError, OSError) as error:
+            _log.error("not_started_from_tier partition=%s error=%s", partition.topic_partition, error)
+            pause_s = self._longest_backoff_s()
+        self._rest(followed, pause_s)
+        self._interrupt()
+
     async def _list_offset(self, partition: Partition, leader_epoch: int, timestamp: int) -> int | None:
         at = partition.topic_partition
         row = {"partition_index": at.partition, "current_leader_epoch": leader_epoch, "timestamp": timestamp}
@@ -521,7 +568,7 @@ def _key(partition: Partition) -> Key:
     return partition.topic_id.bytes, partition.topic_partition.partition
 
 
-def _ranges(records: memoryview, segment_bytes: int) -> Iterable[memoryview]:
+def ranges_in_segments(records: memoryview, segment_bytes: int) -> Iterable[memoryview]:
     """The whole batches of a response, whose last one may be cut short; in ranges that fit into a segment."""
     start = position = 0
     while position + LOG_OVERHEAD <= len(records):

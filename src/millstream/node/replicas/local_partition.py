@@ -10,6 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from uuid import UUID
 
+from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicPartition
 from millstream.formats.model.ordered_set import OrderedSet
@@ -103,8 +104,10 @@ class LocalPartition:
         "_open_log",
         "environment",
         "high_watermark",
+        "is_closed",
         "is_internal",
         "is_leader",
+        "is_mirror",
         "leader_epoch",
         "leader_id",
         "replica_waiters",
@@ -133,6 +136,10 @@ class LocalPartition:
         self.leader_epoch = -1
         self.high_watermark = 0
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
+        self.is_mirror = False
+        """Whether the log copies that of another cluster (docs/mirroring.md)."""
+        self.is_closed = self.is_internal
+        """Whether clients may not write, for the hot path: `check_open` raises the reason."""
         self.traffic = TopicTraffic()
         """The counters of the topic, once the partition is in the table."""
         self.unreadable: UnreadableBatches | None = None
@@ -197,6 +204,22 @@ class LocalPartition:
         if requested < self.leader_epoch:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {requested} has ended: refresh metadata")
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {requested} is not known here yet")
+
+    def follow_config(self, config: LogConfig) -> None:
+        """The settings of the topic, when the partition is new and when they changed."""
+        self.is_mirror = config.is_mirror
+        self.is_closed = self.is_internal or self.is_mirror
+
+    def check_open(self, *, by_broker: bool = False) -> None:
+        """Refuses a write to an internal topic, except of a broker, and any other write than the link's to a mirror."""
+        if self.is_mirror:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{self.topic_partition.topic} is a mirror of a topic of another cluster and accepts no writes: write "
+                "at the source, or end the mirroring with `millstream mirror promote` or `failover`",
+            )
+        if self.is_internal and not by_broker:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "only brokers write to internal topics")
 
     def check_is_leader(self) -> None:
         if not self.is_leader:

@@ -5,11 +5,12 @@ Partitions, fetchers and handlers get their knowledge of the cluster here; its o
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from uuid import UUID
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import cluster
+from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName, TopicPartition
 from millstream.formats.protocol.primitives import NodeEndpoint
 from millstream.node.cluster.cluster_view import LostBrokers
@@ -23,6 +24,7 @@ from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.replicas.roles import Metadata, ReplicaRoles
 from millstream.node.replicas.throttle import ReplicaThrottle
 from millstream.node.storage.log.directory import LogDirectory
+from millstream.node.storage.log.tiered_part import TierStart
 
 
 class ReplicaFetchers:
@@ -33,6 +35,19 @@ class ReplicaFetchers:
         self._throttle = throttle
         self._environment = environment
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
+        self._count = self._configured_count
+
+    def resize(self) -> None:
+        """Spreads the partitions again if `num.replica.fetchers` has changed."""
+        if self._count == self._configured_count:
+            return
+        self._count = self._configured_count
+        for partition in [each for fetcher in self._fetchers.values() for each in fetcher.partitions]:
+            self.follow(partition)
+
+    @property
+    def _configured_count(self) -> int:
+        return int(self._node.config[cluster.NUM_REPLICA_FETCHERS])
 
     def follow(self, partition: Partition) -> None:
         """Another broker leads the partition, or a new one does."""
@@ -59,13 +74,19 @@ class ReplicaFetchers:
         self._fetchers.clear()
 
     def _number(self, partition: Partition) -> int:
-        count: int = self._node.config[cluster.NUM_REPLICA_FETCHERS]
         # Not `hash`, which differs from process to process.
-        return (partition.topic_id.int + partition.topic_partition.partition) % count
+        return (partition.topic_id.int + partition.topic_partition.partition) % self._count
 
     def _close_idle(self) -> None:
         for slot in [slot for slot, fetcher in self._fetchers.items() if not len(fetcher)]:
             self._fetchers.pop(slot).close()
+
+
+StartOfTier = Callable[[Partition], Awaitable[TierStart]]
+
+
+async def _no_tier(partition: Partition) -> TierStart:
+    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "this node has no tier")
 
 
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -113,6 +134,7 @@ class ReplicaManager:
         )
         self.fetchers = ReplicaFetchers(self, self.follower_throttle, environment)
         self.roles = ReplicaRoles(metadata, logs, environment, self, self.fetchers, other_logs=other_logs)
+        self.tier_start: StartOfTier = _no_tier
         self._timers: list[asyncio.TimerHandle] = []
         self._checkpointed = 0
 
@@ -131,6 +153,8 @@ class ReplicaManager:
     def follow(self, delta: MetadataDelta) -> None:
         self.lost_brokers.follow(delta)
         self.roles.follow(delta)
+        if delta.configs:
+            self.fetchers.resize()
 
     def close(self) -> None:
         """Ends all roles, fetchers and proposals. Called before the logs are closed."""

@@ -24,7 +24,8 @@ from millstream.node.replicas.core.follower import PartitionFollower
 from millstream.node.replicas.core.leader import Confirmed, Follower, NextStep, PartitionLeader, Proposal
 from millstream.node.replicas.local_partition import NO_LEADER, LocalPartition, PartitionContext, Replicas, Role
 from millstream.node.replicas.retry_order import NEW_LEADER_S
-from millstream.node.storage.log.partition_log import Appended, PartitionLog
+from millstream.node.storage.log.appended import Appended
+from millstream.node.storage.log.partition_log import PartitionLog
 
 _log = logging.getLogger("millstream.replication")
 
@@ -123,8 +124,10 @@ class Partition(LocalPartition):
     def _begin_leading(self, log: PartitionLog) -> None:
         state = self.state
         assert state is not None
-        # The epoch begins at the log's end: followers find by this where their logs diverge.
-        log.assign_leader_epoch(self.leader_epoch)
+        # The epoch begins at the log's end: followers find by this where their logs diverge. The records of a mirror
+        # have the epochs of the source.
+        if not self.is_mirror:
+            log.assign_leader_epoch(self.leader_epoch)
         if self._is_committed_at_once(log, state):
             log.high_watermark = None
             self.high_watermark = log.log_end_offset
@@ -255,10 +258,61 @@ class Partition(LocalPartition):
         """Appends the marker that ends a producer's transaction."""
         if not self.is_leader:
             raise self.not_leader()
+        if self.is_mirror:
+            self.check_open()
         log = self._log or self.log
         appended = log.append_marker(marker, leader_epoch=self.leader_epoch, now_ms=now_ms)
         self._grew(log)
         return appended
+
+    # Mirroring: the leader's log is that of a source (`node/mirror`)
+
+    def append_mirrored(self, batches: memoryview, now_ms: int) -> None:
+        """Appends whole batches of the source, with its offsets and epochs."""
+        log = self._mirrored_log()
+        log.append_as_follower(batches, now_ms=now_ms)
+        self.traffic.received_bytes += len(batches)
+        self._grew(log)
+
+    def truncate_mirrored(self, offset: int) -> int:
+        """Removes what the source does not have; returns the new end. Followers find by the epochs that they differ."""
+        log = self._mirrored_log()
+        end = log.truncate_to(min(offset, log.log_end_offset))
+        self._lead_again(log)
+        return end
+
+    def restart_mirrored(self, offset: int, now_ms: int) -> None:
+        """Begins again at an offset, because the source has removed everything before it."""
+        log = self._mirrored_log()
+        log.restart_at(offset, now_ms)
+        self._lead_again(log)
+
+    def start_mirrored(self, offset: int) -> None:
+        """The log of the source begins at an offset now."""
+        log = self._mirrored_log()
+        start = min(offset, self.high_watermark)
+        if start > log.log_start_offset:
+            log.delete_records_before(start)
+            self._note_for_followers()
+
+    def _mirrored_log(self) -> PartitionLog:
+        if not self.is_leader:
+            raise self.not_leader()
+        if not self.is_mirror:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{self.topic_partition} is not a mirror")
+        return self._log or self.log
+
+    def _lead_again(self, log: PartitionLog) -> None:
+        """The log was cut: what followers had reported does not hold any more."""
+        state = self.state
+        assert state is not None
+        if self._leader is None:
+            self.high_watermark = log.log_end_offset
+        else:
+            self.high_watermark = log.high_watermark = min(self.high_watermark, log.log_end_offset)
+            self._leader = self._new_leader(log, state)
+        self.unreadable = None
+        self.wake_all()
 
     def _grew(self, log: PartitionLog) -> None:
         leader = self._leader

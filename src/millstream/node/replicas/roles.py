@@ -77,9 +77,10 @@ class ReplicaRoles:
     def follow(self, delta: MetadataDelta) -> None:
         for topic in delta.deleted.values():
             self._drop_topic(topic)
+        # Before roles: an epoch of a mirror topic that was promoted begins at its end.
+        self._follow_settings(delta)
         for topic in (*delta.created.values(), *delta.changed.values()):
             self._take_roles(topic)
-        self._follow_settings(delta)
         if delta.brokers:
             # A broker that came back may join the in-sync replicas; a fenced one is not waited for.
             for partition in self.partitions:
@@ -127,7 +128,9 @@ class ReplicaRoles:
                 self._fetchers.follow(partition)
 
     def _new_partition(self, at: TopicPartition, topic: TopicImage) -> Partition:
-        return Partition(at, topic.id, partial(self._open_log, at, topic), self._environment, self._replicas)
+        partition = Partition(at, topic.id, partial(self._open_log, at, topic), self._environment, self._replicas)
+        partition.follow_config(self._config_of(topic.name))
+        return partition
 
     def _drop_topic(self, topic: TopicImage) -> None:
         for partition in self.partitions.remove_topic(topic.name, topic.id):
@@ -201,6 +204,7 @@ class ReplicaRoles:
                 log = self._logs.loaded_log(partition.topic_partition)  # maintenance opens logs too
                 if log is not None:
                     log.config = config
+                partition.follow_config(config)
                 if partition.is_leader:
                     partition.check_in_sync_set()
 

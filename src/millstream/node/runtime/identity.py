@@ -64,6 +64,18 @@ def claim_directory(disk: Disk, root: str, node_id: int, cluster_id: str | None,
     return identity
 
 
+def read_identity(disk: Disk, root: str) -> Identity | None:
+    """The identity of a directory, without changing it; None if it has none, or no directory id."""
+    path = f"{root}/{_FILE}"
+    if not disk.exists(path):
+        return None
+    found = {p.name: p.value for p in parse_properties(disk.read_bytes(path).decode(errors="replace"), path)}
+    directory_id = _parse_uuid(found.get("directory.id", ""))
+    if directory_id is None or not found.get("node.id", "").isdigit():
+        return None
+    return Identity(found.get("cluster.id") or None, int(found["node.id"]), directory_id)
+
+
 def keep_cluster_id(disk: Disk, root: str, identity: Identity, cluster_id: str) -> Identity:
     """Stores the cluster id in `meta.properties`."""
     kept = replace(identity, cluster_id=cluster_id)

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from millstream.config.addresses import Listener as ListenerConfig
 from millstream.config.broker_config import BrokerConfig, contact_limit_s
+from millstream.config.exposure import is_loopback
 from millstream.config.setting import ConfigError
 from millstream.config.table import cluster, network, node, sasl
 from millstream.config.table import log as log_settings
@@ -30,12 +31,16 @@ from millstream.node.consensus.raft.voter_set import Endpoint as VoterEndpoint
 from millstream.node.controller.active_controller import changes_broker_settings, dynamic_config
 from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.environment import Environment
+from millstream.node.metadata.handover import refused as refused_replicas
+from millstream.node.metadata.handover import still_assigned
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
 from millstream.node.metadata.records import Endpoint, UserScramCredentialRecord
-from millstream.node.metrics.endpoints import NodeEndpoints, Probes
+from millstream.node.metrics.endpoints import LocalEndpoints, NodeEndpoints, Probes
 from millstream.node.metrics.observed_node import ProcessProbe
+from millstream.node.runtime.handover_file import Handover, read_handover
 from millstream.node.runtime.identity import Identity, claim_directory, keep_cluster_id, random_uuid, short_uuid
 from millstream.node.runtime.node_tls import NodeTls
+from millstream.node.runtime.security_settings import SecuritySettings, with_security_of
 from millstream.node.security.audit_log import AuditLog
 from millstream.node.security.authorizer import StandardAuthorizer, open_authorizer, or_none
 from millstream.node.security.credentials import Credentials
@@ -44,6 +49,7 @@ from millstream.node.security.sasl_client import new_nonce
 from millstream.node.security.sasl_listeners import SaslListeners, node_login
 from millstream.node.security.sasl_server import SaslCounts
 from millstream.node.server.fair_turns import FairTurns
+from millstream.node.server.limits import OpenConnections
 from millstream.node.server.listener import DEFAULT_REQUEST_MEMORY_BYTES, ConnectionLimits, Listener
 from millstream.node.server.service import HeldRequests, Peer, Service
 from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth, try_directory
@@ -59,6 +65,7 @@ def bind(
     http: NodeEndpoints,
     tls: NodeTls,
     turns: FairTurns | None = None,
+    open_connections: OpenConnections | None = None,
 ) -> dict[str, int]:
     """Binds the listeners and adds them to `into`, without accepting connections yet. Returns their ports by name.
 
@@ -68,13 +75,14 @@ def bind(
     for each in wanted:
         listener = Listener(
             each.name,
-            _limits(config),
+            _limits(config, each.name),
             environment.network,
             environment.loop,
             environment.stopwatch,
             security_protocol=each.security_protocol,
             tls=tls.of_listener(each.name),
             turns=turns,
+            open_connections=None if each.name == config.inter_broker_listener else open_connections,
         )
         try:
             _, ports[each.name] = listener.bind(each.host, each.port)
@@ -84,7 +92,10 @@ def bind(
                 "choose another with --listen HOST:PORT (port 0 picks a free one)",
                 name="listeners",
             ) from None
-        listener.http = Probes(http) if config.listener(each.name).uses_sasl else http
+        if config.listener(each.name).uses_sasl:
+            listener.http = Probes(http)
+        else:
+            listener.http = LocalEndpoints(http) if is_loopback(each.host) else http
         into.append(listener)
         _log.info(
             "listening listener=%s protocol=%s address=%s:%d",
@@ -97,12 +108,13 @@ def _idle_seconds(setting_ms: int) -> float:
     return setting_ms / 1000 if setting_ms >= 0 else math.inf
 
 
-def _limits(config: BrokerConfig) -> ConnectionLimits:
+def _limits(config: BrokerConfig, listener: str) -> ConnectionLimits:
     request_bytes = config[network.QUEUED_MAX_REQUEST_BYTES]
     return ConnectionLimits(
         max_frame_bytes=config[network.SOCKET_REQUEST_MAX_BYTES],
         request_memory_bytes=request_bytes if request_bytes > 0 else DEFAULT_REQUEST_MEMORY_BYTES,
-        max_connections=config[network.MAX_CONNECTIONS],
+        max_connections=config.listener(listener)[network.MAX_CONNECTIONS],
+        login_seconds=config[sasl.LOGIN_TIMEOUT_MS] / 1000,
         max_connections_per_address=config[network.MAX_CONNECTIONS_PER_IP],
         max_connections_of_address=config.connection_limits,
         max_idle_seconds=_idle_seconds(config[network.CONNECTIONS_MAX_IDLE_MS]),
@@ -157,6 +169,7 @@ class Node:
         self._endpoints = NodeEndpoints(self)
         self._held = HeldRequests()
         self.tls: NodeTls | None = None
+        self.security: SecuritySettings | None = None
         self.turns = FairTurns(environment.loop.call_soon, environment.stopwatch or environment.loop.time)
         self._loop = environment.loop
         self._disk = disk
@@ -164,6 +177,7 @@ class Node:
         self._logs: LogDirectory | None = None
         self._identity: Identity | None = None
         self._listeners: list[Listener] = []
+        self._open_connections: list[OpenConnections] = []
         self._controller_listeners: list[Listener] = []
         self.quorum: MetadataQuorum | None = None
         self.loader: MetadataLoader | None = None
@@ -208,9 +222,11 @@ class Node:
         environment = self.environment = self._environment = tls.secured()
         self._metadata_changed = asyncio.Event()
         logs, identity = self._open_directory()
-        self._first_users = read_first_users(self._root)
+        self._first_users = read_first_users(self._root, self._disk.read_bytes)
+        handover = read_handover(self._disk, self._root)
         end_points = self._bind(config.listeners, self._listeners)
         controller_end_points = self._bind(config.controller_listeners, self._controller_listeners)
+        self.security = SecuritySettings(config, tls, self.sasl, environment)
         self.sasl.start()
         _serve(self._listeners, self._held)  # from here on the node responds to probes
         tls.start()
@@ -231,6 +247,7 @@ class Node:
             max_snapshot_interval_ms=config[cluster.METADATA_LOG_MAX_SNAPSHOT_INTERVAL_MS],
         )
         authorizer = self._open_authorizer(loader)
+        self._endpoints.authorizer = or_none(authorizer)
         loader.subscribe(self._on_metadata_change)
         if config.is_controller:
             self.controller = ControllerRole(
@@ -250,7 +267,7 @@ class Node:
             return f"{controller_end_points[0].host}:{controller_end_points[0].port}"
         local = self.controller.apis if self.controller is not None else None
         link = self._link = ControllerLink(quorum, local, loader, environment, client_id=f"broker-{config.node_id}")
-        link.check_settings = tls.check_settings
+        link.check_settings = self.security.check
         leaders.subscribe(link.leader_changed)
         view = ClusterView(loader, config)
         contact = ControllerContact(
@@ -265,6 +282,8 @@ class Node:
             directory_id=identity.directory_id,
             previous_broker_epoch=logs.previous_broker_epoch,
             on_fatal=self._fail,
+            adopted=handover.adopted,
+            retired=handover.retired,
         )
         leaders.subscribe(lifecycle.leader_changed)
         quorum.start()
@@ -274,6 +293,7 @@ class Node:
         # Only metadata that includes the registration shows which logs on this disk are stray.
         while view.image.offset < lifecycle.broker_epoch:
             await self._next_change()
+        await self._hand_over(handover, view)
         self.broker = Broker(
             view,
             link,
@@ -296,6 +316,19 @@ class Node:
         self._held.give_to(self.broker.dispatcher)
         self._schedule_maintenance()
         return f"{end_points[0].host}:{end_points[0].port}"
+
+    async def _hand_over(self, handover: Handover, view: ClusterView) -> None:
+        """Waits until the nodes that have logs of this node now have registered: it must not begin empty ones."""
+        refused = refused_replicas(view.image, self._config.node_id, handover.adopted)
+        if refused:
+            raise ConfigError(
+                f"the controller did not assign {refused[0]} and {len(refused) - 1} other partition(s) to this node, "
+                "whose logs it has: upgrade the controllers, and start it again"
+            )
+        if handover.given and still_assigned(view.image, self._config.node_id, handover.given):
+            _log.info("handover_awaited partitions=%d", len(handover.given))
+        while still_assigned(view.image, self._config.node_id, handover.given):
+            await self._next_change()
 
     def _open_authorizer(self, loader: MetadataLoader) -> StandardAuthorizer | None:
         """The authorizer, which follows the ACLs of the metadata before anything else does."""
@@ -335,7 +368,9 @@ class Node:
         """Binds listeners without serving them yet, so that their addresses are known for the registration."""
         config = self._config
         assert self.tls is not None
-        ports = bind(wanted, into, config, self._environment, self._endpoints, self.tls, self.turns)
+        shared = OpenConnections(config[network.MAX_CONNECTIONS])
+        self._open_connections.append(shared)
+        ports = bind(wanted, into, config, self._environment, self._endpoints, self.tls, self.turns, shared)
         for listener in into:
             listener.on_authentication = self._audit_certificate
             if config.listener(listener.name).uses_sasl:
@@ -346,11 +381,19 @@ class Node:
         )
 
     def _limit_connections(self, broker: Broker) -> None:
-        """Connections of other brokers are exempt if they have their own listener."""
+        """Connections of other brokers are exempt, except from the limits of their listener, if they have their own."""
         own = self._config.inter_broker_listener
+        exempt = own if len(self._listeners) > 1 else None
+        broker.connection_rates.exempt_listener = exempt
         for listener in self._listeners:
-            if len(self._listeners) == 1 or listener.name != own:
-                listener.rates = broker.connection_rates
+            listener.rates = broker.connection_rates
+
+    def reread(self, config: BrokerConfig) -> None:
+        """Takes the settings of TLS and SASL over from a settings file that was read again."""
+        assert self.security is not None
+        self._config = with_security_of(self._config, config)
+        image = self.loader.image if self.loader is not None else MetadataImage()
+        self.security.changed(dynamic_config(self._config, image))
 
     def _audit_certificate(self, peer: Peer, succeeded: bool, reason: str) -> None:
         self._environment.auditor.authentication(peer, "TLS", succeeded=succeeded, reason=reason)
@@ -376,8 +419,13 @@ class Node:
         assert self._identity is not None and self.loader is not None and self.quorum is not None
         assert self._metadata_changed is not None
         self._metadata_changed.set()
-        if changes_broker_settings(delta) and self.tls is not None:
-            self.tls.settings_changed(dynamic_config(self._config, self.loader.image))
+        if changes_broker_settings(delta) and self.security is not None:
+            config = dynamic_config(self._config, self.loader.image)
+            self.security.changed(config)
+            for listener in self.listeners:
+                listener.limits = _limits(config, listener.name)
+            for shared in self._open_connections:
+                shared.limit = config[network.MAX_CONNECTIONS]
         cluster_id = self.loader.image.cluster_id
         if not cluster_id or cluster_id == self._identity.cluster_id:
             return
@@ -520,6 +568,8 @@ class Node:
             self._giving_up.cancel()
         self._endpoints.close()
         self.sasl.close()
+        if self.security is not None:
+            self.security.close()
         if self.tls is not None:
             self.tls.close()
         for listener in self.listeners:

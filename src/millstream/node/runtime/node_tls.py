@@ -10,15 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from millstream.common.background_tasks import BackgroundTasks
-from millstream.config.broker_config import BrokerConfig, ConfigSource, ListenerConfig
-from millstream.config.catalog import LISTENER_PREFIX
+from millstream.config.broker_config import BrokerConfig, ListenerConfig
 from millstream.config.setting import ConfigError
 from millstream.config.table import ssl as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.protocol.schema import Message
 from millstream.node.environment import Environment
-from millstream.node.metadata.configs import Operation
-from millstream.node.metadata.image import ResourceType
 from millstream.node.security.certificates import Certificates
 from millstream.node.server.handshakes import HandshakeLimits
 from millstream.node.server.listener import ListenerTls
@@ -116,26 +112,11 @@ class NodeTls:
         if self.is_used:
             self._tasks.start(self._take_settings(config), loop=self._environment.loop)
 
-    async def check_settings(self, request: Message) -> None:
-        """Checks IncrementalAlterConfigs of this broker's certificates before it goes to the controller, which cannot
-        read the files of this node. KafkaError says what is wrong."""
-        for resource in request.resources:
-            if resource.resource_type != ResourceType.BROKER or resource.resource_name != str(self._config.node_id):
-                continue
-            if not any(row.name.startswith(LISTENER_PREFIX) for row in resource.configs):
-                continue
-            layers = self._config.layers
-            own = dict(layers.get(ConfigSource.DYNAMIC_BROKER_CONFIG, {}))
-            for row in resource.configs:
-                if row.config_operation == Operation.DELETE:
-                    own.pop(row.name, None)
-                elif row.config_operation == Operation.SET and row.value is not None:
-                    own[row.name] = row.value
-            default = layers.get(ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, {})
-            config = self._config.with_dynamic(default=default, own=own)
-            for name, certificates in self.certificates.items():
-                if _values(config, name) != _values_of(certificates):
-                    await self._check(certificates, config.listener(name))
+    async def check(self, config: BrokerConfig) -> None:
+        """Checks the certificates of new settings. KafkaError says what is wrong."""
+        for name, certificates in self.certificates.items():
+            if _values(config, name) != _values_of(certificates):
+                await self._check(certificates, config.listener(name))
 
     async def _check(self, certificates: Certificates, config: ListenerConfig) -> None:
         try:

@@ -16,6 +16,7 @@ from millstream.common.prometheus import PAUSE_SECONDS, Histogram
 from millstream.node.environment import Environment
 from millstream.node.metrics.observed_node import ProcessReading
 from millstream.node.runtime.disk import SYNC_DURATIONS
+from millstream.node.runtime.object_store import open_store
 from millstream.node.server.network import SocketNetwork
 
 
@@ -41,7 +42,14 @@ def real_environment(loop: asyncio.AbstractEventLoop) -> Environment:
         return loop.run_in_executor(threads, function)
 
     return Environment(
-        SystemClock(), loop, offload, random.SystemRandom(), SocketNetwork(loop), yield_interpreter, time.perf_counter
+        SystemClock(),
+        loop,
+        offload,
+        random.SystemRandom(),
+        SocketNetwork(loop),
+        yield_interpreter,
+        time.perf_counter,
+        open_store=lambda url, rates: open_store(url, loop, rates),
     )
 
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from millstream.common.background_tasks import BackgroundTasks
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.setting import ConfigError
 from millstream.config.table import cluster
@@ -39,6 +40,7 @@ from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.node import Node, bind
 from millstream.node.runtime.node_tls import NodeTls
 from millstream.node.runtime.real_environment import ProcessMonitor, real_environment
+from millstream.node.runtime.security_settings import with_security_of
 from millstream.node.security.api_checks import guarded
 from millstream.node.security.authorizer import open_authorizer
 from millstream.node.security.guards import Checks
@@ -153,10 +155,16 @@ _STEADY_SECONDS = 600.0
 """After this time without a failure, the pause is reset."""
 
 
-def run(config: BrokerConfig, ready: Callable[[str], None], leaving: Callable[[], None]) -> int:
+def run(
+    config: BrokerConfig,
+    ready: Callable[[str], None],
+    leaving: Callable[[], None],
+    read_again: Callable[[], BrokerConfig] | None = None,
+) -> int:
     """Runs a node until a signal stops it. Raises ConfigError if it cannot start or continue.
 
-    `leaving` is called in a thread before the node stops, for example to stop the gateway first.
+    `leaving` is called in a thread before the node stops, for example to stop the gateway first. `read_again` reads the
+    settings again in a thread, after SIGHUP.
     """
     _raise_file_limit()
     # A thread that reads from disk or rebuilds an index must not hold the interpreter lock for long.
@@ -169,7 +177,7 @@ def run(config: BrokerConfig, ready: Callable[[str], None], leaving: Callable[[]
     try:
         # The loop handles signals only while it runs, so the start runs inside it too: a signal during a long recovery,
         # or right after the ready line, is not lost.
-        loop.run_until_complete(_NodeRunner(config, environment, watch, ready, leaving).run())
+        loop.run_until_complete(_NodeRunner(config, environment, watch, ready, leaving, read_again).run())
     finally:
         watch.close()
         loop.close()
@@ -186,8 +194,11 @@ class _NodeRunner:
         watch: ProcessMonitor,
         ready: Callable[[str], None],
         leaving: Callable[[], None],
+        read_again: Callable[[], BrokerConfig] | None = None,
     ) -> None:
         self._config = config
+        self._read_again = read_again
+        self._tasks = BackgroundTasks()
         self._environment = environment
         self._watch = watch
         self._ready = ready
@@ -219,12 +230,24 @@ class _NodeRunner:
                 self._running.close()
 
     def _hang_up(self, stopping: asyncio.Event) -> None:
-        """SIGHUP: reads certificates again. A node without any stops, as it does when its terminal is closed."""
+        """SIGHUP: reads certificates and users again. A node without any stops, as it does when its terminal is
+        closed."""
         node = self._running
-        if isinstance(node, Node) and node.tls is not None and node.tls.is_used:
-            node.tls.reload()
+        if isinstance(node, Node) and node.security is not None and node.security.are_used:
+            self._tasks.start(self._reread(node), loop=self._loop)
         else:
             stopping.set()
+
+    async def _reread(self, node: Node) -> None:
+        if self._read_again is not None:
+            try:
+                read = await self._loop.run_in_executor(None, self._read_again)
+                self._config = with_security_of(self._config, read)
+                node.reread(read)
+            except ConfigError as error:
+                _log.error("settings_refused error=%s (SIGHUP; the old settings stay)", error.message)
+        if node.tls is not None and node.tls.is_used:
+            node.tls.reload()
 
     async def _live(self) -> None:
         while True:

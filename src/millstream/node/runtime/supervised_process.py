@@ -1,6 +1,7 @@
 """A child process: restarted when it ends, and stopped with this process.
 
-A thread waits for its end, so nothing runs on the event loop. The child's standard input is a pipe from this process.
+A thread waits for its end, so nothing runs on the event loop. If the caller wants the lines of its standard output,
+the thread reads them. The child's standard input is a pipe from this process.
 The kernel closes it when this process ends, in whatever way, and the child must stop then.
 """
 
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import millstream
@@ -24,15 +25,28 @@ STEADY_SECONDS = 60.0
 
 
 class SupervisedProcess:
-    """Runs `python -m millstream …`, named `what` in the log. Its output goes to our stderr, or to `log_file`."""
+    """Runs `python -m millstream …`, named `what` in the log. Its output goes to our stderr, or to `log_file`.
+
+    `on_line` gets the lines of its standard output. `on_end` gets the reason for its end, and returns whether it is
+    started again. Both are called in the thread of the process.
+    """
 
     def __init__(
-        self, what: str, arguments: Sequence[str], *, descriptors: Sequence[int] = (), log_file: Path | None = None
+        self,
+        what: str,
+        arguments: Sequence[str],
+        *,
+        descriptors: Sequence[int] = (),
+        log_file: Path | None = None,
+        on_line: Callable[[str], None] | None = None,
+        on_end: Callable[[str], bool] | None = None,
     ) -> None:
         self._what = what
         self._arguments = arguments
         self._descriptors = descriptors
         self._log_file = log_file
+        self._on_line = on_line
+        self._on_end = on_end
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
         self._lock = threading.Lock()
@@ -45,6 +59,16 @@ class SupervisedProcess:
 
     def start(self) -> None:
         self._watch.start()
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal to the process, if it runs."""
+        self._signal(number)
+
+    def begin_to_stop(self) -> None:
+        """Sends SIGTERM without waiting; `stop` waits."""
+        self._stopping.set()
+        if self._watch.is_alive():
+            self._signal(signal.SIGTERM)
 
     def stop(self, grace_s: float) -> None:
         """Stops the process: SIGTERM, and SIGKILL after the grace time. Returns when it has ended."""
@@ -68,7 +92,7 @@ class SupervisedProcess:
         while not self._stopping.is_set():
             began = time.monotonic()
             ending = self._run_once()
-            if self._stopping.is_set():
+            if self._stopping.is_set() or (self._on_end is not None and not self._on_end(ending)):
                 return
             lived_s = time.monotonic() - began
             if lived_s >= STEADY_SECONDS:
@@ -87,6 +111,10 @@ class SupervisedProcess:
         except OSError as error:
             return f"reason=could_not_start error={error}"
         _log.info("%s_started pid=%d", self._what, process.pid)
+        if process.stdout is not None and self._on_line is not None:
+            with process.stdout as lines:
+                for line in lines:
+                    self._on_line(line.decode(errors="replace").rstrip("\n"))
         code = process.wait()
         assert process.stdin is not None
         process.stdin.close()
@@ -100,7 +128,7 @@ class SupervisedProcess:
             return subprocess.Popen(
                 [sys.executable, "-m", "millstream", *self._arguments],
                 stdin=subprocess.PIPE,
-                stdout=log,
+                stdout=log if self._on_line is None else subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": path},
                 pass_fds=tuple(self._descriptors),

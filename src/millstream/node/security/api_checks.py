@@ -290,6 +290,19 @@ API_CHECKS: Mapping[str, ApiCheck] = {
     "describe_topic_partitions": ApiCheck((Need(Op.DESCRIBE, Kind.TOPIC),), where=_IN_HANDLER, note=_SEEN_TOPICS),
     "share_group_heartbeat": ApiCheck(_MEMBER, of.group_heartbeat("share_group_heartbeat")),
     "share_group_describe": ApiCheck(_DESCRIBED_GROUP, of.described_groups("group_ids")),
+    "streams_group_heartbeat": ApiCheck(
+        (
+            Need(Op.READ, Kind.GROUP),
+            Need(Op.DESCRIBE, Kind.TOPIC, "all topics of the topology"),
+            Need(Op.CREATE, Kind.CLUSTER, "or CREATE of each internal topic, if they do not exist"),
+        ),
+        of.streams_group_heartbeat,
+        note="CREATE in the handler: without it the response has the status MISSING_INTERNAL_TOPICS",
+    ),
+    "streams_group_describe": ApiCheck(
+        (Need(Op.DESCRIBE, Kind.GROUP), Need(Op.DESCRIBE, Kind.TOPIC, "all topics of the topology")),
+        of.described_groups("group_ids"),
+    ),
     "share_fetch": ApiCheck(
         _SHARE_READ,
         needs_one("share_fetch", Kind.GROUP, Op.READ, "group_id"),

@@ -3,7 +3,7 @@
 The shapes that several APIs share are in `guards.py`; which API has which guard is in `api_checks.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from millstream.formats.model.access_control import AclOperation as Op
 from millstream.formats.model.access_control import AclResourceType as Kind
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicId
+from millstream.node.metadata.topic_names import INTERNAL_TOPICS, is_topic_name
 from millstream.node.security.guards import (
     ERRORS,
     Checks,
@@ -362,7 +363,32 @@ def group_heartbeat(api: str) -> Guard:
     return guard
 
 
+def streams_group_heartbeat(checks: Checks, request: Any, context: Context, handler: Handler) -> Result:
+    """As `group_heartbeat`, for all topics of the topology. The handler refuses a topology with invalid names."""
+    if not checks.group(context.peer, Op.READ, request.group_id):
+        return refusal("streams_group_heartbeat", ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    names = {} if request.topology is None else dict.fromkeys(_topology_topics(request.topology.subtopologies))
+    is_valid = not any(name in INTERNAL_TOPICS or not is_topic_name(name) for name in names)
+    if is_valid and not all(checks.topic(context.peer, Op.DESCRIBE, name) for name in names):
+        return refusal("streams_group_heartbeat", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return handler(request, context)
+
+
+def _topology_topics(subtopologies: Iterable[Any]) -> Iterator[str]:
+    """The topics that the subtopologies of a request or of a description name."""
+    for row in subtopologies:
+        yield from _field(row, "source_topics")
+        yield from _field(row, "repartition_sink_topics")
+        for field in ("repartition_source_topics", "state_changelog_topics"):
+            yield from (_field(topic, "name") for topic in _field(row, field))
+
+
+def _field(row: Any, name: str) -> Any:
+    return row[name] if isinstance(row, Mapping) else getattr(row, name)
+
+
 _HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
+_HIDDEN_TOPOLOGY = "The described group uses topics that the client is not authorized to describe."
 
 
 def described_groups(field: str) -> Guard:
@@ -396,7 +422,7 @@ def _described(checks: Checks, request: Any, peer: Peer, row: Mapping[str, Any])
         return {
             "group_id": row["group_id"],
             "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            "error_message": _HIDDEN_TOPICS,
+            "error_message": _HIDDEN_TOPICS if row.get("topology") is None else _HIDDEN_TOPOLOGY,
             "members": [],
         }
     if not request.include_authorized_operations:
@@ -407,6 +433,8 @@ def _described(checks: Checks, request: Any, peer: Peer, row: Mapping[str, Any])
 def _topics_of(group: Mapping[str, Any]) -> dict[str, None]:
     """The topics that a description shows."""
     names: dict[str, None] = {}
+    if group.get("topology") is not None:
+        return dict.fromkeys(_topology_topics(group["topology"]["subtopologies"]))
     for member in group.get("members", ()):
         names |= dict.fromkeys(member.get("subscribed_topic_names") or ())
         for assignment in ("assignment", "target_assignment"):

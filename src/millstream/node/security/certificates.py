@@ -191,13 +191,28 @@ def load(config: ListenerConfig, *, is_server: bool, tickets: int = _TICKETS) ->
                 name=settings.SSL_KEYSTORE_LOCATION.name,
             )
         server = _context(config, ssl.PROTOCOL_TLS_SERVER, store, trusted)
-        server.verify_mode = _CLIENT_AUTH[config[settings.SSL_CLIENT_AUTH]]
+        server.verify_mode = _CLIENT_AUTH[_client_auth(config)]
         server.num_tickets = tickets
     client = _context(config, ssl.PROTOCOL_TLS_CLIENT, store, trusted)
     client.check_hostname = config[settings.SSL_ENDPOINT_IDENTIFICATION_ALGORITHM].lower() == "https"
     checker = _context(config, ssl.PROTOCOL_TLS_CLIENT, store, trusted)
     checker.check_hostname = False
     return TlsMaterial(store, server, client, checker, mapping, stamp)
+
+
+def _client_auth(config: ListenerConfig) -> str:
+    """On a listener with SASL only its own setting counts, as in Kafka (KIP-684): with that of all listeners, clients
+    of SASL would need certificates where only those of TLS listeners should."""
+    if not config.uses_sasl:
+        return config[settings.SSL_CLIENT_AUTH]
+    own = config.own(settings.SSL_CLIENT_AUTH)
+    if own is None and config[settings.SSL_CLIENT_AUTH] != "none":
+        _log.warning(
+            "setting_not_used listener=%s name=ssl.client.auth reason=it uses SASL: to have certificates too, set "
+            "listener.name.%s.ssl.client.auth",
+            config.name, config.name.lower(),
+        )  # fmt: skip
+    return own or "none"
 
 
 def _context(

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from millstream.config.setting import ConfigError
 from millstream.node.metadata.records import UserScramCredentialRecord
@@ -35,12 +35,16 @@ def make_credential(
     )
 
 
-def read_first_users(directory: str) -> tuple[UserScramCredentialRecord, ...]:
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def read_first_users(directory: str, read: Callable[[str], bytes] = _read) -> tuple[UserScramCredentialRecord, ...]:
     """The users of the file; none if there is no file. Raises ConfigError if it cannot be read."""
     path = os.path.join(directory, FILE_NAME)
     try:
-        with open(path, encoding="utf-8") as file:
-            rows = json.load(file)["users"]
+        rows = json.loads(read(path))["users"]
         return tuple(
             UserScramCredentialRecord(
                 name=row["name"],

@@ -4,17 +4,19 @@ Every failure is a ConnectionError that names the mechanism and the user, never 
 """
 
 import base64
+import contextlib
 import secrets
 from collections.abc import Generator
 from typing import Protocol
 
+from millstream.common.bearer_tokens import TokenError, TokenSource, bearer_token
 from millstream.formats.model.errors import ErrorCode
 from millstream.node.environment import Environment
 from millstream.node.security.core.plain import plain_client
 from millstream.node.security.core.scram import ScramMechanism, ServerRefusedError, scram_client
 from millstream.node.server.channel import Ask
 
-_LONGEST_TOKEN = 64 << 10
+_TOKEN_TIMEOUT_SECONDS = 10.0
 
 
 class LoginFailedError(ConnectionError):
@@ -24,7 +26,11 @@ class LoginFailedError(ConnectionError):
 class SaslLogin(Protocol):
     """One way to log in. It can be used for many connections."""
 
-    async def log_in(self, ask: Ask) -> float | None: ...
+    async def log_in(self, ask: Ask, host: str) -> float | None: ...
+
+
+Conversation = Generator[bytes, bytes, None]
+"""The messages of a login that go on with each response."""
 
 
 def new_nonce() -> str:
@@ -53,7 +59,7 @@ class PlainLogin:
         self._user = user
         self._password = password
 
-    async def log_in(self, ask: Ask) -> float | None:
+    async def log_in(self, ask: Ask, host: str) -> float | None:
         await _handshake(ask, "PLAIN")
         message = plain_client(self._user, self._password)
         return (await _send(ask, f"SASL PLAIN as {self._user!r}", message))[1]
@@ -66,25 +72,30 @@ class ScramLogin:
         self._password = password
         self._environment = environment
 
-    async def log_in(self, ask: Ask) -> float | None:
+    async def log_in(self, ask: Ask, host: str) -> float | None:
         what = f"SASL {self._mechanism.name} as {self._user!r}"
-        await _handshake(ask, self._mechanism.name)
         conversation = scram_client(self._mechanism, self._user, self._password, new_nonce())
-        message: bytes | None = next(conversation)
-        lifetime_s = None
         try:
-            while message is not None:
-                response, lifetime_s = await _send(ask, what, message)
-                message = await self._environment.offload(_Next(conversation, response))
+            return await converse(ask, self._mechanism.name, what, conversation, self._environment)
         except ServerRefusedError as error:
             raise LoginFailedError(f"{what}: the other node cannot be trusted: {error}") from None
-        return lifetime_s
+
+
+async def converse(
+    ask: Ask, mechanism: str, what: str, conversation: Conversation, environment: Environment
+) -> float | None:
+    """Logs in by the messages of a conversation. They are made in a thread: keys and tickets take milliseconds."""
+    await _handshake(ask, mechanism)
+    message = await environment.offload(lambda: next(conversation, None))
+    lifetime_s = None
+    while message is not None:
+        response, lifetime_s = await _send(ask, what, message)
+        message = await environment.offload(_Next(conversation, response))
+    return lifetime_s
 
 
 class _Next:
-    """The next message of a conversation: the key of a password takes milliseconds, so it runs in a thread."""
-
-    def __init__(self, conversation: Generator[bytes, bytes, None], response: bytes) -> None:
+    def __init__(self, conversation: Conversation, response: bytes) -> None:
         self._conversation = conversation
         self._response = response
 
@@ -96,27 +107,27 @@ class _Next:
 
 
 class OAuthBearerLogin:
-    """With a token in a file, which is read at each login, so that another process can renew it."""
+    """With a token of a file or a token service, which is asked for at each login, so that it can be renewed."""
 
-    def __init__(self, path: str, environment: Environment) -> None:
-        self._path = path
+    def __init__(self, source: TokenSource, environment: Environment) -> None:
+        self._source = source
         self._environment = environment
 
-    def _read(self) -> str:
-        with open(self._path, encoding="ascii") as file:
-            return file.read(_LONGEST_TOKEN).strip()
-
-    async def log_in(self, ask: Ask) -> float | None:
-        try:
-            token = await self._environment.offload(self._read)
-        except (OSError, ValueError) as error:
-            raise LoginFailedError(f"SASL OAUTHBEARER: the token in {self._path} cannot be read: {error}") from None
+    async def log_in(self, ask: Ask, host: str) -> float | None:
+        # Imported here: a node without OAUTHBEARER starts faster.
         from millstream.node.security.core.oauthbearer import oauthbearer_client
 
+        source = self._source
+        what = f"SASL OAUTHBEARER with the token of {source.file or source.endpoint}"
+        try:
+            token, _ = await self._environment.offload(lambda: bearer_token(source, _TOKEN_TIMEOUT_SECONDS))
+            first_message = oauthbearer_client(token)
+        except (TokenError, ValueError) as error:
+            raise LoginFailedError(f"{what}: {error}") from None
         await _handshake(ask, "OAUTHBEARER")
-        what = f"SASL OAUTHBEARER with the token in {self._path}"
-        response, lifetime_s = await _send(ask, what, oauthbearer_client(token))
+        response, lifetime_s = await _send(ask, what, first_message)
         if response:  # the status of a refused token; the second message ends the login
-            await _send(ask, what, b"\x01")
+            with contextlib.suppress(LoginFailedError):
+                await _send(ask, what, b"\x01")
             raise LoginFailedError(f"{what}: {response.decode(errors='replace')[:200]}")
         return lifetime_s

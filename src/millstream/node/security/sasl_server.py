@@ -89,6 +89,12 @@ class SaslGate:
     def is_authenticated(self) -> bool:
         return self._conversation.who is not None
 
+    @property
+    def is_current(self) -> bool:
+        ends_at_s = self._conversation.ends_at_s
+        is_over = ends_at_s is not None and self._loop.time() > ends_at_s
+        return self._conversation.stage is Stage.AUTHENTICATED and not is_over and not self._is_busy
+
     def frame_limits(self, largest: int) -> tuple[int, int]:
         if self._conversation.stage is Stage.AUTHENTICATED:
             return _REQUEST_HEAD.size - 2, largest
@@ -269,6 +275,7 @@ class ClosedGate:
     """Refuses every request: on a node that cannot know its users, because its disk has failed."""
 
     is_authenticated = False
+    is_current = False
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer

@@ -36,8 +36,9 @@ _RENEW_AT = 0.85
 class Login(Protocol):
     """How this node authenticates to another node by SASL (`node/security/sasl_client.py`)."""
 
-    async def log_in(self, ask: Ask) -> float | None:
-        """Authenticates; returns the lifetime of the session in seconds, if it has an end. Raises ConnectionError."""
+    async def log_in(self, ask: Ask, host: str) -> float | None:
+        """Authenticates to this host; returns the lifetime of the session in seconds, if it has an end. Raises
+        ConnectionError."""
         ...
 
 
@@ -209,7 +210,7 @@ class Channel:
             return response_schema(api).read(cursor, version)
 
         try:
-            lifetime_s = await login.log_in(ask)
+            lifetime_s = await login.log_in(ask, self.host)
         except ConnectionError as error:
             _log.warning("login_failed node=%s:%d error=%s", self.host, self.port, error)
             raise

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from millstream.formats.model.access_control import ANONYMOUS
-from millstream.node.server.fair_turns import SHARE_SECONDS, FairTurns
-from millstream.node.server.limits import RequestMemory
+from millstream.node.server.fair_turns import FairTurns
+from millstream.node.server.limits import RequestMemory, address_key
 from millstream.node.server.network import Transport
 from millstream.node.server.plain_http import METHODS, HttpExchange, HttpService
 from millstream.node.server.service import Authentication, Part, Parts, Peer, Pending, Refused, Service, Turn
@@ -99,6 +99,7 @@ class Connection:
         "_yielded",
         "closed",
         "last_active",
+        "opened",
         "peer",
     )
 
@@ -107,7 +108,7 @@ class Connection:
         self._shared = shared
         self.peer = peer
         self.closed = False
-        self.last_active = shared.now()
+        self.opened = self.last_active = shared.now()
         self._rest = b""  # bytes that were read and not yet handled
         self._frame: bytearray | None = None  # a frame that arrives in pieces
         self._frame_view = memoryview(b"")
@@ -213,7 +214,7 @@ class Connection:
             smallest, largest = self.peer.authentication.frame_limits(largest)
         left, begun = TURN_REQUESTS, shared.stopwatch()
         is_shared = shared.turns.is_shared
-        until = begun + (SHARE_SECONDS if is_shared else TURN_SECONDS)
+        until = shared.turns.deadline(self._tenant, begun) if is_shared else begun + TURN_SECONDS
         self._corked = True
         while end - position >= 4 and not self._paused and not self.closed:
             (size,) = _SIZE.unpack_from(buffer, position)
@@ -287,7 +288,7 @@ class Connection:
         service = self._shared.http
         if service is None or self._responses or self._out or bytes(buffer[position : position + 4]) not in METHODS:
             return False
-        self._http = HttpExchange(self._transport, service, bytes(buffer[position:end]), self.close)
+        self._http = HttpExchange(self._transport, self.peer, service, bytes(buffer[position:end]), self.close)
         return True
 
     def _begin_frame(self, size: int, buffer: bytearray, start: int, end: int) -> bool:
@@ -549,4 +550,4 @@ class Connection:
 
 
 def _tenant_name(peer: Peer) -> str:
-    return str(peer.principal) if peer.principal != ANONYMOUS else peer.host
+    return str(peer.principal) if peer.principal != ANONYMOUS else address_key(peer.host)

@@ -386,6 +386,7 @@ class Dispatcher:
         """The response, recorded by the auditor."""
         result = await response if isinstance(response, Awaitable) else response
         shown = response_schema(api).decode(result, context.version) if isinstance(result, bytes) else result
+        context.peer.client_id = context.client_id
         self._auditor.administration(context.peer, api, request, shown)
         return result
 

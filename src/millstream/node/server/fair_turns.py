@@ -3,13 +3,14 @@
 A *tenant* is a principal, or the address of clients that are not authenticated. While only one tenant has connections,
 nothing is scheduled: `is_shared` is false, and connections handle requests as they arrive. Otherwise a tenant may use
 the loop directly up to a budget in each period. Its further connections wait in a queue of the tenant, and each turn
-of the loop serves every waiting tenant for one share, its connections in order. New requests of other tenants are read
-between two turns of the loop. So a request waits at most for one share of each busy tenant, however many connections
-they have.
+of the loop serves every waiting tenant for one share, which its connections use in order. New requests of other tenants
+are read between two turns of the loop. So a request waits at most for one share of each busy tenant, and one request
+longer, however many connections they have.
 """
 
 from collections import deque
 from collections.abc import Callable
+from heapq import nlargest
 
 PERIOD_SECONDS = 0.002
 BUDGET_SECONDS = 0.0004
@@ -22,7 +23,7 @@ _ALONE_SECONDS = 60.0
 
 
 class Tenant:
-    __slots__ = ("connections", "is_queued", "name", "period", "spent", "waiting")
+    __slots__ = ("connections", "is_queued", "name", "period", "spent", "total", "waiting")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -32,6 +33,8 @@ class Tenant:
         self.period = -1
         self.spent = 0.0
         """The time that it used in the period, in seconds."""
+        self.total = 0.0
+        """The time that it used in earlier periods. Counted only while there are several tenants."""
 
 
 class FairTurns:
@@ -45,6 +48,8 @@ class FairTurns:
         """Whether several tenants have connections."""
         self._last: Tenant | None = None  # that read a request
         self._last_change = 0.0
+        self._turn_ends: float | None = None
+        """The end of the turn that is under way."""
         self.waits = 0
         """How often a connection had to wait for its turn."""
 
@@ -68,6 +73,10 @@ class FairTurns:
     def tenants(self) -> int:
         return len(self._tenants)
 
+    def loop_seconds(self, most: int) -> list[tuple[str, float]]:
+        """The tenants that used most time of the loop since they connected, while there were several."""
+        return nlargest(most, [(each.name, each.total) for each in self._tenants.values()], key=lambda row: row[1])
+
     def must_wait(self, tenant: Tenant) -> bool:
         """Whether a connection of the tenant has to wait: others of it wait, or its budget is used up."""
         if tenant.is_queued:
@@ -80,9 +89,22 @@ class FairTurns:
         period = int(now / PERIOD_SECONDS)
         if period != tenant.period:
             tenant.period = period
+            tenant.total += tenant.spent
             tenant.spent = 0.0
             return False
         return tenant.spent >= BUDGET_SECONDS
+
+    def deadline(self, tenant: Tenant, begun: float) -> float:
+        """When a connection that begins to handle requests lets others go first.
+
+        In a turn, the connections of the tenant share its time: each with a share of its own, the second one could
+        double the turn. Outside, it is what is left of the budget.
+        """
+        if self._turn_ends is not None:
+            return self._turn_ends
+        left = BUDGET_SECONDS - tenant.spent
+        # Without a budget left it is here because it is alone.
+        return begun + (min(SHARE_SECONDS, left) if left > 0 else SHARE_SECONDS)
 
     def wait(self, tenant: Tenant, turn: Callable[[], None]) -> None:
         """Calls `turn` when it is the connection's turn."""
@@ -103,7 +125,7 @@ class FairTurns:
         try:
             for _ in range(len(queue)):
                 tenant = queue.popleft()
-                until = begun + SHARE_SECONDS
+                until = self._turn_ends = begun + SHARE_SECONDS
                 # A connection that waits again in its turn is not served twice in one share.
                 for _ in range(len(tenant.waiting)):
                     tenant.waiting.popleft()()
@@ -115,6 +137,7 @@ class FairTurns:
                 else:
                     tenant.is_queued = False
         finally:
+            self._turn_ends = None
             if queue and not self._is_scheduled:
                 self._is_scheduled = True
                 self._call_soon(self._serve)

@@ -1,10 +1,11 @@
-"""Limits on the resources that peers can use: memory for requests, and lines in the log.
+"""Limits on the resources that peers can use: memory for requests, connections, and lines in the log.
 
 Request memory: a connection that is idle, or has small requests, holds none of it. A frame that does not fit into one
 read reserves its whole size before its first byte is kept, so frames that have begun can always be finished. A
 connection that finds no room waits, unread. A size is only a claim: memory is allocated as the bytes arrive.
 """
 
+import ipaddress
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -69,6 +70,29 @@ class RequestMemory:
 
 def _rounded(size: int) -> int:
     return max(_SMALLEST, 1 << (size - 1).bit_length()) if size <= _LARGEST_KEPT else size
+
+
+def address_key(host: str) -> str:
+    """What limits count as one address. A client with IPv6 has a whole network of 64 bits, and may use any address of
+    it."""
+    if ":" not in host:
+        return host
+    try:
+        address = ipaddress.IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped
+    return str(mapped) if mapped is not None else str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
+
+
+class OpenConnections:
+    """The open connections of all listeners that share `max.connections`."""
+
+    __slots__ = ("count", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.count = 0
 
 
 PER_SECOND = 20

@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from millstream.config.table.sasl import LOGIN_TIMEOUT_MS
 from millstream.config.table.ssl import MAX_HANDSHAKES
 from millstream.formats.model.access_control import ANONYMOUS
 from millstream.formats.model.ordered_set import OrderedSet
 from millstream.node.server.connection import SCRATCH_BYTES, Connection
 from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.handshakes import HandshakeGate, HandshakeLimits
-from millstream.node.server.limits import LogThrottle, RequestMemory
+from millstream.node.server.limits import LogThrottle, OpenConnections, RequestMemory, address_key
 from millstream.node.server.network import Listening, Network, Transport
 from millstream.node.server.plain_http import LARGEST_FRAME_BYTES, METHODS, HttpService
 from millstream.node.server.service import Authentication, Peer, Service
@@ -43,6 +44,8 @@ class ConnectionLimits:
     max_connections: int = 1 << 31
     max_connections_per_address: int = 1 << 31
     max_idle_seconds: float = 600.0
+    login_seconds: float = 30.0
+    """The time for a client to authenticate by SASL, from the first byte that it may send."""
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
     backlog: int = 1024
@@ -64,12 +67,12 @@ _LOGIN_MEMORY_BYTES = 8 << 20
 
 
 class ConnectionRates(Protocol):
-    def of_address(self, address: str) -> float:
+    def of_address(self, address: str, listener: str) -> float:
         """Counts a new connection; the seconds after which to close it, or 0 to accept it."""
         ...
 
-    def of_broker(self) -> float:
-        """Counts an accepted connection; the seconds for which no other is accepted."""
+    def of_listener(self, name: str) -> float:
+        """Counts an accepted connection; the seconds for which this listener accepts no other."""
         ...
 
 
@@ -87,11 +90,13 @@ class Listener:
         stopwatch: Callable[[], float] | None = None,
         *,
         turns: FairTurns | None = None,
+        open_connections: OpenConnections | None = None,
         security_protocol: str = "PLAINTEXT",
         tls: ListenerTls | None = None,
     ) -> None:
         """`stopwatch` measures turns of the loop; the loop's own time may stand still during a turn. `turns` are those
-        of all listeners on the loop."""
+        of all listeners on the loop, `open_connections` those of all that share `max.connections`."""
+        self._open = open_connections or OpenConnections(1 << 31)
         self.security_protocol = security_protocol
         self.tls = tls
         self.handshakes = HandshakeGate(tls.limits if tls is not None else HandshakeLimits(), loop.time)
@@ -152,7 +157,7 @@ class Listener:
         if self._sweeper is not None:
             return
         self._listening.watch(self._accept)
-        self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+        self._sweeper = self._loop.call_later(self._sweep_seconds, self._sweep)
 
     def _accept(self) -> None:
         for _ in range(64):
@@ -170,7 +175,7 @@ class Listener:
                     self._loop.call_later(1.0, self._accept_again)
                 return
             self._welcome(accepted)
-            if self.rates is not None and (pause_s := self.rates.of_broker()):
+            if self.rates is not None and (pause_s := self.rates.of_listener(self.name)):
                 # max.connection.creation.rate: connections wait in the backlog.
                 self._listening.watch(None)
                 self._loop.call_later(pause_s, self._accept_again)
@@ -182,21 +187,24 @@ class Listener:
 
     def _welcome(self, transport: Transport) -> None:
         host = transport.peer_host
-        if len(self.connections) + len(self._in_handshake) >= self.limits.max_connections:
+        address = self._address(host)
+        is_full = self._open.count >= self._open.limit
+        if is_full or len(self.connections) + len(self._in_handshake) >= self.limits.max_connections:
             self.refused["max.connections"] += 1
             _log.warning("connection_refused peer=%s limit=max.connections", host)
             transport.close()
-        elif self._per_address[host] >= self.limits.max_connections_of_address.get(
-            host, self.limits.max_connections_per_address
+        elif self._per_address[address] >= self.limits.max_connections_of_address.get(
+            address, self.limits.max_connections_per_address
         ):
             self.refused["max.connections.per.ip"] += 1
             _log.warning("connection_refused peer=%s limit=max.connections.per.ip", host)
             transport.close()
-        elif self.rates is not None and (delay_s := self.rates.of_address(host)):
+        elif self.rates is not None and (delay_s := self.rates.of_address(host, self.name)):
             self.refused["connection_creation_rate"] += 1
             self._close_later(transport, delay_s)
         else:
-            self._per_address[host] += 1
+            self._per_address[address] += 1
+            self._open.count += 1
             self.accepted += 1
             peer = Peer(host, transport.peer_port, self.name, security_protocol=self.security_protocol)
             if self.tls is None:
@@ -207,7 +215,7 @@ class Listener:
     # TLS
 
     def _begin_handshake(self, transport: Transport, peer: Peer, tls: ListenerTls) -> None:
-        wait_s = self.handshakes.enter(peer.host)
+        wait_s = self.handshakes.enter(self._address(peer.host))
         if wait_s is None:
             self.refused[MAX_HANDSHAKES.name] += 1
             _log.warning("connection_refused peer=%s reason=too many TLS handshakes", peer.host)
@@ -244,7 +252,7 @@ class Listener:
             self._failed(peer, "broken", str(error))
         finally:
             del self._in_handshake[secured]
-            self.handshakes.leave(peer.host)
+            self.handshakes.leave(self._address(peer.host))
             if is_established and self._listening is not None:
                 self.handshakes_done += 1
                 if self.on_authentication is not None and peer.principal != ANONYMOUS:
@@ -276,16 +284,24 @@ class Listener:
         self.connections.discard(connection)
         self._forget_address(connection.peer.host)
 
+    def _address(self, host: str) -> str:
+        """What the limits count it as: an address with a limit of its own counts alone."""
+        return host if host in self.limits.max_connections_of_address else address_key(host)
+
     def _forget_address(self, host: str) -> None:
-        self._per_address[host] -= 1
-        if not self._per_address[host]:
-            del self._per_address[host]
+        address = self._address(host)
+        self._open.count -= 1
+        self._per_address[address] -= 1
+        if not self._per_address[address]:
+            del self._per_address[address]
 
     def _sweep(self) -> None:
         now = self._loop.time()
         oldest = now - self.limits.max_idle_seconds
         for connection in [c for c in self.connections if c.last_active < oldest and not c.is_waiting]:
             connection.close()
+        if self.authenticate is not None:
+            self._end_slow_logins(now)
         if self.memory.is_contended or self.login_memory.is_contended:
             # Reserved memory that is not used keeps other connections waiting.
             for connection in [c for c in self.connections if c.is_stalling(now)]:
@@ -294,7 +310,22 @@ class Listener:
         self.memory.trim()
         self.login_memory.trim()
         self.handshakes.forget_idle()
-        self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+        self._sweeper = self._loop.call_later(self._sweep_seconds, self._sweep)
+
+    def _end_slow_logins(self, now: float) -> None:
+        """Closes connections that have not authenticated in time: a client may send one byte now and then."""
+        latest = now - self.limits.login_seconds
+        for connection in [c for c in self.connections if c.opened <= latest and _is_in_login(c)]:
+            self.refused[LOGIN_TIMEOUT_MS.name] += 1
+            _log.warning(
+                "connection_refused peer=%s:%d listener=%s reason=not authenticated within %g s (%s)",
+                connection.peer.host, connection.peer.port, self.name, self.limits.login_seconds, LOGIN_TIMEOUT_MS.name,
+            )  # fmt: skip
+            connection.close()
+
+    @property
+    def _sweep_seconds(self) -> float:
+        return _SWEEP_SECONDS if self.authenticate is None else min(_SWEEP_SECONDS, self.limits.login_seconds)
 
     def stop_accepting(self) -> None:
         if self._listening is not None:
@@ -313,3 +344,8 @@ class Listener:
         self._delayed.clear()
         for connection in list(self.connections):
             connection.close()
+
+
+def _is_in_login(connection: Connection) -> bool:
+    authentication = connection.peer.authentication
+    return authentication is not None and not authentication.is_authenticated

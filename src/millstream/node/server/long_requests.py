@@ -198,6 +198,7 @@ SPLITS: dict[str, tuple[Split, ...]] = {
     "find_coordinator": (_flat("coordinator_keys", "coordinators", most=_HASHED_ROWS, once=True),),
     "leave_group": (_flat("members", "members", "member_id", "group_instance_id"),),
     "share_group_describe": (_flat("group_ids", "groups", most=50, once=True),),
+    "streams_group_describe": (_flat("group_ids", "groups", most=50, once=True),),
     "describe_configs": (_flat("resources", "results", "resource_type", "resource_name", most=10, once=True),),
     "describe_producers": (_topics("partition_indexes", "partitions"),),
     "describe_transactions": (_flat("transactional_ids", "transaction_states", most=_HASHED_ROWS, once=True),),

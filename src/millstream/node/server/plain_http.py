@@ -12,6 +12,7 @@ from typing import Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from millstream.node.server.network import Transport
+from millstream.node.server.service import Peer
 
 METHODS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"TRAC", b"CONN"))
 """The first bytes of HTTP requests. Other methods than GET and HEAD get status 405."""
@@ -26,6 +27,10 @@ TEXT = "text/plain; charset=utf-8"
 class HttpRequest:
     path: str
     query: dict[str, list[str]]
+    host: str | None = None
+    """The name in the Host header, without a port; None if there is no such header. Lower case."""
+    peer: Peer | None = None
+    """The client of the connection. It may have logged in by SASL before it sent the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +48,11 @@ class HttpService(Protocol):
 
 class HttpExchange:
     def __init__(
-        self, transport: Transport, service: HttpService, received: bytes, finished: Callable[[], None]
+        self, transport: Transport, peer: Peer, service: HttpService, received: bytes, finished: Callable[[], None]
     ) -> None:
         """Takes a transport over, with the bytes read from it; `finished` closes it after the response."""
         self._transport = transport
+        self._peer = peer
         self._service = service
         self._finished = finished
         self._head = bytearray(received)
@@ -88,8 +94,8 @@ class HttpExchange:
         if end < 0 or end > LARGEST_HEAD_BYTES:
             self._deliver(HttpResponse(431, f"the request head is larger than {LARGEST_HEAD_BYTES} bytes\n".encode()))
             return True
-        line = bytes(self._head[:end]).splitlines()[0].decode("latin-1")
-        words = line.split(" ")
+        lines = bytes(self._head[:end]).decode("latin-1").splitlines()
+        words = lines[0].split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             self._deliver(HttpResponse(400, b"not an HTTP/1.x request: send, for example, GET /metrics HTTP/1.1\n"))
             return True
@@ -102,7 +108,8 @@ class HttpExchange:
         self._has_body = method == "GET"
         try:
             parts = urlsplit(target)
-            request = HttpRequest(parts.path, parse_qs(parts.query, keep_blank_values=True, max_num_fields=100))
+            query = parse_qs(parts.query, keep_blank_values=True, max_num_fields=100)
+            request = HttpRequest(parts.path, query, _host(lines[1:]), self._peer)
         except ValueError:
             self._deliver(HttpResponse(400, b"the URL is not valid\n"))
             return True
@@ -143,3 +150,11 @@ class HttpExchange:
             self._transport.receive_into(memoryview(bytearray(64 << 10)))
         except OSError:
             pass
+
+
+def _host(headers: list[str]) -> str | None:
+    """ValueError if there are several, or one that is not a name or an address."""
+    found = [value.strip() for name, _, value in (line.partition(":") for line in headers) if name.lower() == "host"]
+    if len(found) > 1:
+        raise ValueError("more than one Host header")
+    return (urlsplit(f"//{found[0]}").hostname or "") if found else None

@@ -169,6 +169,7 @@ class ApiVersions:
 
     def handle(self, request: ApiVersionsRequest, context: Context) -> ApiVersionsResponse:
         rows = self._rows
+        context.peer.client_id = context.client_id  # for audits: the first request of nearly all clients
         if context.peer.listener in self._rules.client_listeners:
             rows = [row for row in rows if row["api_key"] not in self._rules.hidden]
         if context.version < 0:

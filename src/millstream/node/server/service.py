@@ -148,6 +148,11 @@ class Authentication(Protocol):
         """Whether the client has logged in, maybe a while ago."""
         ...
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the client has logged in, and its session is not over."""
+        ...
+
     def frame_limits(self, largest: int) -> tuple[int, int]:
         """The smallest and the largest frame now; `largest` is the limit of an authenticated client."""
         ...

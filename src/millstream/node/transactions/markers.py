@@ -345,6 +345,8 @@ class MarkerWriter:
         `flush.before.ack`, for the disk. A marker that is lost after its transaction is complete would never be written
         again."""
         partition = self._partitions.find_led(at.topic, at.partition)
+        if partition.is_mirror:
+            return None  # a topic that became a mirror: its markers come from the source
         partition.check_enough_in_sync()
         end = partition.append_marker(marker, self._environment.clock.now_ms()).last_offset + 1
         if may_acknowledge(partition, end):

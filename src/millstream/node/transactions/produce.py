@@ -23,7 +23,7 @@ from millstream.node.environment import Environment
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.server.request import ProduceResults
-from millstream.node.storage.log.partition_log import Appended
+from millstream.node.storage.log.appended import Appended
 from millstream.node.transactions.verification import FIRST_THAT_ADDS, for_producer
 
 Deliver = Callable[[ProduceResults], None]

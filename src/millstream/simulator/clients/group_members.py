@@ -18,6 +18,7 @@ from millstream.simulator.clients.acknowledged_state import (
     RecordDeleter,
     SchemaWriter,
 )
+from millstream.simulator.clients.streams_members import StreamsMembers
 from millstream.simulator.clients.transaction_tracker import At
 from millstream.simulator.clients.workload import Workload
 from millstream.simulator.machine import Process
@@ -306,6 +307,7 @@ CHECKING_CLIENTS: dict[str, Callable[..., CheckingClient]] = {
     "kip848-1": partial(ConsumerMember, stays=True),
     "kip848-2": partial(ConsumerMember, stays=False),
     "queue": ShareMember,
+    "streams": StreamsMembers,
     "registrar": SchemaWriter,
     "shortener": RecordDeleter,
 }

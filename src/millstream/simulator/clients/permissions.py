@@ -14,6 +14,7 @@ from millstream.node.security.core.scram import FEWEST_ITERATIONS, salted_passwo
 from millstream.simulator.clients.acknowledged_state import SCHEMAS, SHORT
 from millstream.simulator.clients.client import SimulatedClient
 from millstream.simulator.clients.group_members import CLASSIC_GROUP, CONSUMER_GROUP, SHARE_GROUP
+from millstream.simulator.clients.streams_members import CHANGELOG_TOPIC, STREAMS_GROUP
 from millstream.simulator.clients.transactions import LEDGER, LOOP_GROUP, LOOP_ID, LOOP_INPUT, STATE, WRITER_ID
 from millstream.simulator.clients.workload import SecurityChanges
 from millstream.simulator.security import MECHANISM, password
@@ -64,6 +65,13 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
         *_topics(_READ, _ORDERS),
         *_groups(SHARE_GROUP),
         (AclResourceType.GROUP, SHARE_GROUP, AclOperation.ALTER_CONFIGS),
+    ),
+    "streams": (
+        *_ALL_METADATA,
+        *_topics(_READ, _ORDERS),
+        *_groups(STREAMS_GROUP),
+        *_topics(_DESCRIBE, CHANGELOG_TOPIC),
+        *_topics(AclOperation.CREATE, CHANGELOG_TOPIC),
     ),
     "registrar": (*_ALL_METADATA, *_topics(_READ, SCHEMAS.name), *_topics(_WRITE, SCHEMAS.name)),
     "shortener": (

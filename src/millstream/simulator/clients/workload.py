@@ -394,14 +394,15 @@ class Administrator:
     """Creates the topics, then keeps changing topics, settings, replicas and leaders."""
 
     def __init__(
-        self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload, broker_ids: list[int]
+        self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload, broker_groups: list[list[int]]
     ) -> None:
+        """`broker_groups`: the brokers of each machine. Replicas are assigned to different machines."""
         self._workload = workload
         self._name = process.machine.name
         self._client = SimulatedClient(process, bootstrap, self._name)
         self._client.topics = tuple(plan.name for plan in workload.topics)
         self._loop = process.loop
-        self._broker_ids = broker_ids
+        self._broker_groups = broker_groups
         self._made = 0
         self._kept: list[str] = []
         self._transaction_version = 2
@@ -493,7 +494,7 @@ class Administrator:
         name = f"passing-{self._made}"
         self._kept.append(name)
         await self._create_topic(
-            TopicPlan(name, randomness.randint(1, 3), randomness.randint(1, min(3, len(self._broker_ids))))
+            TopicPlan(name, randomness.randint(1, 3), randomness.randint(1, min(3, len(self._broker_groups))))
         )
 
     async def _delete(self) -> None:
@@ -564,7 +565,8 @@ class Administrator:
         randomness = self._client.randomness
         plan = randomness.choice(self._workload.topics)
         partition = randomness.randrange(plan.partitions)
-        replicas = randomness.sample(self._broker_ids, plan.replication_factor)
+        machines = randomness.sample(self._broker_groups, plan.replication_factor)
+        replicas = [brokers[0] if len(brokers) == 1 else randomness.choice(brokers) for brokers in machines]
         response = await self._client.request_any(
             "alter_partition_reassignments",
             {

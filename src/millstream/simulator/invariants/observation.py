@@ -148,7 +148,7 @@ class StoredLog:
 
     @property
     def start(self) -> int:
-        return self._log.log_start_offset
+        return self._log.local_start_offset
 
     @property
     def end(self) -> int:

@@ -32,6 +32,18 @@ def broker(tmp_path: Path) -> Any:
         yield broker
 
 
+def test_a_topic_that_is_created_automatically(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    with Cluster(broker.bootstrap_servers, client_id="producer-7") as cluster:
+        topics = [{"name": "by-itself"}, {"name": "not/allowed"}]
+        cluster.call("metadata", topics=topics, allow_auto_topic_creation=True)
+        file = tmp_path / "audit.jsonl"
+        until(lambda: len(events(file)) >= 1)
+        (found,) = events(file)
+        assert (found["kind"], found["api"], found["client_id"]) == ("administration", "CreateTopics", "producer-7")
+        assert found["request"] == {"automatic": True, "topics": topics}
+        assert found["errors"] == [{"name": "not/allowed", "error": "INVALID_TOPIC_EXCEPTION"}]
+
+
 def test_administration(broker: EmbeddedBroker, tmp_path: Path) -> None:
     with Cluster(broker.bootstrap_servers, client_id="admin-tool") as cluster:
         cluster.create_topic("audited", 1, 1)
@@ -60,7 +72,7 @@ def test_administration(broker: EmbeddedBroker, tmp_path: Path) -> None:
         assert found[1]["errors"] == [{"name": "audited", "error": "TOPIC_ALREADY_EXISTS"}]
         for each in found:
             assert (each["version"], each["kind"], each["principal"]) == (1, "administration", "User:ANONYMOUS")
-            assert each["address"] == "127.0.0.1"
+            assert (each["address"], each["client_id"]) == ("127.0.0.1", "admin-tool")
         configs = found[3]["request"]["resources"][0]["configs"]
         assert [(each["name"], each["value"]) for each in configs] == [
             ("ssl.key.password", "(hidden)"),

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from millstream.admin.quotas import QuotaAdmin
+from millstream.node.metrics.mirroring import MIRRORING
 from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
 from tests import wire as wires
@@ -29,6 +30,8 @@ ONLY_WITH_TLS = {
     "millstream_tls_handshakes_under_way",
 }
 """Metrics of listeners with TLS or SASL; tests/system/cluster/test_tls.py reads those of TLS."""
+ONLY_WITH_A_LINK = {family.name for family in MIRRORING.families}
+"""Metrics of mirror links; tests/integration/node/mirror reads them."""
 
 
 def get(address: str, path: str) -> tuple[int, str]:

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
+from millstream.gateway.metrics import FAMILIES as GATEWAY
 from millstream.node.metrics.endpoints import families
 from millstream.testing import EmbeddedBroker
 from millstream.testing.node_process import free_ports
-from tests.integration.node.metrics.conftest import ONLY_WITH_TLS, Scrape
+from tests.integration.node.metrics.conftest import ONLY_WITH_A_LINK, ONLY_WITH_TLS, Scrape
 from tests.integration.node.metrics.queries import (
     DEPLOY,
     FROM_PROMETHEUS,
@@ -41,8 +42,8 @@ DEPENDS_ON_THE_MACHINE = {
     "MillstreamSlowDisk",
     "MillstreamSlowProduce",
 }
-ONLY_WITH_A_FAULT = {"millstream_partition_unreadable_batch", *ONLY_WITH_TLS}
-"""Metrics that have no sample where all is well and without TLS; their labels are those of their declaration."""
+ONLY_WITH_A_FAULT = {"millstream_partition_unreadable_batch", *ONLY_WITH_TLS, *ONLY_WITH_A_LINK}
+"""Metrics that have no sample where all is well, without TLS and without mirrors: their labels are as declared."""
 
 
 # Names and labels
@@ -58,6 +59,7 @@ def test_every_metric_and_label_of_every_query_is_on_the_page(scrape: Scrape) ->
         if each.name in ONLY_WITH_A_FAULT:
             assert each.name not in labels, "there is no fault"
             labels[each.name] = set(each.labels)
+    labels |= {each.name: set(each.labels) for each in GATEWAY}  # of another process
     for title, expression in {**PANELS, **ALERTS}.items():
         for metric, wanted in named_in(expression):
             assert metric in labels, f"{title}: there is no {metric}"
@@ -67,16 +69,6 @@ def test_every_metric_and_label_of_every_query_is_on_the_page(scrape: Scrape) ->
 def test_the_check_of_names_would_notice() -> None:
     expression = 'sum by (topic) (rate(some_total{a="x}",b=~"y"}[5m])) / on (job) other > bool 3'
     assert named_in(expression) == [("some_total", {"a", "b", "topic", "job"}), ("other", {"topic", "job"})]
-
-
-ON_OTHER_PAGES = (
-    "millstream_audit_",
-    "millstream_authentications_total",
-    "millstream_connections_muted",
-    "millstream_quota_",
-    "millstream_tenants",
-    "millstream_turn_waits_total",
-)
 
 
 def test_every_metric_is_on_a_panel_or_in_an_alert_or_left_out_on_purpose() -> None:
@@ -95,15 +87,12 @@ def test_every_metric_is_on_a_panel_or_in_an_alert_or_left_out_on_purpose() -> N
         "millstream_quorum_voters",
         "millstream_replication_throttle_limit_bytes_per_second",
         "millstream_request_memory_limit_bytes",
-        "millstream_tls_handshakes_failed_total",
-        "millstream_tls_handshakes_total",
-        "millstream_tls_handshakes_under_way",
         "process_virtual_memory_bytes",
     }
-    # Those of quotas are on the console's page; logins and audit events are read when a security question comes up.
-    left_out |= {each.name for each in families() if each.name.startswith(ON_OTHER_PAGES)}
     named = {metric for query in (*PANELS.values(), *ALERTS.values()) for metric, _ in named_in(query)}
-    unused = {each.name for each in families() if not any(metric.startswith(each.name) for metric in named)}
+    unused = {
+        each.name for each in (*families(), *GATEWAY) if not any(metric.startswith(each.name) for metric in named)
+    }
     assert unused == left_out - named
 
 

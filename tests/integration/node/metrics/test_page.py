@@ -9,13 +9,27 @@ import pytest
 from millstream.node.metrics.endpoints import SUBJECTS, SUCCESS, families, markdown
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.broker.test_share import Group
-from tests.integration.node.metrics.conftest import ONLY_WITH_TLS, RECORDS, Scrape, Scraped, get, scraper
+from tests.integration.node.metrics.conftest import (
+    ONLY_WITH_A_LINK,
+    ONLY_WITH_TLS,
+    RECORDS,
+    Scrape,
+    Scraped,
+    get,
+    scraper,
+)
 from tests.repository import REPOSITORY
 from tests.wire import Wire
 
 DOCUMENT = REPOSITORY / "docs" / "metrics.md"
-NEEDS_TROUBLE = {"millstream_partition_unreadable_batch", *ONLY_WITH_TLS}
-"""Families that a healthy broker without TLS has no samples of."""
+NEEDS_TROUBLE = {
+    "millstream_partition_unreadable_batch",
+    "millstream_client_metric",
+    "millstream_client_metrics_refused_total",
+    *ONLY_WITH_TLS,
+    *ONLY_WITH_A_LINK,
+}
+"""Families that a healthy broker without TLS, mirrors and subscriptions to client metrics has no samples of."""
 
 
 def test_every_family_has_samples_and_no_other_appears(scrape: Scrape) -> None:
@@ -144,6 +158,13 @@ def test_the_documented_table_is_the_true_one() -> None:
     text = DOCUMENT.read_text()
     begin, end = "<!-- begin: python -m millstream.node.metrics -->\n", "<!-- end -->"
     assert text.split(begin)[1].split(end)[0].strip() == markdown().strip()
+
+
+def test_the_documented_table_of_the_gateway_is_the_true_one() -> None:
+    from millstream.gateway.metrics import markdown
+
+    begin, end = "<!-- begin: python -m millstream.gateway.metrics -->\n", "<!-- end: gateway -->"
+    assert DOCUMENT.read_text().split(begin)[1].split(end)[0].strip() == markdown().strip()
 
 
 def test_names_follow_the_conventions() -> None:

@@ -7,6 +7,7 @@ import pytest
 from millstream.formats.model.errors import ErrorCode
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from tests.integration.node.quotas.test_quotas import WINDOW, describe, set_quota
+from tests.topics import await_topic
 from tests.waiting import eventually
 from tests.wire import Wire, batch
 
@@ -42,6 +43,8 @@ def test_quotas_are_in_force_on_every_node(cluster: EmbeddedCluster) -> None:
 
 def test_mutations_are_counted_by_the_controller(cluster: EmbeddedCluster) -> None:
     refused = []
+    with Wire(cluster.address(1), client_id="admin") as wire:
+        set_quota(wire, {"client-id": "creator-0"}, controller_mutation_rate=1.0)
     for number, address in enumerate(cluster.bootstrap_servers.split(",")):
         with Wire(address, client_id="creator-0") as wire:
             topic = {"name": f"mutation-{number}", "num_partitions": 3, "replication_factor": 1}
@@ -51,6 +54,49 @@ def test_mutations_are_counted_by_the_controller(cluster: EmbeddedCluster) -> No
                 assert answer.throttle_time_ms > 0
     assert refused.count(ErrorCode.THROTTLING_QUOTA_EXCEEDED) >= 1, refused
     assert refused[0] == 0
+
+
+def test_mutations_of_clients_of_the_controller_itself(cluster: EmbeddedCluster) -> None:
+    """`--bootstrap-controller` is no way around the quota."""
+    with Wire(cluster.address(1), client_id="admin") as wire:
+        set_quota(wire, {"client-id": "creator-0"}, controller_mutation_rate=1.0)
+
+    def create(address: str, name: str) -> int:
+        with Wire(address, client_id="creator-0") as wire:
+            topic = {"name": name, "num_partitions": 20, "replication_factor": 1}
+            answer = wire.call("create_topics", 7, topics=[topic], timeout_ms=30_000, validate_only=False)
+            return int(answer.topics[0].error_code)
+
+    outcomes = [
+        [create(cluster.controller_address(number), f"direct-{number}-{again}") for again in range(3)]
+        for number in cluster.nodes
+    ]
+    (active,) = [each for each in outcomes if ErrorCode.NOT_CONTROLLER not in each]
+    assert active[1:] == [ErrorCode.THROTTLING_QUOTA_EXCEEDED] * 2, outcomes
+
+
+def test_replication_is_exempt(cluster: EmbeddedCluster) -> None:
+    """Followers fetch as the same user, whose quota is one byte per second."""
+    quota: dict[str, str | None] = {"user": None}
+    with Wire(cluster.address(1), client_id="admin") as wire:
+        configs = [{"name": "min.insync.replicas", "value": "3"}]
+        topic = {"name": "replicated", "num_partitions": 1, "replication_factor": 3, "configs": configs}
+        (row,) = wire.call("create_topics", 7, topics=[topic], timeout_ms=30_000, validate_only=False).topics
+        assert row.error_code == 0, row.error_message
+        set_quota(wire, quota, consumer_byte_rate=1.0, request_percentage=0.01)
+    try:
+        await_topic(cluster, "replicated")
+        with Wire(cluster.address(1), client_id="metadata") as wire:
+            found = wire.call("metadata", 12, topics=[{"name": "replicated"}], allow_auto_topic_creation=False)
+        leader = found.topics[0].partitions[0].leader_id
+        rows = [{"name": "replicated", "partition_data": [{"index": 0, "records": batch(b"x" * 5000)}]}]
+        for _ in range(3):  # a new connection each: the client itself is muted for its share of the time
+            with Wire(cluster.address(leader), client_id="producer") as wire:
+                answer = wire.call("produce", 12, acks=-1, timeout_ms=10_000, topic_data=rows)
+                assert answer.responses[0].partition_responses[0].error_code == 0
+    finally:
+        with Wire(cluster.address(2), client_id="admin") as wire:
+            set_quota(wire, quota, consumer_byte_rate=None, request_percentage=None)
 
 
 def _produce(wire: Wire, partition: int) -> int:

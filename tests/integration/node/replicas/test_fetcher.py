@@ -27,6 +27,7 @@ from millstream.node.replicas.throttle import ReplicaThrottle
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.runtime.real_environment import real_environment
 from millstream.node.storage.log.directory import LogDirectory
+from millstream.node.storage.log.tiered_part import TierStart
 from tests.waiting import PATIENCE_S
 
 TOPIC_ID = UUID(int=77)
@@ -144,6 +145,9 @@ class Node:
 
     def connection_lost(self, broker_id: int) -> None:
         self.connections.append((broker_id, "lost"))
+
+    async def tier_start(self, partition: Partition) -> TierStart:
+        raise AssertionError("no log here is tiered")
 
     def connection_made(self, broker_id: int) -> None:
         self.connections.append((broker_id, "made"))

@@ -57,6 +57,20 @@ def _rows(**fields: Any) -> list[dict[str, Any]]:
 
 _COMMITTED = {"committed_offset": 1, "committed_metadata": ""}
 _STATE = {"state_epoch": 0, "leader_epoch": 0, "start_offset": 0, "state_batches": []}
+_TOPOLOGY = {
+    "epoch": 0,
+    "subtopologies": [
+        {
+            "subtopology_id": "0",
+            "source_topics": [TOPIC],
+            "source_topic_regex": [],
+            "state_changelog_topics": [],
+            "repartition_sink_topics": [],
+            "repartition_source_topics": [],
+            "copartition_groups": [],
+        }
+    ],
+}
 _TOPIC_CONFIG = {"resource_type": 2, "resource_name": TOPIC}
 _BROKER_CONFIG = {"resource_type": 4, "resource_name": "1"}
 _GROUP_CONFIG = {"resource_type": 32, "resource_name": GROUP}
@@ -341,6 +355,35 @@ STEPS = (
         subscribed_topic_names=[TOPIC],
     ),
     _step("share_group_describe", _G(Op.DESCRIBE), group_ids=[GROUP]),
+    _step(
+        "streams_group_heartbeat",
+        (Kind.GROUP, "walk-streams", Op.READ),
+        _T(Op.DESCRIBE),
+        group_id="walk-streams",
+        member_id="AAAAAAAAAAAAAAAAAAAABA",
+        member_epoch=0,
+        rebalance_timeout_ms=10_000,
+        process_id="AAAAAAAAAAAAAAAAAAAABQ",
+        topology=_TOPOLOGY,
+        active_tasks=[],
+        standby_tasks=[],
+        warmup_tasks=[],
+        client_tags=[],
+        task_offsets=None,
+        task_end_offsets=None,
+    ),
+    _step(
+        "streams_group_describe",
+        (Kind.GROUP, "walk-streams", Op.DESCRIBE),
+        _T(Op.DESCRIBE),
+        group_ids=["walk-streams"],
+    ),
+    _step(
+        "streams_group_describe",
+        (Kind.GROUP, "walk-streams", Op.DESCRIBE),
+        note="without its topics",
+        group_ids=["walk-streams"],
+    ),
     Step(
         "share_fetch",
         lambda at: {

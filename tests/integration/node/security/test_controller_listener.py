@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from millstream.formats.model.errors import ErrorCode
+from millstream.formats.protocol.schema import Message, request_schema
 from millstream.node.consensus.quorum.metadata_log import METADATA_TOPIC_ID
 from millstream.testing.node_process import NodeProcess, free_ports
 from tests.integration.node.security.secured_broker import in_a_file
@@ -67,3 +68,31 @@ def test_metadata_log_is_closed_to_clients_without_permission(controller: str, v
 def test_metadata_log_is_open_to_nodes(controller: str) -> None:
     response = fetch_metadata(controller, "admin", -1, 17)
     assert response.error_code == 0 and response.responses[0].partitions[0].records
+
+
+_OF_NODES = (
+    "vote", "begin_quorum_epoch", "end_quorum_epoch", "alter_partition", "envelope", "fetch_snapshot",
+    "broker_registration", "broker_heartbeat", "allocate_producer_ids", "update_raft_voter",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("api", _OF_NODES)
+def test_apis_of_nodes_are_refused_for_clients_without_permission(controller: str, api: str) -> None:
+    """Each one, in its first and its last version."""
+    versions = request_schema(api).versions
+    for version in sorted({versions.low, versions.high}):
+        with Wire(controller) as wire:
+            assert plain(wire, "eve", "eve-secret-1").error_code == 0
+            fields: dict[str, Any] = {"k_raft_version_feature": {}} if api == "update_raft_voter" else {}
+            response = wire.call(api, version, **fields)
+            assert _errors(response) == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED}, (api, version, response)
+
+
+def _errors(response: Any) -> set[int]:
+    """All error codes in a response, on any level."""
+    if isinstance(response, list):
+        return set().union(*(_errors(each) for each in response))
+    if not isinstance(response, Message):
+        return set()
+    found = {response.error_code} if "error_code" in response.__slots__ else set()
+    return found.union(*(_errors(getattr(response, name)) for name in response.__slots__))

@@ -132,7 +132,7 @@ def test_a_connection_that_breaks_in_the_last_step_of_a_login_is_not_kept() -> N
     class Login:
         logins = 0
 
-        async def log_in(self, ask: Ask) -> float | None:
+        async def log_in(self, ask: Ask, host: str) -> float | None:
             self.logins += 1
             await ask("heartbeat", {"group_id": "g", "generation_id": 0, "member_id": "m"})
             if self.logins == 1:

@@ -56,7 +56,7 @@ class ServedController:
         self.heard = 0
         """Heartbeats that were responded to."""
         mutations = MutationQuotas(environment.loop.time, burst_seconds=11)
-        topics = TopicHandlers(self.active, ControllerMutations(mutations, frozenset({"CONTROLLER"})))
+        topics = TopicHandlers(self.active, ControllerMutations(mutations, frozenset({"CONTROLLER"}), lambda _: True))
         self.apis = ControllerApis(
             self.active,
             {
@@ -121,7 +121,7 @@ class World:
 
     def broker(self) -> tuple[str, int]:
         """A broker's listener that passes requests on."""
-        served = Served("PLAINTEXT", Forwarding(self.link).table(), self.environment)
+        served = Served("PLAINTEXT", Forwarding(self.link, 1).table(), self.environment)
         self._closing.append(served.close)
         return served.address
 

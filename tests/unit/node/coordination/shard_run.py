@@ -24,10 +24,10 @@ START_MS = 1_000_000
 def message(api: str, **fields: Any) -> Any:
     """A request as the dispatcher decodes it; lists of dictionaries become lists of structures. Its type is that of
     the API."""
-    return _filled(request_schema(api).root, fields)
+    return filled(request_schema(api).root, fields)
 
 
-def _filled(structure: Structure, fields: dict[str, Any]) -> Message:
+def filled(structure: Structure, fields: dict[str, Any]) -> Message:
     made = structure.new()
     by_name: dict[str, list[Any]] = {}
     for field in structure.fields:
@@ -35,7 +35,7 @@ def _filled(structure: Structure, fields: dict[str, Any]) -> Message:
     for name, value in fields.items():
         children = next((field.children for field in by_name[name] if field.children is not None), None)
         if children is not None and isinstance(value, list):
-            value = [_filled(children, row) for row in value]
+            value = [filled(children, row) for row in value]
         setattr(made, name, value)
     return made
 

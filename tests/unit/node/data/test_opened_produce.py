@@ -88,7 +88,7 @@ def request(*parts: tuple[bytes, int, bytes | bytearray]) -> tuple[ProduceReques
 
 class FakePartition:
     def __init__(self, config: LogConfig) -> None:
-        self.is_leader, self.is_internal = True, False
+        self.is_leader, self.is_internal, self.is_mirror = True, False, False
         self.refusal: KafkaError | None = None
         self.log: Any = SimpleNamespace(config=config, opens_batches=wanted_of(config, None) is not None)
         self.log.validate = self._judge

@@ -27,7 +27,7 @@ from tests.unit.node.metadata.cluster import Cluster
 
 A = TopicName("a")
 ORDERS = TopicName("orders")
-LATER = {"share.version": 1, "transaction.version": 2, "eligible.leader.replicas.version": 1}
+LATER = {"share.version": 1, "streams.version": 1, "transaction.version": 2, "eligible.leader.replicas.version": 1}
 
 
 def some_cluster() -> Cluster:
@@ -140,9 +140,9 @@ def test_brokers_are_fenced_unfenced_and_leave() -> None:
 
 def test_features_come_and_go() -> None:
     cluster = Cluster()
-    assert cluster.image.features == {"metadata.version": 29, "group.version": 1, **LATER}
+    assert cluster.image.features == {"metadata.version": 30, "group.version": 1, **LATER}
     cluster.write([FeatureLevelRecord(name="group.version", feature_level=0), NoOpRecord()])
-    assert cluster.image.features == {"metadata.version": 29, **LATER}
+    assert cluster.image.features == {"metadata.version": 30, **LATER}
     assert missing_features(cluster.image) == ()
     cluster.write([FeatureLevelRecord(name="group.version", feature_level=1)])
     assert cluster.image.features_off == frozenset()

@@ -18,6 +18,7 @@ from millstream.node.metadata.topics import NewTopic
 from tests.unit.node.metadata.cluster import Cluster
 
 TOPIC = ConfigResource(ResourceType.TOPIC, "a")
+METRICS = ConfigResource(ResourceType.CLIENT_METRICS, "slow-ones")
 BROKER = ConfigResource(ResourceType.BROKER, "1")
 
 
@@ -80,7 +81,7 @@ def test_append_and_subtract_start_from_what_is_in_force() -> None:
         (ConfigResource(ResourceType.BROKER, "01"), [], ErrorCode.INVALID_REQUEST, "There is no broker '01'"),
         (ConfigResource(ResourceType.BROKER, "\u00b2"), [], ErrorCode.INVALID_REQUEST, "There is no broker"),
         (ConfigResource(ResourceType.BROKER, "9" * 9999), [], ErrorCode.INVALID_REQUEST, "There is no broker"),
-        (ConfigResource(ResourceType.BROKER_LOGGER, "1"), [], ErrorCode.INVALID_REQUEST, "Resource type 8"),
+        (ConfigResource(ResourceType.BROKER_LOGGER, "1"), [], ErrorCode.INVALID_REQUEST, "levels of loggers"),
         (ConfigResource(99, "1"), [], ErrorCode.INVALID_REQUEST, "Resource type 99"),
         (TOPIC, [ConfigChange("retention.ms", 0, None)], ErrorCode.INVALID_REQUEST, "Null value"),
         (TOPIC, [ConfigChange("retention.ms", 0, "x")], ErrorCode.INVALID_CONFIG, "retention.ms=x is not allowed"),
@@ -92,7 +93,20 @@ def test_append_and_subtract_start_from_what_is_in_force() -> None:
         (TOPIC, [ConfigChange("retention.ms", 9, "1")], ErrorCode.INVALID_REQUEST, "Unknown operation 9"),
         (TOPIC, [ConfigChange("retention.ms", 0, "1")] * 2, ErrorCode.INVALID_REQUEST, "named twice"),
         (BROKER, [ConfigChange("log.dirs", 0, "/x")], ErrorCode.INVALID_REQUEST, "Cannot update log.dirs dynamically"),
-        (BROKER, [ConfigChange("no.such", 0, "/x")], ErrorCode.INVALID_CONFIG, "unknown broker setting no.such"),
+        (BROKER, [ConfigChange("no.such", 2, "/x")], ErrorCode.INVALID_CONFIG, "Unknown config name: no.such"),
+        (BROKER, [ConfigChange("", 0, "/x")], ErrorCode.INVALID_CONFIG, "The name of the setting is empty"),
+        (
+            METRICS,
+            [ConfigChange("foo", 0, "1")],
+            ErrorCode.INVALID_REQUEST,
+            "Unknown client metrics configuration: foo",
+        ),
+        (METRICS, [ConfigChange("interval.ms", 0, "99")], ErrorCode.INVALID_REQUEST, "between 100 and 3600000"),
+        (METRICS, [ConfigChange("interval.ms", 0, "x")], ErrorCode.INVALID_CONFIG, "interval.ms=x is not allowed"),
+        (METRICS, [ConfigChange("match", 0, "a=b")], ErrorCode.INVALID_CONFIG, "Illegal client matching pattern: a=b"),
+        (METRICS, [ConfigChange("match", 0, "client_id=[")], ErrorCode.INVALID_CONFIG, "Illegal client matching"),
+        (METRICS, [ConfigChange("match", 0, "client_id")], ErrorCode.INVALID_CONFIG, "Illegal client matching"),
+        (ConfigResource(ResourceType.CLIENT_METRICS, ""), [], ErrorCode.INVALID_REQUEST, "name can't be empty"),
         (BROKER, [ConfigChange("num.io.threads", 0, "9")], ErrorCode.INVALID_REQUEST, "Cannot update num.io.threads"),
         (
             BROKER,
@@ -119,7 +133,8 @@ def test_append_and_subtract_start_from_what_is_in_force() -> None:
             "must be one of JKS, PKCS12, PEM",
         ),
         (BROKER, [ConfigChange("log.retention.ms", 0, "0")], ErrorCode.INVALID_CONFIG, "at least 1, or -1"),
-        (BROKER, [ConfigChange("retention.ms", 0, "1")], ErrorCode.INVALID_CONFIG, "this is a topic setting"),
+        (BROKER, [ConfigChange("max.connections", 0, "-1")], ErrorCode.INVALID_CONFIG, "at least 0"),
+        (BROKER, [ConfigChange("max.connections.per.ip.overrides", 0, "x")], ErrorCode.INVALID_CONFIG, "address:count"),
     ],
 )
 def test_changes_that_cannot_be(
@@ -222,3 +237,20 @@ def test_a_lower_minimum_forgets_who_else_may_lead(resource: ConfigResource) -> 
     assert cluster.partition().eligible_leader_replicas == (3, 2)
     change(cluster, resource, ConfigChange("min.insync.replicas", Operation.SET, "1"))
     assert cluster.partition().eligible_leader_replicas == ()
+
+
+def test_unknown_settings_of_brokers_are_stored_as_in_kafka() -> None:
+    image = some_cluster()
+    assert change(image, BROKER, ConfigChange("some.plugin.setting", 0, "1")).error is ErrorCode.NONE
+    assert change(image, BROKER, ConfigChange("max.connections", 0, "5")).error is ErrorCode.NONE
+
+
+def test_a_subscription_to_client_metrics() -> None:
+    result = change(
+        some_cluster(),
+        METRICS,
+        ConfigChange("interval.ms", 0, "1000"),
+        ConfigChange("metrics", 0, "org.apache.kafka."),
+        ConfigChange("match", 0, "client_id=app.*,client_software_name=.*java"),
+    )
+    assert result.error is ErrorCode.NONE

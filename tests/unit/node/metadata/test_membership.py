@@ -109,7 +109,7 @@ def test_a_second_process_waits_until_the_first_is_gone() -> None:
                 )
             },
             ErrorCode.UNSUPPORTED_VERSION,
-            "from level 1 to 9, but the cluster uses level 29",
+            "from level 1 to 9, but the cluster uses level 30",
         ),
     ],
 )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId
+from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, Place, default_machine
 from millstream.node.metadata.brokers import unregister_broker
 from millstream.node.metadata.configs import ConfigChange, Operation, incremental_alter_configs
 from millstream.node.metadata.image import ConfigResource, ResourceType
@@ -132,7 +132,8 @@ def test_brokers_that_are_away_come_last_even_if_they_have_a_rack_of_their_own()
 
 def test_racks_take_turns() -> None:
     racks = {1: "a", 2: "a", 3: "a", 4: "b", 5: "b", 6: None}
-    assert interleaved(racks, racks) == [1, 4, 6, 2, 5, 3]
+    places = {number: Place(rack, default_machine(number)) for number, rack in racks.items()}
+    assert interleaved(places, places) == [1, 4, 6, 2, 5, 3]
 
 
 def cordon(cluster: Cluster, number: int, value: str | None = "*") -> ErrorCode:

@@ -339,3 +339,17 @@ def test_a_partition_written_by_hand_is_as_the_schema_writes_it(
     monkeypatch.setattr("millstream.node.metadata.records._encode_partition", lambda _: None)
     assert by_hand == encode_record(record)
     assert decode_record(by_hand) == record
+
+
+def test_records_of_metadata_version_4_3_are_read() -> None:
+    """Kafka 4.3 has cordoned log directories (KIP-1066) as a tagged field of newer versions of two records."""
+    directory = UUID("21222324-2526-2728-292a-2b2c2d2e2f30")
+    tag = f"1102{directory.hex}"
+    registered = decode_record(
+        bytes.fromhex("01000400000001" + "00" + "01" * 16 + "00" * 7 + "07010100000001" + "01" + tag)
+    )
+    assert isinstance(registered, RegisterBrokerRecord)
+    assert registered.cordoned_log_dirs == (directory,)
+    changed = decode_record(bytes.fromhex("01110300000001" + "00" * 7 + "070103" + tag))
+    assert isinstance(changed, BrokerRegistrationChangeRecord)
+    assert changed.cordoned_log_dirs == (directory,)

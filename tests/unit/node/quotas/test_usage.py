@@ -9,7 +9,8 @@ from millstream.node.metadata.records import QuotaEntity
 from millstream.node.quotas import client_quotas
 from millstream.node.quotas.client_quotas import ClientQuotas
 from millstream.node.quotas.connection_rates import ConnectionRates
-from millstream.node.quotas.mutations import MutationQuotas
+from millstream.node.quotas.mutations import ControllerMutations, MutationQuotas
+from millstream.node.server.request import Context
 from millstream.node.server.service import Peer
 
 
@@ -129,19 +130,61 @@ def test_strict_mutations_are_refused_and_others_throttled() -> None:
     assert mutations.quota("alice", "other", is_strict=True).throttle_ms == 0
 
 
+@pytest.mark.parametrize(("listener", "port"), [("CONTROLLER", 1), ("CONTROLLER", 0), ("CLIENTS", 1)])
+def test_mutations_of_clients_at_the_controller_are_limited(listener: str, port: int) -> None:
+    """Also of those that connect to the controller itself; not those of brokers."""
+    time = Time()
+    quotas = MutationQuotas(time, burst_seconds=1)
+    quotas.follow(image(controller_mutation_rate=1.0))
+    brokers: list[Peer] = []
+    mutations = ControllerMutations(quotas, frozenset({"CONTROLLER"}), lambda each: each in brokers)
+    client = Peer("192.0.2.1", port, listener)
+
+    def create() -> None:
+        mutations.quota(Context(7, "app", client), strict_since=6)(5)
+
+    create()
+    with pytest.raises(KafkaError, match="controller_mutation_rate"):
+        create()
+    brokers.append(client)
+    if listener == "CONTROLLER" and port:
+        create()
+    else:
+        with pytest.raises(KafkaError, match="controller_mutation_rate"):
+            create()
+
+
 def test_connections_of_an_address_above_its_quota_are_closed_later() -> None:
     time = Time()
-    rates = ConnectionRates(time, lambda: 2**31 - 1, samples=11, sample_seconds=1)
-    assert rates.of_address("192.0.2.1") == 0 == rates.of_broker()
+    rates = ConnectionRates(time, lambda _: None, samples=11, sample_seconds=1)
+    assert rates.of_address("192.0.2.1", "A") == 0 == rates.of_listener("A")
     rates.follow(image(connection_creation_rate=1.0))
-    assert [rates.of_address("192.0.2.1") for _ in range(10)] == [0.0] * 10
-    assert rates.of_address("192.0.2.1") == 1.0
-    assert rates.of_address("192.0.2.2") == 0.0
+    assert [rates.of_address("192.0.2.1", "A") for _ in range(10)] == [0.0] * 10
+    assert rates.of_address("192.0.2.1", "A") == 1.0
+    assert rates.of_address("192.0.2.2", "A") == 0.0
+    rates.exempt_listener = "INTERNAL"
+    assert rates.of_address("192.0.2.1", "INTERNAL") == 0.0
     time.now += 11
-    assert rates.of_address("192.0.2.1") == 0.0
+    assert rates.of_address("192.0.2.1", "A") == 0.0
 
 
-def test_connections_of_the_broker_wait() -> None:
-    rates = ConnectionRates(Time(), lambda: 1, samples=11, sample_seconds=1)
-    assert [rates.of_broker() for _ in range(10)] == [0.0] * 10
-    assert rates.of_broker() == 1.0
+def test_a_network_of_64_bits_is_one_address() -> None:
+    rates = ConnectionRates(Time(), lambda _: None, samples=11, sample_seconds=1)
+    own = frozenset({QuotaEntity(entity_type="ip", entity_name="2001:db8::7")})
+    default = image(connection_creation_rate=1.0).quotas
+    rates.follow(MetadataImage(quotas={**default, own: {"connection_creation_rate": 1.0}}))
+    assert [rates.of_address(f"2001:db8::1:{number}", "A") for number in range(10)] == [0.0] * 10
+    assert rates.of_address("2001:db8::ffff", "A") == 1.0
+    assert rates.of_address("2001:db8:0:1::1", "A") == 0.0
+    assert rates.of_address("2001:db8::7", "A") == 0.0  # it has a quota of its own
+
+
+def test_connections_of_the_broker_and_of_a_listener_wait() -> None:
+    limits: dict[str | None, float] = {None: 2, "SLOW": 1}
+    rates = ConnectionRates(Time(), limits.get, samples=11, sample_seconds=1)
+    assert [rates.of_listener("SLOW") for _ in range(10)] == [0.0] * 10
+    assert rates.of_listener("SLOW") == 1.0
+    assert [rates.of_listener("OTHER") for _ in range(9)] == [0.0] * 9
+    assert rates.of_listener("OTHER") > 0  # with those of the other listener
+    rates.exempt_listener = "INTERNAL"
+    assert rates.of_listener("INTERNAL") == 0.0

@@ -160,3 +160,28 @@ def test_expiry_is_logged_once_for_each_step(files: Files, caplog: pytest.LogCap
         current.report_expiry(end - datetime.timedelta(days=days))
     events = [record.getMessage().split()[0] for record in caplog.records]
     assert events == ["certificate_expires_soon"] * 3 + ["certificate_expired"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, ssl.CERT_NONE),
+        ({"ssl.client.auth": "required"}, ssl.CERT_NONE),
+        ({"listener.name.sasl_ssl.ssl.client.auth": "required"}, ssl.CERT_REQUIRED),
+        ({"listener.name.sasl_ssl.ssl.client.auth": "requested", "ssl.client.auth": "none"}, ssl.CERT_OPTIONAL),
+    ],
+)
+def test_certificates_of_clients_of_sasl(files: Files, settings: dict[str, str], expected: int) -> None:
+    """KIP-684: the setting of all listeners is for those without SASL."""
+    values = {
+        "listeners": "SASL_SSL://:0",
+        "security.inter.broker.protocol": "SASL_SSL",
+        **files.properties(),
+        **settings,
+    }
+    config = broker_config_from([Property(name, value, "test") for name, value in values.items()])
+    material = load(config.listener("SASL_SSL"), is_server=True)
+    assert material.server is not None and material.server.verify_mode == expected
+    both = {**files.properties(), "ssl.client.auth": "required"}
+    plain = load(listener(both), is_server=True)
+    assert plain.server is not None and plain.server.verify_mode == ssl.CERT_REQUIRED

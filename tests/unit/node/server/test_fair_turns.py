@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from millstream.node.server.fair_turns import BUDGET_SECONDS, PERIOD_SECONDS, SHARE_SECONDS, FairTurns
 
 
@@ -96,3 +98,32 @@ def test_connections_of_a_tenant_are_served_in_order() -> None:
         loop.turn()
     assert served[:6] == [0, 1, 2, 0, 1, 2]
     assert not alice.is_queued
+
+
+def test_the_connections_of_a_turn_share_its_time() -> None:
+    """The second connection of a turn does not get a whole share of its own."""
+    loop = Loop()
+    alice, _ = loop.turns.join("alice"), loop.turns.join("bob")
+    deadlines: list[float] = []
+
+    def serve() -> None:
+        deadlines.append(loop.turns.deadline(alice, loop.now) - loop.now)
+        loop.now += SHARE_SECONDS * 0.75
+
+    for _ in range(4):
+        loop.turns.wait(alice, serve)
+    loop.turn()
+    assert deadlines == pytest.approx([SHARE_SECONDS, SHARE_SECONDS * 0.25])
+    loop.turn()
+    assert len(deadlines) == 4
+
+
+def test_a_connection_outside_of_turns_has_what_is_left_of_the_budget() -> None:
+    loop = Loop()
+    alice, bob = loop.turns.join("alice"), loop.turns.join("bob")
+    loop.turns.must_wait(bob)
+    assert not loop.turns.must_wait(alice)
+    assert loop.turns.deadline(alice, loop.now) == loop.now + SHARE_SECONDS
+    alice.spent += BUDGET_SECONDS * 0.9
+    assert not loop.turns.must_wait(alice)
+    assert loop.turns.deadline(alice, loop.now) == pytest.approx(loop.now + BUDGET_SECONDS * 0.1)

@@ -19,6 +19,8 @@ MARKER = Marker(producer_id=7, producer_epoch=1, coordinator_epoch=2, committed=
 class Partition:
     """Commits and flushes when the test says so."""
 
+    is_mirror = False
+
     def __init__(self, *, replicated: bool = True, flushed: bool = False, refusal: ErrorCode | None = None) -> None:
         config = SimpleNamespace(flush_before_ack=flushed)
         self.log = SimpleNamespace(config=config, flush_due=False, recovery_point=0)

@@ -4,9 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, ClassVar
-from uuid import UUID
 
-from millstream.node.coordination.core.state_machine import CoordinatorRecord
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, Topic
 
 MAX_TEXT_LENGTH = 8000
 """The limit for ids, names and expressions. A record holds texts of up to 32,767 bytes, and a character has up to four.
@@ -21,6 +20,7 @@ class GroupType(StrEnum):
     CLASSIC = "classic"
     CONSUMER = "consumer"
     SHARE = "share"
+    STREAMS = "streams"
 
 
 class Group(ABC):
@@ -40,7 +40,7 @@ class Group(ABC):
     @property
     @abstractmethod
     def protocol_type(self) -> str:
-        """The type in ListGroups: "consumer", "share", or "" for a group that only has offsets."""
+        """The type in ListGroups: "consumer", "share", "streams", or "" for a group that only has offsets."""
 
     @property
     @abstractmethod
@@ -60,7 +60,7 @@ class Group(ABC):
     def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
         """KafkaError if a producer may not commit for this member (KIP-447). Old producers do not name a member."""
 
-    def may_commit_late(self, member_id: str, generation: int, topic_id: UUID, partition: int) -> bool:
+    def may_commit_late(self, member_id: str, generation: int, topic: Topic, partition: int) -> bool:
         """Whether a commit that `check_offset_commit` refused is allowed for this partition."""
         return False
 

@@ -127,7 +127,7 @@ class OffsetCommit:
         if self._refused != ErrorCode.STALE_MEMBER_EPOCH:
             return False
         group = self._shard.groups.get(self._request.group_id)
-        return group is not None and group.may_commit_late(self._request.member_id, self._generation, topic.id, index)
+        return group is not None and group.may_commit_late(self._request.member_id, self._generation, topic, index)
 
     # Partitions
 

@@ -1,8 +1,8 @@
 """The state machine of one partition of `__consumer_offsets`: all its groups and offsets.
 
-A group has one type at a time. Each type has its own operations, records and timers: `classic/`, `consumer/` and
-`share_groups.py`. `offsets.py` serves all of them. The shard has the shared state, dispatches records by their type,
-and serves requests for groups of any type.
+A group has one type at a time. Each type has its own operations, records and timers: `classic/`, `consumer/`,
+`streams/` and `share_groups.py`. `offsets.py` serves all of them. The shard has the shared state, dispatches records by
+their type, and serves requests for groups of any type.
 """
 
 import logging
@@ -20,6 +20,7 @@ from millstream.node.groups.core.group import Group
 from millstream.node.groups.core.offsets import Offsets
 from millstream.node.groups.core.records import RecordType
 from millstream.node.groups.core.share_groups import ShareGroups
+from millstream.node.groups.core.streams.groups import StreamsGroups
 
 _log = logging.getLogger("millstream.coordinator")
 
@@ -63,7 +64,8 @@ class GroupShard:
         self.classic = ClassicGroups(self)
         self.share = ShareGroups(self)
         self.consumer = ConsumerGroups(self)
-        self._kinds: list[GroupKind] = [self.share, self.offsets, self.classic, self.consumer]
+        self.streams = StreamsGroups(self)
+        self._kinds: list[GroupKind] = [self.share, self.offsets, self.classic, self.consumer, self.streams]
         self._replayers: dict[int, Replayer] = {}
         for kind in self._kinds:
             self._replayers.update(kind.replayers())

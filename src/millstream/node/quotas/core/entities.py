@@ -90,6 +90,10 @@ class QuotaTable:
         """Connections per second of an address; None without a quota."""
         return self._addresses.get(address, self._default_address)
 
+    def has_own_rate(self, address: str) -> bool:
+        """Whether the address has a quota of its own, and not only the default one."""
+        return address in self._addresses
+
 
 def _level(parts: Mapping[str, str | None]) -> tuple[str | None, ...]:
     level: tuple[str | None, ...] = ()

@@ -58,6 +58,7 @@ class Reaction(Enum):
     CONTINUE = "fetch on"
     BACK_OFF = "fetch on after a pause"
     REQUEST_RANGE = "get the start and end of the leader's log, then call `leader_range`"
+    START_FROM_TIER = "restart the log where the tier ends"
 
 
 class PartitionFollower:
@@ -86,6 +87,8 @@ class PartitionFollower:
 
     def refused(self, error: int) -> Reaction:
         """The leader responded with an error. Most errors end when both nodes have the same metadata."""
+        if error == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
+            return Reaction.START_FROM_TIER
         return Reaction.REQUEST_RANGE if error == ErrorCode.OFFSET_OUT_OF_RANGE else Reaction.BACK_OFF
 
     def diverged(self, epoch: int, end_offset: int) -> int:
@@ -114,6 +117,10 @@ class PartitionFollower:
             log.restart_at(start, now_ms)
             self.high_watermark = start
         return log.log_end_offset
+
+    def restarted(self) -> None:
+        """The log was restarted where the tier ends: everything before is committed."""
+        self.high_watermark = self._log.log_end_offset
 
     def advanced(self, leader_high_watermark: int, leader_log_start: int) -> bool:
         """After the records of a response were appended; whether the high watermark moved.

@@ -92,9 +92,9 @@ class LogDirectory:
         self.root = root
         self.health = DirectoryHealth(root)
         disk.on_error = self.health.note
-        self._disk = disk
+        self._disk = self.disk = disk
         self._cache = FileCache(disk, max_open_files)
-        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self.producer_id_expiration_ms = producer_id_expiration_ms
         self._checkpoint_interval_ms = checkpoint_interval_ms
         self._retention_check_interval_ms = retention_check_interval_ms
         self._last_retention_ms: int | None = None
@@ -314,7 +314,7 @@ class LogDirectory:
         committed = self._checkpoints.high_watermarks.get(log.topic_partition, 0)
         if not self.started_clean:
             committed = min(committed, log.recovery_point)
-        log.high_watermark = min(max(committed, log.log_start_offset), log.log_end_offset)
+        log.high_watermark = min(max(committed, log.local_start_offset), log.log_end_offset)
 
     def adopt(self, partition: TopicPartition, topic_id: UUID) -> None:
         """Write the topic id of a log whose file is damaged."""
@@ -397,7 +397,7 @@ class LogDirectory:
             if log.cleaned_offset < self._checkpoints.cleaned_offsets.get(log.topic_partition, 0):
                 self._checkpoints.is_wanted = True  # truncated: new records there are not cleaned
             if expire:
-                log.producers.expire(now_ms, self._producer_id_expiration_ms)
+                log.producers.expire(now_ms, self.producer_id_expiration_ms)
         sync = self._recovery.sync_job(self._logs)
         if sync is not None:
             jobs.append(sync)

@@ -146,6 +146,16 @@ class LeaderEpochFile:
         self._save_if_possible()
         return entries[len(kept)][1]
 
+    def replace(self, entries: list[tuple[int, int]]) -> None:
+        """Other epochs instead of these, in memory and in the file, or, with an OSError, in neither."""
+        before = self.epochs
+        self.epochs = LeaderEpochs(entries)
+        try:
+            self._save()
+        except OSError:
+            self.epochs = before
+            raise
+
     def clear(self) -> None:
         self.epochs = LeaderEpochs()
         self._save_if_possible()

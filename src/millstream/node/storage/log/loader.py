@@ -114,7 +114,8 @@ def load_log(
         segment = Segment(disk, cache, directory, log_start_offset, now_ms)
         segment.create()
         segments, end_offset = [segment], log_start_offset
-    log_start_offset = max(log_start_offset, segments[0].base_offset)
+    if not config.remote_storage_enable:  # else the records before the first segment may be in the tier
+        log_start_offset = max(log_start_offset, segments[0].base_offset)
     snapshots = files.sound_snapshots(disk, end_offset)
     _check_aborted(disk, directory, segments, snapshots, end_offset, transaction_indexes)
     return PartitionLog(

@@ -300,6 +300,8 @@ def aborted_among(log: "PartitionLog", records: Slice, offset: int, up_to: int) 
     """
     if not records.length:
         return []
+    if offset < log.local_start_offset and log.tier is not None:
+        return log.tier.aborted(records)
     segments = log.segments
     slot = segments.slot_of(offset)
     if records.is_located:

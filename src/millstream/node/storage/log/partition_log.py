@@ -6,12 +6,11 @@ written batches. It runs on one thread (the event loop): work that may block is 
 
 In other modules: validation of batches (`batch_admission`), producers and open transactions (`producer_state`), aborted
 transactions (`transaction_index`), the segments (`segment_list`), what is flushed (`flushing`), the leader epochs
-(`leader_epochs`), reading (`log_reader`), opening a log (`loader`), repair (`recovery`), retention (`retention`) and
-search by time (`time_search`).
+(`leader_epochs`), reading (`log_reader`), opening a log (`loader`), repair (`recovery`), retention (`retention`),
+search by time (`time_search`), and the part that is no longer on this disk (`tiered_part`).
 """
 
 import logging
-from typing import NamedTuple
 from uuid import UUID
 
 from millstream.config.topic_config import LogConfig
@@ -29,6 +28,7 @@ from millstream.node.storage.index.transaction_index import (
     collect_aborted,
 )
 from millstream.node.storage.log import log_reader
+from millstream.node.storage.log.appended import NO_APPEND_TIME, Appended
 from millstream.node.storage.log.batch_admission import (
     LOG_APPEND_TIME,
     Header,
@@ -46,47 +46,40 @@ from millstream.node.storage.log.leader_epochs import LeaderEpochFile, LeaderEpo
 from millstream.node.storage.log.log_reader import Slice, empty_slice
 from millstream.node.storage.log.producer_snapshots import SnapshotFiles, note_batch, rebuild_producers
 from millstream.node.storage.log.producer_state import ProducerState, WrittenBatch
+from millstream.node.storage.log.restarting import restart, restart_from_tier
 from millstream.node.storage.log.segment import Segment
 from millstream.node.storage.log.segment_list import SegmentList
+from millstream.node.storage.log.tiered_part import TieredPart, TierStart, tier_of
 
 _log = logging.getLogger("millstream.storage")
 
-NO_APPEND_TIME = -1
 QUICK_REPLAY_BYTES = 1 << 20
 """A segment up to this size is read at the next start faster than its empty snapshot is written now."""
 
 _pack_placement = PLACEMENT.pack_into
 
 
-class Appended(NamedTuple):
-    """The offsets of an append. `log_append_time` is -1 unless the topic's timestamps are LogAppendTime."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time: int
-    log_start_offset: int
-    duplicate: bool
-
-
 class PartitionLog:
     __slots__ = (
         "_config",
         "_converts",
-        "_epoch_file",
-        "_flush",
         "_write_failed",
         "cleaned_offset",
         "damaged_from",
         "directory",
         "disk",
+        "epoch_file",
         "failure",
+        "flush_state",
         "high_watermark",
+        "local_start_offset",
         "log_end_offset",
         "log_start_offset",
         "opens_batches",
         "producers",
         "segments",
         "snapshots",
+        "tier",
         "topic_id",
         "topic_partition",
     )
@@ -114,7 +107,10 @@ class PartitionLog:
         self.config = config
         self.segments = segments
         self.log_start_offset = log_start_offset
+        self.local_start_offset = max(log_start_offset, segments[0].base_offset)
+        """Where the part on this disk begins: the same, unless segments before it were moved to the tier."""
         self.log_end_offset = log_end_offset
+        self.tier: TieredPart | None = None
         self.high_watermark: int | None = None
         """Set by replication; None while the partition has one replica."""
         self.producers = producers
@@ -125,8 +121,8 @@ class PartitionLog:
         """The offset where a damaged or lost part begins, if recovery has kept sound batches behind it."""
         self.cleaned_offset = 0
         """Where the dirty part begins: a compacted log has been cleaned up to here."""
-        self._epoch_file = LeaderEpochFile(disk, directory, epochs)
-        self._flush = FlushState(disk, directory, recovery_point)
+        self.epoch_file = LeaderEpochFile(disk, directory, epochs)
+        self.flush_state = FlushState(disk, directory, recovery_point)
         self._write_failed = False
         """Whether the last attempt to write found no room or a broken disk."""
 
@@ -152,20 +148,20 @@ class PartitionLog:
     @property
     def recovery_point(self) -> int:
         """Everything below is on stable storage."""
-        return self._flush.recovery_point
+        return self.flush_state.recovery_point
 
     @recovery_point.setter
     def recovery_point(self, offset: int) -> None:
-        self._flush.recovery_point = offset
+        self.flush_state.recovery_point = offset
 
     @property
     def truncations(self) -> int:
         """How often the log was cut: work in a thread that began before a truncation is stale."""
-        return self._flush.truncations
+        return self.flush_state.truncations
 
     @property
     def epochs(self) -> LeaderEpochs:
-        return self._epoch_file.epochs
+        return self.epoch_file.epochs
 
     # Transactions
 
@@ -196,7 +192,7 @@ class PartitionLog:
                 (found.producer_id, found.first_offset) for found in collect_aborted(self.segments, fetch_offset, up_to)
             ]
         except OSError as error:
-            raise self._storage_error(error) from error
+            raise self.storage_error(error) from error
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, bumps_epoch: bool
@@ -303,9 +299,9 @@ class PartitionLog:
         """Note that this node leads from the log's end on, before anything is written in the epoch."""
         if epoch > self.epochs.latest:
             try:
-                self._epoch_file.begin(epoch, self.log_end_offset)
+                self.epoch_file.begin(epoch, self.log_end_offset)
             except OSError as error:
-                raise self._storage_error(error) from error
+                raise self.storage_error(error) from error
 
     def _repeated(self, written: WrittenBatch, log_append_time: int) -> Appended:
         _, _, last_offset, delta, timestamp = written
@@ -325,7 +321,7 @@ class PartitionLog:
             _log.error("append_taken_back partition=%s offset=%d error=%s", self.topic_partition, first_offset, error)
             self.truncate_to(first_offset)
             self._write_failed = True
-            raise self._storage_error(error) from error
+            raise self.storage_error(error) from error
 
     def _note_batches(self, headers: list[Header], batches: memoryview) -> list[AbortedTransaction]:
         segment, interval_bytes = self.segments.active, self._config.index_interval_bytes
@@ -336,7 +332,7 @@ class PartitionLog:
             last_offset = base_offset + header[6]
             size = length + LOG_OVERHEAD
             if epoch > self.epochs.latest:
-                self._epoch_file.begin(epoch, base_offset)
+                self.epoch_file.begin(epoch, base_offset)
             if base_offset != self.log_end_offset:
                 segment.forget_tail()  # its table finds offsets only where there are no gaps
             segment.note(base_offset, last_offset, size, header[8], interval_bytes)
@@ -378,16 +374,16 @@ class PartitionLog:
                 self._make_room(base_offset, last_offset, now_ms)
                 segment = self.segments.active
             if leader_epoch > self.epochs.latest:
-                self._epoch_file.begin(leader_epoch, base_offset)
+                self.epoch_file.begin(leader_epoch, base_offset)
             else:
-                self._epoch_file.repair()
+                self.epoch_file.repair()
             segment.log.get().write_at(segment.size, batches)
         except OSError as error:
             self._undo_write(segment, error)
-            raise self._storage_error(error) from error
+            raise self.storage_error(error) from error
         self._write_failed = False
-        if self._flush.unflushed_since_ms is None:
-            self._flush.unflushed_since_ms = now_ms
+        if self.flush_state.unflushed_since_ms is None:
+            self.flush_state.unflushed_since_ms = now_ms
 
     def _undo_write(self, segment: Segment, error: OSError) -> None:
         # Nothing points past segment.size, so the next append overwrites the bytes of a failed one. They are removed
@@ -418,7 +414,7 @@ class PartitionLog:
         except OSError as error:
             _log.warning("snapshot_not_written partition=%s error=%s", self.topic_partition, error)
         self.segments.roll_to(segment)
-        self._flush.directory_changed()
+        self.flush_state.directory_changed()
 
     def drop_segments(self, count: int) -> Job:
         """Take the oldest segments out of the log; the job removes their files. Reads in flight keep theirs."""
@@ -431,7 +427,9 @@ class PartitionLog:
             _log.error("segment_not_dropped partition=%s error=%s", self.topic_partition, error)
         first = self.segments[0].base_offset
         paths += self.snapshots.forget_before(first)
-        if self.log_start_offset < first:
+        if self.tier is not None and first <= self.tier.end_offset:
+            self.place_local_start()
+        elif self.log_start_offset < first:
             self._move_start(first)
         return removal(self.disk, f"remove_segments partition={self.topic_partition} count={count}", paths)
 
@@ -444,7 +442,9 @@ class PartitionLog:
         may be cut short where the index has no boundary nearby, as in Kafka.
         """
         log_end = self.log_end_offset
-        if not self.log_start_offset <= offset <= log_end:
+        if not self.local_start_offset <= offset <= log_end:
+            if self.log_start_offset <= offset <= log_end:
+                return tier_of(self).read(offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} of {self.topic_partition} is not within {self.log_start_offset} to {log_end}",
@@ -454,7 +454,7 @@ class PartitionLog:
         try:
             return log_reader.read(self.segments, log_end, offset, max_bytes, up_to, at_least_one)
         except OSError as error:
-            raise self._storage_error(error) from error
+            raise self.storage_error(error) from error
 
     @property
     def latest_epoch(self) -> int:
@@ -483,26 +483,33 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> int:
         """Remove everything at and after `offset`; returns where the log now ends."""
         try:
-            if offset < self.log_end_offset:
-                self._truncate(max(offset, self.log_start_offset))
+            offset = max(offset, self.log_start_offset)
+            if offset < self.segments[0].base_offset:
+                # The records before it are only in the tier: the log is empty, and goes on there.
+                start = self.log_start_offset
+                self.restart_at(offset, self.segments.active.created_ms)
+                self.log_start_offset = start
+            elif offset < self.log_end_offset:
+                self._truncate(offset)
             else:
                 # An epoch that was led here without a write: no other log knows of it.
-                self._epoch_file.truncate_from_end(self.log_end_offset)
+                self.epoch_file.truncate_from_end(self.log_end_offset)
         except OSError as error:
             self.fail(f"truncating to {offset} failed: {error}")
-            raise self._storage_error(error) from error
+            raise self.storage_error(error) from error
         return self.log_end_offset
 
     def _truncate(self, offset: int) -> None:
-        self._flush.truncations += 1
+        self.flush_state.truncations += 1
         end = self.segments.truncate_to(offset)
-        self._flush.truncated(end, self.segments.active.base_offset)
+        self.flush_state.truncated(end, self.segments.active.base_offset)
         self.log_end_offset = end
         self.cleaned_offset = min(self.cleaned_offset, end)
         self.log_start_offset = min(self.log_start_offset, end)
+        self.place_local_start()
         if self.high_watermark is not None:
             self.high_watermark = min(self.high_watermark, end)
-        self._epoch_file.truncate_from_end(end)
+        self.epoch_file.truncate_from_end(end)
         self.snapshots.remove_after(end)
         rebuilt = rebuild_producers(
             self.disk, self.directory, self.segments, self.snapshots.offsets, self.log_start_offset
@@ -514,39 +521,29 @@ class PartitionLog:
     def forget_epochs_after(self, epoch: int) -> int | None:
         """Forget epochs that no leader can have had yet; the offset at which the first of them began, None if there was
         none. The checksum of a batch does not cover its epoch, so a damaged epoch looks like another one."""
-        return self._epoch_file.forget_after(epoch)
+        return self.epoch_file.forget_after(epoch)
 
     def restart_at(self, offset: int, now_ms: int) -> None:
-        """Remove everything and go on at `offset`: for a follower whose leader's log begins there. A crash on the way
-        leaves an empty log, or the old one with an empty segment behind a gap, which recovery removes."""
-        segment = self.segments.make(offset, now_ms)
-        is_created = offset > self.segments.active.base_offset
-        if is_created:
-            try:
-                segment.create()  # first, because it needs room: without room nothing has changed
-            except OSError as error:
-                raise self._storage_error(error) from error
-        try:
-            self._flush.truncations += 1
-            self.segments.restart_in(segment)
-            self.snapshots.remove_after(-1)
-            if not is_created:
-                segment.create()
-            self._flush.restarted(offset)
-            self.log_start_offset = self.log_end_offset = self.cleaned_offset = offset
-            if self.high_watermark is not None:
-                self.high_watermark = offset
-            self.producers = ProducerState().with_verifications(self.producers)
-            self._epoch_file.clear()
-            self.damaged_from = None
-        except OSError as error:
-            self.fail(f"restarting the log at {offset} failed: {error}")
-            raise self._storage_error(error) from error
+        """Remove everything and go on at `offset`: for a follower whose leader's log begins there."""
+        restart(self, offset, now_ms)
+
+    def restart_from_tier(self, start: TierStart, now_ms: int) -> None:
+        """Remove everything and go on where the tier ends."""
+        restart_from_tier(self, start, now_ms)
+
+    def begin_at(self, log_start_offset: int) -> None:
+        """Set the start of the log, where the tier knows it better than this disk."""
+        self.log_start_offset = min(log_start_offset, self.log_end_offset)
+        self.place_local_start()
+
+    def place_local_start(self) -> None:
+        self.local_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
 
     def _move_start(self, offset: int) -> None:
         self.log_start_offset = offset
+        self.place_local_start()
         self.recovery_point = max(self.recovery_point, offset)
-        self._epoch_file.truncate_from_start(offset)
+        self.epoch_file.truncate_from_start(offset)
 
     # Durability
 
@@ -557,20 +554,20 @@ class PartitionLog:
 
     def is_flush_due(self, now_ms: int) -> bool:
         """Whether `flush.ms` has passed since the first unflushed append, or sealed segments are not flushed."""
-        return self.failure is None and self._flush.is_due(
+        return self.failure is None and self.flush_state.is_due(
             self.segments, self.log_end_offset, self._config.flush_ms, now_ms
         )
 
     def unflushed_bytes(self) -> int:
         """How many bytes may not be on stable storage yet."""
-        return self._flush.unflushed_bytes(self.segments, self.log_end_offset)
+        return self.flush_state.unflushed_bytes(self.segments, self.log_end_offset)
 
     def flush_job(self) -> Job | None:
         """Bring everything up to the present end to stable storage; None when it is there already. On a log that has
         failed, a job that fails with the same reason."""
         name = f"flush partition={self.topic_partition}"
         if self.failure is None:
-            return self._flush.job(name, self.segments, self._epoch_file, lambda: self.log_end_offset, self.fail)
+            return self.flush_state.job(name, self.segments, self.epoch_file, lambda: self.log_end_offset, self.fail)
         return failed_job(name, self.failure) if self.recovery_point < self.log_end_offset else None
 
     def close(self) -> None:
@@ -595,5 +592,5 @@ class PartitionLog:
         _log.error("log_failed partition=%s reason=%s", self.topic_partition, reason)
         self.failure = reason
 
-    def _storage_error(self, error: OSError) -> KafkaError:
+    def storage_error(self, error: OSError) -> KafkaError:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition}: {error}")

@@ -108,6 +108,15 @@ class SnapshotFiles:
         if offset not in self.offsets:
             self.offsets.append(offset)
 
+    def sync(self, offset: int) -> bool:
+        """Bring the snapshot at an offset to stable storage; False if there is none. May block."""
+        try:
+            self._disk.open(self._path(offset)).sync()
+        except FileNotFoundError:
+            return False
+        self._disk.sync_directory(self._directory)
+        return True
+
     def forget_before(self, offset: int) -> list[str]:
         """Forget the snapshots of deleted segments; returns their paths, to be removed with the segments."""
         old = [found for found in self.offsets if found < offset]

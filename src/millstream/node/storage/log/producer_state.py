@@ -266,6 +266,13 @@ class ProducerState:
         first_offset, last_stable_offset = self.transactions.end(producer_id, offset)
         return None if committed else AbortedTransaction(producer_id, first_offset, offset, last_stable_offset)
 
+    def forget_before(self, offset: int) -> None:
+        """Forget producers without a batch from an offset on, unless a transaction of theirs is open."""
+        for producer_id, entry in tuple(self.entries.items()):
+            is_later = bool(entry.batches) and entry.batches[-1][2] >= offset
+            if not is_later and entry.transaction_start == NO_TRANSACTION:
+                del self.entries[producer_id]
+
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers that were idle too long, and verifications without a result; returns how many producers."""
         self.verifications.expire(now_ms, expiration_ms)

@@ -1,10 +1,13 @@
 """Retention: removes segments that are too old, above the size limit, or before the log start offset.
 
-Only whole segments, oldest first, and none that reaches past the high watermark. The rules are Kafka's.
+Only whole segments, oldest first, and none that reaches past the high watermark. The rules are Kafka's. The segments of
+a tiered log are removed by `local.retention.*`, and only if they are in the tier and flushed; `node/tier` applies the
+retention of the topic to the tier.
 """
 
 import logging
 
+from millstream.config.topic_config import LIKE_RETENTION
 from millstream.node.storage.disk import Job
 from millstream.node.storage.log.partition_log import PartitionLog
 
@@ -43,11 +46,36 @@ def _drop(log: PartitionLog, count: int) -> Job:
 
 def expired_count(log: PartitionLog, now_ms: int) -> int:
     """How many of the oldest segments have expired. If all have, the caller rolls first."""
-    return (
-        max(_before_start(log), _too_old(log, now_ms), _too_large(log))
-        if "delete" in log.config.cleanup_policy
-        else (_before_start(log))
+    config = log.config
+    if config.remote_storage_enable and not config.remote_log_copy_disable:
+        return max(_before_start(log), min(_locally_expired(log, now_ms), _tiered(log)))
+    if "delete" not in config.cleanup_policy or config.is_mirror:  # a mirror's start follows the source
+        return _before_start(log)
+    return max(_before_start(log), _too_old(log, config.retention_ms, now_ms), _too_large(log, config.retention_bytes))
+
+
+def waits_for_tier(log: PartitionLog, now_ms: int) -> bool:
+    """Whether local retention would remove more segments if they were in the tier."""
+    return log.config.remote_storage_enable and _locally_expired(log, now_ms) > _tiered(log)
+
+
+def _locally_expired(log: PartitionLog, now_ms: int) -> int:
+    config = log.config
+    keep_ms, keep_bytes = config.local_retention_ms, config.local_retention_bytes
+    return max(
+        _too_old(log, config.retention_ms if keep_ms == LIKE_RETENTION else keep_ms, now_ms),
+        _too_large(log, config.retention_bytes if keep_bytes == LIKE_RETENTION else keep_bytes),
     )
+
+
+def _tiered(log: PartitionLog) -> int:
+    """How many of the oldest segments are in the tier, and not needed by a restart."""
+    safe = log.tier.removable_end if log.tier is not None else 0
+    segments = log.segments
+    count = 0
+    while count + 1 < len(segments) and segments[count + 1].base_offset <= safe:
+        count += 1
+    return count
 
 
 def _deletable(log: PartitionLog, slot: int) -> bool:
@@ -65,8 +93,7 @@ def _before_start(log: PartitionLog) -> int:
     return count
 
 
-def _too_old(log: PartitionLog, now_ms: int) -> int:
-    retention_ms = log.config.retention_ms
+def _too_old(log: PartitionLog, retention_ms: int, now_ms: int) -> int:
     if retention_ms == NO_LIMIT:
         return 0
     count = 0
@@ -82,8 +109,7 @@ def _too_old(log: PartitionLog, now_ms: int) -> int:
     return count
 
 
-def _too_large(log: PartitionLog) -> int:
-    limit = log.config.retention_bytes
+def _too_large(log: PartitionLog, limit: int) -> int:
     if limit == NO_LIMIT:
         return 0
     excess = log.size_bytes - limit

@@ -19,6 +19,7 @@ from millstream.node.groups.core.classic.group import ClassicGroup, Client, Grou
 from millstream.node.groups.core.consumer.group import ConsumerGroup
 from millstream.node.groups.core.group import MAX_TEXT_LENGTH
 from millstream.node.groups.core.records import RecordType, read_key, read_value
+from millstream.node.groups.core.streams.group import StreamsGroup
 
 if TYPE_CHECKING:
     from millstream.node.groups.core.shard import GroupShard, Replayer
@@ -251,7 +252,7 @@ class Joins:
 
     def _group_to_join(self, request: JoinGroupRequest, writes: Writes, now_ms: int) -> ClassicGroup:
         group = self._shard.groups.get(request.group_id)
-        if group is None or isinstance(group, ConsumerGroup):
+        if group is None or (isinstance(group, ConsumerGroup | StreamsGroup) and group.is_empty):
             empty = group
             if request.member_id:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {request.group_id} is not known.")

@@ -21,7 +21,7 @@ from millstream.config.group_config import (
 from millstream.config.table import groups as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
-from millstream.node.coordination.core.state_machine import CoordinatorRecord, TopicCatalog
+from millstream.node.coordination.core.state_machine import CoordinatorRecord, Topic, TopicCatalog
 from millstream.node.groups.core.group import Group, GroupType
 from millstream.node.groups.core.records import RecordType, group_record
 
@@ -404,14 +404,14 @@ class ConsumerGroup(Group):
             return  # no member is named: an old producer
         _check_epoch(self.find_member(member_id), generation)
 
-    def may_commit_late(self, member_id: str, generation: int, topic_id: UUID, partition: int) -> bool:
+    def may_commit_late(self, member_id: str, generation: int, topic: Topic, partition: int) -> bool:
         """Whether a member may commit in an earlier epoch, for a partition that it has owned since then (KIP-1251)."""
         member = self.members.get(member_id)
         if member is None or member.classic is not None or not 0 < generation < member.epoch:
             return False
-        given_in = member.assigned.get(topic_id, {}).get(partition)
+        given_in = member.assigned.get(topic.id, {}).get(partition)
         if given_in is None:
-            given_in = member.revoking.get(topic_id, {}).get(partition)
+            given_in = member.revoking.get(topic.id, {}).get(partition)
         return given_in is not None and given_in <= generation
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:

@@ -1,0 +1,1 @@
+"""`serve --cores`: several nodes on one machine under one supervisor."""

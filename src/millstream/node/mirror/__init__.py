@@ -1,0 +1,1 @@
+"""Mirroring: topics of another cluster, copied batch by batch under the same offsets."""

@@ -1,0 +1,63 @@
+"""The object store of tiered storage, as a node uses it. `node/runtime/object_store.py` implements it with obstore; the
+simulator has its own.
+
+All methods are coroutines and never block the event loop. A write is whole or not there. After a `StoreError` of a
+write, either may be the case: the caller reads again.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+Version = str
+"""The version of an object's content (an ETag): equal versions have equal bytes."""
+
+
+class StoreError(Exception):
+    """The store could not be reached, or refused the request."""
+
+
+class NoObjectError(StoreError):
+    """There is no object of that name."""
+
+
+class ConflictError(StoreError):
+    """The object is there already, or has another version: nothing was written."""
+
+
+class StoredObject(NamedTuple):
+    name: str
+    size: int
+    modified_ms: int
+
+
+class ObjectStore(Protocol):
+    async def create(self, name: str, parts: Callable[[], Iterator[bytes]], size: int) -> None:
+        """A new object. `parts` returns its bytes, in a thread, again from the start for a second attempt."""
+        ...
+
+    async def read(self, name: str, position: int, length: int) -> bytes:
+        """A range; fewer bytes only at the end of the object."""
+        ...
+
+    async def read_whole(self, name: str) -> tuple[bytes, Version]: ...
+
+    async def replace(self, name: str, data: bytes, version: Version | None) -> Version:
+        """Replace an object that has this version; None: it must not exist. ConflictError if that does not hold."""
+        ...
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Objects that are gone already are no error."""
+        ...
+
+    async def list(self, prefix: str) -> list[StoredObject]:
+        """The objects whose name begins with `prefix/`. A store may show a new one late."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class StoreRates(NamedTuple):
+    """The maximum rates in bytes per second, as they are set now."""
+
+    write: Callable[[], int]
+    read: Callable[[], int]

@@ -1,0 +1,186 @@
+"""The cache of records that were read from the tier: ranges of whole batches, each in a file, bounded in bytes.
+
+A range is checked once, when it arrives. Then it is sent like a part of any segment: as a slice of a file. The range
+that was used longest ago goes first; a response that still sends it keeps the open file. Nothing in the cache survives
+a restart. Its directory has the name that Kafka gives to its cache of tiered indexes, because Kafka ignores it in a
+data directory.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.records.batch import LOG_OVERHEAD, PLACEMENT
+from millstream.node.storage.disk import Disk, File
+from millstream.node.storage.log.batch_scan import walk_checked
+from millstream.node.storage.log.log_reader import Slice, empty_slice
+from millstream.node.tier.core.manifest import TieredSegment
+
+CACHE_DIRECTORY = "remote-log-index-cache"
+
+
+class TieredSlice(Slice):
+    """A slice of a range in the cache."""
+
+    __slots__ = ("end_offset", "first_offset", "segment_name")
+
+    def __init__(self, chunk: "Chunk", position: int, length: int, first_offset: int, end_offset: int) -> None:
+        is_resident = chunk.file.is_resident(position, length)
+        super().__init__(chunk.file, position, length, is_resident, count=end_offset - first_offset)
+        self.segment_name = chunk.segment_name
+        self.first_offset = first_offset
+        self.end_offset = end_offset
+
+    def prepare(self) -> None:
+        """Read the bytes into the page cache; may block. They were checked when they arrived."""
+        if not self.ready:
+            try:
+                self.file.read_at(self.position, self.length)
+            except OSError as error:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            self.ready = True
+
+
+class Chunk:
+    """A range of whole batches of one segment."""
+
+    __slots__ = ("end_offset", "file", "first_offset", "lasts", "next_position", "positions", "segment_name", "size")
+
+    def __init__(self, segment_name: str, file: File, next_position: int) -> None:
+        self.segment_name = segment_name
+        self.file = file
+        self.next_position = next_position
+        """Where the next range begins, in the log bytes of the segment."""
+        self.lasts: array[int] = array("q")
+        """The last offset of each batch."""
+        self.positions: array[int] = array("q")
+        self.size = 0
+        self.first_offset = -1
+        self.end_offset = -1
+
+    def slice(self, offset: int, max_bytes: int, up_to: int, at_least_one: bool) -> Slice:
+        """Whole batches from the one that holds `offset` on, before `up_to`."""
+        first = bisect_left(self.lasts, offset)
+        last = bisect_left(self.lasts, up_to) if up_to < self.end_offset else len(self.lasts)
+        if first >= last:
+            return empty_slice()
+        start = self.positions[first]
+        end = self.positions[last] if last < len(self.positions) else self.size
+        if end - start > max_bytes:
+            last = max(bisect_right(self.positions, start + max_bytes) - 1, first)
+            if last == first:
+                if not at_least_one:
+                    return empty_slice()
+                last += 1
+            end = self.positions[last] if last < len(self.positions) else self.size
+        return TieredSlice(self, start, end - start, offset, self.lasts[last - 1] + 1)
+
+
+class BadRangeError(Exception):
+    """The bytes from the tier are damaged."""
+
+
+def first_batch_bytes(data: bytes) -> int:
+    """The size of the batch at the beginning."""
+    if len(data) < PLACEMENT.size:
+        raise BadRangeError("the range is too short for a batch")
+    return int(PLACEMENT.unpack_from(data)[1]) + LOG_OVERHEAD
+
+
+def write_chunk(disk: Disk, path: str, segment: TieredSegment, position: int, data: bytes) -> Chunk:
+    """Check the whole batches at the beginning of `data`, and put them into a file. May block."""
+    file = disk.create(path)
+    try:
+        file.write_at(0, data)
+        chunk = Chunk(segment.name, file, position)
+        for at, header, holds in walk_checked(file, 0, len(data)):
+            if not holds or header.last_offset < chunk.end_offset:
+                raise BadRangeError(f"the batch at byte {position + at} of {segment.name} is damaged")
+            if chunk.first_offset < 0:
+                chunk.first_offset = header.base_offset
+            chunk.lasts.append(header.last_offset)
+            chunk.positions.append(at)
+            chunk.size = at + header.size
+            chunk.end_offset = header.last_offset + 1
+        if not chunk.size:
+            raise BadRangeError(f"there is no batch at byte {position} of {segment.name}")
+        chunk.next_position = position + chunk.size
+        if chunk.size < len(data):
+            file.truncate(chunk.size)
+    except BaseException:
+        disk.remove(path)
+        raise
+    return chunk
+
+
+class TierCache:
+    def __init__(self, disk: Disk, root: str) -> None:
+        self.disk = disk
+        self._directory = f"{root}/{CACHE_DIRECTORY}"
+        self._chunks: OrderedDict[tuple[str, int], Chunk] = OrderedDict()
+        self._by_segment: dict[str, list[int]] = {}
+        """The first offsets of the ranges of a segment."""
+        self._files = 0
+        self._is_begun = False
+        self.size_bytes = 0
+        self.hits = 0
+        self.misses = 0
+
+    def begin(self) -> None:
+        """Make the directory, without what an earlier process left in it. May block."""
+        if not self._is_begun:
+            self.disk.remove_directory(self._directory)
+            self.disk.make_directory(self._directory)
+            self._is_begun = True
+
+    def remove_files(self, paths: list[str]) -> None:
+        """May block."""
+        for path in paths:
+            self.disk.remove(path)
+
+    def new_path(self) -> str:
+        self._files += 1
+        return f"{self._directory}/{self._files}.range"
+
+    def find(self, segment: TieredSegment, offset: int) -> Chunk | None:
+        firsts = self._by_segment.get(segment.name)
+        if not firsts:
+            return None
+        slot = bisect_right(firsts, offset) - 1
+        if slot < 0:
+            return None
+        key = segment.name, firsts[slot]
+        chunk = self._chunks[key]
+        if offset >= chunk.end_offset:
+            return None
+        self._chunks.move_to_end(key)
+        return chunk
+
+    def position_after(self, segment: TieredSegment, offset: int) -> int | None:
+        """The position of the batch that begins at `offset`, if the range before it is here."""
+        chunk = self.find(segment, offset - 1)
+        return chunk.next_position if chunk is not None and chunk.end_offset == offset else None
+
+    def add(self, chunk: Chunk, limit_bytes: int) -> list[str]:
+        """Add a range; returns the files to remove."""
+        key = chunk.segment_name, chunk.first_offset
+        removed = []
+        if key in self._chunks:
+            removed.append(self._drop(key))
+        self._chunks[key] = chunk
+        firsts = self._by_segment.setdefault(chunk.segment_name, [])
+        firsts.insert(bisect_left(firsts, chunk.first_offset), chunk.first_offset)
+        self.size_bytes += chunk.size
+        while self.size_bytes > limit_bytes and len(self._chunks) > 1:
+            removed.append(self._drop(next(iter(self._chunks))))
+        return removed
+
+    def _drop(self, key: tuple[str, int]) -> str:
+        chunk = self._chunks.pop(key)
+        firsts = self._by_segment[key[0]]
+        firsts.remove(key[1])
+        if not firsts:
+            del self._by_segment[key[0]]
+        self.size_bytes -= chunk.size
+        return chunk.file.path

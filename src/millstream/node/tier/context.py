@@ -1,0 +1,106 @@
+"""What all tiered partitions of a node share: the store, the cache, limits and counters."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.table import tier
+from millstream.node.environment import Environment
+from millstream.node.storage.index.transaction_index import AbortedTransaction, decode_aborted
+from millstream.node.storage.object_store import ObjectStore
+from millstream.node.tier.cache import TierCache
+from millstream.node.tier.core import object_format
+from millstream.node.tier.core.manifest import TieredSegment
+from millstream.node.tier.core.object_format import Tail
+
+_TAILS_BYTES = 64 << 20
+"""How many bytes of indexes are kept in memory."""
+_ABORTED_LISTS = 1000
+
+
+class TierCounters:
+    """For the metrics."""
+
+    __slots__ = (
+        "copied_bytes",
+        "copied_segments",
+        "copy_errors",
+        "deleted_segments",
+        "read_bytes",
+        "read_errors",
+        "reads",
+    )
+
+    def __init__(self) -> None:
+        self.copied_bytes = 0
+        self.copied_segments = 0
+        self.copy_errors = 0
+        self.deleted_segments = 0
+        self.read_bytes = 0
+        self.read_errors = 0
+        self.reads = 0
+
+
+class TierContext:
+    def __init__(
+        self,
+        store: ObjectStore,
+        cache: TierCache,
+        environment: Environment,
+        config: Callable[[], BrokerConfig],
+        cluster_id: Callable[[], str],
+        describe: Callable[[str], tuple[int, dict[str, str]]],
+    ) -> None:
+        """`describe` returns the number of partitions of a topic, and its settings."""
+        self.store = store
+        self.cache = cache
+        self.environment = environment
+        self.config = config
+        self.cluster_id = cluster_id
+        self.describe = describe
+        self.counters = TierCounters()
+        self.copying = asyncio.Semaphore(config()[tier.REMOTE_LOG_MANAGER_COPIER_THREAD_POOL_SIZE])
+        self.reading = asyncio.Semaphore(config()[tier.REMOTE_LOG_READER_THREADS])
+        self.is_closed = False
+        self._tails: OrderedDict[str, tuple[Tail, int]] = OrderedDict()
+        self._tails_bytes = 0
+        self._aborted: OrderedDict[str, list[AbortedTransaction]] = OrderedDict()
+
+    def nonce(self) -> str:
+        return f"{self.environment.randomness.getrandbits(64):016x}"
+
+    async def read(self, name: str, position: int, length: int) -> bytes:
+        """A range of an object, within the limit of reads under way."""
+        async with self.reading:
+            data = await self.store.read(name, position, length)
+        self.counters.reads += 1
+        self.counters.read_bytes += len(data)
+        return data
+
+    async def tail(self, segment: TieredSegment) -> Tail:
+        """The indexes of a segment, checked; of the last ones from memory."""
+        found = self._tails.get(segment.name)
+        if found is not None:
+            self._tails.move_to_end(segment.name)
+            return found[0]
+        size = segment.object_bytes - segment.log_bytes
+        data = await self.read(segment.name, segment.log_bytes, size)
+        tail = object_format.decode_tail(data, segment.object_bytes)
+        self._note_aborted(segment, tail)
+        if segment.name not in self._tails:
+            self._tails[segment.name] = tail, size
+            self._tails_bytes += size
+            while self._tails_bytes > _TAILS_BYTES and len(self._tails) > 1:
+                _, (_, gone) = self._tails.popitem(last=False)
+                self._tails_bytes -= gone
+        return tail
+
+    def aborted(self, name: str) -> list[AbortedTransaction] | None:
+        """The aborted transactions of a segment; None if they are not in memory."""
+        return self._aborted.get(name)
+
+    def _note_aborted(self, segment: TieredSegment, tail: Tail) -> None:
+        self._aborted[segment.name] = decode_aborted(bytes(tail.parts[object_format.ABORTED]), 0)
+        if len(self._aborted) > _ABORTED_LISTS:
+            self._aborted.popitem(last=False)

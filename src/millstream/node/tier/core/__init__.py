@@ -1,0 +1,1 @@
+"""The pure part of tiered storage: the formats of objects, and all decisions."""

@@ -1,0 +1,375 @@
+"""Tiered storage on this node: for each tiered partition, one task that copies, deletes and keeps the manifest.
+
+A task runs when `remote.log.manager.task.interval.ms` has passed, when a leader begins, and when a reader needs the
+manifest. After an error it runs again after a pause that grows; local segments wait for it on the disk.
+
+    leader:   read the manifest -> copy closed segments, oldest first -> move the log start -> delete objects
+    follower: read the manifest, if local retention waits for it
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Protocol
+
+from millstream.config.broker_config import BrokerConfig
+from millstream.config.table import tier, topic
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.model.identifiers import TopicName
+from millstream.node.environment import Environment
+from millstream.node.metadata.image import MetadataDelta, MetadataImage, TopicImage
+from millstream.node.replicas.partition import Partition
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.storage.disk import Disk
+from millstream.node.storage.file_formats import DamagedFileError
+from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.node.storage.log.producer_snapshots import decode_snapshot
+from millstream.node.storage.log.retention import waits_for_tier
+from millstream.node.storage.log.tiered_part import TierStart
+from millstream.node.storage.object_store import NoObjectError, StoreError, StoreRates
+from millstream.node.tier.cache import TierCache
+from millstream.node.tier.context import TierContext
+from millstream.node.tier.core import object_format
+from millstream.node.tier.core.decisions import LocalSegment, backoff_s, expired_start, to_copy
+from millstream.node.tier.core.manifest import (
+    DamagedManifestError,
+    decode_manifest,
+    manifest_name,
+    segment_name,
+)
+from millstream.node.tier.core.object_format import DamagedObjectError
+from millstream.node.tier.partition_tier import DeposedError, PartitionTier
+from millstream.node.tier.uploads import DamagedSegmentError, plan_copy, prepare
+
+_log = logging.getLogger("millstream.tier")
+_OPENED_AT_ONCE = 10
+_TRUE = "true"
+
+
+class Metadata(Protocol):
+    """The metadata and the settings of the broker."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    @property
+    def config(self) -> BrokerConfig: ...
+
+
+class TierManager:
+    def __init__(
+        self, metadata: Metadata, partitions: PartitionTable, environment: Environment, disk: Disk, root: str
+    ) -> None:
+        self._metadata = metadata
+        self._partitions = partitions
+        self._environment = environment
+        self._tiers: dict[tuple[bytes, int], PartitionTier] = {}
+        self._topics: list[bytes] = []
+        """The names of the tiered topics."""
+        self._removals: set[asyncio.Task[None]] = set()
+        self.context: TierContext | None = None
+        config = metadata.config
+        url = config[tier.TIER_URL]
+        if config[tier.REMOTE_LOG_STORAGE_SYSTEM_ENABLE] and url is not None:
+            if environment.open_store is None:
+                raise ValueError("this environment has no object store")
+            rates = StoreRates(
+                lambda: metadata.config[tier.REMOTE_LOG_MANAGER_COPY_MAX_BYTES_PER_SECOND],
+                lambda: metadata.config[tier.REMOTE_LOG_MANAGER_FETCH_MAX_BYTES_PER_SECOND],
+            )
+            self.context = TierContext(
+                environment.open_store(url, rates),
+                TierCache(disk, root),
+                environment,
+                lambda: metadata.config,
+                lambda: metadata.image.cluster_id,
+                self._describe,
+            )
+            self._find_topics()
+
+    def _describe(self, name: str) -> tuple[int, dict[str, str]]:
+        image = self._metadata.image
+        found = image.topics.get(TopicName(name))
+        return (len(found.partitions) if found is not None else 0), dict(image.topic_config(name))
+
+    # Following the node
+
+    def opened(self, log: PartitionLog) -> None:
+        """A log was opened. Called before its first use."""
+        if self.context is not None and log.config.remote_storage_enable:
+            at = log.topic_partition
+            self._attach(self._partitions.find(at.topic, at.partition), log)
+
+    def _attach(self, partition: Partition, log: PartitionLog) -> PartitionTier:
+        key = partition.topic_id.bytes, partition.topic_partition.partition
+        found = self._tiers.get(key)
+        if found is None or found.partition is not partition or found.log is not log:
+            assert self.context is not None
+            if found is not None:
+                found.close()
+            found = self._tiers[key] = PartitionTier(partition, log, self.context, self._run_soon)
+        log.tier = found
+        return found
+
+    def follow(self, delta: MetadataDelta) -> None:
+        """Called before the partitions follow: the last leader of a deleted topic removes its objects."""
+        context = self.context
+        if context is None:
+            return
+        for deleted in delta.deleted.values():
+            self._topic_deleted(deleted)
+        if delta.configs or delta.created or delta.deleted:
+            self._find_topics()
+
+    def _find_topics(self) -> None:
+        image = self._metadata.image
+        names = (topic.REMOTE_STORAGE_ENABLE.name, topic.REMOTE_LOG_DELETE_ON_DISABLE.name)
+        self._topics = [
+            name.encode()
+            for name in image.topics
+            if any(image.topic_config(name).get(setting, "").lower() == _TRUE for setting in names)
+        ]
+
+    def tick(self) -> None:
+        """Called about once a second."""
+        if self.context is None:
+            return
+        now = self._environment.loop.time()
+        for each in self._tiered():
+            if each.task is None and (now >= each.due or self._has_new_role(each)):
+                self._run_soon(each)
+
+    def _tiered(self) -> Iterator[PartitionTier]:
+        openings = 0
+        for name in self._topics:
+            for partition in list(self._partitions.by_name.get(name, {}).values()):
+                log = partition.opened_log
+                if log is None:
+                    openings += 1
+                    if openings > _OPENED_AT_ONCE:
+                        continue
+                    try:
+                        log = partition.log
+                    except (KafkaError, OSError):
+                        continue  # the first use reports it
+                if log.config.remote_storage_enable or (log.tier is not None or _is_disabled(log)):
+                    yield self._attach(partition, log)
+
+    @staticmethod
+    def _has_new_role(each: PartitionTier) -> bool:
+        return each.partition.is_leader and not each.is_known and each.refusal is None and not each.failures
+
+    def close(self) -> None:
+        if self.context is not None:
+            self.context.is_closed = True
+            for each in self._tiers.values():
+                each.close()
+            for task in self._removals:
+                task.cancel()
+            self.context.store.close()
+
+    # The task of a partition
+
+    def _run_soon(self, each: PartitionTier) -> None:
+        if each.task is None and self.context is not None and not self.context.is_closed:
+            if each.failures and self._environment.loop.time() < each.due:
+                return  # after an error: the pause is not over
+            each.task = self._environment.loop.create_task(self._run(each))
+
+    async def _run(self, each: PartitionTier) -> None:
+        at = each.log.topic_partition
+        interval_s = self._metadata.config[tier.REMOTE_LOG_MANAGER_TASK_INTERVAL_MS] / 1000
+        try:
+            await self._work(each)
+            each.failures = 0
+            each.due = self._environment.loop.time() + interval_s
+        except DeposedError:
+            each.due = 0.0
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            assert self.context is not None
+            self.context.counters.copy_errors += 1
+            each.failures += 1
+            pause = backoff_s(each.failures, self._environment.randomness.random())
+            each.due = self._environment.loop.time() + pause
+            if isinstance(error, StoreError | OSError | KafkaError | DamagedSegmentError | DamagedManifestError):
+                _log.warning("tier_task_failed partition=%s retry_s=%.1f error=%s", at, pause, error)
+            else:
+                _log.exception("tier_task_failed partition=%s", at)
+        finally:
+            each.task = None
+
+    async def _work(self, each: PartitionTier) -> None:
+        partition, log = each.partition, each.log
+        if not partition.is_leader:
+            if each.manifest is None or waits_for_tier(log, self._environment.clock.now_ms()):
+                await each.refresh()
+                await each.secure()
+            return
+        epoch = partition.leader_epoch
+        if _is_disabled(log):
+            await self._delete_everything(each, epoch)
+            return
+        if not each.is_known:
+            await each.begin_leading(epoch)
+        if each.refusal is not None:
+            each.due = 0.0
+            raise StoreError(each.refusal)
+        if not log.config.remote_log_copy_disable:
+            await self._copy(each, epoch)
+        await each.secure()
+        await self._expire(each, epoch)
+
+    # Copying
+
+    async def _copy(self, each: PartitionTier, epoch: int) -> None:
+        while (segment := self._next_to_copy(each)) is not None:
+            if not await self._copy_segment(each, segment, epoch):
+                return
+
+    def _next_to_copy(self, each: PartitionTier) -> LocalSegment | None:
+        log, manifest = each.log, each.manifest
+        assert manifest is not None
+        stable = min(log.readable_end, log.last_stable_offset, log.recovery_point)
+        return to_copy(closed_segments(log), max(manifest.end_offset, log.log_start_offset), stable)
+
+    async def _copy_segment(self, each: PartitionTier, segment: LocalSegment, epoch: int) -> bool:
+        context, log = each.context, each.log
+        plan = plan_copy(log, segment.base_offset)
+        if plan is None:
+            return False
+        at = log.topic_partition
+        name = segment_name(
+            context.cluster_id(), log.topic_id, at.partition, segment.base_offset, epoch, context.nonce()
+        )
+        async with context.copying:
+            if not each.partition.is_leader or each.partition.leader_epoch != epoch:
+                raise DeposedError
+            prepared = await self._environment.offload(lambda: prepare(plan, name, epoch))
+            entry = prepared.entry
+            await context.store.create(name, prepared.parts, entry.object_bytes)
+        if not await each.change(epoch, lambda manifest: manifest.adding(entry)):
+            await context.store.delete([name])
+            return True
+        each.failures = 0
+        context.counters.copied_bytes += entry.object_bytes
+        context.counters.copied_segments += 1
+        _log.info("segment_tiered partition=%s base=%d end=%d", at, entry.base_offset, entry.end_offset)
+        return True
+
+    # Deleting
+
+    async def _expire(self, each: PartitionTier, epoch: int) -> None:
+        log, manifest = each.log, each.manifest
+        assert manifest is not None
+        only_local = sum(segment.size for segment in log.segments if segment.base_offset >= manifest.end_offset)
+        start = expired_start(manifest, log.config, only_local, self._environment.clock.now_ms())
+        start = min(max(start, log.log_start_offset), each.partition.high_watermark)
+        if start > manifest.log_start_offset and (manifest.segments or start > log.local_start_offset):
+            if manifest.segments:
+                await each.change(epoch, lambda present: present.starting_at(start))
+            if start > log.log_start_offset:
+                log.delete_records_before(start)
+                _log.info("tier_expired partition=%s new_start=%d", log.topic_partition, start)
+        await self._delete_marked(each, epoch)
+
+    async def _delete_marked(self, each: PartitionTier, epoch: int) -> None:
+        assert each.manifest is not None
+        names = frozenset(segment.name for segment in each.manifest.deleting)
+        if names:
+            await each.context.store.delete(sorted(names))
+            await each.change(epoch, lambda manifest: manifest.without(names))
+            each.context.counters.deleted_segments += len(names)
+
+    async def _delete_everything(self, each: PartitionTier, epoch: int) -> None:
+        """Tiered storage was disabled for the topic, with `remote.log.delete.on.disable`."""
+        log = each.log
+        await self._remove_partition(each.name)
+        if each.partition.is_leader and each.partition.leader_epoch == epoch:
+            log.begin_at(log.local_start_offset)
+            log.tier = None
+            self._tiers.pop((each.partition.topic_id.bytes, log.topic_partition.partition), None)
+            each.reader.close()
+
+    def _topic_deleted(self, deleted: TopicImage) -> None:
+        context = self.context
+        assert context is not None
+        for index in range(len(deleted.partitions)):
+            each = self._tiers.pop((deleted.id.bytes, index), None)
+            if each is None:
+                continue
+            is_leader = each.partition.is_leader
+            each.close()
+            if is_leader:
+                name = manifest_name(context.cluster_id(), deleted.id, index)
+                task = self._environment.loop.create_task(self._remove_deleted(name))
+                self._removals.add(task)
+                task.add_done_callback(self._removals.discard)
+
+    async def _remove_deleted(self, name: str) -> None:
+        for attempt in range(1, 6):
+            try:
+                await self._remove_partition(name)
+                return
+            except (StoreError, DamagedManifestError) as error:
+                _log.warning("tier_not_removed manifest=%s error=%s", name, error)
+                await asyncio.sleep(backoff_s(attempt, self._environment.randomness.random()))
+        # The sweeper finds the objects.
+
+    async def _remove_partition(self, name: str) -> None:
+        """Delete all objects of a partition, the manifest last."""
+        context = self.context
+        assert context is not None
+        try:
+            data, _ = await context.store.read_whole(name)
+        except NoObjectError:
+            return
+        manifest = decode_manifest(data)
+        await context.store.delete([segment.name for segment in manifest.segments])
+        await context.store.delete([name])
+        context.counters.deleted_segments += len(manifest.segments)
+
+    # Followers
+
+    async def start_of(self, partition: Partition) -> TierStart:
+        """Where a follower continues whose offset the leader has only in the tier: at the end of the tier."""
+        if self.context is None:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, "this broker has no tier (remote.log.storage.system.enable)"
+            )
+        each = self._attach(partition, partition.log)
+        try:
+            await each.refresh()
+            manifest = each.manifest
+            if manifest is None or not manifest.readable:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the tier has no segment of the partition yet")
+            last = manifest.readable[-1]
+            tail = await self.context.tail(last)
+            producers = []
+            if tail.footer.identity.end_offset == last.end_offset:
+                producers = decode_snapshot(bytes(tail.parts[object_format.SNAPSHOT]))
+        except (StoreError, DamagedObjectError, DamagedManifestError, DamagedFileError) as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the tier cannot be read: {error}") from error
+        return TierStart(last.end_offset, manifest.log_start_offset, manifest.epochs(), producers)
+
+    # For metrics and the command line
+
+    def tiers(self) -> list[PartitionTier]:
+        return list(self._tiers.values())
+
+
+def closed_segments(log: PartitionLog) -> Iterator[LocalSegment]:
+    segments = log.segments
+    for slot in range(len(segments) - 1):
+        yield LocalSegment(segments[slot].base_offset, segments[slot + 1].base_offset, segments[slot].size)
+
+
+def lag(log: PartitionLog, tiered_end: int) -> tuple[int, int]:
+    """How many closed segments, and how many of their bytes, are not in the tier yet."""
+    waiting = [segment.size for segment in closed_segments(log) if segment.end_offset > tiered_end]
+    return len(waiting), sum(waiting)
+
+
+def _is_disabled(log: PartitionLog) -> bool:
+    return log.config.remote_log_delete_on_disable and not log.config.remote_storage_enable

@@ -1,0 +1,244 @@
+"""Reading the tier: ranges of a segment's log bytes go into the cache, a little ahead of the reader.
+
+One range of a segment is under way at most once, however many readers wait for it. When it is here, or has failed, the
+waiting readers are woken. After a failure the same range is not requested again for a while: readers get the error.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from millstream.config.table import tier
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.records.opening import BeyondLimitsError, OpeningLimits, first_record_at, latest_record
+from millstream.node.storage.index import offset_index, time_index
+from millstream.node.storage.index.time_search import FoundOffset
+from millstream.node.storage.log.batch_scan import walk_headers
+from millstream.node.storage.log.log_reader import Slice, empty_slice
+from millstream.node.storage.object_store import NoObjectError, StoreError
+from millstream.node.tier.cache import BadRangeError, Chunk, TieredSlice, first_batch_bytes, write_chunk
+from millstream.node.tier.context import TierContext
+from millstream.node.tier.core import object_format
+from millstream.node.tier.core.decisions import backoff_s
+from millstream.node.tier.core.manifest import TieredSegment
+from millstream.node.tier.core.object_format import DamagedObjectError
+
+RANGE_BYTES = 2 << 20
+_log = logging.getLogger("millstream.tier")
+
+
+class SegmentReader:
+    """Reads the segments of one partition."""
+
+    def __init__(self, context: TierContext, partition: str, wake: Callable[[], None]) -> None:
+        self._context = context
+        self._partition = partition
+        self._wake = wake
+        self._under_way: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._failures: dict[str, tuple[int, float, str]] = {}
+        """By segment: number of failures in a row, until when it is not tried again, and the error."""
+        self.lost: str | None = None
+        """A segment whose object is gone: the manifest that names it may be old."""
+
+    def close(self) -> None:
+        for task in self._under_way.values():
+            task.cancel()
+
+    def read(
+        self,
+        segment: TieredSegment,
+        following: TieredSegment | None,
+        offset: int,
+        max_bytes: int,
+        up_to: int,
+        at_least_one: bool,
+    ) -> Slice:
+        """A slice of the cache; an empty one if the range is requested now. `following` is the next segment."""
+        cache = self._context.cache
+        if segment.has_aborted and self._context.aborted(segment.name) is None:
+            self._request(segment, offset)
+            return empty_slice()
+        chunk = cache.find(segment, offset)
+        if chunk is None:
+            cache.misses += 1
+            self._request(segment, offset)
+            return empty_slice()
+        cache.hits += 1
+        if chunk.end_offset < segment.end_offset:
+            self._read_ahead(segment, chunk.end_offset)
+        elif following is not None:
+            self._read_ahead(following, chunk.end_offset)
+        return chunk.slice(offset, max_bytes, min(up_to, segment.end_offset), at_least_one)
+
+    def aborted(self, records: Slice) -> list[tuple[int, int]]:
+        if not isinstance(records, TieredSlice):
+            return []
+        return [
+            (each.producer_id, each.first_offset)
+            for each in self._context.aborted(records.segment_name) or ()
+            if each.first_offset < records.end_offset and each.last_offset >= records.first_offset
+        ]
+
+    # Requesting
+
+    def _read_ahead(self, segment: TieredSegment, offset: int) -> None:
+        if segment.name not in self._failures and self._context.cache.find(segment, offset) is None:
+            self._begin(segment, offset)
+
+    def _request(self, segment: TieredSegment, offset: int) -> None:
+        failed = self._failures.get(segment.name)
+        if failed is not None and self._context.environment.loop.time() < failed[1]:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self._partition}: the tier cannot be read at {offset}: {failed[2]}"
+            )
+        self._begin(segment, offset)
+
+    def _begin(self, segment: TieredSegment, offset: int) -> "asyncio.Task[None]":
+        key = segment.name, offset
+        task = self._under_way.get(key)
+        if task is None:
+            task = self._context.environment.loop.create_task(self._fetch(segment, offset))
+            self._under_way[key] = task
+            task.add_done_callback(lambda done: self._ended(key, done))
+        return task
+
+    def _ended(self, key: tuple[str, int], done: "asyncio.Task[None]") -> None:
+        self._under_way.pop(key, None)
+        if done.cancelled() or self._context.is_closed:
+            return
+        error = done.exception()
+        if error is None:
+            self._failures.pop(key[0], None)
+        else:
+            self._failed(key[0], error)
+        self._wake()
+
+    def _failed(self, name: str, error: BaseException) -> None:
+        environment = self._context.environment
+        self._context.counters.read_errors += 1
+        if isinstance(error, NoObjectError):
+            self.lost = name
+        elif not isinstance(error, StoreError | BadRangeError | DamagedObjectError | OSError):
+            _log.error("tier_read_failed partition=%s", self._partition, exc_info=error)
+        count = self._failures.get(name, (0, 0.0, ""))[0] + 1
+        pause = backoff_s(count, environment.randomness.random())
+        self._failures[name] = count, environment.loop.time() + pause, str(error)
+        _log.warning("tier_not_read partition=%s object=%s retry_s=%.1f error=%s", self._partition, name, pause, error)
+
+    async def _fetch(self, segment: TieredSegment, offset: int) -> None:
+        """Put the range that has `offset` into the cache."""
+        context = self._context
+        if segment.has_aborted and context.aborted(segment.name) is None:
+            await context.tail(segment)
+        position = await self._position(segment, offset)
+        while context.cache.find(segment, offset) is None:
+            if position >= segment.log_bytes:
+                raise BadRangeError(f"{segment.name} has no batch with offset {offset}")
+            chunk = await self._fetch_range(segment, position)
+            removed = context.cache.add(chunk, context.config()[tier.TIER_CACHE_BYTES])
+            if removed:
+                await context.environment.offload(partial(context.cache.remove_files, removed))
+            position = chunk.next_position
+            if chunk.first_offset > offset:
+                raise BadRangeError(f"{segment.name} has no batch with offset {offset}")
+
+    async def _position(self, segment: TieredSegment, offset: int) -> int:
+        """Where to begin: at a batch that is not after `offset`."""
+        if offset <= segment.base_offset:
+            return 0
+        known = self._context.cache.position_after(segment, offset)
+        if known is not None:
+            return known
+        tail = await self._context.tail(segment)
+        entries = tail.parts[object_format.OFFSET_INDEX]
+        return max(offset_index.around(entries, offset - segment.base_offset)[0][1], 0)
+
+    async def _fetch_range(self, segment: TieredSegment, position: int) -> Chunk:
+        context = self._context
+        length = min(RANGE_BYTES, segment.log_bytes - position)
+        data = await context.read(segment.name, position, length)
+        first = first_batch_bytes(data)
+        if first > len(data):
+            if position + first > segment.log_bytes:
+                raise BadRangeError(f"the batch at byte {position} of {segment.name} is damaged")
+            data += await context.read(segment.name, position + len(data), first - len(data))
+        cache, path = context.cache, context.cache.new_path()
+
+        def write() -> Chunk:
+            cache.begin()
+            return write_chunk(cache.disk, path, segment, position, data)
+
+        return await context.environment.offload(write)
+
+    # Searching by time
+
+    async def chunk_at(self, segment: TieredSegment, offset: int) -> Chunk:
+        """The range that has an offset, once it is here."""
+        while True:
+            chunk = self._context.cache.find(segment, offset)
+            if chunk is not None:
+                return chunk
+            try:
+                await asyncio.shield(self._begin(segment, offset))
+            except (StoreError, BadRangeError, DamagedObjectError, OSError) as error:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._partition}: {error}") from error
+
+    async def first_at(
+        self, segment: TieredSegment, timestamp: int, least_offset: int, limits: OpeningLimits
+    ) -> FoundOffset | None:
+        """The first record of a segment that is neither before `timestamp` nor below `least_offset`."""
+        offset = max(await self._offset_for_time(segment, timestamp), least_offset)
+        while offset < segment.end_offset:
+            chunk = await self.chunk_at(segment, offset)
+            found = await self._context.environment.open_in_turn(partial(_first_in, chunk, timestamp, offset, limits))
+            if found is not None:
+                return found
+            offset = chunk.end_offset
+        return None
+
+    async def latest_of(self, segment: TieredSegment, limits: OpeningLimits) -> FoundOffset | None:
+        """The first record with the greatest timestamp of a segment."""
+        offset = max(await self._offset_for_time(segment, segment.max_timestamp), segment.base_offset)
+        while offset < segment.end_offset:
+            chunk = await self.chunk_at(segment, offset)
+            found = await self._context.environment.open_in_turn(
+                partial(_latest_in, chunk, segment.max_timestamp, limits)
+            )
+            if found is not None:
+                return found
+            offset = chunk.end_offset
+        return None
+
+    async def _offset_for_time(self, segment: TieredSegment, timestamp: int) -> int:
+        try:
+            tail = await self._context.tail(segment)
+        except (StoreError, DamagedObjectError) as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._partition}: {error}") from error
+        return segment.base_offset + time_index.lookup(tail.parts[object_format.TIME_INDEX], timestamp)
+
+
+def _first_in(chunk: Chunk, timestamp: int, least_offset: int, limits: OpeningLimits) -> FoundOffset | None:
+    for at, header in walk_headers(chunk.file, 0, chunk.size):
+        if header.max_timestamp < timestamp or header.last_offset < least_offset or not header.record_count:
+            continue
+        whole = max(header.base_offset, least_offset), header.max_timestamp
+        try:
+            found = first_record_at(header, chunk.file.read_at(at, header.size), timestamp, least_offset, limits)
+        except (BeyondLimitsError, KafkaError):
+            found = whole  # as in a search on disk: the batch counts as a whole
+        if found is not None:
+            return FoundOffset(*found, header.leader_epoch)
+    return None
+
+
+def _latest_in(chunk: Chunk, greatest: int, limits: OpeningLimits) -> FoundOffset | None:
+    for at, header in walk_headers(chunk.file, 0, chunk.size):
+        if header.max_timestamp >= greatest and header.record_count:
+            whole = header.last_offset, header.max_timestamp
+            try:
+                found = latest_record(header, chunk.file.read_at(at, header.size), limits) or whole
+            except (BeyondLimitsError, KafkaError):
+                found = whole
+            return FoundOffset(*found, header.leader_epoch)
+    return None

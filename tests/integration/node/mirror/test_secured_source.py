@@ -1,0 +1,142 @@
+"""A source with TLS, logins and ACLs; the commands; secrets that are never shown."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from millstream.admin.acls import Acl, AclAdmin
+from millstream.admin.mirrors import MirrorAdmin
+from millstream.cli.app import app
+from millstream.formats.model.access_control import AclOperation, AclPatternType, AclPermission, AclResourceType
+from millstream.raw_client import Cluster
+from millstream.testing import EmbeddedBroker
+from tests.certificates import authority
+from tests.mirrors import Mirror, cluster_of, fresh
+from tests.waiting import eventually, until
+
+pytestmark = pytest.mark.timeout(300)
+SECRET = "mirror-secret-1"
+_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+JAAS = f'{_MODULE} username="admin" password="{SECRET}" user_admin="{SECRET}";'
+AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("secured")
+
+
+@pytest.fixture(scope="module")
+def source(directory: Path) -> Iterator[EmbeddedBroker]:
+    files = authority().node().write(directory, "source")
+    settings = {
+        "listener.security.protocol.map": "PLAINTEXT:SASL_SSL",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.plaintext.plain.sasl.jaas.config": JAAS,
+        "authorizer.class.name": AUTHORIZER,
+        "super.users": "User:admin",
+        **files.properties(),
+    }
+    with EmbeddedBroker(settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker({"authorizer.class.name": AUTHORIZER, "super.users": "User:ANONYMOUS"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def properties(directory: Path, source: EmbeddedBroker) -> Path:
+    """The connection to the source. The password is in a file of its own, which brokers read."""
+    (directory / "password.properties").write_text(f"password={SECRET}\n")
+    reference = f"${{file:{directory / 'password.properties'}:password}}"
+    path = directory / "source.properties"
+    path.write_text(
+        "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n"
+        f'sasl.jaas.config={_MODULE} username="admin" password="{reference}";\n'
+        f"ssl.truststore.type=PEM\nssl.truststore.location={directory / 'source-ca.pem'}\n"
+    )
+    return path
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, (arguments, result.output, result.exception)
+    return result.output
+
+
+def test_the_commands_with_a_secured_source(
+    source: EmbeddedBroker, here: EmbeddedBroker, properties: Path, directory: Path
+) -> None:
+    link, topic = fresh("link"), fresh("orders")
+    login = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "admin",
+        "sasl.password": SECRET,
+        "ssl.ca.location": str(directory / "source-ca.pem"),
+    }
+    with Cluster(source.bootstrap_servers, login, client_id="test", timeout_s=30) as cluster:
+        cluster.create_topic(topic, 2, 1)
+        AclAdmin(cluster).add([_reading(topic)])
+        at = ("-b", here.bootstrap_servers)
+        arguments = ("--from", source.bootstrap_servers, "--topics", f"{topic}.*", "--throttle", "50MB", "--acls")
+        run("mirror", "create", link, *arguments, "--source-config", str(properties), *at)
+
+        def is_copied() -> None:
+            status = json.loads(run("mirror", "status", link, "--json", *at))
+            assert status["problem"] is None, status
+            assert [(each["name"], each["state"]) for each in status["topics"]] == [(topic, "mirroring")]
+            assert [row["lag_records"] for row in status["topics"][0]["partitions"]] == [0, 0]
+
+        eventually(is_copied)
+        shown = run("mirror", "list", "--json", *at)
+        assert SECRET not in shown and "***" in shown and topic in shown
+        rows = json.loads(run("mirror", "verify", link, "--source-config", str(properties), "--json", *at))
+        assert [row["difference"] for row in rows] == [None, None]
+        until(lambda: _principals(here, topic) == {"User:reader"}, "the ACL did not come over")
+        run("mirror", "pause", link, *at)
+        assert json.loads(run("mirror", "list", "--json", *at))[0]["settings"]["paused"] == "true"
+        run("mirror", "resume", link, *at)
+        run("mirror", "promote", link, "--wait", "60", *at)
+        run("mirror", "delete", link, *at)
+        assert json.loads(run("mirror", "list", "--json", *at)) == []
+    assert SECRET not in here.log_file.read_text()
+
+
+def test_a_wrong_password_is_told_and_not_shown(source: EmbeddedBroker, here: EmbeddedBroker, directory: Path) -> None:
+    mirror = Mirror(fresh("link"), here.bootstrap_servers, here.bootstrap_servers)
+    admin = MirrorAdmin(cluster_of(here.bootstrap_servers))
+    admin.create(
+        mirror.name,
+        {
+            "bootstrap.servers": source.bootstrap_servers,
+            "topics": ".*",
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": f'{_MODULE} username="admin" password="wrong-password-7";',
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(directory / "source-ca.pem"),
+        },
+    )
+    until(lambda: "SASL PLAIN as 'admin'" in admin.status(mirror.name).problem)
+    assert "wrong-password-7" not in here.log_file.read_text()
+    admin.change(mirror.name, {"ssl.truststore.location": "/nowhere.pem"})
+    until(lambda: "/nowhere.pem" in admin.status(mirror.name).problem)
+    admin.delete(mirror.name)
+
+
+def _reading(topic: str) -> Acl:
+    literal, read, allow = AclPatternType.LITERAL, AclOperation.READ, AclPermission.ALLOW
+    return Acl("User:reader", AclResourceType.TOPIC, topic, literal, read, allow, "*")
+
+
+def _principals(here: EmbeddedBroker, topic: str) -> set[str]:
+    with cluster_of(here.bootstrap_servers) as cluster:
+        return {acl.principal for acl in AclAdmin(cluster).list() if acl.name == topic}

@@ -1,0 +1,148 @@
+"""Tiered storage in a cluster: new followers, new leaders, and brokers that lose their disks."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from millstream.testing import EmbeddedCluster
+from tests.integration.node.tier.tiered_topic import (
+    SETTINGS,
+    consume,
+    local_logs,
+    make_tiered,
+    produce,
+    until_tiered,
+    value_of,
+)
+from tests.topics import await_topic
+from tests.waiting import until
+from tests.wire import Wire
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    store = tmp_path_factory.mktemp("tier")
+    settings = {**SETTINGS, "millstream.tier.url": f"file://{store}", "offsets.topic.replication.factor": "1"}
+    with EmbeddedCluster(settings=settings) as running:
+        yield running
+
+
+def _state(cluster: EmbeddedCluster, topic: str, ask: int) -> tuple[int, set[int]]:
+    """Leader and in-sync replicas, as one broker knows them."""
+    with Wire(cluster.address(ask)) as wire:
+        (row,) = wire.call("metadata", 12, topics=[{"name": topic}], allow_auto_topic_creation=False).topics
+        (partition,) = row.partitions
+        return partition.leader_id, set(partition.isr_nodes)
+
+
+def _alive(cluster: EmbeddedCluster) -> int:
+    return next(number for number in cluster.brokers if cluster.running(number))
+
+
+def _until_in_sync(cluster: EmbeddedCluster, topic: str, count: int = 3) -> None:
+    until(lambda: len(_state(cluster, topic, _alive(cluster))[1]) == count, f"{count} replicas of {topic} are in sync")
+
+
+def _expect_all(cluster: EmbeddedCluster, topic: str, count: int) -> None:
+    found = consume(cluster.bootstrap_servers, topic, count)
+    assert [(each.offset(), each.value()) for each in found] == [(n, value_of(n)) for n in range(count)]
+
+
+def test_each_leader_serves_all_records(cluster: EmbeddedCluster) -> None:
+    make_tiered(cluster.bootstrap_servers, "moves", replicas=3)
+    await_topic(cluster, "moves")
+    produce(cluster.bootstrap_servers, "moves", range(1000))
+    for number in cluster.brokers:
+        until_tiered(cluster.data_dir(number), "moves")
+    written = 1000
+    for _ in range(2):
+        leader, _ = _state(cluster, "moves", _alive(cluster))
+        cluster.kill(leader)
+        until(lambda leader=leader: _state(cluster, "moves", _alive(cluster))[0] not in (leader, -1), "a new leader")  # type: ignore[misc]
+        _expect_all(cluster, "moves", written)
+        produce(cluster.bootstrap_servers, "moves", range(written, written + 500))
+        written += 500
+        cluster.start(leader)
+        _until_in_sync(cluster, "moves")
+        _expect_all(cluster, "moves", written)
+
+
+def test_a_follower_with_an_empty_disk_starts_where_the_tier_ends(cluster: EmbeddedCluster) -> None:
+    make_tiered(cluster.bootstrap_servers, "fresh", replicas=3)
+    await_topic(cluster, "fresh")
+    produce(cluster.bootstrap_servers, "fresh", range(1000))
+    for number in cluster.brokers:
+        start = until_tiered(cluster.data_dir(number), "fresh")
+    leader, _ = _state(cluster, "fresh", _alive(cluster))
+    empty = next(number for number in cluster.brokers if number != leader)
+    cluster.stop(empty)
+    shutil.rmtree(cluster.data_dir(empty) / "fresh-0")
+    cluster.start(empty)
+    _until_in_sync(cluster, "fresh")
+    assert int(local_logs(cluster.data_dir(empty), "fresh")[0][:20]) >= start
+    produce(cluster.bootstrap_servers, "fresh", range(1000, 1400))
+    _until_in_sync(cluster, "fresh")
+    others = [number for number in cluster.brokers if number != empty]
+    cluster.stop(others[0])
+    _elect(cluster, "fresh", empty)
+    _expect_all(cluster, "fresh", 1400)
+    with Wire(cluster.address(empty)) as wire:
+        row = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}
+        response = wire.call(
+            "offset_for_leader_epoch", 4, replica_id=-1, topics=[{"topic": "fresh", "partitions": [row]}]
+        )
+        (found,) = response.topics[0].partitions
+        assert (found.error_code, found.leader_epoch) == (0, 0)
+        assert found.end_offset > 900, "the epochs of the tier are known"
+    cluster.start(others[0])
+    _until_in_sync(cluster, "fresh")
+
+
+def _elect(cluster: EmbeddedCluster, topic: str, wanted: int) -> None:
+    """Makes a broker the leader: other leaders are restarted until it is."""
+
+    def leads() -> bool:
+        leader, _ = _state(cluster, topic, wanted)
+        if leader == wanted:
+            return True
+        if leader >= 0 and cluster.running(leader):
+            cluster.restart(leader)
+        return False
+
+    until(leads, f"broker {wanted} leads {topic}")
+
+
+def test_deleted_records_stay_deleted_with_a_new_leader(cluster: EmbeddedCluster) -> None:
+    admin: AdminClient = make_tiered(cluster.bootstrap_servers, "shorter", replicas=3)
+    await_topic(cluster, "shorter")
+    produce(cluster.bootstrap_servers, "shorter", range(1000))
+    for number in cluster.brokers:
+        until_tiered(cluster.data_dir(number), "shorter")
+    at = TopicPartition("shorter", 0, 400)
+    assert admin.delete_records([at])[at].result(30).low_watermark == 400
+    leader, _ = _state(cluster, "shorter", _alive(cluster))
+    cluster.kill(leader)
+    until(lambda: _state(cluster, "shorter", _alive(cluster))[0] not in (leader, -1), "a new leader")
+    found = consume(cluster.bootstrap_servers, "shorter", 600, first=400)
+    assert [each.offset() for each in found] == list(range(400, 1000))
+    with Wire(cluster.address(_state(cluster, "shorter", _alive(cluster))[0])) as wire:
+        row = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -2}
+        response = wire.call(
+            "list_offsets", 11, replica_id=-1, isolation_level=0, topics=[{"name": "shorter", "partitions": [row]}]
+        )
+        assert response.topics[0].partitions[0].offset == 400
+    cluster.start(leader)
+    _until_in_sync(cluster, "shorter")
+
+
+def test_the_data_directory_has_no_strange_directory(cluster: EmbeddedCluster) -> None:
+    """Kafka refuses directories that are no partitions, but for this one."""
+    for number in cluster.brokers:
+        strange = [
+            each.name for each in Path(cluster.data_dir(number)).iterdir() if each.is_dir() and "-" not in each.name
+        ]
+        assert strange in ([], ["remote-log-index-cache"])

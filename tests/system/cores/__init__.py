@@ -1,0 +1,1 @@
+"""`serve --cores`: several nodes of one machine as one service."""

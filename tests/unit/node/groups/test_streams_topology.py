@@ -1,0 +1,144 @@
+"""The topology of a streams group and the topics of the cluster: partitions of internal topics, what does not fit."""
+
+from typing import Any
+
+import pytest
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.coordination.core.state_machine import FixedTopics
+from millstream.node.groups.core.streams.topology import (
+    ConfiguredTopology,
+    StatusCode,
+    check_topology,
+    configure,
+    read_topology,
+    topic_names_problem,
+    topics_of,
+)
+from tests.unit.node.coordination.streams_run import COUNTS, copartition, heartbeat, subtopology, topic_info, topology
+
+
+def configured(sent: dict[str, Any], **counts: int) -> ConfiguredTopology:
+    topics = FixedTopics()
+    for name, count in counts.items():
+        topics.add(name.replace("_", "-"), count)
+    message = heartbeat(topology=sent).topology
+    check_topology(message)
+    return configure(read_topology(message), topics)
+
+
+def status(sent: dict[str, Any], **counts: int) -> tuple[StatusCode, str]:
+    found = configured(sent, **counts).status
+    assert found is not None
+    return found
+
+
+def test_internal_topics_get_the_partitions_of_the_source() -> None:
+    found = configured(COUNTS, words=4)
+    assert [(topic.name, topic.partition_count) for topic in found.missing] == [
+        ("app-by-word", 4),
+        ("app-changelog", 4),
+    ]
+    assert found.missing[1].configs == {"cleanup.policy": "compact"}
+    assert found.missing[0].replication_factor == -1
+    assert found.status == (
+        StatusCode.MISSING_INTERNAL_TOPICS,
+        "Internal topics are missing: app-by-word, app-changelog",
+    )
+    ready = configured(COUNTS, words=4, app_by_word=4, app_changelog=4)
+    assert ready.is_ready
+    assert [(each.task_count, each.is_stateful) for each in ready.subtopologies.values()] == [(4, False), (4, True)]
+
+
+def test_missing_source_topics() -> None:
+    sent = topology(subtopology("0", "a", "b", "c", "d", "words"))
+    assert status(sent, words=1) == (
+        StatusCode.MISSING_SOURCE_TOPICS,
+        "Source topics a, b, c and 1 additional topics are missing.",
+    )
+
+
+def test_an_internal_topic_with_other_partitions() -> None:
+    assert status(COUNTS, words=4, app_by_word=4, app_changelog=3) == (
+        StatusCode.INCORRECTLY_PARTITIONED_TOPICS,
+        "Existing topic app-changelog has different number of partitions: expected 4, found 3",
+    )
+
+
+def test_source_topics_that_must_be_copartitioned() -> None:
+    sent = topology(subtopology("0", "a", "b", copartition_groups=[copartition([0, 1])]))
+    assert configured(sent, a=3, b=3).is_ready
+    assert status(sent, a=3, b=4) == (
+        StatusCode.INCORRECTLY_PARTITIONED_TOPICS,
+        "Following topics do not have the same number of partitions: [{a=3, b=4}]",
+    )
+
+
+def joined(partitions: int) -> dict[str, Any]:
+    """A source topic is joined with a repartition topic of another subtopology."""
+    return topology(
+        subtopology("0", "a", repartition_sink_topics=["app-r"]),
+        subtopology(
+            "1",
+            "b",
+            repartition_source_topics=[topic_info("app-r", partitions)],
+            copartition_groups=[copartition([0], [0])],
+        ),
+    )
+
+
+def test_a_repartition_topic_follows_the_topic_it_is_joined_with() -> None:
+    assert [topic.partition_count for topic in configured(joined(0), a=2, b=5).missing] == [5]
+    assert configured(joined(5), a=2, b=5).missing[0].partition_count == 5
+    code, detail = status(joined(3), a=2, b=5)
+    assert code is StatusCode.INCORRECTLY_PARTITIONED_TOPICS
+    assert "[3] of repartition topic [app-r]" in detail
+
+
+def test_repartition_topics_in_a_row() -> None:
+    sent = topology(
+        subtopology("2", repartition_source_topics=[topic_info("app-r2")]),
+        subtopology("1", repartition_source_topics=[topic_info("app-r1")], repartition_sink_topics=["app-r2"]),
+        subtopology("0", "a", repartition_sink_topics=["app-r1"]),
+    )
+    assert [(topic.name, topic.partition_count) for topic in configured(sent, a=6).missing] == [
+        ("app-r1", 6),
+        ("app-r2", 6),
+    ]
+
+
+INVALID: dict[str, dict[str, Any]] = {
+    "twice": topology(subtopology("0", "a"), subtopology("0", "b")),
+    "undefined partition count": topology(subtopology("0", "a", state_changelog_topics=[topic_info("app-c", 3)])),
+    "negative number": topology(subtopology("0", "a", repartition_source_topics=[topic_info("app-r", -1)])),
+    "does not have": topology(subtopology("0", "a", copartition_groups=[copartition([1])])),
+    "non-negative": topology(subtopology("0", "a"), epoch=-1),
+    "loops in the topology": topology(
+        subtopology("0", repartition_source_topics=[topic_info("app-r")], repartition_sink_topics=["app-r"])
+    ),
+    "never used as a sink": topology(subtopology("0", "a", repartition_source_topics=[topic_info("app-r")])),
+    "No source topics": topology(subtopology("0")),
+}
+
+
+@pytest.mark.parametrize("problem", INVALID)
+def test_topologies_that_no_topics_make_valid(problem: str) -> None:
+    with pytest.raises(KafkaError) as refused:
+        configured(INVALID[problem], a=1, b=1)
+    assert refused.value.code == ErrorCode.STREAMS_INVALID_TOPOLOGY
+    assert problem in (refused.value.message or "")
+
+
+def test_names_that_an_application_may_not_use() -> None:
+    assert topic_names_problem(["words"]) == ""
+    assert "internal topics __consumer_offsets" in topic_names_problem(["words", "__consumer_offsets"])
+    assert "a b are not valid" in topic_names_problem(["a b"])
+    sent = heartbeat(topology=COUNTS).topology
+    assert list(topics_of(sent)) == ["words", "app-by-word", "app-changelog"]
+
+
+def test_the_record_has_the_topology_as_it_was_sent() -> None:
+    message = heartbeat(topology=COUNTS).topology
+    made = read_topology(message)
+    assert read_topology(heartbeat(topology=made.value()).topology) == made
+    assert made.readers == {"words": "0", "app-by-word": "1"}
