@@ -9,9 +9,10 @@ SEEDS  ?= 200
 # pytest keeps what it compiled of the tests, also where the shell says otherwise: each process would compile all of them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/run_tests.py -n 4 --dist loadfile --no-loadscope-reorder
 SEED   ?= 1
+PLAIN_UNITS := $(addprefix tests/unit/,formats node/coordination node/data node/groups node/replicas node/server node/storage)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run demo check unit test test-all clients simulate fuzz bench bench-spark clean
+.PHONY: help install install-dev compile run demo check unit test test-all clients simulate fuzz bench bench-spark clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -21,22 +22,23 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-# Each is more than the one before it, and is installed at once: installing compiles the hot modules anew.
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+# Each is more than the one before it, and is installed at once: installing compiles the Cython modules anew. The modules
+# of src/millstream/compilation.py are compiled by `compile`, in place and only where they changed.
+INSTALL := MILLSTREAM_COMPILED=refuse $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 SOURCES := $(VENV)/.made pyproject.toml constraints.txt $(shell find src -name "*.pyx" -o -name "*.pxd")
 
 $(VENV)/.installed: $(SOURCES)
-	$(INSTALL) '.[gateway]'
+	$(INSTALL) '.[compile,gateway]'
 	$(BIN)/python -m compileall -q src
 	touch $@
 
 $(VENV)/.installed-spark: $(SOURCES)
-	$(INSTALL) '.[gateway,spark,lake]'
+	$(INSTALL) '.[compile,gateway,spark,lake]'
 	$(BIN)/python -m compileall -q src
 	touch $(VENV)/.installed $@
 
 $(VENV)/.installed-dev: $(SOURCES)
-	$(INSTALL) '.[dev,gateway,spark,lake]'
+	$(INSTALL) '.[compile,dev,gateway,spark,lake]'
 	$(BIN)/python -m compileall -q src
 	touch $(VENV)/.installed $(VENV)/.installed-spark $@
 
@@ -44,14 +46,24 @@ install: $(VENV)/.installed  ## Make .venv and install Millstream into it, with 
 
 install-dev: $(VENV)/.installed-dev  ## The same, with everything that tests and benchmarks need
 
-run: install  ## Start a broker on 127.0.0.1:9092 with its data in ./millstream-data, and its console beside it
+# Without a C compiler nothing is made, a line says so, and plain Python runs.
+COMPILED := src/millstream/compilation.py $(shell find src/millstream/common src/millstream/config src/millstream/formats src/millstream/node -name "*.py" -o -name "*.pyi")
+
+$(VENV)/.compiled: $(VENV)/.made setup.py constraints.txt $(COMPILED)
+	@echo 'Compiling the modules of the request path (a minute or two the first time; MILLSTREAM_COMPILED=refuse skips it)'
+	$(BIN)/python -W ignore setup.py --quiet build_ext --inplace
+	touch $@
+
+compile: install $(VENV)/.compiled  ## Compile the modules of the request path with mypyc, those that changed
+
+run: install compile  ## Start a broker on 127.0.0.1:9092 with its data in ./millstream-data, and its console beside it
 	@echo 'It will say where it listens and which address to open in a browser. Then try, in another terminal:'
 	@echo '  $(BIN)/millstream topic create orders'
 	@echo "  curl http://127.0.0.1:8081/v1/topics/orders/produce -d '{\"records\": [{\"value\": {\"item\": \"tea\"}}]}'"
 	@echo '  $(BIN)/millstream consume orders'
 	$(BIN)/millstream serve
 
-demo: $(VENV)/.installed-spark  ## A broker, generated orders, a Spark pipeline over them, and its result as a chart; ends by itself
+demo: $(VENV)/.installed-spark compile  ## A broker, generated orders, a Spark pipeline over them, and its result as a chart; ends by itself
 	$(BIN)/millstream demo
 
 check: install-dev  ## Format, lint, words, types, the direction of imports, and security mistakes
@@ -59,6 +71,7 @@ check: install-dev  ## Format, lint, words, types, the direction of imports, and
 	$(BIN)/ruff check .
 	$(BIN)/codespell -D - -D tools/words.txt src docs README.md CONTRIBUTING.md
 	$(BIN)/mypy
+	$(BIN)/python tools/check_compiled.py
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/bandit -q -c pyproject.toml -r src
 	$(BIN)/python -m pip check
@@ -67,25 +80,31 @@ clients: install-dev  ## Install the Kafka clients the tests talk with (kcat, ka
 	$(BIN)/python -m tools.install_test_clients
 
 unit: install-dev  ## The tests that need no process, no socket and no other program (a minute on two cores)
-	MILLSTREAM_EXAMPLES=quick $(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow' tests/unit
+	MILLSTREAM_COMPILED=refuse MILLSTREAM_EXAMPLES=quick $(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow' tests/unit
 
-test: check clients  ## All checks and tests (20 to 25 minutes on two cores); ROOM=system/lake runs those in tests/system/lake
+# The suite runs over the compiled modules. Over plain Python run: the tests that replace parts of compiled modules (they
+# are marked `plain`), the unit tests of compiled modules, and some seeds.
+test: check clients compile  ## All checks and tests (20 to 25 minutes on two cores); ROOM=system/lake runs those in tests/system/lake
 	$(PYTEST) -m 'not slow' $(ROOM:%=tests/%)
+	$(if $(ROOM),,MILLSTREAM_COMPILED=refuse $(PYTEST) -m 'plain and not slow')
+	$(if $(ROOM),,MILLSTREAM_COMPILED=refuse MILLSTREAM_EXAMPLES=quick $(PYTEST) -m 'not slow and not plain' $(PLAIN_UNITS))
+	$(if $(ROOM),,MILLSTREAM_COMPILED=refuse $(BIN)/millstream simulate --seed 1 --seeds 5)
 
-test-all: check clients  ## The same, with the tests that take minutes
+test-all: check clients compile  ## The same with the tests that take minutes, and all of it over plain Python too
 	$(PYTEST) $(ROOM:%=tests/%)
+	MILLSTREAM_COMPILED=refuse $(PYTEST) $(ROOM:%=tests/%)
 
-simulate: install  ## Run SEEDS=200 simulated clusters through faults; SEED=1 is the first
+simulate: compile  ## Run SEEDS=200 simulated clusters through faults; SEED=1 is the first
 	$(BIN)/millstream simulate --seed $(SEED) --seeds $(SEEDS)
 
-fuzz: install-dev  ## Send a million mutated frames to a broker
+fuzz: install-dev compile  ## Send a million mutated frames to a broker
 	$(BIN)/python -m tests.system.fuzz.frames --frames 1000000
 
-bench: install-dev  ## Measure Millstream and Apache Kafka side by side; writes docs/benchmarks/
+bench: install-dev compile  ## Measure Millstream and Apache Kafka side by side; writes docs/benchmarks/
 	$(BIN)/python -m benchmarks.compare
 
-bench-spark: install-dev  ## Measure our Spark source and sink beside Spark's own Kafka connector
+bench-spark: install-dev compile  ## Measure our Spark source and sink beside Spark's own Kafka connector
 	$(BIN)/python -m benchmarks.spark
 
 clean:  ## Remove what make made
-	rm -rf $(VENV) .cache build dist src/*.egg-info
+	rm -rf $(VENV) .cache build dist src/*.egg-info src/*.so src/millstream/_compiled.*

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from millstream import compilation
+
 settings.register_profile("millstream", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.register_profile("quick", settings.get_profile("millstream"), max_examples=20)
 settings.load_profile(os.environ.get("MILLSTREAM_EXAMPLES", "millstream"))
@@ -65,6 +67,15 @@ def _rank(item: pytest.Item) -> int:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_rank)
+    if compilation.is_compiled():
+        why = pytest.mark.skip(reason=f"replaces parts of compiled modules; {compilation.VARIABLE}=refuse runs it")
+        for item in items:
+            if item.get_closest_marker("plain") is not None:
+                item.add_marker(why)
+
+
+def pytest_report_header() -> str:
+    return f"millstream: {compilation.description()}"
 
 
 def _scope(file: str) -> str:

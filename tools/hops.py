@@ -11,6 +11,7 @@ A fetch appends nothing: its way ends where the log is read.
 
 import argparse
 import asyncio
+import os
 import socket
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import millstream
+from millstream import compilation
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message, request_schema, response_schema
@@ -210,6 +212,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--list", action="store_true", help="also list the files, in the order of their first call")
     listed = parser.parse_args().list
+    if compilation.is_compiled():
+        # Compiled functions cannot be traced.
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, compilation.VARIABLE: compilation.REFUSE})
     with tempfile.TemporaryDirectory() as directory:
         node = TracedNode(directory)
         try:

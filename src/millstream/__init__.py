@@ -2,10 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
+from millstream import compilation
 from millstream.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from millstream.client import connect, connect_async
+
+# Before any module that may be compiled is imported.
+compilation.choose()
 
 __all__ = ["__version__", "connect", "connect_async"]
 

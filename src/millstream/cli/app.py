@@ -50,6 +50,7 @@ from millstream.cli.security import commands as security
 from millstream.cli.serve import ServeOptions
 from millstream.cli.serve import run as run_serve
 from millstream.cli.terminal import CommandFailedError, complain, print_json
+from millstream.compilation import description
 from millstream.version import VERSION
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ app.command("demo")(demo.demo)
 
 @app.command()
 def version(json: Json = False) -> None:
-    """Print the version.
+    """Print the version, and whether the modules of the request path are compiled.
 
     \b
     Example:
@@ -185,9 +186,9 @@ def version(json: Json = False) -> None:
     if json:
         import platform
 
-        print_json({"millstream": VERSION, "python": platform.python_version()})
+        print_json({"millstream": VERSION, "python": platform.python_version(), "modules": description()})
     else:
-        print(f"millstream {VERSION}")
+        print(f"millstream {VERSION}, {description()}")
 
 
 def run_app(arguments: list[str]) -> int:

@@ -1,14 +1,12 @@
 """Chooses the implementation that reads and writes records: the compiled one if it was built, else plain Python.
 
-`MILLSTREAM_PURE=1` selects plain Python. Both have the same functions and pass the same tests.
+`MILLSTREAM_COMPILED=refuse` selects plain Python. Both have the same functions and pass the same tests.
 """
 
-import os
 from types import ModuleType
 
 from millstream.columnar import _pure
-
-PURE_VARIABLE = "MILLSTREAM_PURE"
+from millstream.compilation import REFUSE, wanted
 
 
 def compiled_or_none() -> ModuleType | None:
@@ -20,7 +18,7 @@ def compiled_or_none() -> ModuleType | None:
 
 
 def choose() -> ModuleType:
-    if os.environ.get(PURE_VARIABLE, "") not in ("", "0"):
+    if wanted() == REFUSE:
         return _pure
     return compiled_or_none() or _pure
 

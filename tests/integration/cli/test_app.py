@@ -1,10 +1,12 @@
 """The command tree: help that teaches, exit codes that mean something."""
 
+import platform
 import subprocess
 import sys
 
 import pytest
 
+from millstream.compilation import description
 from millstream.version import VERSION
 from tests.integration.cli.conftest import Run
 
@@ -44,8 +46,12 @@ def test_help_names_the_exit_codes(offline: Run) -> None:
 
 
 def test_version(offline: Run) -> None:
-    assert offline("version").out == f"millstream {VERSION}\n"
-    assert offline("version", "--json").json()["millstream"] == VERSION
+    assert offline("version").out == f"millstream {VERSION}, {description()}\n"
+    assert offline("version", "--json").json() == {
+        "millstream": VERSION,
+        "python": platform.python_version(),
+        "modules": description(),
+    }
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "leads epoch" in said
 
 
+@pytest.mark.plain
 def test_a_seed_that_fails_says_how_to_replay_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

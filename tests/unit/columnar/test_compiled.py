@@ -5,15 +5,16 @@ import shutil
 import pytest
 
 from millstream.columnar import _pure
-from millstream.columnar.compiled import PURE_VARIABLE, choose, compiled_or_none
+from millstream.columnar.compiled import choose, compiled_or_none
+from millstream.compilation import VARIABLE
 
 
 def test_the_plain_one_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PURE_VARIABLE, "1")
+    monkeypatch.setenv(VARIABLE, "refuse")
     assert choose() is _pure
-    monkeypatch.setenv(PURE_VARIABLE, "0")
+    monkeypatch.setenv(VARIABLE, "auto")
     assert choose() is (compiled_or_none() or _pure)
-    monkeypatch.delenv(PURE_VARIABLE)
+    monkeypatch.delenv(VARIABLE)
     assert choose() is (compiled_or_none() or _pure)
 
 

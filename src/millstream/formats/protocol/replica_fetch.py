@@ -48,7 +48,7 @@ class Fetched(NamedTuple):
     high_watermark: int
     log_start_offset: int
     diverging_epoch: tuple[int, int] | None
-    records: memoryview
+    records: "memoryview"
 
 
 class ReplicaFetchResponse(NamedTuple):

@@ -181,7 +181,7 @@ class FetchWait:
         partitions = self._handler.partitions
         topics = partitions.by_id if self._version >= FIRST_WITH_TOPIC_ID else partitions.by_name
         # The logs of partitions that a follower has all of are open.
-        keys: Iterable[Key] = self._followed.moved if self._followed is not None else (key for key, _ in self._wanted())
+        keys: Iterable[Key] = self._followed.moved if self._followed is not None else [key for key, _ in self._wanted()]
         for topic, index in keys:
             partition = topics.get(topic, {}).get(index)
             if partition is not None:
@@ -408,7 +408,7 @@ class FetchWait:
             return
         whole = self._request.session_epoch == 0
         changed = [(key, row) for key, row in rows if self._is_news(key, row, whole)]
-        self._session.move_to_end(key for key, row in changed if row.records is not None and row.records.length)
+        self._session.move_to_end([key for key, row in changed if row.records is not None and row.records.length])
         self._deliver(_by_topic(changed), ErrorCode.NONE, self._session.id)
 
     def _is_news(self, key: Key, row: PartitionResult, whole: bool) -> bool:

@@ -225,8 +225,9 @@ class FetchSessions:
             return True
         oldest = next(iter(self._sessions.values()), None)
         if oldest is not None and now - oldest.last_used < _EVICTABLE_AFTER_SECONDS:
-            consumers = (session for session in self._sessions.values() if not session.is_replica)
-            oldest = next(consumers, None) if is_replica else None
+            oldest = None
+            if is_replica:
+                oldest = next((session for session in self._sessions.values() if not session.is_replica), None)
         if oldest is None:
             return False
         self.drop(oldest.id)

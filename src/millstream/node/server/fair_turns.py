@@ -75,7 +75,7 @@ class FairTurns:
 
     def loop_seconds(self, most: int) -> list[tuple[str, float]]:
         """The tenants that used most time of the loop since they connected, while there were several."""
-        return nlargest(most, ((each.name, each.total) for each in self._tenants.values()), key=lambda row: row[1])
+        return nlargest(most, [(each.name, each.total) for each in self._tenants.values()], key=lambda row: row[1])
 
     def must_wait(self, tenant: Tenant) -> bool:
         """Whether a connection of the tenant has to wait: others of it wait, or its budget is used up."""

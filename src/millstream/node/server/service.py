@@ -50,7 +50,7 @@ class Peer:
     """Whether it is this node itself. Its requests need no permission."""
     broker_claim: str = field(default="", repr=False)
     """What the client said to prove that it is a broker, if it did (`node/cluster/broker_proof.py`)."""
-    access: object = None
+    access: object | None = None
     """What the client may do: kept by the authorizer."""
     authentication: "Authentication | None" = None
     """Of a SASL listener: gets every frame first. None when nothing is left to do for it."""

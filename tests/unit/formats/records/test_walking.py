@@ -126,7 +126,7 @@ def test_schema_ids(walk: Any) -> None:
 def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     from millstream.formats.records import compiled
 
-    monkeypatch.setenv("MILLSTREAM_PURE", "1")
+    monkeypatch.setenv("MILLSTREAM_COMPILED", "refuse")
     assert importlib.reload(compiled).check_records is walking.check_records
     monkeypatch.undo()
     importlib.reload(compiled)

@@ -26,6 +26,8 @@ from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.server.network import SocketNetwork
 
+pytestmark = pytest.mark.plain  # partitions are simple fakes
+
 T = TypeVar("T")
 
 

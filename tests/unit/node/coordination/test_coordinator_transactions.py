@@ -27,6 +27,8 @@ from tests.unit.node.cluster.test_coordinator_shell import (
 )
 from tests.unit.node.coordination.replaying import finished
 
+pytestmark = pytest.mark.plain  # partitions are simple fakes
+
 PRODUCER = ProducerIdentity(7, 3)
 COMMIT = Marker(7, 3, 1, True, 2)
 

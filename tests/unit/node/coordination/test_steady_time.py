@@ -5,6 +5,8 @@ import random
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from millstream.node.coordination.core.state_machine import CoordinatorResult, Timers
 from millstream.node.coordination.runtime import CoordinatorRuntime, MonotonicWallClock
 from millstream.node.environment import Environment
@@ -62,6 +64,7 @@ class Sleeper:
         return CoordinatorResult(None)
 
 
+@pytest.mark.plain
 def test_a_session_ends_although_the_clock_is_set_back_meanwhile() -> None:
     async def main() -> None:
         clock, environment = surroundings(asyncio.get_running_loop())

@@ -23,6 +23,8 @@ from millstream.node.environment import Environment
 from millstream.node.metadata.image import ConfigResource, MetadataDelta, MetadataImage, ResourceType, TopicImage
 from millstream.node.transactions.produce import ProduceCall
 
+pytestmark = pytest.mark.plain  # partitions and their table are simple fakes
+
 ID = UUID(int=5)
 KNOWN, NEW = 1, 2
 

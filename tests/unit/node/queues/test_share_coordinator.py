@@ -159,6 +159,7 @@ def test_the_log_is_cut_off_behind_a_checkpoint(world: World, monkeypatch: pytes
     run(story())
 
 
+@pytest.mark.plain
 def test_the_log_is_cut_off_only_when_the_snapshots_are_on_disk(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(share_coordinator, "_CHECKPOINT_RECORDS", 5)
     waiting: list[Callable[[KafkaError | None], None]] = []
@@ -237,6 +238,7 @@ def test_what_is_decided_when_a_lock_expires_does_not_undo_what_is_said_meanwhil
     run(story())
 
 
+@pytest.mark.plain
 def test_a_state_that_could_not_be_loaded_is_loaded_when_it_is_asked_for_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,8 @@ import pytest
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.replicas.acknowledgement import may_acknowledge, when_acknowledged
 
+pytestmark = pytest.mark.plain  # `Partition` here is no LocalPartition
+
 GONE = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "gone")
 END = 5
 

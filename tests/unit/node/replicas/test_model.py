@@ -78,6 +78,7 @@ def planted_forgetful_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PartitionLeader, "on_response", forget)
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize(
     "plant", [planted_eager_shrink, planted_late_answers, planted_early_growth, planted_forgetful_growth]
 )

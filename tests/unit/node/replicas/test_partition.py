@@ -307,6 +307,7 @@ def test_a_new_leadership_is_noted_in_the_log_before_anything_is_written(bench: 
     assert bench.partition.log.end_offset_of_epoch(7) == (7, 1)
 
 
+@pytest.mark.plain
 def test_a_leadership_that_cannot_be_noted_takes_nothing_until_it_can(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,8 @@ from millstream.formats.model.identifiers import Marker, TopicName, TopicPartiti
 from millstream.node.transactions import markers as marker_writer
 from millstream.node.transactions.markers import MarkerWriter
 
+pytestmark = pytest.mark.plain  # `Partition` here is no LocalPartition
+
 MARKER = Marker(producer_id=7, producer_epoch=1, coordinator_epoch=2, committed=True, transaction_version=2)
 
 

@@ -13,7 +13,6 @@ behind.
 
 import heapq
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
 from itertools import count
@@ -56,7 +55,7 @@ class RecordFormats:
     @cached_property
     def _schemas(self) -> dict[int, tuple[Schema, Schema]]:
         entries = split_entries(files(self._package).joinpath(self._file).read_text())
-        keys = (Schema(text) for (kind, _), text in entries.items() if kind == "key")
+        keys = [Schema(text) for (kind, _), text in entries.items() if kind == "key"]
         return {key.api_key: (key, Schema(entries["value", key.name])) for key in keys}
 
     def encode(
@@ -123,18 +122,26 @@ class DeferredResponse(Generic[R]):
             self._on_resolved = callback
 
 
-@dataclass(slots=True)
 class CoordinatorResult(Generic[R]):
     """The result of an operation. Its records are appended as one batch and replayed; the response is sent when they
     are committed."""
 
-    response: R | DeferredResponse[R]
-    records: Sequence[CoordinatorRecord] = field(default_factory=list)
-    on_written: Callable[[KafkaError | None], None] | None = None
-    """Called when the records are appended and replayed, or with the error if they could not be appended (then nothing
-    changed). Clients see its effects only when the records are committed."""
-    producer: ProducerIdentity | None = None
-    """The producer in whose transaction the records are written. They are pending until it ends."""
+    __slots__ = ("on_written", "producer", "records", "response")
+
+    def __init__(
+        self,
+        response: R | DeferredResponse[R],
+        records: Sequence[CoordinatorRecord] | None = None,
+        on_written: Callable[[KafkaError | None], None] | None = None,
+        producer: ProducerIdentity | None = None,
+    ) -> None:
+        self.response = response
+        self.records: Sequence[CoordinatorRecord] = [] if records is None else records
+        self.on_written = on_written
+        """Called when the records are appended and replayed, or with the error if they could not be appended (then
+        nothing changed). Clients see its effects only when the records are committed."""
+        self.producer = producer
+        """The producer in whose transaction the records are written. They are pending until it ends."""
 
 
 OnWritten = Callable[[KafkaError | None], None]

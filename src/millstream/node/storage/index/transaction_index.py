@@ -108,7 +108,7 @@ class TransactionIndex:
         return data is None or len(data) > 0
 
     def __iter__(self) -> Iterator[AbortedTransaction]:
-        return (AbortedTransaction(*fields) for _, *fields in _ENTRY.iter_unpack(bytes(self._bytes())))
+        return iter([AbortedTransaction(*fields) for _, *fields in _ENTRY.iter_unpack(bytes(self._bytes()))])
 
     def append(self, transactions: Iterable[AbortedTransaction]) -> None:
         """Append entries. An OSError leaves the index as it was."""

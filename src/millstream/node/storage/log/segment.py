@@ -307,7 +307,7 @@ class Segment:
         """
         after = self._entries_around(offset)[1]
         file = self.file()
-        if after is not NO_ENTRY:
+        if after != NO_ENTRY:
             # Sequential readers stop at indexed batches, so the next batch they need is often an indexed one.
             header = header_at(file, after[1])
             if (
@@ -350,7 +350,7 @@ class Segment:
             entry = offset_index.at_or_after_position(self._mapped(), position)
         else:
             return otherwise
-        if entry is NO_ENTRY:
+        if entry == NO_ENTRY:
             return otherwise
         header = header_at(self.file(), entry[1])
         last_offset = entry[0] + self.base_offset
@@ -359,7 +359,7 @@ class Segment:
     def _start_before(self, offset: int, in_thread: bool) -> int:
         """The start of a batch before `offset`, by a verified index entry."""
         before = self._entries_around(offset)[0]
-        if before is not NO_ENTRY:
+        if before != NO_ENTRY:
             header = header_at(self.file(), before[1])
             if header is None or header.last_offset != before[0] + self.base_offset:
                 # The index entry is wrong. The index can be rebuilt.

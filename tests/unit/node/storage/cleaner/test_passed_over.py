@@ -140,7 +140,7 @@ def test_a_batch_that_cannot_be_read_stays_and_replaces_nothing(
     monkeypatch.setattr("millstream.node.storage.log.batch_admission.MAX_WALKED_RECORDS", 0)
     bad = bytearray(BAD[kind])
     content = bytes(bad[HEADER_SIZE:])
-    log = node.log(config(cleanup_policy=("delete",)))
+    log = node.log(config(cleanup_policy=frozenset({"delete"})))
     append(log, (b"a", b"1"), (b"b", b"1"))
     at = log.log_end_offset
     log.append(bad, leader_epoch=0, now_ms=wire.now_ms())

@@ -1,0 +1,233 @@
+"""The compiled modules: their list, and the choice between them and the same modules in plain Python.
+
+`setup.py` compiles the modules of `MODULES` with mypyc into one library. Source and library lie side by side, and both
+do the same. `choose` decides once, when `millstream` is imported, which of them is loaded, for all modules together:
+compiled modules know the memory layout of each other's classes. The environment variable MILLSTREAM_COMPILED says:
+
+- `auto` (default): compiled if that was built, else plain Python
+- `require`: compiled, or an ImportError that says why not
+- `refuse`: plain Python
+
+`setup.py` reads the same variable: `require` makes a failed build an error, `refuse` builds nothing. A library that is
+older than its sources is never loaded: with `auto`, plain Python runs and a line on stderr says so. `setup.py` imports
+this file alone, so it imports nothing of Millstream.
+"""
+
+import os
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, SourceFileLoader
+from pathlib import Path
+
+VARIABLE = "MILLSTREAM_COMPILED"
+AUTO, REQUIRE, REFUSE = "auto", "require", "refuse"
+
+MODULES = (
+    "millstream.common.prometheus",
+    "millstream.formats.protocol.fetch",
+    "millstream.formats.protocol.primitives",
+    "millstream.formats.protocol.produce",
+    "millstream.formats.protocol.replica_fetch",
+    "millstream.formats.protocol.schema",
+    "millstream.formats.protocol.steps",
+    "millstream.formats.records.batch",
+    "millstream.formats.records.record",
+    "millstream.formats.records.varint",
+    "millstream.node.coordination.core.state_machine",
+    "millstream.node.coordination.runtime",
+    "millstream.node.data.batch_opening",
+    "millstream.node.data.fetch",
+    "millstream.node.data.fetch_reading",
+    "millstream.node.data.fetch_sessions",
+    "millstream.node.data.produce",
+    "millstream.node.groups.coordinator",
+    "millstream.node.groups.core.offsets",
+    "millstream.node.groups.core.records",
+    "millstream.node.groups.core.shard",
+    "millstream.node.groups.handlers",
+    "millstream.node.replicas.acknowledgement",
+    "millstream.node.replicas.core.follower",
+    "millstream.node.replicas.core.leader",
+    "millstream.node.replicas.fetcher",
+    "millstream.node.replicas.local_partition",
+    "millstream.node.replicas.partition",
+    "millstream.node.replicas.partition_table",
+    "millstream.node.replicas.retry_order",
+    "millstream.node.server.connection",
+    "millstream.node.server.dispatch",
+    "millstream.node.server.fair_turns",
+    "millstream.node.server.limits",
+    "millstream.node.server.long_requests",
+    "millstream.node.server.request",
+    "millstream.node.server.service",
+    "millstream.node.server.throttling",
+    "millstream.node.storage.index.offset_index",
+    "millstream.node.storage.index.time_index",
+    "millstream.node.storage.index.transaction_index",
+    "millstream.node.storage.log.batch_admission",
+    "millstream.node.storage.log.batch_scan",
+    "millstream.node.storage.log.flushing",
+    "millstream.node.storage.log.leader_epochs",
+    "millstream.node.storage.log.log_reader",
+    "millstream.node.storage.log.partition_log",
+    "millstream.node.storage.log.producer_state",
+    "millstream.node.storage.log.segment",
+    "millstream.node.storage.log.segment_list",
+    "millstream.node.tier.cache",
+    "millstream.node.transactions.coordinator",
+)
+"""All of them are compiled, or none. `tools/check_compiled.py` checks what is known to differ when it is compiled."""
+
+LIBRARY = "millstream_compiled"
+"""mypyc's name of the group. The library is `millstream_compiled__mypyc.*.so`, beside the package."""
+
+DEPENDENCIES = ("common", "config", "formats", "node")
+"""The packages that compiled modules import. Compiled code relies on the types in all of them, so a change of any file
+in them makes the build stale."""
+
+
+class BuildRecord:
+    """The sources that a library was built from, in a file beside it.
+
+    The first line says what built it; then each source has a line with its digest, size, time of change and path. The
+    record of a wheel names no sources: those are not edited in `site-packages`.
+    """
+
+    def __init__(self, package: Path) -> None:
+        self._package = package
+        self._name = f"_compiled{EXTENSION_SUFFIXES[0].removesuffix('.so')}.sources"
+        self._path = package / self._name
+        self._noted = ""
+
+    def exists(self) -> bool:
+        return self._path.exists()
+
+    def note(self, toolchain: str) -> None:
+        """Takes down the sources as they are now, before a build."""
+        lines = [toolchain]
+        for path in self._sources():
+            status = path.stat()
+            name = path.relative_to(self._package).as_posix()
+            lines.append(f"{_digest(path)} {status.st_size} {status.st_mtime_ns} {name}")
+        self._noted = "\n".join(lines) + "\n"
+
+    def write(self) -> None:
+        """Writes what was noted, after a build in the source tree."""
+        self._path.write_text(self._noted)
+
+    def remove(self) -> None:
+        """After a failed build: what an earlier one left is not loaded any more."""
+        self._path.unlink(missing_ok=True)
+
+    def write_for_wheel(self, package: Path) -> None:
+        (package / self._name).write_text(self._noted.partition("\n")[0] + "\n")
+
+    def is_current(self, toolchain: str) -> bool:
+        """Whether the library was built by this toolchain from the sources as they are now."""
+        if not self.exists() or self._path.read_text().partition("\n")[0] != toolchain or self.changed() is not None:
+            return False
+        # The times may be new although the contents are the same.
+        self.note(toolchain)
+        self.write()
+        return True
+
+    def changed(self) -> str | None:
+        """The first source that is not as it was when the library was built; None if all are."""
+        for line in self._path.read_text().splitlines()[1:]:
+            digest, size, changed_ns, name = line.split(" ", 3)
+            path = os.path.join(self._package, name)
+            try:
+                status = os.stat(path)
+                # A checkout touches files without a change of their content.
+                if status.st_mtime_ns == int(changed_ns) and status.st_size == int(size):
+                    continue
+                if _digest(Path(path)) != digest:
+                    return name
+            except OSError:
+                return name
+        return None
+
+    def _sources(self) -> list[Path]:
+        found = [self._package / "compilation.py"]
+        for package in DEPENDENCIES:
+            for ending in ("*.py", "*.pyi"):
+                found += (self._package / package).rglob(ending)
+        return sorted(found)
+
+
+def _digest(path: Path) -> str:
+    from hashlib import blake2b  # seldom needed: only where a time has changed
+
+    return blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
+class _PlainFinder:
+    """Finds the sources of compiled modules, where Python's own finder would prefer the library."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        if fullname not in _MODULE_SET:
+            return None
+        source = str(source_of(fullname, _PACKAGE))
+        spec = ModuleSpec(fullname, SourceFileLoader(fullname, source), origin=source)
+        spec.has_location = True
+        return spec
+
+
+_MODULE_SET = frozenset(MODULES)
+_PACKAGE = Path(__file__).parent
+_why_plain: str | None = ""
+"""Why plain Python runs; None if the compiled modules run; empty before the choice."""
+
+
+def source_of(module: str, package: Path) -> Path:
+    """The source file of a module; `package` is the directory of `millstream`."""
+    return package.joinpath(*module.split(".")[1:]).with_suffix(".py")
+
+
+def wanted() -> str:
+    """The value of MILLSTREAM_COMPILED."""
+    value = os.environ.get(VARIABLE) or AUTO
+    if value not in (AUTO, REQUIRE, REFUSE):
+        raise ImportError(f"{VARIABLE}={value!r} is not known: set it to {AUTO}, {REQUIRE} or {REFUSE}, or unset it.")
+    return value
+
+
+def choose() -> None:
+    """Selects the form of all compiled modules. Called before the first of them is imported."""
+    global _why_plain
+    choice = wanted()
+    _why_plain = f"{VARIABLE}={REFUSE}" if choice == REFUSE else _missing(choice)
+    if _why_plain is not None:
+        sys.meta_path.insert(0, _PlainFinder())
+
+
+def _missing(choice: str) -> str | None:
+    record = BuildRecord(_PACKAGE)
+    if not record.exists():
+        reason = "not built for this Python"
+        if choice == REQUIRE:
+            raise ImportError(
+                f"{VARIABLE}={REQUIRE}, but the compiled modules are not built for this Python. Install Millstream with"
+                f" a C compiler present (in a source tree: `make compile`), or unset {VARIABLE}."
+            )
+        return reason
+    changed = record.changed()
+    if changed is None:
+        return None
+    if choice == REQUIRE:
+        raise ImportError(f"{VARIABLE}={REQUIRE}, but {changed} changed after the build. Run `make compile`.")
+    print(
+        f"millstream: {changed} changed after the modules were compiled; plain Python runs. `make compile` builds"
+        f" again, {VARIABLE}={REFUSE} hides this line.",
+        file=sys.stderr,
+    )
+    return f"{changed} changed after the build"
+
+
+def is_compiled() -> bool:
+    """Whether the compiled modules run."""
+    return _why_plain is None
+
+
+def description() -> str:
+    """Which form runs and, if it is plain Python, why."""
+    return "compiled" if _why_plain is None else f"plain Python ({_why_plain})"

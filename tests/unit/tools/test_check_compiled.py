@@ -1,0 +1,92 @@
+"""The checker of compiled modules finds what is different when it is compiled, and nothing else."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tools.check_compiled import Finding, fields, generators, identities, subclasses
+
+IDENTITIES = """
+from enum import Enum
+from typing import NamedTuple
+
+NO_ENTRY = (-1, 0)
+
+class Place(NamedTuple):
+    x: int
+
+class Kind(Enum):
+    A = 1
+
+class Thing:
+    pass
+
+def look(entry: tuple[int, int], place: Place | None, kind: Kind, one: Thing, two: Thing, n: int, text: str) -> None:
+    print(entry is NO_ENTRY)  # wrong
+    print(place is not Place(1))  # wrong
+    print(n is 5)  # wrong
+    print(text is "a")  # wrong
+    print(place is None, kind is Kind.A, one is two, type(one) is Thing, (n == 1) is (n == 2), entry == NO_ENTRY)
+"""
+
+
+def test_identities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "looked_at.py"
+    path.write_text(IDENTITIES)
+    wrong = [number for number, line in enumerate(IDENTITIES.splitlines(), 1) if line.endswith("# wrong")]
+    found = identities([str(path)])
+    assert sorted(finding.line for finding in found) == wrong
+    assert {finding.text.partition(":")[0].removeprefix("`is not` ").removeprefix("`is` ") for finding in found} == {
+        "on a tuple",
+        "on int",
+        "on str",
+    }
+
+
+def test_generators() -> None:
+    text = """
+kept = (x for x in y)
+f(x for x in y)
+first = next((x for x in y), None)
+a, b = (x for x in y)
+t = (*(x for x in y), 1)
+for z in (x for x in y): pass
+s = ", ".join(x for x in y)
+"""
+    assert [finding.line for finding in generators("m.py", ast.parse(text))] == [2, 3]
+
+
+def test_fields() -> None:
+    text = """
+class A(NamedTuple):
+    a: object
+    b: "object"
+    c: int
+
+@dataclass(slots=True)
+class B:
+    a: memoryview
+    b: object | None
+
+class C:
+    a: object
+"""
+    found = list(fields("m.py", ast.parse(text)))
+    assert found == [
+        Finding("m.py", 3, 'a field of type object: write "object"'),
+        Finding("m.py", 9, "a field of type memoryview: write memoryview | None"),
+    ]
+
+
+def test_subclasses() -> None:
+    text = """
+from millstream.some import Base, Other as Else, Open
+
+class A(Base): pass
+class B(Else[int]): pass
+class C(Open): pass
+"""
+    found = list(subclasses({"millstream.some": {"Base", "Other"}}, "m.py", ast.parse(text)))
+    assert [(finding.line, finding.text.partition(" ")[0]) for finding in found] == [(4, "A"), (5, "B")]
