@@ -4,7 +4,7 @@ The check and the append are one step of the leader, in one turn of the event lo
 repetition of an idempotent producer) is not refused: its first attempt met the condition. With acks=all, a leader that
 was replaced cannot acknowledge, so of two writers with the same expectation at most one succeeds.
 
-The end of a partition counts, not the last offset of a key: the log has no index of keys (docs/adr/0041).
+The end of a partition counts, not the last offset of a key: the log has no index of keys (docs/adr/0035).
 """
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
