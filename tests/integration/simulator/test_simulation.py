@@ -153,6 +153,7 @@ def test_a_seed_that_fails_says_how_to_replay_it(
     [
         (Scenario.MIXED, range(8, 10)),
         pytest.param(Scenario.MIXED, range(10, 20), marks=pytest.mark.slow),
+        pytest.param(Scenario.MIXED, range(302, 304), marks=pytest.mark.slow),
         pytest.param(Scenario.TRANSACTIONS, range(101, 109), marks=pytest.mark.slow),
         pytest.param(Scenario.POWER, range(1, 9), marks=pytest.mark.slow),
     ],
