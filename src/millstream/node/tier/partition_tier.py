@@ -15,7 +15,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.opening import OpeningLimits
 from millstream.node.replicas.partition import Partition
 from millstream.node.storage.index.time_search import FoundOffset
-from millstream.node.storage.log.earlier_batches import write_batches_file
+from millstream.node.storage.log.earlier_batches import tiered_up_to, write_batches_file
 from millstream.node.storage.log.log_reader import Slice, empty_slice
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.producer_snapshots import rebuild_producers
@@ -206,7 +206,15 @@ class PartitionTier:
             await self._start_from(manifest, epoch)
         if manifest is None:
             self._take(self._empty(), None)
-            log.begin_at(log.local_start_offset)
+            if log.log_start_offset < min(log.local_start_offset, tiered_up_to(log.disk, log.directory)):
+                # Another store, or another prefix, was configured before. A later start could not be taken back.
+                refusal = (
+                    f"the tier has nothing of {log.topic_partition}, whose records from {log.log_start_offset} to "
+                    f"{log.local_start_offset} were moved to it: check millstream.tier.url. If they are lost, delete "
+                    f"the records before {log.local_start_offset} (DeleteRecords)"
+                )
+            else:
+                log.begin_at(log.local_start_offset)
         else:
             self._take(manifest, version)
             end = manifest.agreed_end(log.epochs, log.log_end_offset)

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,12 +14,16 @@ from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.node.environment import Environment
+from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.node.storage.log.tiered_part import TierStart
 from millstream.node.storage.object_store import ConflictError, NoObjectError, StoredObject, StoreError, Version
 from millstream.node.tier.cache import TierCache
 from millstream.node.tier.context import TierContext, TierCounters
 from millstream.node.tier.core.manifest import Manifest, TieredSegment, decode_manifest, encode_manifest
+from millstream.node.tier.manager import TierManager
 from millstream.node.tier.partition_tier import DeposedError, PartitionTier
+from tests.unit.node.storage.batches import batch
 from tests.unit.node.storage.conftest import Node
 from tests.unit.node.storage.test_partition_log import append
 
@@ -208,5 +213,72 @@ def test_without_a_manifest_the_log_begins_on_the_disk(node: Node, log: Partitio
         tier = _tier(MemoryStore(), log, FakePartition(), node)
         await tier.begin_leading(5)
         assert tier.is_known and (log.log_start_offset, log.local_start_offset, tier.end_offset) == (0, 0, 0)
+
+    run(scenario)
+
+
+def test_records_of_the_tier_are_not_given_up_if_another_store_is_configured(node: Node) -> None:
+    async def scenario() -> None:
+        log = node.log(LogConfig(remote_storage_enable=True))
+        log.restart_from_tier(TierStart(20, 0, [(0, 0)], []), 1000)
+        append(log, b"v", epoch=2)
+        tier = _tier(MemoryStore(), log, FakePartition(), node)
+        await tier.begin_leading(5)
+        assert tier.refusal is not None and "millstream.tier.url" in tier.refusal
+        assert log.log_start_offset == 0, "or the objects of the right store would be deleted later"
+        log.delete_records_before(20)
+        await tier.begin_leading(5)
+        assert tier.refusal is None
+
+    run(scenario)
+
+
+def test_a_log_that_was_cut_in_the_tier_knows_where_it_differs(node: Node, log: PartitionLog) -> None:
+    async def scenario() -> None:
+        log.restart_from_tier(TierStart(20, 0, [(0, 0), (2, 5)], []), 1000)
+        log.truncate_to(8)  # as follower, after an unclean election
+        assert log.epochs.entries() == [(0, 0), (2, 5)]
+        for _ in range(20):
+            append(log, b"other", epoch=4)
+        store = MemoryStore()
+        tier = _tier(store, log, FakePartition(), node)
+        lost = manifest_of(log, segment(0, 5, (0, 0)), segment(5, 20, (2, 5)))
+        store.objects[tier.name] = encode_manifest(lost)
+        await tier.begin_leading(5)
+        assert tier.end_offset == 8, "from there on the tier has records that the log has lost"
+
+    run(scenario)
+
+
+class CountingStore(MemoryStore):
+    """Fails when more objects are created than make sense."""
+
+    async def create(self, name: str, parts: Callable[[], Iterator[bytes]], size: int) -> None:
+        await super().create(name, parts, size)
+        assert sum(each.endswith(".segment") for each in self.objects) < 10
+        self.created = getattr(self, "created", 0) + 1
+        assert self.created < 10, "the same segment is copied again and again"
+
+
+def test_copies_go_on_after_records_beyond_the_tier_were_deleted(node: Node) -> None:
+    async def scenario() -> None:
+        log = node.log(LogConfig(remote_storage_enable=True, segment_bytes=5 * len(batch(b"value")), flush_messages=1))
+        for _ in range(23):
+            append(log, b"value")
+        job = log.flush_job()
+        if job is not None:
+            job.done(job.run())
+        store, partition = CountingStore(), FakePartition()
+        partition.high_watermark = 23
+        tier = _tier(store, log, partition, node)
+        store.objects[tier.name] = encode_manifest(manifest_of(log, segment(0, 5, (0, 0))))
+        await tier.begin_leading(5)
+        log.delete_records_before(12)  # in the segment that begins at 10; the tier ends at 5
+        metadata = SimpleNamespace(config=tier.context.config())
+        manager = TierManager(cast(Any, metadata), PartitionTable(), tier.context.environment, log.disk, "/nowhere")
+        await manager._work(tier)
+        found = decode_manifest(store.objects[tier.name])
+        assert [(each.base_offset, each.end_offset) for each in found.segments] == [(10, 15), (15, 20)]
+        assert found.log_start_offset == 12
 
     run(scenario)
