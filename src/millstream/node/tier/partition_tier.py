@@ -132,11 +132,14 @@ class PartitionTier:
                 ErrorCode.KAFKA_STORAGE_ERROR, f"the tier has no segment of {self.log.topic_partition} for {offset}"
             )
         records = self.reader.read(segment, following, offset, max_bytes, up_to, at_least_one)
+        if records is None:
+            following_offset = min(max(segment.end_offset, offset + 1), self.log.log_end_offset)
+            return self.log.read(following_offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
         if self.reader.lost is not None and not self.partition.is_leader:
             self.manifest, self.reader.lost = None, None
         return records
 
-    def aborted(self, records: Slice) -> list[tuple[int, int]]:
+    def aborted(self, records: Slice) -> list[tuple[int, int]] | None:
         return self.reader.aborted(records)
 
     async def offset_by_timestamp(self, timestamp: int, limits: OpeningLimits) -> FoundOffset | None:

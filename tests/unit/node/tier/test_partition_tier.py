@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,12 +16,16 @@ from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.node.environment import Environment
 from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.storage.log.batch_scan import walk_headers
+from millstream.node.storage.log.log_reader import aborted_among
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.tiered_part import TierStart
 from millstream.node.storage.object_store import ConflictError, NoObjectError, StoredObject, StoreError, Version
 from millstream.node.tier.cache import TierCache
 from millstream.node.tier.context import TierContext, TierCounters
+from millstream.node.tier.core import object_format
 from millstream.node.tier.core.manifest import Manifest, TieredSegment, decode_manifest, encode_manifest
+from millstream.node.tier.core.object_format import Section, SegmentIdentity
 from millstream.node.tier.manager import TierManager
 from millstream.node.tier.partition_tier import DeposedError, PartitionTier
 from tests.unit.node.storage.batches import batch
@@ -280,5 +285,65 @@ def test_copies_go_on_after_records_beyond_the_tier_were_deleted(node: Node) -> 
         found = decode_manifest(store.objects[tier.name])
         assert [(each.base_offset, each.end_offset) for each in found.segments] == [(10, 15), (15, 20)]
         assert found.log_start_offset == 12
+
+    run(scenario)
+
+
+def test_offsets_that_compaction_has_removed_do_not_stop_readers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that was compacted before it was tiered: gaps at the beginning, in, and at the end of segments."""
+    size = len(batch(b"value"))
+    monkeypatch.setattr("millstream.node.tier.reading.RANGE_BYTES", size)
+
+    async def scenario() -> None:
+        log = node.log(LogConfig(remote_storage_enable=True, segment_bytes=3 * size))
+        written = list(range(10, 131, 10))
+        for offset in written:
+            log.append_as_follower(batch(b"value", base_offset=offset, leader_epoch=0), now_ms=1000)
+        job = log.flush_job()
+        assert job is not None
+        job.done(job.run())
+        store, partition = CountingStore(), FakePartition()
+        partition.high_watermark = log.log_end_offset
+        tier = _tier(store, log, partition, node)
+        tier.context.cache = TierCache(log.disk, log.directory)
+        log.tier = tier
+        metadata = SimpleNamespace(config=tier.context.config())
+        manager = TierManager(cast(Any, metadata), PartitionTable(), tier.context.environment, log.disk, "/nowhere")
+        await manager._work(tier)
+        log.drop_segments(len(log.segments) - 1)
+        assert log.log_start_offset == 0 and log.local_start_offset > 90
+        for first in range(131):
+            offset, found = first, []
+            for _ in range(100):
+                records = log.read(offset, 100, up_to=131, at_least_one=True)
+                for _, header in walk_headers(records.file, records.position, records.position + records.length):
+                    found.append(header.base_offset)
+                    offset = header.last_offset + 1
+                if offset == 131:
+                    break
+                await asyncio.sleep(0)
+            assert found == [each for each in written if each >= first], f"from {first}"
+        before = log.local_start_offset - 1
+        from_disk = log.read(before, 100, up_to=131, at_least_one=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(PartitionLog, "aborted_transactions", lambda _, start, end: [(7, start)])
+            assert aborted_among(log, from_disk, before, 131) == [(7, log.local_start_offset)]
+
+    run(scenario)
+
+
+def test_aborted_transactions_that_were_forgotten_are_found_again(node: Node, log: PartitionLog) -> None:
+    async def scenario() -> None:
+        store = MemoryStore()
+        tier = _tier(store, log, FakePartition(), node)
+        sections = [(kind, b"") for kind in (object_format.ABORTED,)]
+        identity = SegmentIdentity("t", log.topic_id, 0, 0, 5, 3, 0)
+        tail = object_format.encode_tail(identity, Section(0, 0, 0), sections)
+        names = [f"s{number}" for number in range(1500)]
+        for name in names:
+            store.objects[name] = tail
+            await tier.context.tail(replace(segment(0, 5), name=name, log_bytes=0, object_bytes=len(tail)))
+        await tier.context.tail(replace(segment(0, 5), name=names[0], log_bytes=0, object_bytes=len(tail)))
+        assert tier.context.aborted(names[0]) is not None, "a reader would wait for it for ever"
 
     run(scenario)
