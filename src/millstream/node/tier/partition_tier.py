@@ -295,7 +295,7 @@ class PartitionTier:
             self._check_leader(epoch)
             if self._is_doubtful:
                 found, found_version = await self._get()
-                self._take(found or self._empty(), found_version)
+                self._take_found(found, found_version)
                 self._is_doubtful = False
                 self._check_leader(epoch)
             present = self.manifest
@@ -315,7 +315,7 @@ class PartitionTier:
                 if found == wanted:  # a request before this attempt was successful, and its response lost
                     self._take(wanted, found_version)
                     return True
-                self._take(found or self._empty(), found_version)
+                self._take_found(found, found_version)
                 continue
             except StoreError:
                 self._is_doubtful = True
@@ -323,6 +323,15 @@ class PartitionTier:
             self._take(wanted, version)
             return True
         raise StoreError(f"{self.name} is changed by others all the time")
+
+    def _take_found(self, found: Manifest | None, version: Version | None) -> None:
+        """As leader: the manifest as another has written it, which may have been deposed by an unclean election."""
+        self._take(found or self._empty(), version)
+        if found is None or not found.readable:
+            return
+        if found.agreed_end(self.log.epochs, self.log.log_end_offset) < found.end_offset:
+            self._led_epoch = -1  # read and cut again, as at the beginning of the epoch
+            raise StoreError("a leader before this one has added records that were lost in an unclean election")
 
     def _check_leader(self, epoch: int) -> None:
         if not self.partition.is_leader or self.partition.leader_epoch != epoch:

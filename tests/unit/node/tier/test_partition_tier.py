@@ -185,6 +185,29 @@ def test_an_unclean_election_cuts_the_tier(node: Node, log: PartitionLog) -> Non
     run(scenario)
 
 
+def test_records_that_a_deposed_leader_adds_after_an_unclean_election_are_cut(node: Node, log: PartitionLog) -> None:
+    async def scenario() -> None:
+        store = MemoryStore()
+        tier = _tier(store, log, FakePartition(), node)
+        first = manifest_of(log, segment(0, 5, (0, 0)))
+        store.objects[tier.name] = encode_manifest(first)
+        await tier.begin_leading(5)
+        deposed = first.adding(segment(5, 9, (1, 5)))
+        assert deposed is not None
+        store.objects[tier.name] = encode_manifest(deposed)
+        added = segment(5, 10, (2, 5))
+        with pytest.raises(StoreError, match="unclean"):
+            await tier.change(5, lambda present: present.adding(added))
+        assert not tier.is_known
+        await tier.begin_leading(5)
+        assert tier.end_offset == 5
+        assert await tier.change(5, lambda present: present.adding(added))
+        written = decode_manifest(store.objects[tier.name])
+        assert [each.epochs for each in written.segments] == [((0, 0),), ((2, 5),)]
+
+    run(scenario)
+
+
 def test_a_tier_with_other_records_only_is_kept_and_not_read(node: Node, log: PartitionLog) -> None:
     async def scenario() -> None:
         store, partition = MemoryStore(), FakePartition()
