@@ -171,7 +171,10 @@ def sweep(
     settings: ClientSettings = None,
     json: Json = False,
 ) -> None:
-    """Find objects of the cluster that belong to no topic, and delete them with --delete. Brokers do it every hour.
+    """Find objects of the cluster that belong to no topic, and delete them with --delete.
+
+    Brokers do it every hour, except for topics that the cluster does not have, but the store still knows: they may be
+    of a lost cluster with the same id, and can be restored until they are swept.
 
     \b
     Examples:
@@ -182,11 +185,15 @@ def sweep(
     topics = {info.topic_id for info in cluster.topics().values()}
     own_id = _cluster_id(cluster)
     before_ms = int(time.time() * 1000) - parsed_duration("--older-than", older_than)
+    # A list of topics lacks those that the caller may not describe; a question for one of them is refused.
+    named = _with_store(url, lambda store: _manifests(store, own_id))
+    unlisted = {each.topic for _, each in named if each.topic_id not in topics}
+    topics |= {info.topic_id for info in cluster.topics(unlisted).values()} if unlisted else set()
 
     async def run(store: "ObjectStore") -> list[str]:
         from millstream.node.tier.sweeping import Sweeper
 
-        orphans = await Sweeper(store, own_id).orphans(topics, before_ms)
+        orphans = await Sweeper(store, own_id).orphans(topics, before_ms, of_lost_topics=True)
         if delete:
             await store.delete(orphans)
         return orphans
@@ -216,6 +223,7 @@ def restore(
 
     The new cluster must have the same millstream.tier.url, and the old one must not run any more. Offsets, keys,
     timestamps and settings stay. Records that were not in the store yet are lost with the disks of the old cluster.
+    If the new cluster has the id of the old one, name it with --cluster-id.
 
     \b
     Examples:
@@ -228,11 +236,12 @@ def restore(
     own_id = _cluster_id(cluster)
 
     async def read(store: "ObjectStore") -> "list[tuple[str, Manifest]]":
-        return await _manifests(store, cluster_id, other_than=own_id)
+        return await _manifests(store, cluster_id, other_than=own_id if cluster_id is None else None)
 
+    present = {info.topic_id for info in cluster.topics().values()}
     found: dict[str, list[tuple[str, Manifest]]] = {}
     for source, each in _with_store(url, read):
-        if not topics or each.topic in topics:
+        if (not topics or each.topic in topics) and each.topic_id not in present:
             found.setdefault(each.topic, []).append((source, each))
     missing = [name for name in topics or () if name not in found]
     if missing or not found:

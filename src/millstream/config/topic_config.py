@@ -153,6 +153,11 @@ def _check_tiered(config: LogConfig, broker: BrokerConfig) -> None:
             "remote log storage. Set remote.log.storage.system.enable and millstream.tier.url on all brokers.",
             name=name,
         )
+    if config.is_mirror:
+        # A mirror is cut where the source has lost records; the tier has only records that are never cut.
+        raise ConfigError(
+            f"{name}=true: a mirror topic is not tiered: promote it first (`millstream mirror promote`)", name=name
+        )
     if "compact" in config.cleanup_policy:
         raise ConfigError(
             f"{name}=true: Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being "

@@ -115,6 +115,33 @@ def test_topics_are_restored_from_the_store_alone(tmp_path: Path, offline: Run) 
         assert again.code == 5, again.err
 
 
+def test_a_lost_cluster_that_has_its_id_again_keeps_its_tier(tmp_path: Path, offline: Run) -> None:
+    store = tmp_path / "store"
+    sweeps = {"millstream.tier.sweep.interval.ms": "200", "millstream.tier.sweep.age.ms": "0"}
+    settings = {**SETTINGS, **sweeps, "millstream.tier.url": f"file://{store}", "cluster.id": "AAAAAAAAAAAAAAAAAAAABQ"}
+    with EmbeddedBroker(settings) as lost:
+        make_tiered(lost.bootstrap_servers, "orders")
+        produce(lost.bootstrap_servers, "orders", range(1000))
+        end = until_tiered(lost.data_dir, "orders")
+    kept = objects(store)
+    with EmbeddedBroker(settings) as again:
+        left = kept[0].parents[2] / "00000000-0000-0000-0000-00000000abcd" / "0" / "left.segment"
+        left.parent.mkdir(parents=True)
+        left.write_bytes(b"left by a leader that was killed")
+        until(lambda: not left.exists(), "the sweeper has run")
+        assert objects(store) == kept
+        arguments = ["tier", "restore", "--url", f"file://{store}", "--bootstrap", again.bootstrap_servers]
+        done = offline(*arguments, "--cluster-id", "AAAAAAAAAAAAAAAAAAAABQ")
+        assert done.code == 0, done.err
+        swept = offline(
+            "tier", "sweep", "--url", f"file://{store}", "--bootstrap", again.bootstrap_servers, "--older-than", "0s",
+            "--delete", "--json",
+        )  # fmt: skip
+        assert [name.rpartition("/")[2] for name in swept.json()["objects"]] == ["manifest.json"]
+        found = consume(again.bootstrap_servers, "orders", end)
+        assert [(each.offset(), each.value()) for each in found] == [(n, value_of(n)) for n in range(end)]
+
+
 @pytest.mark.slow
 def test_a_lost_disk_is_replaced_by_the_tier(tmp_path: Path) -> None:
     settings = {**SETTINGS, "millstream.tier.url": f"file://{tmp_path}/store"}

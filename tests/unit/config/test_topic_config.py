@@ -105,3 +105,18 @@ def test_the_metadata_log_deletes_nothing() -> None:
     config = metadata_log_config(load_broker_config(overrides=["log.retention.ms=1", "log.retention.bytes=1"]))
     assert (config.retention_ms, config.retention_bytes, config.cleanup_policy) == (-1, -1, frozenset())
     assert config.flush_before_ack
+
+
+@pytest.mark.parametrize("state", ["mirroring", "promoting", "failed"])
+def test_a_mirror_topic_is_not_tiered(state: str) -> None:
+    broker = load_broker_config(overrides=["remote.log.storage.system.enable=true", "millstream.tier.url=file:///tier"])
+    mirror = {
+        "millstream.mirror.state": state,
+        "millstream.mirror.link": "west",
+        "millstream.mirror.source.topic": "t",
+        "millstream.mirror.source.topic.id": "AAAAAAAAAAAAAAAAAAAAAQ",
+    }
+    check_topic_config(mirror, broker)
+    with pytest.raises(ConfigError, match="promote it first"):
+        check_topic_config({**mirror, "remote.storage.enable": "true"}, broker)
+    check_topic_config({**mirror, "millstream.mirror.state": "promoted", "remote.storage.enable": "true"}, broker)

@@ -53,6 +53,7 @@ from millstream.node.storage.file_formats import (
     parse_directory,
 )
 from millstream.node.storage.log.loader import read_topic_id
+from millstream.node.tier.cache import CACHE_DIRECTORY
 
 _log = logging.getLogger("millstream.cores")
 STATE_FILE = "cores.json"
@@ -395,7 +396,7 @@ class Resizing:
         left = [
             name
             for name, is_directory in (self._disk.list(folder) if self._disk.exists(folder) else ())
-            if is_directory and not name.startswith(f"{CLUSTER_METADATA_TOPIC}-")
+            if is_directory and not name.startswith(f"{CLUSTER_METADATA_TOPIC}-") and name != CACHE_DIRECTORY
         ]
         if left:
             _log.warning(

@@ -121,6 +121,8 @@ def write_chunk(disk: Disk, path: str, segment: TieredSegment, position: int, da
         if not chunk.size:
             raise BadRangeError(f"there is no batch at byte {position} of {segment.name}")
         chunk.next_position = position + chunk.size
+        if chunk.next_position >= segment.log_bytes:  # compaction may have removed the last offsets
+            chunk.end_offset = max(chunk.end_offset, segment.end_offset)
         if chunk.size < len(data):
             file.truncate(chunk.size)
     except BaseException:

@@ -107,6 +107,8 @@ class TierContext:
         found = self._tails.get(segment.name)
         if found is not None:
             self._tails.move_to_end(segment.name)
+            if segment.name not in self._aborted:
+                self._note_aborted(segment, found[0])
             return found[0]
         size = segment.object_bytes - segment.log_bytes
         data = await self.read(segment.name, segment.log_bytes, size)

@@ -296,9 +296,10 @@ class TierManager:
             prepared = await self._environment.offload(lambda: prepare(plan, name, epoch))
             entry = prepared.entry
             await context.store.create(name, prepared.parts, entry.object_bytes)
-        if not await each.change(epoch, lambda manifest: manifest.adding(entry)):
+        # The log start may have moved beyond the tier (DeleteRecords): the manifest follows first, or there is a gap.
+        if not await each.change(epoch, lambda manifest: manifest.starting_at(log.log_start_offset).adding(entry)):
             await context.store.delete([name])
-            return True
+            return each.end_offset >= entry.end_offset  # else it would be tried again and again
         each.failures = 0
         context.counters.copied_bytes += entry.object_bytes
         context.counters.copied_segments += 1

@@ -15,7 +15,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.opening import OpeningLimits
 from millstream.node.replicas.partition import Partition
 from millstream.node.storage.index.time_search import FoundOffset
-from millstream.node.storage.log.earlier_batches import write_batches_file
+from millstream.node.storage.log.earlier_batches import tiered_up_to, write_batches_file
 from millstream.node.storage.log.log_reader import Slice, empty_slice
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.producer_snapshots import rebuild_producers
@@ -132,11 +132,14 @@ class PartitionTier:
                 ErrorCode.KAFKA_STORAGE_ERROR, f"the tier has no segment of {self.log.topic_partition} for {offset}"
             )
         records = self.reader.read(segment, following, offset, max_bytes, up_to, at_least_one)
+        if records is None:
+            following_offset = min(max(segment.end_offset, offset + 1), self.log.log_end_offset)
+            return self.log.read(following_offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
         if self.reader.lost is not None and not self.partition.is_leader:
             self.manifest, self.reader.lost = None, None
         return records
 
-    def aborted(self, records: Slice) -> list[tuple[int, int]]:
+    def aborted(self, records: Slice) -> list[tuple[int, int]] | None:
         return self.reader.aborted(records)
 
     async def offset_by_timestamp(self, timestamp: int, limits: OpeningLimits) -> FoundOffset | None:
@@ -206,7 +209,15 @@ class PartitionTier:
             await self._start_from(manifest, epoch)
         if manifest is None:
             self._take(self._empty(), None)
-            log.begin_at(log.local_start_offset)
+            if log.log_start_offset < min(log.local_start_offset, tiered_up_to(log.disk, log.directory)):
+                # Another store, or another prefix, was configured before. A later start could not be taken back.
+                refusal = (
+                    f"the tier has nothing of {log.topic_partition}, whose records from {log.log_start_offset} to "
+                    f"{log.local_start_offset} were moved to it: check millstream.tier.url. If they are lost, delete "
+                    f"the records before {log.local_start_offset} (DeleteRecords)"
+                )
+            else:
+                log.begin_at(log.local_start_offset)
         else:
             self._take(manifest, version)
             end = manifest.agreed_end(log.epochs, log.log_end_offset)
@@ -284,7 +295,7 @@ class PartitionTier:
             self._check_leader(epoch)
             if self._is_doubtful:
                 found, found_version = await self._get()
-                self._take(found or self._empty(), found_version)
+                self._take_found(found, found_version)
                 self._is_doubtful = False
                 self._check_leader(epoch)
             present = self.manifest
@@ -304,7 +315,7 @@ class PartitionTier:
                 if found == wanted:  # a request before this attempt was successful, and its response lost
                     self._take(wanted, found_version)
                     return True
-                self._take(found or self._empty(), found_version)
+                self._take_found(found, found_version)
                 continue
             except StoreError:
                 self._is_doubtful = True
@@ -312,6 +323,15 @@ class PartitionTier:
             self._take(wanted, version)
             return True
         raise StoreError(f"{self.name} is changed by others all the time")
+
+    def _take_found(self, found: Manifest | None, version: Version | None) -> None:
+        """As leader: the manifest as another has written it, which may have been deposed by an unclean election."""
+        self._take(found or self._empty(), version)
+        if found is None or not found.readable:
+            return
+        if found.agreed_end(self.log.epochs, self.log.log_end_offset) < found.end_offset:
+            self._led_epoch = -1  # read and cut again, as at the beginning of the epoch
+            raise StoreError("a leader before this one has added records that were lost in an unclean election")
 
     def _check_leader(self, epoch: int) -> None:
         if not self.partition.is_leader or self.partition.leader_epoch != epoch:

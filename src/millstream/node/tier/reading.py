@@ -54,8 +54,9 @@ class SegmentReader:
         max_bytes: int,
         up_to: int,
         at_least_one: bool,
-    ) -> Slice:
-        """A slice of the cache; an empty one if the range is requested now. `following` is the next segment."""
+    ) -> Slice | None:
+        """A slice of the cache; an empty one if the range is requested now. `following` is the next segment. None if
+        the segment has no batch at or after the offset, because compaction has removed them: the next one follows."""
         cache = self._context.cache
         if segment.has_aborted and self._context.aborted(segment.name) is None:
             self._request(segment, offset)
@@ -67,11 +68,13 @@ class SegmentReader:
             return empty_slice()
         cache.hits += 1
         self._read_ahead(segment, following, chunk)
+        if offset > chunk.lasts[-1]:
+            return None
         return chunk.slice(offset, max_bytes, min(up_to, segment.end_offset), at_least_one)
 
-    def aborted(self, records: Slice) -> list[tuple[int, int]]:
+    def aborted(self, records: Slice) -> list[tuple[int, int]] | None:
         if not isinstance(records, TieredSlice):
-            return []
+            return None
         return [
             (each.producer_id, each.first_offset)
             for each in self._context.aborted(records.segment_name) or ()
@@ -140,16 +143,20 @@ class SegmentReader:
         if segment.has_aborted and context.aborted(segment.name) is None:
             await context.tail(segment)
         position = await self._position(segment, offset)
+        is_next = position in (0, context.cache.position_after(segment, offset))
         while context.cache.find(segment, offset) is None:
             if position >= segment.log_bytes:
                 raise BadRangeError(f"{segment.name} has no batch with offset {offset}")
             chunk = await self._fetch_range(segment, position)
+            if chunk.first_offset > offset:
+                if not is_next:
+                    raise BadRangeError(f"{segment.name} has no batch with offset {offset}")
+                chunk.first_offset = offset  # compaction has removed the offsets between
+            is_next = True
             removed = context.cache.add(chunk, context.config()[tier.TIER_CACHE_BYTES])
             if removed:
                 await context.environment.offload(partial(context.cache.remove_files, removed))
             position = chunk.next_position
-            if chunk.first_offset > offset:
-                raise BadRangeError(f"{segment.name} has no batch with offset {offset}")
 
     async def _position(self, segment: TieredSegment, offset: int) -> int:
         """Where to begin: at a batch that is not after `offset`."""

@@ -3,6 +3,9 @@
 Such objects are left by a leader that was deposed or killed between a copy and the change of the manifest, and by
 topics that were deleted while their leader was down. Only objects of a certain age count, so that a copy under way is
 not taken for one.
+
+A topic that is not known, but has a manifest, may be one of a lost cluster with the same id, to be restored. So brokers
+leave it, and only `millstream tier sweep` deletes it.
 """
 
 from collections.abc import Collection
@@ -17,24 +20,41 @@ class Sweeper:
         self._store = store
         self._cluster_id = cluster_id
 
-    async def orphans(self, topics: Collection[UUID], before_ms: int) -> list[str]:
-        """The objects of this cluster that belong to none of the topics, and were written before that time."""
+    async def orphans(self, topics: Collection[UUID], before_ms: int, *, of_lost_topics: bool = False) -> list[str]:
+        """The objects of this cluster that belong to none of the topics, and were written before that time.
+
+        `of_lost_topics`: also those of other topics that have a manifest.
+        """
         found = await self._store.list(self._cluster_id)
         partitions: dict[str, list[str]] = {}
+        with_manifest: set[str] = set()
         for each in found:
-            prefix, _, _ = each.name.rpartition("/")
+            prefix, _, name = each.name.rpartition("/")
             names = partitions.setdefault(prefix, [])
             if each.modified_ms <= before_ms:
                 names.append(each.name)
+            if name == MANIFEST:
+                with_manifest.add(prefix)
         known = {str(topic_id) for topic_id in topics}
-        orphans: list[str] = []
-        for prefix, names in sorted(partitions.items()):
-            if not names or len(parts := prefix.split("/")) != 3:
+        kept: set[str] = set()
+        swept: list[str] = []
+        others: list[str] = []
+        is_certain = True
+        for prefix in partitions:
+            parts = prefix.split("/")
+            if len(parts) != 3 or parts[0] != self._cluster_id:
                 continue
-            kept = await self._named(prefix) if parts[1] in known else set()
-            if kept is not None:
-                orphans += [name for name in names if name not in kept]
-        return orphans
+            if parts[1] not in known:
+                if of_lost_topics or prefix not in with_manifest:
+                    others.append(prefix)
+            elif (named := await self._named(prefix)) is not None:
+                kept |= named
+                swept.append(prefix)
+            else:
+                is_certain = False
+        if is_certain:  # else a manifest that cannot be read may name them: a restored topic has objects of others
+            swept += others
+        return [name for prefix in sorted(swept) for name in partitions[prefix] if name not in kept]
 
     async def _named(self, prefix: str) -> set[str] | None:
         """The objects that the manifest of a partition names, and itself; None if it cannot be read."""

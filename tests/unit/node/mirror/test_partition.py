@@ -59,6 +59,8 @@ def test_epochs_and_producer_ids_are_raised_before_the_append() -> None:
     assert (decision.step, decision.number) == (Step.RAISE_EPOCH, 7)
     decision = received(batch(100, 5, producer_id=12), LOG, leader_epoch=6, next_producer_id=12)
     assert (decision.step, decision.number) == (Step.RAISE_PRODUCER_IDS, 12)
+    decision = received(batch(100, 5, producer_id=(1 << 63) - 1), LOG, leader_epoch=6, next_producer_id=12)
+    assert decision.step is Step.REFUSE, "the controller cannot raise its ids above it: it would be asked without end"
     assert received(batch(100, 5, producer_id=11), LOG, leader_epoch=6, next_producer_id=12).step is Step.APPEND
 
 

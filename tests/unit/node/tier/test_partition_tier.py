@@ -3,6 +3,8 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,12 +15,20 @@ from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.node.environment import Environment
+from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.storage.log.batch_scan import walk_headers
+from millstream.node.storage.log.log_reader import aborted_among
 from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.node.storage.log.tiered_part import TierStart
 from millstream.node.storage.object_store import ConflictError, NoObjectError, StoredObject, StoreError, Version
 from millstream.node.tier.cache import TierCache
 from millstream.node.tier.context import TierContext, TierCounters
+from millstream.node.tier.core import object_format
 from millstream.node.tier.core.manifest import Manifest, TieredSegment, decode_manifest, encode_manifest
+from millstream.node.tier.core.object_format import Section, SegmentIdentity
+from millstream.node.tier.manager import TierManager
 from millstream.node.tier.partition_tier import DeposedError, PartitionTier
+from tests.unit.node.storage.batches import batch
 from tests.unit.node.storage.conftest import Node
 from tests.unit.node.storage.test_partition_log import append
 
@@ -175,6 +185,29 @@ def test_an_unclean_election_cuts_the_tier(node: Node, log: PartitionLog) -> Non
     run(scenario)
 
 
+def test_records_that_a_deposed_leader_adds_after_an_unclean_election_are_cut(node: Node, log: PartitionLog) -> None:
+    async def scenario() -> None:
+        store = MemoryStore()
+        tier = _tier(store, log, FakePartition(), node)
+        first = manifest_of(log, segment(0, 5, (0, 0)))
+        store.objects[tier.name] = encode_manifest(first)
+        await tier.begin_leading(5)
+        deposed = first.adding(segment(5, 9, (1, 5)))
+        assert deposed is not None
+        store.objects[tier.name] = encode_manifest(deposed)
+        added = segment(5, 10, (2, 5))
+        with pytest.raises(StoreError, match="unclean"):
+            await tier.change(5, lambda present: present.adding(added))
+        assert not tier.is_known
+        await tier.begin_leading(5)
+        assert tier.end_offset == 5
+        assert await tier.change(5, lambda present: present.adding(added))
+        written = decode_manifest(store.objects[tier.name])
+        assert [each.epochs for each in written.segments] == [((0, 0),), ((2, 5),)]
+
+    run(scenario)
+
+
 def test_a_tier_with_other_records_only_is_kept_and_not_read(node: Node, log: PartitionLog) -> None:
     async def scenario() -> None:
         store, partition = MemoryStore(), FakePartition()
@@ -208,5 +241,140 @@ def test_without_a_manifest_the_log_begins_on_the_disk(node: Node, log: Partitio
         tier = _tier(MemoryStore(), log, FakePartition(), node)
         await tier.begin_leading(5)
         assert tier.is_known and (log.log_start_offset, log.local_start_offset, tier.end_offset) == (0, 0, 0)
+
+    run(scenario)
+
+
+def test_records_of_the_tier_are_not_given_up_if_another_store_is_configured(node: Node) -> None:
+    async def scenario() -> None:
+        log = node.log(LogConfig(remote_storage_enable=True))
+        log.restart_from_tier(TierStart(20, 0, [(0, 0)], []), 1000)
+        append(log, b"v", epoch=2)
+        tier = _tier(MemoryStore(), log, FakePartition(), node)
+        await tier.begin_leading(5)
+        assert tier.refusal is not None and "millstream.tier.url" in tier.refusal
+        assert log.log_start_offset == 0, "or the objects of the right store would be deleted later"
+        log.delete_records_before(20)
+        await tier.begin_leading(5)
+        assert tier.refusal is None
+
+    run(scenario)
+
+
+def test_a_log_that_was_cut_in_the_tier_knows_where_it_differs(node: Node, log: PartitionLog) -> None:
+    async def scenario() -> None:
+        log.restart_from_tier(TierStart(20, 0, [(0, 0), (2, 5)], []), 1000)
+        log.truncate_to(8)  # as follower, after an unclean election
+        assert log.epochs.entries() == [(0, 0), (2, 5)]
+        for _ in range(20):
+            append(log, b"other", epoch=4)
+        store = MemoryStore()
+        tier = _tier(store, log, FakePartition(), node)
+        lost = manifest_of(log, segment(0, 5, (0, 0)), segment(5, 20, (2, 5)))
+        store.objects[tier.name] = encode_manifest(lost)
+        await tier.begin_leading(5)
+        assert tier.end_offset == 8, "from there on the tier has records that the log has lost"
+
+    run(scenario)
+
+
+class CountingStore(MemoryStore):
+    """Fails when more objects are created than make sense."""
+
+    async def create(self, name: str, parts: Callable[[], Iterator[bytes]], size: int) -> None:
+        await super().create(name, parts, size)
+        assert sum(each.endswith(".segment") for each in self.objects) < 10
+        self.created = getattr(self, "created", 0) + 1
+        assert self.created < 10, "the same segment is copied again and again"
+
+
+def test_copies_go_on_after_records_beyond_the_tier_were_deleted(node: Node) -> None:
+    async def scenario() -> None:
+        log = node.log(LogConfig(remote_storage_enable=True, segment_bytes=5 * len(batch(b"value")), flush_messages=1))
+        for _ in range(23):
+            append(log, b"value")
+        job = log.flush_job()
+        if job is not None:
+            job.done(job.run())
+        store, partition = CountingStore(), FakePartition()
+        partition.high_watermark = 23
+        tier = _tier(store, log, partition, node)
+        store.objects[tier.name] = encode_manifest(manifest_of(log, segment(0, 5, (0, 0))))
+        await tier.begin_leading(5)
+        log.delete_records_before(12)  # in the segment that begins at 10; the tier ends at 5
+        metadata = SimpleNamespace(config=tier.context.config())
+        manager = TierManager(cast(Any, metadata), PartitionTable(), tier.context.environment, log.disk, "/nowhere")
+        await manager._work(tier)
+        found = decode_manifest(store.objects[tier.name])
+        assert [(each.base_offset, each.end_offset) for each in found.segments] == [(10, 15), (15, 20)]
+        assert found.log_start_offset == 12
+
+    run(scenario)
+
+
+def test_offsets_that_compaction_has_removed_do_not_stop_readers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that was compacted before it was tiered: gaps at the beginning, in, and at the end of segments."""
+    size = len(batch(b"value"))
+    monkeypatch.setattr("millstream.node.tier.reading.RANGE_BYTES", size)
+
+    async def scenario() -> None:
+        log = node.log(LogConfig(remote_storage_enable=True, segment_bytes=3 * size))
+        written = list(range(10, 131, 10))
+        for offset in written:
+            log.append_as_follower(batch(b"value", base_offset=offset, leader_epoch=0), now_ms=1000)
+        job = log.flush_job()
+        assert job is not None
+        job.done(job.run())
+        store, partition = CountingStore(), FakePartition()
+        partition.high_watermark = log.log_end_offset
+        tier = _tier(store, log, partition, node)
+        tier.context.cache = TierCache(log.disk, log.directory)
+        log.tier = tier
+        metadata = SimpleNamespace(config=tier.context.config())
+        manager = TierManager(cast(Any, metadata), PartitionTable(), tier.context.environment, log.disk, "/nowhere")
+        await manager._work(tier)
+        log.drop_segments(len(log.segments) - 1)
+        assert log.log_start_offset == 0 and log.local_start_offset > 90
+        assert tier.manifest is not None
+        gaps = {each.base_offset: each.base_offset + 5 for each in tier.manifest.segments if each.base_offset}
+        segments = [
+            replace(
+                each, base_offset=gaps.get(each.base_offset, 0), end_offset=gaps.get(each.end_offset, each.end_offset)
+            )
+            for each in tier.manifest.segments
+        ]  # the last offsets of each segment are gone
+        tier._take(replace(tier.manifest, segments=tuple(segments)), None)
+        for first in range(131):
+            offset, found = first, []
+            for _ in range(100):
+                records = log.read(offset, 100, up_to=131, at_least_one=True)
+                for _, header in walk_headers(records.file, records.position, records.position + records.length):
+                    found.append(header.base_offset)
+                    offset = header.last_offset + 1
+                if offset == 131:
+                    break
+                await asyncio.sleep(0)
+            assert found == [each for each in written if each >= first], f"from {first}"
+        from_disk = log.read(log.local_start_offset, 100, up_to=131, at_least_one=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(PartitionLog, "aborted_transactions", lambda _, start, end: [(7, start)])
+            assert aborted_among(log, from_disk, 115, 131) == [(7, log.local_start_offset)]
+
+    run(scenario)
+
+
+def test_aborted_transactions_that_were_forgotten_are_found_again(node: Node, log: PartitionLog) -> None:
+    async def scenario() -> None:
+        store = MemoryStore()
+        tier = _tier(store, log, FakePartition(), node)
+        sections = [(kind, b"") for kind in (object_format.ABORTED,)]
+        identity = SegmentIdentity("t", log.topic_id, 0, 0, 5, 3, 0)
+        tail = object_format.encode_tail(identity, Section(0, 0, 0), sections)
+        names = [f"s{number}" for number in range(1500)]
+        for name in names:
+            store.objects[name] = tail
+            await tier.context.tail(replace(segment(0, 5), name=name, log_bytes=0, object_bytes=len(tail)))
+        await tier.context.tail(replace(segment(0, 5), name=names[0], log_bytes=0, object_bytes=len(tail)))
+        assert tier.context.aborted(names[0]) is not None, "a reader would wait for it for ever"
 
     run(scenario)

@@ -301,7 +301,8 @@ def aborted_among(log: "PartitionLog", records: Slice, offset: int, up_to: int) 
     if not records.length:
         return []
     if offset < log.local_start_offset and log.tier is not None:
-        return log.tier.aborted(records)
+        found = log.tier.aborted(records)
+        return log.aborted_transactions(log.local_start_offset, up_to) if found is None else found
     segments = log.segments
     slot = segments.slot_of(offset)
     if records.is_located:

@@ -487,7 +487,9 @@ class PartitionLog:
             if offset < self.segments[0].base_offset:
                 # The records before it are only in the tier: the log is empty, and goes on there.
                 start = self.log_start_offset
+                epochs = [(epoch, begin) for epoch, begin in self.epochs.entries() if begin < offset]
                 self.restart_at(offset, self.segments.active.created_ms)
+                self.epoch_file.replace(epochs)  # a leader compares them with those of the tier
                 self.log_start_offset = start
             elif offset < self.log_end_offset:
                 self._truncate(offset)

@@ -46,11 +46,12 @@ class TieredPart(Protocol):
 
     def read(self, offset: int, max_bytes: int, *, up_to: int, at_least_one: bool) -> "Slice":
         """As `PartitionLog.read`. If the bytes are not in the cache yet, they are requested, the slice is empty, and
-        readers that wait for the partition are woken later."""
+        readers that wait for the partition are woken later. May return a slice from the disk (see `aborted`)."""
         ...
 
-    def aborted(self, records: "Slice") -> list[tuple[int, int]]:
-        """(producer id, first offset) of the aborted transactions in a slice that `read` returned."""
+    def aborted(self, records: "Slice") -> list[tuple[int, int]] | None:
+        """(producer id, first offset) of the aborted transactions in a slice that `read` returned; None for a slice
+        from the disk, because compaction has removed the last offsets in the tier."""
         ...
 
     def offset_by_timestamp(self, timestamp: int, limits: OpeningLimits) -> "Awaitable[FoundOffset | None]":
