@@ -9,10 +9,9 @@ SEEDS  ?= 200
 # pytest keeps what it compiled of the tests, also where the shell says otherwise: each process would compile all of them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/run_tests.py -n 4 --dist loadfile --no-loadscope-reorder
 SEED   ?= 1
-PLAIN_UNITS := $(addprefix tests/unit/,formats node/coordination node/data node/groups node/replicas node/server node/storage)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev compile run demo check unit test test-all clients simulate fuzz bench bench-spark clean
+.PHONY: help install install-dev compile run demo check unit test test-all test-compiled clients simulate fuzz bench bench-spark clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -24,7 +23,7 @@ $(VENV)/.made:
 
 # Each is more than the one before it, and is installed at once: installing compiles the Cython modules anew. The modules
 # of src/millstream/compilation.py are compiled by `compile`, in place and only where they changed.
-INSTALL := MILLSTREAM_COMPILED=refuse $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 SOURCES := $(VENV)/.made pyproject.toml constraints.txt $(shell find src -name "*.pyx" -o -name "*.pxd")
 
 $(VENV)/.installed: $(SOURCES)
@@ -46,24 +45,24 @@ install: $(VENV)/.installed  ## Make .venv and install Millstream into it, with 
 
 install-dev: $(VENV)/.installed-dev  ## The same, with everything that tests and benchmarks need
 
-# Without a C compiler nothing is made, a line says so, and plain Python runs.
+# An experiment (ADR 36): MILLSTREAM_COMPILED=require runs what this makes.
 COMPILED := src/millstream/compilation.py $(shell find src/millstream/common src/millstream/config src/millstream/formats src/millstream/node -name "*.py" -o -name "*.pyi")
 
 $(VENV)/.compiled: $(VENV)/.made setup.py constraints.txt $(COMPILED)
-	@echo 'Compiling the modules of the request path (a minute or two the first time; MILLSTREAM_COMPILED=refuse skips it)'
-	$(BIN)/python -W ignore setup.py --quiet build_ext --inplace
+	@echo 'Compiling the modules of the request path (two minutes the first time)'
+	MILLSTREAM_COMPILED=require $(BIN)/python -W ignore setup.py --quiet build_ext --inplace
 	touch $@
 
 compile: install $(VENV)/.compiled  ## Compile the modules of the request path with mypyc, those that changed
 
-run: install compile  ## Start a broker on 127.0.0.1:9092 with its data in ./millstream-data, and its console beside it
+run: install  ## Start a broker on 127.0.0.1:9092 with its data in ./millstream-data, and its console beside it
 	@echo 'It will say where it listens and which address to open in a browser. Then try, in another terminal:'
 	@echo '  $(BIN)/millstream topic create orders'
 	@echo "  curl http://127.0.0.1:8081/v1/topics/orders/produce -d '{\"records\": [{\"value\": {\"item\": \"tea\"}}]}'"
 	@echo '  $(BIN)/millstream consume orders'
 	$(BIN)/millstream serve
 
-demo: $(VENV)/.installed-spark compile  ## A broker, generated orders, a Spark pipeline over them, and its result as a chart; ends by itself
+demo: $(VENV)/.installed-spark  ## A broker, generated orders, a Spark pipeline over them, and its result as a chart; ends by itself
 	$(BIN)/millstream demo
 
 check: install-dev  ## Format, lint, words, types, the direction of imports, and security mistakes
@@ -80,30 +79,27 @@ clients: install-dev  ## Install the Kafka clients the tests talk with (kcat, ka
 	$(BIN)/python -m tools.install_test_clients
 
 unit: install-dev  ## The tests that need no process, no socket and no other program (a minute on two cores)
-	MILLSTREAM_COMPILED=refuse MILLSTREAM_EXAMPLES=quick $(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow' tests/unit
+	MILLSTREAM_EXAMPLES=quick $(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow' tests/unit
 
-# The suite runs over the compiled modules. Over plain Python run: the tests that replace parts of compiled modules (they
-# are marked `plain`), the unit tests of compiled modules, and some seeds.
-test: check clients compile  ## All checks and tests (20 to 25 minutes on two cores); ROOM=system/lake runs those in tests/system/lake
+test: check clients  ## All checks and tests (20 to 25 minutes on two cores); ROOM=system/lake runs those in tests/system/lake
 	$(PYTEST) -m 'not slow' $(ROOM:%=tests/%)
-	$(if $(ROOM),,MILLSTREAM_COMPILED=refuse $(PYTEST) -m 'plain and not slow')
-	$(if $(ROOM),,MILLSTREAM_COMPILED=refuse MILLSTREAM_EXAMPLES=quick $(PYTEST) -m 'not slow and not plain' $(PLAIN_UNITS))
-	$(if $(ROOM),,MILLSTREAM_COMPILED=refuse $(BIN)/millstream simulate --seed 1 --seeds 5)
 
-test-all: check clients compile  ## The same with the tests that take minutes, and all of it over plain Python too
+test-all: check clients  ## The same, with the tests that take minutes
 	$(PYTEST) $(ROOM:%=tests/%)
-	MILLSTREAM_COMPILED=refuse $(PYTEST) $(ROOM:%=tests/%)
 
-simulate: compile  ## Run SEEDS=200 simulated clusters through faults; SEED=1 is the first
+test-compiled: install-dev compile  ## The unit tests over the compiled modules; those marked plain replace parts of them
+	MILLSTREAM_COMPILED=require MILLSTREAM_EXAMPLES=quick $(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow and not plain' tests/unit
+
+simulate: install  ## Run SEEDS=200 simulated clusters through faults; SEED=1 is the first
 	$(BIN)/millstream simulate --seed $(SEED) --seeds $(SEEDS)
 
-fuzz: install-dev compile  ## Send a million mutated frames to a broker
+fuzz: install-dev  ## Send a million mutated frames to a broker
 	$(BIN)/python -m tests.system.fuzz.frames --frames 1000000
 
-bench: install-dev compile  ## Measure Millstream and Apache Kafka side by side; writes docs/benchmarks/
+bench: install-dev  ## Measure Millstream and Apache Kafka side by side; writes docs/benchmarks/
 	$(BIN)/python -m benchmarks.compare
 
-bench-spark: install-dev compile  ## Measure our Spark source and sink beside Spark's own Kafka connector
+bench-spark: install-dev  ## Measure our Spark source and sink beside Spark's own Kafka connector
 	$(BIN)/python -m benchmarks.spark
 
 clean:  ## Remove what make made

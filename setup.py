@@ -1,8 +1,8 @@
 """Compiles the modules of `src/millstream/compilation.py` with mypyc; `pyproject.toml` has everything else.
 
 The result is one library, with a small extension module beside each source that loads its part of it. Without mypyc or
-a C compiler, nothing is built, a line says so, and the same modules run in plain Python. MILLSTREAM_COMPILED=require
-makes that an error, =refuse skips it. The C files stay in `build/`: a second build compiles only what changed.
+a C compiler the build fails. It is only done with MILLSTREAM_COMPILED=require; otherwise the same modules run in plain
+Python. The C files stay in `build/`: a second build compiles only what changed.
 """
 
 import importlib.util
@@ -86,7 +86,7 @@ def _native_extensions() -> list[Extension]:
 
 def _extensions() -> list[Extension]:
     """What is to be built; empty if it is built already, cannot be built, or is refused."""
-    if not BUILDING.intersection(sys.argv) or compilation.wanted() == compilation.REFUSE:
+    if not BUILDING.intersection(sys.argv) or compilation.wanted() != compilation.REQUIRE:
         return []
     try:
         toolchain = _toolchain()

@@ -68,7 +68,9 @@ def _rank(item: pytest.Item) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_rank)
     if compilation.is_compiled():
-        why = pytest.mark.skip(reason=f"replaces parts of compiled modules; {compilation.VARIABLE}=refuse runs it")
+        why = pytest.mark.skip(
+            reason=f"replaces parts of compiled modules; without {compilation.VARIABLE}=require it runs"
+        )
         for item in items:
             if item.get_closest_marker("plain") is not None:
                 item.add_marker(why)

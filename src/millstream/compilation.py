@@ -4,13 +4,14 @@
 do the same. `choose` decides once, when `millstream` is imported, which of them is loaded, for all modules together:
 compiled modules know the memory layout of each other's classes. The environment variable MILLSTREAM_COMPILED says:
 
-- `auto` (default): compiled if that was built, else plain Python
-- `require`: compiled, or an ImportError that says why not
-- `refuse`: plain Python
+- `auto` (default): plain Python, with the four Cython modules (`columnar`, `records`, the cleaner) if they were built
+- `require`: the modules of this list compiled, or an ImportError that says why not
+- `refuse`: plain Python only
 
-`setup.py` reads the same variable: `require` makes a failed build an error, `refuse` builds nothing. A library that is
-older than its sources is never loaded: with `auto`, plain Python runs and a line on stderr says so. `setup.py` imports
-this file alone, so it imports nothing of Millstream.
+`require` is an experiment: the compiled modules handle a request in half the time, but a simulated node of seed 5
+crashed in Python's garbage collector (ADR 36). So they are not the default. `setup.py` reads the same variable,
+and builds them with `require` alone. A library that is older than its sources is never loaded. `setup.py` imports this
+file alone, so it imports nothing of Millstream.
 """
 
 import os
@@ -174,8 +175,8 @@ class _PlainFinder:
 
 _MODULE_SET = frozenset(MODULES)
 _PACKAGE = Path(__file__).parent
-_why_plain: str | None = ""
-"""Why plain Python runs; None if the compiled modules run; empty before the choice."""
+_is_compiled = False
+"""Whether the compiled modules run."""
 
 
 def source_of(module: str, package: Path) -> Path:
@@ -193,41 +194,31 @@ def wanted() -> str:
 
 def choose() -> None:
     """Selects the form of all compiled modules. Called before the first of them is imported."""
-    global _why_plain
-    choice = wanted()
-    _why_plain = f"{VARIABLE}={REFUSE}" if choice == REFUSE else _missing(choice)
-    if _why_plain is not None:
+    global _is_compiled
+    _is_compiled = wanted() == REQUIRE
+    if _is_compiled:
+        _check_build()
+    else:
         sys.meta_path.insert(0, _PlainFinder())
 
 
-def _missing(choice: str) -> str | None:
+def _check_build() -> None:
     record = BuildRecord(_PACKAGE)
     if not record.exists():
-        reason = "not built for this Python"
-        if choice == REQUIRE:
-            raise ImportError(
-                f"{VARIABLE}={REQUIRE}, but the compiled modules are not built for this Python. Install Millstream with"
-                f" a C compiler present (in a source tree: `make compile`), or unset {VARIABLE}."
-            )
-        return reason
+        raise ImportError(
+            f"{VARIABLE}={REQUIRE}, but the compiled modules are not built for this Python. Install Millstream with a C"
+            f" compiler present and {VARIABLE}={REQUIRE} (in a source tree: `make compile`), or unset {VARIABLE}."
+        )
     changed = record.changed()
-    if changed is None:
-        return None
-    if choice == REQUIRE:
+    if changed is not None:
         raise ImportError(f"{VARIABLE}={REQUIRE}, but {changed} changed after the build. Run `make compile`.")
-    print(
-        f"millstream: {changed} changed after the modules were compiled; plain Python runs. `make compile` builds"
-        f" again, {VARIABLE}={REFUSE} hides this line.",
-        file=sys.stderr,
-    )
-    return f"{changed} changed after the build"
 
 
 def is_compiled() -> bool:
     """Whether the compiled modules run."""
-    return _why_plain is None
+    return _is_compiled
 
 
 def description() -> str:
-    """Which form runs and, if it is plain Python, why."""
-    return "compiled" if _why_plain is None else f"plain Python ({_why_plain})"
+    """Which form runs."""
+    return "compiled" if _is_compiled else "plain Python"
