@@ -12,7 +12,7 @@ object was expected, masks what it found: `value.card.number` hides a `card` tha
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ _PARTS = ("value", "key", "headers")
 Fields = tuple[str, ...]
 Decode = Callable[[bytes | None], Any]
 """Returns an object with `kind` and `value`, as the registry's decoder does."""
+_MOST_DOTS = 50
+"""A field whose name has more is hidden."""
 _WITHOUT_FIELDS = frozenset({"text", "binary"})
 Header = tuple[str, bytes | None]
 
@@ -83,11 +85,15 @@ class Mask:
         if decoded.kind in _WITHOUT_FIELDS or getattr(decoded, "problem", None):
             return _HIDDEN_BYTES
         document = decoded.value
-        if not _has_fields(document):
+        try:
+            if not _has_fields(document):
+                return _HIDDEN_BYTES
+            for fields in wanted:
+                document = _without(document, fields)
+            text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=str)
+        except RecursionError:  # objects in each other, too deep to look into
             return _HIDDEN_BYTES
-        for fields in wanted:
-            document = _without(document, fields)
-        return json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8", "replace")
+        return text.encode("utf-8", "replace")
 
 
 def _names(wanted: Iterable[Fields], header: str) -> bool:
@@ -111,27 +117,35 @@ def _without(document: Any, fields: Fields, *, named: bool = False) -> Any:
     if step == "**":
         # Zero levels: the rest applies here. More: the same path applies below.
         here = _without(document, rest) if rest else dict.fromkeys(document, HIDDEN)
-        return {name: _without(value, fields) if rest else value for name, value in here.items()}
+        return {name: _below(name, value, fields) if rest else value for name, value in here.items()}
     return {name: _field_without(name, value, fields) for name, value in document.items()}
 
 
 def _field_without(name: Any, value: Any, fields: Fields) -> Any:
-    for steps in _steps_named(str(name), fields):
-        rest = fields[steps:]
-        value = _without(value, rest, named=fields[0] != "*") if rest else _hidden(value)
-    return value
+    value = _one_step(str(name), value, fields)
+    first, dot, others = str(name).partition(".")
+    if not dot:
+        return value
+    if others.count(".") >= _MOST_DOTS:
+        return _hidden(value)
+    # The same as objects in each other: the value is what is left at their end, or what hides an object before it.
+    inner = _without({first: {others: value}}, fields)[first]
+    return inner[others] if isinstance(inner, dict) else inner
 
 
-def _steps_named(name: str, fields: Fields) -> Iterator[int]:
-    """The numbers of steps of the path that this name may stand for: 1, or more for a name with dots."""
-    if fields[0] == "*":
-        yield 1
-        return
-    folded = name.casefold()
-    for steps in range(1, folded.count(".") + 2):
-        if ".".join(fields[:steps]).casefold() == folded:
-            yield steps
-            return
+def _below(name: Any, value: Any, fields: Fields) -> Any:
+    """The path applies to what is below a field, at any depth."""
+    _, dot, others = str(name).partition(".")
+    if others.count(".") >= _MOST_DOTS:
+        return _hidden(value)
+    return _without({others: value}, fields)[others] if dot else _without(value, fields)
+
+
+def _one_step(name: str, value: Any, fields: Fields) -> Any:
+    step, rest = fields[0], fields[1:]
+    if step != "*" and step.casefold() != name.casefold():
+        return value
+    return _without(value, rest, named=step != "*") if rest else _hidden(value)
 
 
 def _hidden(value: Any) -> Any:

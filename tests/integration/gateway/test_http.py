@@ -158,6 +158,9 @@ def test_bodies_may_be_gzip_within_the_limits(call: Caller) -> None:
     for broken in (b"no gzip", gzip.compress(schema)[:-9], gzip.compress(schema) + b"rest"):
         answer = call("POST", "/subjects/zipped/versions", raw=broken, headers={"Content-Encoding": "gzip"})
         assert answer.code == 400 and "gzip" in answer.json["message"], broken
+    endless = gzip.compress(b"") * 5000 + gzip.compress(schema)  # no limit on the plain body ends it
+    answer = call("POST", "/subjects/zipped/versions", raw=endless, headers={"Content-Encoding": "gzip"})
+    assert answer.code == 400 and "empty members" in answer.json["message"]
     for other in ("br", "gzip, gzip", "deflate"):
         answer = call("POST", "/subjects/zipped/versions", raw=schema, headers={"Content-Encoding": other})
         assert (answer.code, answer.headers["accept-encoding"]) == (415, "gzip")

@@ -101,7 +101,8 @@ SETTINGS = declared(globals())
 
 SECRETS_DIR = optional_string(
     "millstream.mirror.secrets.dir",
-    "The directory of the files that secrets of mirror links may refer to (`${file:…}`, `${dir:…}`). Without it, such "
+    "The directory of the files that secrets of mirror links may refer to (`${file:…}`, `${dir:…}`), and of their "
+    "files of tokens, keytabs and key stores. Without it, such "
     "references are refused: a client that may create links could send other files of this machine to a source. "
     "References to the environment (`${env:…}`) must begin with `MILLSTREAM_MIRROR_`. Millstream only.",
 )

@@ -337,6 +337,7 @@ UNCLEAN_LEADER_ELECTION_ENABLE = boolean(
     "Allows a replica outside the ISR to become leader if no in-sync replica is left. Records can be lost.",
     synonyms=_from(log.UNCLEAN_LEADER_ELECTION_ENABLE),
 )
+MIRROR_PREFIX = "millstream.mirror."
 MIRROR_LINK = string(
     "millstream.mirror.link",
     "",

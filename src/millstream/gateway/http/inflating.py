@@ -14,6 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from millstream.gateway.http.errors import ApiError, error_response
 
 _PIECE_BYTES = 64 << 10
+_MOST_EMPTY = 100
+"""Members of a body without a byte of content. Each costs a copy of what follows, and counts for no limit."""
 _GZIP = 16 + zlib.MAX_WBITS
 _NAMES = frozenset({"gzip", "x-gzip"})
 
@@ -59,6 +61,7 @@ class _InflatedBody:
         self._waiting: deque[bytes] = deque()
         """Compressed bytes that are not decompressed yet."""
         self._is_last = False
+        self._empty = 0
 
     async def receive(self) -> Message:
         while True:
@@ -94,6 +97,10 @@ class _InflatedBody:
                 self._waiting.appendleft(rest)
             if piece:
                 return piece
+            if self._stream.eof:
+                self._empty += 1
+                if self._empty > _MOST_EMPTY:
+                    raise _broken("it has too many empty members")
         return b""
 
 

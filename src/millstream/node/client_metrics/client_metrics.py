@@ -52,6 +52,8 @@ TOPIC_SETTINGS = {
 _REPLICAS = 3
 _MOST_WAITING = 64
 """Records that wait to be written. More are left out, and counted."""
+_MOST_IDS = 16
+"""Client instance ids of one connection. A client has one, a proxy of clients may have more."""
 _EXPIRY_SECONDS = 10.0
 _NO_ID = UUID(int=0)
 PREFIX = "org.apache.kafka."
@@ -86,7 +88,7 @@ _log = logging.getLogger("millstream.client_metrics")
 
 class Decoded(NamedTuple):
     points: list[Point]
-    record: bytes
+    batch: bytearray
 
 
 class ClientMetrics:
@@ -98,6 +100,8 @@ class ClientMetrics:
         self._producer = producer
         self._environment = environment
         self.instances = ClientInstances()
+        self._ids: dict[int, set[UUID]] = {}
+        """The client instance ids that each open connection has used, by the identity of the peer."""
         self._writes = BackgroundTasks()
         self._expiry_due = 0.0
         self.pushes = 0
@@ -138,8 +142,9 @@ class ClientMetrics:
         id_ = request.client_instance_id
         if not id_.int:
             id_ = UUID(bytes=self._environment.randomness.randbytes(16), version=4)
-        instance = self._instance(id_, context)
+        instance: ClientInstance | None = None
         try:
+            instance = self._instance(id_, context)
             instance.check_get(self._now_ms())
         except KafkaError as error:
             return {
@@ -167,13 +172,16 @@ class ClientMetrics:
         id_ = request.client_instance_id
         if id_.int <= 1:
             return {"error_code": ErrorCode.INVALID_REQUEST}
-        instance = self._instance(id_, context)
+        instance: ClientInstance | None = None
         try:
+            instance = self._instance(id_, context)
             instance.check_push(self._now_ms(), request.subscription_id, terminating=request.terminating)
             codec = _codec(request.compression_type)
             if len(request.metrics) > self._most_bytes:
                 raise KafkaError(ErrorCode.TELEMETRY_TOO_LARGE, f"{len(request.metrics)} bytes are too many")
             if len(request.metrics):
+                if not instance.metrics:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, f"no metrics of client {instance.id} are requested")
                 await self._take(instance, bytes(request.metrics), codec, terminating=request.terminating)
         except KafkaError as error:
             return {"error_code": self._refuse(instance, error)}
@@ -181,8 +189,9 @@ class ClientMetrics:
         return {}
 
     async def _take(self, instance: ClientInstance, payload: bytes, codec: Codec, *, terminating: bool) -> None:
-        head = {
-            "time_ms": self._environment.clock.now_ms(),
+        now_ms = self._environment.clock.now_ms()
+        head: dict[str, object] = {
+            "time_ms": now_ms,
             "broker": int(self._view.node_id),
             "client_instance_id": str(instance.id),
             **instance.identity,
@@ -190,7 +199,7 @@ class ClientMetrics:
             "interval_ms": instance.interval_ms,
             "terminating": terminating,
         }
-        work: Callable[[], Decoded | KafkaError] = partial(_decode, payload, codec, self._most_bytes, head)
+        work: Callable[[], Decoded | KafkaError] = partial(_decode, payload, codec, self._most_bytes, head, now_ms)
         decoded = await self._environment.offload(work)
         if isinstance(decoded, KafkaError):
             raise decoded
@@ -199,11 +208,9 @@ class ClientMetrics:
         if len(self._writes) >= _MOST_WAITING:
             self.dropped += 1
             return
-        self._writes.start(self._write(str(instance.id).encode(), decoded.record), loop=self._environment.loop)
+        self._writes.start(self._write(decoded.batch), loop=self._environment.loop)
 
-    async def _write(self, key: bytes, value: bytes) -> None:
-        now_ms = self._environment.clock.now_ms()
-        batch = build_batch([Record(key, value, timestamp=now_ms)], codec=Codec.ZSTD)
+    async def _write(self, batch: bytearray) -> None:
         try:
             await self._topics.ensure(TopicName(CLIENT_METRICS_TOPIC), 1, _REPLICAS, TOPIC_SETTINGS)
             await self._producer.append(CLIENT_METRICS_TOPIC, 0, batch)
@@ -212,21 +219,33 @@ class ClientMetrics:
             _log.warning("client_metrics_not_written topic=%s error=%s", CLIENT_METRICS_TOPIC, error)
 
     def _instance(self, id_: UUID, context: Context) -> ClientInstance:
+        """The client. KafkaError if the connection has used too many other ids: each has limits of its own, and these
+        APIs need no permission."""
         peer = context.peer
+        ids = self._ids.get(id(peer))
+        if ids is None:
+            ids = self._ids[id(peer)] = set()
+            peer.on_close.add(partial(self._closed, peer))
+        if id_ not in ids:
+            if len(ids) >= _MOST_IDS:
+                raise KafkaError(
+                    ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"a connection may use {_MOST_IDS} client instance ids"
+                )
+            ids.add(id_)
         instance = self.instances.get(id_, _identity(context), str(peer.principal), self._now_ms())
-        if instance.connection is not peer:
-            instance.connection = peer
-            peer.on_close.add(partial(self._closed, id_, peer))
+        instance.connection = peer
         return instance
 
-    def _closed(self, id_: UUID, peer: Peer) -> None:
-        if (instance := self.instances.find(id_)) is not None and instance.connection is peer:
-            self.instances.forget(id_)
+    def _closed(self, peer: Peer) -> None:
+        for id_ in self._ids.pop(id(peer), ()):
+            if (instance := self.instances.find(id_)) is not None and instance.connection is peer:
+                self.instances.forget(id_)
 
-    def _refuse(self, instance: ClientInstance, error: KafkaError) -> ErrorCode:
-        instance.last_error = error.code
+    def _refuse(self, instance: ClientInstance | None, error: KafkaError) -> ErrorCode:
+        if instance is not None:
+            instance.last_error = error.code
         self.refused[error.code.name] = self.refused.get(error.code.name, 0) + 1
-        _log.debug("telemetry_refused client=%s error=%s", instance.id, error)
+        _log.debug("telemetry_refused client=%s error=%s", None if instance is None else instance.id, error)
         return error.code
 
     @property
@@ -257,7 +276,9 @@ def _codec(number: int) -> Codec:
         ) from None
 
 
-def _decode(payload: bytes, codec: Codec, most_bytes: int, head: Mapping[str, object]) -> Decoded | KafkaError:
+def _decode(
+    payload: bytes, codec: Codec, most_bytes: int, head: Mapping[str, object], now_ms: int
+) -> Decoded | KafkaError:
     """Runs in a thread."""
     try:
         points = read_points(payload if codec is Codec.NONE else decompress(codec, payload, most_bytes))
@@ -275,7 +296,10 @@ def _decode(payload: bytes, codec: Codec, most_bytes: int, head: Mapping[str, ob
         for each in points
         if math.isfinite(each.value)
     ]
-    return Decoded(points, json.dumps({**head, "metrics": rows}, separators=(",", ":")).encode())
+    value = json.dumps({**head, "metrics": rows}, separators=(",", ":")).encode()
+    record = Record(str(head["client_instance_id"]).encode(), value, timestamp=now_ms)
+    # Compressed here: a value may be several times as long as the push, and many may wait to be written.
+    return Decoded(points, build_batch([record], codec=Codec.ZSTD))
 
 
 def exported(points: list[Point]) -> dict[str, float]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from millstream.common.background_tasks import BackgroundTasks
+from millstream.config.table.topic import MIRROR_PREFIX
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.wire_types import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
 from millstream.node.cluster.topic_creation import InternalTopics
@@ -125,6 +126,10 @@ class StreamsGroupHandlers:
         """Creates the missing topics, if the client may. All of them or none, as in Kafka."""
         names = [topic.name for topic in result.missing]
         refused = [] if self._may_create is None else [name for name in names if not self._may_create(peer, name)]
+        # What is a mirror is not for a member to say: the broker creates the topic with its own rights.
+        refused += [
+            each.name for each in result.missing if any(n.startswith(MIRROR_PREFIX) for n in dict(each.configs))
+        ]
         if refused:
             _add_detail(result.response, f"Unauthorized to CREATE on topics {', '.join(refused)}.")
             return

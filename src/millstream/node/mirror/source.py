@@ -15,6 +15,7 @@ from millstream.common.secret_references import SecretError, resolve_all
 from millstream.config.addresses import parse_bootstrap_servers
 from millstream.config.broker_config import BrokerConfig, ConfigSource
 from millstream.config.catalog import BROKER_SETTINGS, LISTENER_PREFIX
+from millstream.config.jaas import parse_jaas
 from millstream.config.setting import ConfigError
 from millstream.config.table import mirror, sasl, ssl
 from millstream.formats.model.errors import ErrorCode
@@ -256,24 +257,47 @@ class _Prepared:
             raise SourceError(str(error)) from None
         except ConfigError as error:
             raise SourceError(error.message) from None
+        except ValueError as error:  # an address or a path that is none
+            raise SourceError(f"the settings of the connection are not valid: {error}") from None
         return network, login
 
     def _with_secrets(self) -> dict[str, str]:
         """The settings with references replaced, in secrets alone: values of others are shown in messages."""
         secrets = {name: value for name, value in self._settings.items() if mirror.is_secret(name)}
         allowed = {name: value for name, value in os.environ.items() if name.startswith(mirror.SECRET_VARIABLES)}
-        return {**self._settings, **resolve_all(secrets, allowed, self._read)}
+        values = {**self._settings, **resolve_all(secrets, allowed, self._read)}
+        self._check_files(values)
+        return values
+
+    def _check_files(self, values: Mapping[str, str]) -> None:
+        """The same for files that are sent, or prove who this broker is: of a token, of a private key, a keytab."""
+        # Imported here: it needs a library that a node without OAUTHBEARER does not load.
+        from millstream.node.security.jwks import file_of
+
+        jaas = sasl.SASL_JAAS_CONFIG.name
+        options = parse_jaas(values[jaas], name=jaas).options if jaas in values else {}
+        used = (
+            file_of(values.get(sasl.SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL.name, "")),
+            values.get(ssl.SSL_KEYSTORE_LOCATION.name),
+            options.get("keyTab", "").removeprefix("file:").removeprefix("FILE:"),
+        )
+        for path in filter(None, used):
+            self._real_path(path)
 
     def _read(self, path: str) -> bytes:
         """A file that a secret refers to. A client that creates links must not be able to send any file to a source."""
+        with open(self._real_path(path), "rb") as file:
+            return file.read(_LARGEST_SECRET_BYTES)
+
+    def _real_path(self, path: str) -> str:
+        """SecretError if it is not in the directory that the broker's operator allows."""
         directory = self._config[mirror.SECRETS_DIR]
         if directory is None:
             raise SecretError(f"{path} is not read: set {mirror.SECRETS_DIR.name} of this broker to its directory")
         real, root = os.path.realpath(path), os.path.realpath(directory)
         if os.path.commonpath((real, root)) != root:
             raise SecretError(f"{path} is not read: it is not in {mirror.SECRETS_DIR.name}={directory}")
-        with open(real, "rb") as file:
-            return file.read(_LARGEST_SECRET_BYTES)
+        return real
 
 
 def _connection_config(settings: Mapping[str, str], base: BrokerConfig) -> BrokerConfig:

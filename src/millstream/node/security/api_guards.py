@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
+from millstream.config.table.mirror import LINK_PREFIX
+from millstream.config.table.topic import MIRROR_PREFIX
 from millstream.formats.model.access_control import CLUSTER_NAME, Principal
 from millstream.formats.model.access_control import AclOperation as Op
 from millstream.formats.model.access_control import AclResourceType as Kind
@@ -176,10 +178,13 @@ def create_topics(checks: Checks, request: Any, context: Context, handler: Handl
     peer = context.peer
     # Brokers create internal topics and, for clients whose permission they have checked, other ones.
     may_all = checks.sees(peer, Op.CREATE, Kind.CLUSTER)
-    if not (may_all or (not context.is_forwarded and checks.sees(peer, Op.CLUSTER_ACTION, Kind.CLUSTER))):
+    is_broker = not context.is_forwarded and checks.sees(peer, Op.CLUSTER_ACTION, Kind.CLUSTER)
+    if not (may_all or is_broker):
         allowed = [topic for topic in request.topics if checks.topic(peer, Op.CREATE, topic.name)]
     else:
         allowed = list(request.topics)
+    if not is_broker and not checks.sees(peer, Op.ALTER_CONFIGS, Kind.CLUSTER):
+        allowed = [each for each in allowed if not _has_mirror_settings(row.name for row in each.configs)]
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     refused = [
         {"name": name, "topic_id": NO_TOPIC_ID, "error_code": code, "error_message": "Authorization failed."}
@@ -332,11 +337,26 @@ def _config_resource(resource: Any) -> tuple[Kind, str]:
     return Kind.CLUSTER, CLUSTER_NAME
 
 
+def _may_mirror(checks: Checks, peer: Peer, row: Any) -> bool:
+    """Settings of mirroring need more: a link creates topics, offsets and ACLs with the rights of the brokers; those of
+    a mirror topic choose what is read from the source, and change the producer ids of the cluster."""
+    names = [each.name for each in row.configs]
+    if row.resource_type == _TOPIC_CONFIG:
+        return not _has_mirror_settings(names) or checks.sees(peer, Op.ALTER_CONFIGS, Kind.CLUSTER)
+    return not any(name.startswith(LINK_PREFIX) for name in names) or checks.sees(peer, Op.ALTER, Kind.CLUSTER)
+
+
+def _has_mirror_settings(names: Iterable[str]) -> bool:
+    return any(name.startswith(MIRROR_PREFIX) for name in names)
+
+
 def configs(operation: Op, response_field: str) -> Guard:
     """Settings: of topics and groups by their names, of everything else by the cluster."""
 
     def allows(checks: Checks, peer: Peer, row: Any) -> bool:
-        return checks.authorizer.allows(peer, operation, *_config_resource(row))
+        if not checks.authorizer.allows(peer, operation, *_config_resource(row)):
+            return False
+        return operation == Op.DESCRIBE_CONFIGS or _may_mirror(checks, peer, row)
 
     def refused(row: Any) -> Row:
         code = ERRORS[_config_resource(row)[0]]

@@ -84,7 +84,10 @@ class KerberosAcceptor:
         try:
             principal = gssapi.Name(login.principal, gssapi.NameType.kerberos_principal)
             self.credentials = gssapi.Credentials(
-                name=principal, usage="accept", store={"keytab": f"FILE:{login.keytab}"}
+                name=principal,
+                usage="accept",
+                mechs=[gssapi.MechType.kerberos],
+                store={"keytab": f"FILE:{login.keytab}"},
             )
             anyone = gssapi.Name("any", gssapi.NameType.user).canonicalize(gssapi.MechType.kerberos)
         except gssapi.exceptions.GSSError as error:

@@ -209,6 +209,7 @@ class Listener:
             self._open.count += 1
             self.accepted += 1
             peer = Peer(host, transport.peer_port, self.name, security_protocol=self.security_protocol)
+            peer.counted_as = address
             if self.tls is None:
                 self.connections.add(Connection(transport, peer, self))
             else:
@@ -217,12 +218,12 @@ class Listener:
     # TLS
 
     def _begin_handshake(self, transport: Transport, peer: Peer, tls: ListenerTls) -> None:
-        wait_s = self.handshakes.enter(self._address(peer.host))
+        wait_s = self.handshakes.enter(peer.counted_as)
         if wait_s is None:
             self.refused[MAX_HANDSHAKES.name] += 1
             _log.warning("connection_refused peer=%s reason=too many TLS handshakes", peer.host)
             transport.close()
-            self._forget_address(peer.host)
+            self._forget_address(peer.counted_as)
             return
         secured = TlsTransport(transport, tls.certificates.context, tls.runtime, server_side=True)
         self._in_handshake[secured] = self._loop.create_task(self._shake_hands(secured, transport, peer, tls, wait_s))
@@ -254,7 +255,7 @@ class Listener:
             self._failed(peer, "broken", str(error))
         finally:
             del self._in_handshake[secured]
-            self.handshakes.leave(self._address(peer.host))
+            self.handshakes.leave(peer.counted_as)
             if is_established and self._listening is not None:
                 self.handshakes_done += 1
                 if self.on_authentication is not None and peer.principal != ANONYMOUS:
@@ -262,7 +263,7 @@ class Listener:
                 self.connections.add(Connection(secured, peer, self))
             else:
                 secured.close()
-                self._forget_address(peer.host)
+                self._forget_address(peer.counted_as)
 
     def _failed(self, peer: Peer, kind: str, reason: str) -> None:
         self.handshakes_failed[kind] += 1
@@ -284,14 +285,13 @@ class Listener:
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        self._forget_address(connection.peer.host)
+        self._forget_address(connection.peer.counted_as)
 
     def _address(self, host: str) -> str:
         """What the limits count it as: an address with a limit of its own counts alone."""
         return host if host in self.limits.max_connections_of_address else address_key(host)
 
-    def _forget_address(self, host: str) -> None:
-        address = self._address(host)
+    def _forget_address(self, address: str) -> None:
         self._open.count -= 1
         self._per_address[address] -= 1
         if not self._per_address[address]:

@@ -37,6 +37,8 @@ class Peer:
     host: str
     port: int
     listener: str
+    counted_as: str = ""
+    """The address that the limits of its listener have counted. The limits may change while it is connected."""
     client_id: str = ""
     client_software: str = "unknown"
     principal: Principal = ANONYMOUS

@@ -137,6 +137,26 @@ def test_payloads(new_client: NewClient, subscribe: Any, payload: bytes, codec: 
         assert client.get().error_code == 0
 
 
+def test_what_nobody_subscribed_to_is_not_stored(new_client: NewClient) -> None:
+    """These APIs need no permission: a client must not be able to fill a topic that nobody asked for."""
+    client = new_client("uninvited")
+    assert client.get().requested_metrics == []
+    assert client.push() == ErrorCode.INVALID_REQUEST
+    assert client.push(b"", terminating=True) == 0
+
+
+def test_one_connection_has_few_client_instances(new_client: NewClient, subscribe: Any, small: EmbeddedBroker) -> None:
+    """Each instance has its own interval: with a new id for each request there would be no limit, and each id keeps
+    memory until the connection ends."""
+    subscribe(metrics="*", interval_ms="60000")
+    client, codes = new_client("many"), []
+    for number in range(100):
+        client.id = UUID(int=1000 + number)
+        codes.append(client.get().error_code)
+    assert codes[0] == 0 and codes.count(0) < 50 and codes[-1] == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert new_client("another").get().error_code == 0
+
+
 def test_a_subscription_that_changes(new_client: NewClient, subscribe: Any) -> None:
     subscribe(metrics="a.", interval_ms="100")
     client = new_client("changed")

@@ -141,6 +141,28 @@ def test_a_wrong_password_is_told_and_not_shown(source: EmbeddedBroker, here: Em
     admin.delete(mirror.name)
 
 
+def test_a_link_does_not_send_or_use_other_files_of_the_broker(here: EmbeddedBroker, tmp_path: Path) -> None:
+    """A client that may create links chooses the source: a token in a file would be sent to it."""
+    outside = tmp_path / "secret"
+    outside.write_text("content-of-another-file")
+    link, admin = fresh("link"), MirrorAdmin(cluster_of(here.bootstrap_servers))
+    token = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": f"file://{outside}"}
+    keytab = f'com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true keyTab="{outside}" principal="a@B";'
+    where = {"bootstrap.servers": here.bootstrap_servers, "topics": ".*"}
+    for settings in (
+        {"security.protocol": "SASL_PLAINTEXT", **token},
+        {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI", "sasl.jaas.config": keytab},
+        {"security.protocol": "SSL", "ssl.keystore.type": "PEM", "ssl.keystore.location": str(outside)},
+    ):
+        admin.create(link, {**where, **settings})
+        _until_problem(admin, link, f"{outside} is not read: it is not in")
+        admin.delete(link)
+    admin.create(link, {**where, "security.protocol": "SASL_PLAINTEXT", **token})
+    admin.change(link, {"sasl.oauthbearer.token.endpoint.url": "https://[nothing"})
+    _until_problem(admin, link, "not valid")
+    admin.delete(link)
+
+
 def _until_problem(admin: MirrorAdmin, link: str, reason: str) -> None:
     until(lambda: reason in admin.status(link).problem)
 

@@ -1,6 +1,7 @@
 """Limits of a listener: how many connections, of whom, and how long they may be silent."""
 
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -48,6 +49,20 @@ def test_an_address_may_have_a_limit_of_its_own(start: Start) -> None:
     assert is_served(running.connect())
     assert is_served(running.connect())
     assert not is_served(running.connect())
+
+
+def test_limits_that_change_do_not_lose_count(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network whose connections stayed counted forever could not connect any more."""
+    monkeypatch.setattr(listener, "address_key", lambda host: "2001:db8::/64")  # as if it were an address of it
+    running = start(max_connections_per_address=1)
+    before = running.listener.limits
+    first = running.connect()
+    assert is_served(first)
+    running.listener.limits = replace(before, max_connections_of_address={"127.0.0.1": 5})
+    first.close()
+    running.until(lambda: not running.listener.connections)
+    running.listener.limits = before
+    assert is_served(running.connect())
 
 
 def test_silent_connections_are_closed_and_those_that_wait_for_us_are_not(
