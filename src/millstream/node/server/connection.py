@@ -137,7 +137,7 @@ class Connection:
 
     def _on_readable(self) -> None:
         shared = self._shared
-        if self.peer.principal is not self._principal:
+        if self.peer.principal != self._principal:
             self._change_tenant()
         turns = shared.turns
         if turns.is_shared and turns.must_wait(self._tenant):

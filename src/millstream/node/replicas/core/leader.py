@@ -325,7 +325,7 @@ class PartitionLeader:
 
     def on_response(self, proposal: Proposal, error: int, confirmed: Confirmed | None, now_ms: int) -> NextStep:
         """The controller's response to a proposal. Afterwards the caller checks the high watermark."""
-        if self.proposal is not proposal:
+        if self.proposal != proposal:
             return NextStep.NOTHING  # the metadata came first
         if error == ErrorCode.NONE and confirmed is not None:
             if confirmed.leader_epoch == self.leader_epoch and confirmed.partition_epoch >= self.partition_epoch:
