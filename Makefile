@@ -27,12 +27,12 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 SOURCES := $(VENV)/.made pyproject.toml constraints.txt $(shell find src -name "*.pyx" -o -name "*.pxd")
 
 $(VENV)/.installed: $(SOURCES)
-	$(INSTALL) '.[compile,gateway]'
+	$(INSTALL) '.[gateway]'
 	$(BIN)/python -m compileall -q src
 	touch $@
 
 $(VENV)/.installed-spark: $(SOURCES)
-	$(INSTALL) '.[compile,gateway,spark,lake]'
+	$(INSTALL) '.[gateway,spark,lake]'
 	$(BIN)/python -m compileall -q src
 	touch $(VENV)/.installed $@
 
@@ -53,7 +53,7 @@ $(VENV)/.compiled: $(VENV)/.made setup.py constraints.txt $(COMPILED)
 	MILLSTREAM_COMPILED=require $(BIN)/python -W ignore setup.py --quiet build_ext --inplace
 	touch $@
 
-compile: install $(VENV)/.compiled  ## Compile the modules of the request path with mypyc, those that changed
+compile: install-dev $(VENV)/.compiled  ## Compile the modules of the request path with mypyc, those that changed
 
 run: install  ## Start a broker on 127.0.0.1:9092 with its data in ./millstream-data, and its console beside it
 	@echo 'It will say where it listens and which address to open in a browser. Then try, in another terminal:'

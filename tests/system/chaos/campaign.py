@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millstream.simulator.history import check
-from millstream.simulator.history.operations import save
+from millstream.simulator.history.operations import Outcome, save
+from tests import waiting
 from tests.system.chaos import nemeses, replicas
 from tests.system.chaos.cluster import Cluster
 from tests.system.chaos.nemeses import Nemesis
@@ -18,6 +19,8 @@ from tests.system.chaos.workload import GROUP, NO_GROUP, TOPIC, Workload
 
 PARTITIONS = 6
 _CALM_S = 2.0
+_ENOUGH = 200
+"""Acknowledged records before the first fault."""
 _STALE_GRACE_S = 3.0
 """After the end of a fault that allows stale reads: requests that were under way are answered by then."""
 
@@ -51,6 +54,8 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
         workload.start()
         now = workload.recorder.now
         time.sleep(_CALM_S)
+        # On a busy machine the clients begin late, and a fault that finds nothing to damage shows nothing.
+        waiting.until(lambda: _acknowledged(workload) >= _ENOUGH, "the clients have written nothing")
         until = now() + plan.seconds
         try:
             for nemesis in _order(plan, cluster, chance, lambda: now() < until, say):
@@ -71,6 +76,10 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
     system = f"{plan.system}, secured" if plan.secured else plan.system
     title = f"{system}, {plan.node_count} nodes, seed {plan.seed}, {plan.seconds:.0f} s"
     return Summary(title, faults, history, check(history), workload.errors, workload.problems)
+
+
+def _acknowledged(workload: Workload) -> int:
+    return sum(send.outcome is Outcome.ACKED for send in workload.recorder.history.sends)
 
 
 def _order(
