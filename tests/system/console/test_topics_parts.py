@@ -28,7 +28,7 @@ def snapshot(*partitions: Partition, down: int | None = None, **more: object) ->
     for name in topics:
         mine = tuple(each for each in partitions if each.topic == name)
         topics[name] = Topic(name, name.startswith("__"), mine)
-    brokers = tuple(Broker(n, "host", 9092, None, False, "gone" if n == down else None) for n in (1, 2, 3))
+    brokers = tuple(Broker(n, "host", 9092, None, False, error="gone" if n == down else None) for n in (1, 2, 3))
     return Snapshot(number=1, error=None, brokers=brokers, topics=topics, **more)  # type: ignore[arg-type]
 
 
