@@ -318,6 +318,9 @@ class TornWrites(_FailingDisk):
     how = (TORN,)
 
 
+_DAMAGE = ("garbage", "zeros", "cut", "flip")
+
+
 class CorruptTail(Nemesis):
     """As after a loss of power: kill a node and damage the ends of its logs before it comes back: cut, overwritten, or
     with garbage behind.
@@ -332,7 +335,9 @@ class CorruptTail(Nemesis):
     def strike(self) -> str:
         self._victim = self.some_leader()
         self._victim.kill()
-        done = [self._damage(path) for path in self._last_segments(f"{TOPIC}-*")]
+        # One log surely loses records: garbage behind a log costs nothing, and chance could choose it for all.
+        logs = self._last_segments(f"{TOPIC}-*")
+        done = [self._damage(path, self.random.choice(_DAMAGE) if place else "cut") for place, path in enumerate(logs)]
         for path in self._last_segments("__cluster_metadata-0"):
             _append(path, self.random.randbytes(self.random.randint(1, 300)))
         return f"node {self._victim.number}: " + ", ".join(done)
@@ -344,9 +349,8 @@ class CorruptTail(Nemesis):
         directories = sorted(self._victim.data_dir.glob(pattern))
         return [max(logs) for each in directories if (logs := list(each.glob("*.log")))]
 
-    def _damage(self, path: Path) -> str:
+    def _damage(self, path: Path, kind: str) -> str:
         size = path.stat().st_size
-        kind = self.random.choice(("garbage", "zeros", "cut", "flip"))
         reach = min(size, self.random.randint(1, 20_000))
         if kind == "cut" and reach:
             with path.open("r+b") as file:
