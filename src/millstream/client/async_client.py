@@ -7,6 +7,7 @@ in a small thread pool.
 """
 
 import asyncio
+import contextlib
 import functools
 import threading
 from collections import deque
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from millstream.client.client import Client, Partitions
 from millstream.client.errors import MillstreamError
@@ -281,7 +282,9 @@ class _DeliveryReports:
 
     def _poll(self) -> None:
         while not self._stopping.is_set():
-            self._producer.poll(0.1)
+            # Raised if the producer cannot go on; each record has the error in its report.
+            with contextlib.suppress(KafkaException):
+                self._producer.poll(0.1)
 
     def _report(self, future: "asyncio.Future[tuple[Any, Any]]", error: Any, message: Any) -> None:
         self._arrived.append((future, error, message))

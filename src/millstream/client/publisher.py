@@ -6,9 +6,10 @@ failures only, which saves one Python call per record. Both are idempotent unles
 wait for delivery, so records keep the order of the calls.
 """
 
+import contextlib
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -77,7 +78,7 @@ class Publisher:
         )
         waited = 0.0
         while not outcome and waited < self._connection.timeout + SETTLE_S:
-            producer.poll(_CHUNK_S)
+            self._serve(producer.poll, _CHUNK_S, topic)
             waited += _CHUNK_S
         if not outcome:
             self._connection.probe()  # distinguishes a missing broker from a slow one
@@ -108,10 +109,10 @@ class Publisher:
             else:
                 self.enqueue(producer, topic, as_message(item), report)
             if count % POLL_EVERY == 0:
-                producer.poll(0)
+                self._serve(producer.poll, 0, topic)
                 if failures:
                     break
-        self._drain(producer)
+        self._drain(producer, topic)
         if failures:
             first = self._connection.error(failures[0], topic)
             raise DeliveryError(
@@ -173,7 +174,7 @@ class Publisher:
             try:
                 return self.enqueue_at_once(producer, topic, message, report)
             except BufferError:
-                producer.poll(_CHUNK_S)
+                self._serve(producer.poll, _CHUNK_S, topic)
 
     def enqueue_at_once(self, producer: Producer, topic: str, message: Message, report: Any) -> None:
         """Passes one record to librdkafka; BufferError if its queue is full."""
@@ -202,7 +203,8 @@ class Publisher:
             producers, self._single, self._bulk = [self._single, self._bulk], None, None
         for producer in producers:
             if producer is not None:
-                producer.flush(self._connection.timeout)
+                with contextlib.suppress(KafkaException):  # it was raised to the caller before, or nothing was sent
+                    producer.flush(self._connection.timeout)
 
     def _bulk_producer(self) -> Producer:
         with self._lock:
@@ -230,11 +232,19 @@ class Publisher:
             time.sleep(SETTLE_IN_S)
         return producer
 
-    def _drain(self, producer: Producer) -> None:
+    def _serve(self, call: Callable[[float], int], seconds: float, topic: str) -> int:
+        """Calls `poll` or `flush`. They raise errors after which a producer cannot go on, such as a missing right to
+        write with idempotence."""
+        try:
+            return call(seconds)
+        except KafkaException as error:
+            raise self._connection.error(error, topic) from error
+
+    def _drain(self, producer: Producer, topic: str) -> None:
         waited = 0.0
         while waited < self._connection.timeout + SETTLE_S:
             left = len(producer)
-            if producer.flush(_CHUNK_S) == 0:
+            if self._serve(producer.flush, _CHUNK_S, topic) == 0:
                 return
             # Only time without progress counts: a slow broker with a long queue is not an error.
             waited = waited + _CHUNK_S if len(producer) >= left else 0.0
