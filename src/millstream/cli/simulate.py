@@ -71,7 +71,7 @@ def simulate(
     import logging
 
     from millstream.simulator.scenarios import Options, Scenario
-    from millstream.simulator.simulation import run_seeds
+    from millstream.simulator.seeds import run_seeds
     from millstream.simulator.simulation import simulate as run_seed
 
     if scenario and scenario not in tuple(Scenario):

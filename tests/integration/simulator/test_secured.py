@@ -12,7 +12,8 @@ from millstream.node.metadata.image import MetadataDelta, MetadataImage
 from millstream.node.metadata.records import AccessControlEntryRecord, MetadataRecord, UserScramCredentialRecord
 from millstream.node.metadata.snapshot import difference, snapshot_records
 from millstream.simulator.scenarios import Options, Scenario
-from millstream.simulator.simulation import run_seeds, simulate
+from millstream.simulator.seeds import run_seeds
+from millstream.simulator.simulation import simulate
 
 SEEDS = range(1, 31)
 FOUND_BY = {"NoAllowedClientIsRefused", "CommittedMetadataIsStable"}

@@ -10,7 +10,7 @@ import os
 import pytest
 
 from millstream.simulator.scenarios import Options
-from millstream.simulator.simulation import run_seeds
+from millstream.simulator.seeds import run_seeds
 
 SEEDS = int(os.environ.get("SEEDS", "200"))
 AT_ONCE = 25

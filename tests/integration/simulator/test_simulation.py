@@ -9,7 +9,8 @@ import pytest
 from millstream.cli.app import run_app
 from millstream.node.replicas.partition import Partition
 from millstream.simulator.scenarios import Options, Scenario
-from millstream.simulator.simulation import run_seeds, simulate
+from millstream.simulator.seeds import run_seeds
+from millstream.simulator.simulation import simulate
 
 FEW = pytest.mark.parametrize("seeds", [range(1, 5), pytest.param(range(5, 9), marks=pytest.mark.slow)], ids=str)
 _PROGRAM = (
