@@ -52,6 +52,18 @@ OUR_FIELDS = {
 programs skip tags that they do not know."""
 
 
+OUR_MESSAGES = """\
+request 10000 report_audit_events 0-0 flexible:0+
+  events []string 0+
+
+response 10000 report_audit_events 0-0 flexible:0+
+  throttle_time_ms int32 0+
+  error_code int16 0+
+  error_message string 0+ null:0+ = null
+  accepted int32 0+"""
+"""APIs of Millstream, with keys from 10000 on. They are offered to clients of Millstream alone."""
+
+
 class Folded:
     """One field, folded over the versions it appears in."""
 
@@ -171,6 +183,7 @@ def main() -> None:
             after, ours = OUR_FIELDS.get((kind.name, name), (None, ""))
             at = len(rendered) if after is None else rendered.index(after) + 1
             out += [*rendered[:at], *ours.splitlines(), *rendered[at:]]
+    out += ["", *OUR_MESSAGES.splitlines()]
     TARGET.write_text("\n".join(out) + "\n")
     print(f"{TARGET.name}: {len(out)} lines", file=sys.stderr)
 

@@ -28,8 +28,8 @@ from millstream.gateway.admin.mirrors import mirror_routes
 from millstream.gateway.admin.topics import topic_routes
 from millstream.gateway.consumers.routes import consumer_routes
 from millstream.gateway.context import GatewayContext, Lifespan, RouteGroup
-from millstream.gateway.http import audit
 from millstream.gateway.http.access import Access, health_routes
+from millstream.gateway.http.audit import ADMINISTRATION, AUTHORIZATION, AuditTrail
 from millstream.gateway.http.errors import HANDLERS, error_response
 from millstream.gateway.http.inflating import Inflating
 from millstream.gateway.http.openapi import openapi_routes
@@ -76,6 +76,7 @@ def make_app(
         counts,
         lambda: not_ready_reason() is None,
         certificate_ends_at,
+        authentication.trail,
     )
     mounted = dict(mounts or {})
     routes = [_front_door(CONSOLE in mounted), *health_routes(not_ready_reason), *metrics_routes(metrics)]
@@ -84,6 +85,7 @@ def make_app(
     app = Starlette(routes=routes, exception_handlers=HANDLERS, lifespan=_together(lifespans))
     app.router.redirect_slashes = False
     app.state.threads = Threads()
+    app.state.trail = authentication.trail
     behind: ASGIApp = _Mounts(ContextPaths(app), mounted) if mounted else ContextPaths(app)
     behind = Inflating(behind)
     if authentication.has_sign_in:
@@ -200,17 +202,17 @@ class _Visitors:
             connection.release,
             can_sign_out=session is not None,
             may_write=caller.may_write,
-            note=partial(_note, caller.name, address) if caller.name else lambda *_: None,
+            note=partial(_note, self._parts.authentication.trail, caller.name, address),
         )
 
 
-def _note(user: str, address: str, action: Action, result: str, arguments: Sequence[object]) -> None:
+def _note(trail: AuditTrail, user: str, address: str, action: Action, result: str, arguments: Sequence[object]) -> None:
     """Records an action of the console. Records that are written are data, and not in it."""
     if action is Action.PRODUCE and result != "denied":
         return
     names = [] if action is Action.PRODUCE else [str(each)[:100] for each in arguments if isinstance(each, (str, int))]
-    kind = audit.AUTHORIZATION if result == "denied" else audit.ADMINISTRATION
-    audit.record(kind, result, user, address, api=f"console: {action.words}", request=names)
+    kind = AUTHORIZATION if result == "denied" else ADMINISTRATION
+    trail.record(kind, result, user, address, api=f"console: {action.words}", request=names)
 
 
 class _NotFoundPage:

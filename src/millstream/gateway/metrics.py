@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from millstream.common.prometheus import CONTENT_TYPE, Family, Page, counter, gauge
+from millstream.gateway.http.audit import AuditTrail
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import Doc, endpoint, text
 
@@ -38,7 +39,13 @@ CERTIFICATE_EXPIRES = gauge(
     "millstream_gateway_certificate_expires_in_seconds",
     "Seconds until the gateway's certificate, or one of its chain, expires. Negative: it has expired.",
 )
-FAMILIES = (AUTHENTICATIONS, SESSIONS, CALLERS, RESPONSES, FORBIDDEN, READY, CERTIFICATE_EXPIRES)
+AUDIT_EVENTS = counter(
+    "millstream_gateway_audit_events_total",
+    "Audit events of the gateway, by result: reported to a broker; log_only, because the cluster does not take them "
+    "(millstream.audit.gateways); dropped, because too many waited for a broker.",
+    "result",
+)
+FAMILIES = (AUTHENTICATIONS, SESSIONS, CALLERS, RESPONSES, FORBIDDEN, READY, CERTIFICATE_EXPIRES, AUDIT_EVENTS)
 
 
 @dataclass(slots=True)
@@ -62,6 +69,7 @@ class GatewayMetrics:
     is_ready: Callable[[], bool]
     certificate_ends_at: Callable[[], float | None] = lambda: None
     """Seconds since 1970; None without a certificate."""
+    trail: AuditTrail = field(default_factory=AuditTrail)
 
     def page(self) -> bytes:
         page = Page()
@@ -76,6 +84,9 @@ class GatewayMetrics:
         ends_at = self.certificate_ends_at()
         if ends_at is not None:
             page.add(CERTIFICATE_EXPIRES, ends_at - time.time())
+        trail = self.trail
+        for result, count in (("dropped", trail.dropped), ("log_only", trail.log_only), ("reported", trail.reported)):
+            page.add(AUDIT_EVENTS, count, result)
         return b"".join(page.chunks())
 
 

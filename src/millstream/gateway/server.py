@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from millstream.gateway.app import ROUTE_GROUPS, make_app
 from millstream.gateway.context import GatewayContext, GatewayOptions
+from millstream.gateway.http.audit import AuditTrail, report_to
 from millstream.gateway.http.configuration import (
     GatewayError,
     address_of,
@@ -122,6 +123,9 @@ class Gateway:
         pool = CallerPool(
             options.bootstrap, options.settings, options.limits, client_id=CLIENT_ID, timeout_s=options.timeout_s
         )
+        trail = AuditTrail(report_to(cluster))
+        trail.start()
+        self._close.callback(trail.close)
         authentication = Authentication(
             own,
             options.credentials,
@@ -129,6 +133,7 @@ class Gateway:
             options.rules,
             pool,
             schemas_topic=options.schemas_topic,
+            trail=trail,
         )
         certificate = None
         if options.certificate is not None and options.key is not None:

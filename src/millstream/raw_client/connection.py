@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.primitives import Cursor, MalformedMessage
 from millstream.formats.protocol.schema import Message, Schema, request_schema, response_schema
-from millstream.raw_client.errors import ConnectionLostError, SetupError, WireError
+from millstream.raw_client.errors import ConnectionLostError, SetupError, UnsupportedApiError, WireError
 from millstream.raw_client.model import Address
 from millstream.version import VERSION
 
@@ -150,7 +150,7 @@ class Connection:
         version = min(high, ours.versions.high if at_most is None else min(at_most, ours.versions.high))
         if version < max(low, ours.versions.low):
             has = f"has versions {low} to {high}" if high >= 0 else "does not have it"
-            raise SetupError(f"{self.address}: no common version of {api.replace('_', ' ')}: the broker {has}")
+            raise UnsupportedApiError(f"{self.address}: no common version of {api.replace('_', ' ')}: the broker {has}")
         return version
 
     def http_get(self, target: str, timeout_s: float) -> tuple[int, bytes]:

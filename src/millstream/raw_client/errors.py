@@ -55,6 +55,10 @@ class SetupError(WireError):
     """The settings are wrong: a name or value, a certificate that is not trusted, an unsupported mechanism."""
 
 
+class UnsupportedApiError(SetupError):
+    """The broker does not have this API, or no version of it that this client has."""
+
+
 class ConnectionLostError(WireError):
     """A connection could not be opened, or was lost. It can be retried.
 

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from millstream.gateway.server import Gateway, GatewayOptions
 from tests.integration.gateway.test_streams import read_events
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 from tools import apache_kafka
 
 pytestmark = [
@@ -49,6 +49,14 @@ def made(http: httpx.Client, topic: str, partitions: int = 2) -> str:
     answer = http.post("/topics", json={"name": topic, "partitions": partitions, "replication_factor": 1})
     assert answer.status_code == 201, answer.text
     return topic
+
+
+def test_audit_events_are_in_the_log_alone(http: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "millstream.gateway.audit")
+    made(http, "audited")
+    until(lambda: 'audit_events_total{result="log_only"} 0' not in http.get("/metrics").text)
+    assert '"api":"POST /topics"' in caplog.text
+    assert "__millstream_audit" not in http.get("/topics").text
 
 
 def put(http: httpx.Client, topic: str, *values: Any, partition: int = 0) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,12 +112,12 @@ def secured_kafka(directory: Path) -> Iterator[SecuredKafka]:
 
 
 @contextmanager
-def secured_millstream(directory: Path) -> Iterator[SecuredKafka]:
-    """Our broker with the same listeners, users and authorizer."""
+def secured_millstream(directory: Path, more: Mapping[str, str] = {}) -> Iterator[SecuredKafka]:
+    """Our broker with the same listeners, users and authorizer, and more settings."""
     certificates = Certificates.make(directory)
     names = [name for name in LISTENERS if name != "CONTROLLER"]
     ports = dict(zip(names, free_ports(len(names)), strict=True))
-    settings = secured_settings(ports, certificates) | {"inter.broker.listener.name": "PLAINTEXT"}
+    settings = secured_settings(ports, certificates) | {"inter.broker.listener.name": "PLAINTEXT", **more}
     # In a file, because options of the command line must not hold secrets.
     file = directory / "server.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))

@@ -1,6 +1,8 @@
 """Whole runs: scenarios that must pass, and runs that must repeat. The many seeds are in `test_seeds.py`."""
 
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 
@@ -8,6 +10,8 @@ import pytest
 
 from millstream.cli.app import run_app
 from millstream.node.replicas.partition import Partition
+from millstream.simulator import seeds as seeds_module
+from millstream.simulator.results import Result
 from millstream.simulator.scenarios import Options, Scenario
 from millstream.simulator.seeds import run_seeds
 from millstream.simulator.simulation import simulate
@@ -166,3 +170,26 @@ def test_tiered_topics_lose_nothing(scenario: Scenario, seeds: range) -> None:
     results = list(run_seeds(seeds, options, processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []
     assert all(each.acked for each in results)
+
+
+def test_a_seed_whose_process_ends_is_named_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(seed: int, options: Options) -> Result:
+        if seed == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if seed == 5:
+            os._exit(7)
+        return Result(seed)
+
+    monkeypatch.setattr(seeds_module, "simulate", run)
+    results = list(run_seeds(range(1, 9), Options(), processes=2))
+    assert [each.seed for each in results] == list(range(1, 9))
+    failed = {each.seed: str(each.violation) for each in results if not each.ok}
+    assert set(failed) == {3, 5} and "SIGKILL" in failed[3] and "exit code 7" in failed[5]
+
+
+def test_the_processes_of_seeds_end_with_their_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seeds_module, "simulate", lambda seed, options: Result(seed))
+    results = run_seeds(iter(range(1, 1000)), Options(), processes=2)
+    assert next(results).seed == 1
+    results.close()  # type: ignore[attr-defined]  # it is a generator
+    assert multiprocessing.active_children() == []

@@ -101,6 +101,7 @@ def node_settings(plan: NodePlan, nodes: Sequence[NodePlan], place: str, user: s
         "default.replication.factor": str(min(3, len(nodes))),
         "min.insync.replicas": str(max(1, min(3, len(nodes)) - 1)),
         "millstream.audit.enable": "true",
+        "millstream.audit.gateways": f"User:{user}",
     }
 
 

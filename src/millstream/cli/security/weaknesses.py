@@ -104,3 +104,6 @@ def _audit(config: BrokerConfig) -> Iterator[str]:
     if not config[protection.MILLSTREAM_AUDIT_ENABLE]:
         name = protection.MILLSTREAM_AUDIT_ENABLE.name
         yield f"{name}=false: there is no record of refusals and administration: set it to true"
+    if "User:ANONYMOUS" in protection.principals_of(config[protection.MILLSTREAM_AUDIT_GATEWAYS]):
+        name = protection.MILLSTREAM_AUDIT_GATEWAYS.name
+        yield f"{name} has User:ANONYMOUS: any client without authentication can report events of a gateway"

@@ -1,6 +1,12 @@
 """Settings of protection: listeners without authentication, and the audit log."""
 
-from millstream.config.setting import Update, at_least, between, boolean, declared, double, integer, string
+from millstream.config.setting import Allowed, Update, at_least, between, boolean, declared, double, integer, string
+
+
+def principals_of(text: str) -> frozenset[str]:
+    """The principals of a list that is separated by semicolons: names of certificates have commas."""
+    return frozenset(each.strip() for each in text.split(";") if each.strip())
+
 
 MILLSTREAM_ALLOW_INSECURE_LISTENERS = boolean(
     "millstream.allow.insecure.listeners",
@@ -21,6 +27,18 @@ MILLSTREAM_AUDIT_DATA_SAMPLE = double(
     "The share of allowed reads and writes of records, and of successful authentications, that is recorded too, from 0"
     " to 1. Refusals and administration are always recorded. Millstream only.",
     allowed=between(0, 1),
+    update=Update.CLUSTER_WIDE,
+)
+MILLSTREAM_AUDIT_GATEWAYS = string(
+    "millstream.audit.gateways",
+    "",
+    "Principals of gateways, separated by semicolons: `User:gateway`. What such a gateway decides itself (sign-ins,"
+    " roles, masks, permissions on subjects) is recorded too. No other client may report events, super users"
+    " included. Millstream only.",
+    allowed=Allowed(
+        "principals such as User:gateway, separated by semicolons",
+        lambda text: all(each.startswith("User:") and len(each) > len("User:") for each in principals_of(text)),
+    ),
     update=Update.CLUSTER_WIDE,
 )
 MILLSTREAM_AUDIT_QUEUE_EVENTS = integer(

@@ -3984,6 +3984,24 @@ class RenewDelegationTokenResponse(TypedDict):
     throttle_time_ms: NotRequired[int]
     """int32, versions 1+."""
 
+class ReportAuditEventsRequest(Decoded):
+    """API 10000, versions 0 to 0."""
+
+    events: list[str]
+    """array of string, versions 0+."""
+
+class ReportAuditEventsResponse(TypedDict):
+    """API 10000, versions 0 to 0."""
+
+    throttle_time_ms: NotRequired[int]
+    """int32, versions 0+."""
+    error_code: NotRequired[int]
+    """int16, versions 0+."""
+    error_message: NotRequired[str | None]
+    """string, versions 0+; default null."""
+    accepted: int
+    """int32, versions 0+."""
+
 class SaslAuthenticateRequest(Decoded):
     """API 36, versions 0 to 2."""
 

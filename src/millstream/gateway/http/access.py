@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millstream.access.roles import Role
-from millstream.gateway.http import audit
+from millstream.gateway.http.audit import AUTHORIZATION
 from millstream.gateway.http.configuration import is_loopback
 from millstream.gateway.http.errors import ApiError, error_for_wire_error, error_response
 from millstream.gateway.http.request import ApiRequest
@@ -86,7 +86,12 @@ class Access:
             return
         send = self._noting(send)
         refusal = self._refusal(scope)
-        if refusal is None and not self._is_open(scope["path"]):
+        if refusal is not None:
+            reason = "a page of another site, or a Host header of another machine"
+            self._authentication.trail.record_rarely(
+                AUTHORIZATION, "denied", "", address_of_client(scope), reason=reason
+            )
+        elif not self._is_open(scope["path"]):
             try:
                 caller = await self._authentication.caller(scope)
             except UnauthenticatedError:
@@ -100,8 +105,8 @@ class Access:
                 if refusal is None:
                     await self._serve(caller, scope, receive, send)
                     return
-                audit.record(
-                    audit.AUTHORIZATION, "denied", caller.name, address_of_client(scope), resource=scope["path"]
+                self._authentication.trail.record(
+                    AUTHORIZATION, "denied", caller.name, address_of_client(scope), resource=scope["path"]
                 )
         if refusal is None:
             await self._app(scope, receive, send)

@@ -18,7 +18,7 @@ from starlette.types import Scope
 
 from millstream.access.roles import Role
 from millstream.formats.model.errors import ErrorCode
-from millstream.gateway.http import audit
+from millstream.gateway.http.audit import ADMINISTRATION, AUTHORIZATION, AuditTrail
 from millstream.gateway.http.errors import JSON, ApiError, error_for_wire_error, json_response
 from millstream.gateway.http.request import ApiRequest, read_body
 from millstream.gateway.identity.caller import CALLER, Caller, current_caller
@@ -229,9 +229,9 @@ def endpoint(
 
 
 def _audit(request: Request, route: str, administers: bool, error: Exception | None) -> None:
-    """Records what was refused, and changes. Callers without a name (no credentials) are not recorded."""
+    """Records what was refused, and changes. Health checks have no caller."""
     caller: Caller | None = request.scope.get(CALLER)
-    if caller is None or not caller.name:
+    if caller is None:
         return
     code = 0 if error is None else int(getattr(error, "code", 500) or 500)
     is_denied = str(code).startswith("403")
@@ -239,8 +239,8 @@ def _audit(request: Request, route: str, administers: bool, error: Exception | N
         return
     result = "denied" if is_denied else "failure" if error is not None else "success"
     more: dict[str, object] = {} if error is None else {"error": code}
-    audit.record(
-        audit.AUTHORIZATION if is_denied else audit.ADMINISTRATION,
+    cast(AuditTrail, request.app.state.trail).record(
+        AUTHORIZATION if is_denied else ADMINISTRATION,
         result,
         caller.name,
         request.client.host if request.client is not None else "unknown",

@@ -16,6 +16,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from millstream.access.rules_file import AccessRules
+from millstream.gateway.http.audit import AUTHENTICATION, AUTHORIZATION, AuditTrail
 from millstream.gateway.http.configuration import Credentials
 from millstream.gateway.http.errors import ApiError
 from millstream.gateway.identity.caller import Caller, Connection
@@ -53,11 +54,16 @@ class Authentication:
     rules: AccessRules = field(default_factory=AccessRules)
     pool: CallerPool | None = None
     """With pass-through, or where sessions have credentials of their own."""
-    delay: SignInDelay = field(default_factory=SignInDelay)
+    trail: AuditTrail = field(default_factory=AuditTrail)
+    """What is decided here is recorded there."""
+    delay: SignInDelay = field(init=False)
     sessions: ConsoleSessions = field(default_factory=ConsoleSessions)
     schemas_topic: str = ""
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Checks of credentials by method and result: succeeded, failed, refused."""
+
+    def __post_init__(self) -> None:
+        self.delay = SignInDelay(self.trail)
 
     @property
     def passes_through(self) -> bool:
@@ -82,7 +88,7 @@ class Authentication:
     async def caller(self, scope: Scope) -> Caller:
         """UnauthenticatedError after a delay if the credentials are wrong; ApiError if they cannot be verified."""
         if self.is_open:
-            return self._known("", frozenset(), self.own)
+            return self._known("", frozenset(), self.own, address_of_client(scope))
         headers = Headers(scope=scope)
         if self.has_sign_in and is_console(scope["path"]):
             session = self.sessions.find(read_cookie(headers.get("cookie", ""), COOKIE))
@@ -100,7 +106,7 @@ class Authentication:
 
     async def caller_of_session(self, session: ConsoleSession, address: str) -> Caller:
         if session.credential is None:
-            return self._known(session.user, session.groups, self.own)
+            return self._known(session.user, session.groups, self.own, address)
         try:
             method = FORM if session.credential.token is None else OIDC
             return await self.verified(session.credential, address, method, session.groups, session.user)
@@ -121,7 +127,7 @@ class Authentication:
                         connection = await self.pool.connection(credential)
                     except RefusedCredentialError as error:
                         self.counts[method, "failed"] += 1
-                        await self.delay.after_failure(address, credential.name, str(error))
+                        await self.delay.after_failure(address, credential.name, method, str(error))
                         raise UnauthenticatedError from None
             except TooManyAttemptsError:
                 self.counts[method, "refused"] += 1
@@ -130,7 +136,7 @@ class Authentication:
             self.delay.succeeded(address, credential.name)
         else:
             connection = await self.pool.connection(credential)
-        return self._known(name or credential.name, groups | credential.groups, connection, itself=True)
+        return self._known(name or credential.name, groups | credential.groups, connection, address, itself=True)
 
     async def _by_cluster(self, header: str, scope: Scope) -> Caller:
         assert self.mechanism is not None
@@ -147,6 +153,11 @@ class Authentication:
                 next((each for each in self.rules.certificates if each.subject == subject), None) if subject else None
             )
             if rule is None:
+                if subject:
+                    reason = "the access file has no [[certificates]] for this subject"
+                    self.trail.record_rarely(
+                        AUTHENTICATION, "failure", subject, address, mechanism=BY_CERTIFICATE, reason=reason
+                    )
                 raise UnauthenticatedError
             credential, method = certificate_credential(rule, self.mechanism), BY_CERTIFICATE
         return await self.verified(credential, address, method)
@@ -155,7 +166,7 @@ class Authentication:
         name = self.credentials.name_of(header)
         if name is not None:
             self.counts[_method_of(header), "succeeded"] += 1
-            return self._known(name, frozenset(), self.own)
+            return self._known(name, frozenset(), self.own, address_of_client(scope))
         if header:
             claimed = self.credentials.claimed_name(header)
             await self._failed(_method_of(header), address_of_client(scope), claimed, "wrong credentials")
@@ -165,13 +176,19 @@ class Authentication:
         try:
             async with self.delay.attempt(address):
                 self.counts[method, "failed"] += 1
-                await self.delay.after_failure(address, user, reason)
+                await self.delay.after_failure(address, user, method, reason)
         except TooManyAttemptsError:
             self.counts[method, "refused"] += 1
             raise _too_many() from None
 
-    def _known(self, name: str, groups: frozenset[str], connection: Connection, *, itself: bool = False) -> Caller:
+    def _known(
+        self, name: str, groups: frozenset[str], connection: Connection, address: str, *, itself: bool = False
+    ) -> Caller:
         rules = self.rules
+
+        def note_masked(topic: str) -> None:
+            self.trail.record_rarely(AUTHORIZATION, "masked", name, address, resource_type="TOPIC", resource_name=topic)
+
         return Caller(
             name,
             connection,
@@ -181,6 +198,7 @@ class Authentication:
             rules.masking,
             acts_as_itself=itself,
             schemas_topic=self.schemas_topic,
+            note_masked=note_masked,
         )
 
 

@@ -75,6 +75,8 @@ class Caller:
     """Its connection to the cluster has its own credentials."""
     schemas_topic: str = ""
     """The topic of the registry. The permissions on subjects count, also for who reads or writes the topic itself."""
+    note_masked: Callable[[str], None] = lambda topic: None
+    """Called with a topic of which the caller does not see everything."""
 
     @property
     def identity(self) -> str:
@@ -86,9 +88,12 @@ class Caller:
         return topic != self.schemas_topic or (self.role >= Role.ADMIN and self.subjects.is_unlimited)
 
     def mask_of(self, topic: str) -> Mask | None:
+        mask = self.masking.mask_of(topic, self.role, self.name) if self.masking else None
         if topic == self.schemas_topic and not self.subjects.allows(SubjectOperation.READ, None):
-            return ALL_HIDDEN
-        return self.masking.mask_of(topic, self.role, self.name) if self.masking else None
+            mask = ALL_HIDDEN
+        if mask is not None:
+            self.note_masked(topic)
+        return mask
 
 
 _current: ContextVar[Caller] = ContextVar("millstream_caller")

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from millstream.gateway.http import audit
+from millstream.gateway.http.audit import AUTHENTICATION
 from millstream.gateway.http.errors import ApiError, error_response
 from millstream.gateway.http.request import read_body
 from millstream.gateway.identity.authentication import (
@@ -143,7 +143,8 @@ class SignInPages:
             caller = await authentication.verified(credential, address_of_client(request.scope), FORM)
         except (InvalidCredentialsError, UnauthenticatedError):
             return self._page(request, "Name or password is wrong.", 401)
-        return self._begin(request, caller.name, caller.groups, credential, None, request.query_params.get("next", ""))
+        return_to = request.query_params.get("next", "")
+        return self._begin(request, caller.name, caller.groups, credential, None, return_to, FORM)
 
     def _begin(
         self,
@@ -153,6 +154,7 @@ class SignInPages:
         credential: object,
         ends_at: float | None,
         return_to: str,
+        method: str,
     ) -> Response:
         """A new session; one that the browser had before ends."""
         sessions, secure = self._authentication.sessions, self._secure(request)
@@ -160,7 +162,9 @@ class SignInPages:
         if before is not None:
             sessions.end(before)
         session = sessions.begin(user, groups, credential, ends_at)  # type: ignore[arg-type]
-        audit.record(audit.AUTHENTICATION, "success", user, address_of_client(request.scope), mechanism="console")
+        self._authentication.trail.record(
+            AUTHENTICATION, "success", user, address_of_client(request.scope), mechanism=method
+        )
         response = _redirect(safe_return(return_to))
         response.headers.append("set-cookie", sessions.cookie(session, secure=secure))
         for name in (_FORM_COOKIE, _STATE_COOKIE):
@@ -193,7 +197,7 @@ class SignInPages:
                     )
                 except OidcError as error:
                     authentication.counts[OIDC, "failed"] += 1
-                    await authentication.delay.after_failure(address, "", str(error))
+                    await authentication.delay.after_failure(address, "", OIDC, str(error))
                     raise
         except TooManyAttemptsError:
             authentication.counts[OIDC, "refused"] += 1
@@ -211,7 +215,7 @@ class SignInPages:
             ends_at = signed_in.token_ends_at
         else:
             authentication.counts[OIDC, "succeeded"] += 1
-        return self._begin(request, signed_in.user, signed_in.groups, credential, ends_at, signed_in.return_to)
+        return self._begin(request, signed_in.user, signed_in.groups, credential, ends_at, signed_in.return_to, OIDC)
 
     # Sign-out
 

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from millstream.gateway.http import audit
+from millstream.gateway.http.audit import AUTHENTICATION, AuditTrail
 
 _FIRST_S, _LONGEST_S = 0.2, 5.0
 _FORGOTTEN_AFTER_S = 600.0
@@ -31,7 +31,14 @@ class TooManyAttemptsError(Exception):
 class SignInDelay:
     """Used in the event loop."""
 
-    def __init__(self, *, first_s: float = _FIRST_S, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        trail: AuditTrail | None = None,
+        *,
+        first_s: float = _FIRST_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._trail = trail or AuditTrail()
         self._first_s = first_s
         self._clock = clock
         self._failures: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()
@@ -44,6 +51,7 @@ class SignInDelay:
     async def attempt(self, address: str) -> AsyncIterator[None]:
         """Around the verification of credentials that are not known yet, and the delay after a failure."""
         if self._total >= _WAITING or self._attempts.get(address, 0) >= _WAITING_PER_ADDRESS:
+            self._trail.record_rarely(AUTHENTICATION, "denied", "", address, reason="too many failed sign-ins wait")
             raise TooManyAttemptsError
         self._total += 1
         self._attempts[address] = self._attempts.get(address, 0) + 1
@@ -55,13 +63,13 @@ class SignInDelay:
             if not self._attempts[address]:
                 del self._attempts[address]
 
-    async def after_failure(self, address: str, user: str, reason: str) -> None:
+    async def after_failure(self, address: str, user: str, method: str, reason: str) -> None:
         """Logs the failure and waits. `reason` must not have secrets."""
         delay_s = self.note(address, user)
         _log.warning(
             "sign_in_failed address=%s user=%s delay_s=%.1f reason=%s", address, _shown(user), delay_s, _shown(reason)
         )
-        audit.record(audit.AUTHENTICATION, "failure", user, address, reason=reason)
+        self._trail.record(AUTHENTICATION, "failure", user, address, mechanism=method, reason=reason)
         await asyncio.sleep(delay_s)
 
     def note(self, address: str, user: str) -> float:

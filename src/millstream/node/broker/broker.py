@@ -126,7 +126,7 @@ class Broker:
         dead_letters = DeadLetters(view, internal_topics, internal_producer, environment)
         self.shared = SharePartitions(view, self.partitions, self.share_persister, dead_letters, environment)
         self.share_states = ShareGroupStates(self.share_persister, self.groups, self.shared.reset, environment)
-        self.audit_topic = AuditTopic(internal_topics, internal_producer, environment)
+        self.audit_topic = AuditTopic(view, internal_topics, internal_producer, environment)
         self.client_metrics = ClientMetrics(view, internal_topics, internal_producer, environment)
         self.hot_keys = HotKeys(view, self.partitions, internal_topics, internal_producer, environment)
         self.cleaner = LogCleaner(
@@ -382,6 +382,7 @@ class Broker:
             "list_config_resources": configs.list_config_resources,
             "get_telemetry_subscriptions": self.client_metrics.get_telemetry_subscriptions,
             "push_telemetry": self.client_metrics.push_telemetry,
+            "report_audit_events": self.audit_topic.report_audit_events,
             "share_group_heartbeat": share_groups.share_group_heartbeat,
             "share_group_describe": share_groups.share_group_describe,
             "share_fetch": self.share_fetch.share_fetch,

@@ -274,10 +274,14 @@ class _Prepared:
         # Imported here: it needs a library that a node without OAUTHBEARER does not load.
         from millstream.node.security.jwks import file_of
 
+        endpoint = sasl.SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL.name
+        url = values.get(endpoint, "")
+        if url.lower().startswith("http:"):  # on loopback it would be a service of the broker's own machine
+            raise SecretError(f"{endpoint}={url[:200]} is not used: a link needs https://, or a file")
         jaas = sasl.SASL_JAAS_CONFIG.name
         options = parse_jaas(values[jaas], name=jaas).options if jaas in values else {}
         used = (
-            file_of(values.get(sasl.SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL.name, "")),
+            file_of(url),
             values.get(ssl.SSL_KEYSTORE_LOCATION.name),
             options.get("keyTab", "").removeprefix("file:").removeprefix("FILE:"),
         )

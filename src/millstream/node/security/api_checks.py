@@ -288,6 +288,9 @@ API_CHECKS: Mapping[str, ApiCheck] = {
     "assign_replicas_to_dirs": _cluster("assign_replicas_to_dirs", Op.CLUSTER_ACTION),
     "list_config_resources": _cluster("list_config_resources", Op.DESCRIBE_CONFIGS),
     "describe_topic_partitions": ApiCheck((Need(Op.DESCRIBE, Kind.TOPIC),), where=_IN_HANDLER, note=_SEEN_TOPICS),
+    "report_audit_events": ApiCheck(
+        where=_IN_HANDLER, note="only the principals of millstream.audit.gateways (an API of Millstream)"
+    ),
     "share_group_heartbeat": ApiCheck(_MEMBER, of.group_heartbeat("share_group_heartbeat")),
     "share_group_describe": ApiCheck(_DESCRIBED_GROUP, of.described_groups("group_ids")),
     "streams_group_heartbeat": ApiCheck(

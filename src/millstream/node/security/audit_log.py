@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from millstream.config.broker_config import BrokerConfig
@@ -19,7 +19,14 @@ from millstream.config.table import protection
 from millstream.formats.model.access_control import AclOperation, AclResourceType
 from millstream.formats.model.errors import KafkaError
 from millstream.node.environment import Environment
-from millstream.node.security.core.audit_events import encoded, errors_of, event, request_document, result_of
+from millstream.node.security.core.audit_events import (
+    encoded,
+    errors_of,
+    event,
+    gateway_event,
+    request_document,
+    result_of,
+)
 from millstream.node.server.service import Peer
 
 _BATCH_EVENTS = 200
@@ -113,24 +120,36 @@ class AuditLog:
         except Exception:  # the response is what the client waits for
             _log.exception("event_not_recorded api=%s", api)
 
+    def report(self, peer: Peer, documents: Sequence[Mapping[str, Any]]) -> int:
+        if not self.is_enabled:
+            return len(documents)
+        for number, document in enumerate(documents):
+            if not self._has_room(document["kind"]):
+                return number  # the gateway has a queue too, and repeats the others
+            self._append(gateway_event(document, peer, self._config().node_id))
+        return len(documents)
+
     def _is_sampled(self) -> bool:
         return self._environment.randomness.random() < self._config()[protection.MILLSTREAM_AUDIT_DATA_SAMPLE]
 
     # The queue
 
     def _record(self, kind: str, result: str, peer: Peer, **more: Any) -> None:
-        config = self._config()
-        room = config[protection.MILLSTREAM_AUDIT_QUEUE_EVENTS]
-        if kind != ADMINISTRATION:
-            room -= room // _RESERVED_PART
-        if len(self._queue) >= room:
+        if not self._has_room(kind):
             self.dropped += 1
             return
+        self._append(event(kind, result, peer, self._config().node_id, self._environment.clock.now_ms(), **more))
+
+    def _has_room(self, kind: str) -> bool:
+        room = self._config()[protection.MILLSTREAM_AUDIT_QUEUE_EVENTS]
+        return len(self._queue) < (room if kind == ADMINISTRATION else room - room // _RESERVED_PART)
+
+    def _append(self, document: dict[str, Any]) -> None:
+        config = self._config()
         if self.dropped > self._reported:
-            more["dropped_before"] = self.dropped - self._reported
+            document["dropped_before"] = self.dropped - self._reported
             _log.warning("events_dropped count=%d total=%d", self.dropped - self._reported, self.dropped)
             self._reported = self.dropped
-        document = event(kind, result, peer, config.node_id, self._environment.clock.now_ms(), **more)
         self.recorded += 1
         if not config.is_broker and not config[protection.MILLSTREAM_AUDIT_FILE]:
             _log.info("event document=%s", encoded(document).decode())  # a controller has no topics
@@ -168,9 +187,9 @@ class AuditLog:
                 self._queue.extendleft(reversed(batch))
                 raise
             if path:
-                await self._append(path, batch)
+                await self._append_to_file(path, batch)
 
-    async def _append(self, path: str, batch: list[bytes]) -> None:
+    async def _append_to_file(self, path: str, batch: list[bytes]) -> None:
         limit = self._config()[protection.MILLSTREAM_AUDIT_FILE_MAX_BYTES]
         try:
             await self._environment.offload(lambda: _append(path, batch, limit))

@@ -6,11 +6,13 @@
 | the authorizer, for a refusal | `denied` |
 | the authorizer, for an allowed read or write of records, only if `samples_data` | `data_access` |
 | the dispatcher, for each request of `ADMINISTRATION` | `administration` |
+| ReportAuditEvents, for what a gateway has decided | `report` |
 
 All methods return at once, never wait and never raise. Callers on a hot path test `is_enabled` (or `samples_data`)
 first. The audit log itself is in `node/security/audit_log.py`.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from millstream.formats.model.access_control import AclOperation, AclResourceType
@@ -83,6 +85,10 @@ class Auditor(Protocol):
         """A request of `ADMINISTRATION`, with its decoded response."""
         ...
 
+    def report(self, peer: Peer, documents: Sequence[Mapping[str, Any]]) -> int:
+        """Events of a gateway, as `reported_event` returns them. The number of them that were taken: the first ones."""
+        ...
+
 
 class NoAuditor:
     """Records nothing."""
@@ -107,3 +113,6 @@ class NoAuditor:
 
     def administration(self, peer: Peer, api: str, request: Any, response: Any) -> None:
         pass
+
+    def report(self, peer: Peer, documents: Sequence[Mapping[str, Any]]) -> int:
+        return len(documents)

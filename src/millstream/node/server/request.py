@@ -84,6 +84,12 @@ BROKER_SOFTWARE = "millstream-broker"
 """The software name in the ApiVersions request of a broker. The version is its proof (`broker_proof.py`)."""
 
 
+OWN_SOFTWARE = "millstream"
+"""The software name of Millstream's own client, which alone is offered APIs that Kafka does not have."""
+FIRST_OWN_API = 10_000
+"""The keys of Millstream's own APIs begin here."""
+
+
 @dataclass(frozen=True, slots=True)
 class ListenerRules:
     """Which listener serves what.
@@ -175,6 +181,8 @@ class ApiVersions:
         context.peer.client_id = context.client_id  # for audits: the first request of nearly all clients
         if context.peer.listener in self._rules.client_listeners:
             rows = [row for row in rows if row["api_key"] not in self._rules.hidden]
+        if context.version < 3 or request.client_software_name != OWN_SOFTWARE:
+            rows = [row for row in rows if row["api_key"] < FIRST_OWN_API]
         if unused := self._unused():
             rows = [row for row in rows if row["api_key"] not in unused]
         if context.version < 0:

@@ -160,6 +160,8 @@ def test_a_link_does_not_send_or_use_other_files_of_the_broker(here: EmbeddedBro
     admin.create(link, {**where, "security.protocol": "SASL_PLAINTEXT", **token})
     admin.change(link, {"sasl.oauthbearer.token.endpoint.url": "https://[nothing"})
     _until_problem(admin, link, "not valid")
+    admin.change(link, {"sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:1/token"})
+    _until_problem(admin, link, "a link needs https://")
     admin.delete(link)
 
 

@@ -88,6 +88,7 @@ def as_dictionary(message: Message, structure: Structure, version: int) -> dict[
 CASES = [
     pytest.param(schema, version, id=f"{schema.name}-{schema.kind}-v{version}")
     for schema in all_schemas()
+    if schema.api_key < 10_000  # from there on they are Millstream's own
     for version in range(schema.versions.low, schema.versions.high + 1)
 ]
 

@@ -5,7 +5,8 @@ unknown. Lists and texts are cut, so that an event stays small.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from millstream.config.catalog import TOPIC_SETTINGS, broker_setting
@@ -16,6 +17,8 @@ from millstream.node.server.service import Peer
 
 VERSION = 1
 HIDDEN = "(hidden)"
+LONGEST_REPORT = 16 << 10
+"""Characters in the document of an event that a gateway reports."""
 _LONGEST_LIST = 100
 _LONGEST_TEXT = 500
 _DEEPEST = 6
@@ -23,6 +26,8 @@ _ID_BYTES = 16
 _SECRET_FIELDS = frozenset({"salt", "salted_password", "hmac", "auth_bytes", "password", "secret"})
 _NAMES = ("name", "resource_name", "topic_name", "topic", "group_id", "user", "feature", "partition_index")
 _AUTHORIZATION = "AUTHORIZATION_FAILED"
+_SURROGATES = re.compile("[\ud800-\udfff]")
+"""JSON can have halves of characters; UTF-8 cannot."""
 
 
 def event(kind: str, result: str, peer: Peer, node_id: int, now_ms: int, **more: Any) -> dict[str, Any]:
@@ -39,6 +44,82 @@ def event(kind: str, result: str, peer: Peer, node_id: int, now_ms: int, **more:
         "client_id": peer.client_id[:_LONGEST_TEXT],
         **{name: value for name, value in more.items() if value not in ("", None)},
     }
+
+
+class InvalidEventError(ValueError):
+    """A document of a gateway that is no event."""
+
+
+def reported_event(text: str) -> dict[str, Any]:
+    """An event of a gateway, from its JSON document; InvalidEventError if it is none. Every field is checked, because
+    a reader of the topic must be able to rely on their meaning."""
+    if len(text) > LONGEST_REPORT:
+        raise InvalidEventError(f"an event has {len(text)} characters; the limit is {LONGEST_REPORT}")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidEventError("an event is not a JSON document") from None
+    if not isinstance(document, dict):
+        raise InvalidEventError("an event is not a JSON object")
+    for name in ("kind", "result", "principal", "address", "time_ms"):
+        if name not in document:
+            raise InvalidEventError(f"an event has no field {name}")
+    for name, value in document.items():
+        check = _REPORTED_FIELDS.get(name)
+        if check is None:
+            raise InvalidEventError(f"an event has an unknown field {name[:_LONGEST_TEXT]!r}")
+        if not check(value):
+            raise InvalidEventError(f"the field {name} of an event has a wrong value")
+    return document
+
+
+def gateway_event(document: Mapping[str, Any], peer: Peer, node_id: int) -> dict[str, Any]:
+    """The event of a gateway for the topic. The field `gateway` says who reported it; events of the brokers themselves
+    never have it, so none of them can be forged."""
+    more = dict(document)
+    head = {name: more.pop(name) for name in ("time_ms", "kind", "result", "principal", "address")}
+    gateway = {"principal": str(peer.principal), "address": peer.host, "listener": peer.listener}
+    if "dropped_before" in more:
+        gateway["dropped_before"] = more.pop("dropped_before")
+    return {
+        "version": VERSION,
+        "time_ms": head.pop("time_ms"),
+        "node": node_id,
+        **head,
+        "gateway": gateway,
+        **more,
+    }
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST_TEXT and not _SURROGATES.search(value)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 53
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= _LONGEST_LIST and all(_is_text(each) for each in value)
+
+
+_REPORTED_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "kind": lambda value: value in ("authentication", "authorization", "administration"),
+    "result": lambda value: value in ("success", "failure", "denied", "masked"),
+    "principal": lambda value: _is_text(value) and value.startswith("User:"),
+    "address": _is_text,
+    "time_ms": _is_number,
+    "mechanism": _is_text,
+    "reason": _is_text,
+    "api": _is_text,
+    "resource": _is_text,
+    "resource_type": _is_text,
+    "resource_name": _is_text,
+    "request": _are_texts,
+    "error": _is_number,
+    "repeated": _is_number,
+    "dropped_before": _is_number,
+}
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
