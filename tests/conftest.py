@@ -6,6 +6,7 @@ timing is never an assertion, so hypothesis has no deadline.
 """
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("plain") is not None:
                 item.add_marker(why)
+
+
+_CPU_AT_START = pytest.StashKey[float]()
+
+
+def _cpu_s() -> float:
+    """CPU time of this process and of the processes that it started and that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    item.stash[_CPU_AT_START] = _cpu_s()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """The CPU time of the test, for `tools/run_tests.py`: on a busy machine it says more than the time that passed. A
+    node that several tests share counts for the last of them."""
+    report = yield
+    if call.when == "teardown" and _CPU_AT_START in item.stash:
+        report.user_properties.append(("cpu_s", _cpu_s() - item.stash[_CPU_AT_START]))
+    return report
 
 
 def pytest_report_header() -> str:

@@ -182,8 +182,8 @@ def java() -> ClientProgram:
     classes = fill("java", [source, kafka.directory / "pom.xml"], install)
     log4j = f"-Dlog4j2.configurationFile={kafka.directory / 'log4j2-tool.properties'}"
     # A short-lived test program gains nothing from the second compiler, and the cores are few.
-    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", log4j]
-    return ClientProgram(["java", *options, "-cp", f"{classes}:{kafka.classpath}", "Interoperability"])
+    options = ["-Xmx256m", *apache_kafka.QUICK_START_OPTIONS, log4j]
+    return ClientProgram(["java", *options, "-cp", f"{kafka.classpath}:{classes}", "Interoperability"])
 
 
 def franz_go() -> ClientProgram:

@@ -3,7 +3,8 @@
 Tests share the machine with other tests, and one may fail by chance. What failed in the first run is run again at the
 end, in one process, with nothing beside it. If all of it passes then, the run is green, and a line `flaky: <tests>`
 names those tests. Both reports stay in the output. The exit code is that of pytest. The end of the first run lists the
-files and the tests that took longest, with their set-up and teardown.
+files and the tests that took longest, with their set-up and teardown, and the files that took most CPU time (measured
+by `tests/conftest.py`).
 
 There is no second run where a second run could hide something: if tests were not collected or not run, if pytest was
 interrupted or ended in an unusual way, or if so many tests failed that it cannot be chance.
@@ -35,10 +36,14 @@ class Outcomes:
         self._only = only
         self._tests: dict[str, str] = {}
         self._seconds: dict[str, float] = {}
+        self._cpu: dict[str, float] = {}
         self._not_collected: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
+        for name, value in report.user_properties:
+            if name == "cpu_s":
+                self._cpu[report.nodeid] = float(str(value))
         before = self._tests.get(report.nodeid, "passed")
         # A test that is expected to fail, and does, is reported as skipped. Here it did what it should.
         outcome = "passed" if report.skipped and hasattr(report, "wasxfail") else report.outcome
@@ -60,7 +65,7 @@ class Outcomes:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         # Here, and not at the very end, since CI reads pytest's last line.
         if not self._only:
-            for line in _slowest(self._seconds):
+            for line in _slowest(self._seconds, self._cpu):
                 terminalreporter.write_line(line)
         flaky = [test for test in self._only if self._tests.get(test) == "passed"]
         if flaky:
@@ -72,14 +77,23 @@ class Outcomes:
         self._target.write_text(json.dumps(found))
 
 
-def _slowest(seconds: dict[str, float]) -> list[str]:
-    """Lines with the files and the tests that took longest."""
+def _by_file(seconds: dict[str, float]) -> dict[str, float]:
     files: dict[str, float] = {}
     for test, taken in seconds.items():
         file = test.partition("::")[0]
         files[file] = files.get(file, 0.0) + taken
+    return files
+
+
+def _slowest(seconds: dict[str, float], cpu: dict[str, float]) -> list[str]:
+    """Lines with the files and the tests that took longest, and the files that took most CPU time."""
     lines = []
-    for title, times in (("slowest files:", files), ("slowest tests:", seconds)):
+    by_cpu = f"most CPU time, of {sum(cpu.values()) / 60:.1f} minutes:"
+    for title, times in (
+        ("slowest files:", _by_file(seconds)),
+        ("slowest tests:", seconds),
+        (by_cpu, _by_file(cpu)),
+    ):
         longest = sorted(times.items(), key=lambda each: -each[1])[:SLOWEST]
         shown = [f"{taken:7.1f} s  {name}" for name, taken in longest if taken >= 1]
         lines += [title, *shown] if shown else []

@@ -141,7 +141,7 @@ class Started:
 
     def end(self, how: signal.Signals) -> int:
         self.process.send_signal(how)
-        code = self.process.wait(60)
+        code = self.process.wait(PATIENCE_S)
         self.close()
         return code
 

@@ -36,7 +36,7 @@ def run(offline: Run, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def client(broker: EmbeddedBroker) -> Iterator[Client]:
-    with millstream.connect(broker.bootstrap_servers, timeout=15) as connected:
+    with millstream.connect(broker.bootstrap_servers, timeout=PATIENCE_S) as connected:
         yield connected
 
 

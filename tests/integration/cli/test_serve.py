@@ -12,6 +12,7 @@ import millstream
 from millstream.cli.serve import ServeOptions, listen_address, parse
 from millstream.testing import EmbeddedBroker
 from tests.integration.cli.conftest import Run
+from tests.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_a_signal_right_after_ready_is_heard(tmp_path: Path) -> None:
                 assert process.stdout is not None
                 assert process.stdout.readline().startswith("ready")
                 process.terminate()
-                _, err = process.communicate(timeout=10)
+                _, err = process.communicate(timeout=PATIENCE_S)
             finally:
                 process.kill()
         assert process.returncode == 0, err

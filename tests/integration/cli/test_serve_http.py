@@ -118,7 +118,7 @@ def test_the_gateway_dies_hangs_and_ends_and_the_broker_does_not_care(tmp_path: 
         os.kill(second, signal.SIGSTOP)
         assert served.publish() == 1, "a gateway that hangs is nothing to the broker"
         served.process.terminate()
-        assert served.process.wait(60) == 0
+        assert served.process.wait(PATIENCE_S) == 0
         assert not is_alive(second)
         assert "gateway_killed" in served.log
         lines = served.log.splitlines()
@@ -141,7 +141,7 @@ def test_ctrl_c_in_the_terminal_ends_both_in_order(tmp_path: Path) -> None:
         assert served.get("/readyz")[0] == 200
         (gateway,) = served.gateway_pids()
         served.process.send_signal(signal.SIGINT)
-        assert served.process.wait(30) == 0
+        assert served.process.wait(PATIENCE_S) == 0
         assert not is_alive(gateway)
         assert "gateway_ended" not in served.log and "ERROR" not in served.log
 
@@ -157,7 +157,7 @@ def test_a_gateway_that_cannot_live_is_not_started_without_end(tmp_path: Path) -
         assert "has 2 partitions" in served.log
         assert served.publish() == 0
         served.process.terminate()
-        assert served.process.wait(30) == 0
+        assert served.process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_cluster_has_one_gateway(tmp_path: Path) -> None:
         assert "gateway_ready" in (tmp_path / "c" / "gateway.log").read_text()
         address = parse_address(served.addresses["http"])
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_S) == 0
         socket.create_server(address).close()
     finally:
         process.kill()

@@ -23,7 +23,7 @@ def reporting() -> Iterator[EmbeddedBroker]:
 @pytest.fixture
 def client(reporting: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     monkeypatch.setenv("MILLSTREAM_BOOTSTRAP", reporting.bootstrap_servers)
-    with millstream.connect(reporting.bootstrap_servers, timeout=15) as connected:
+    with millstream.connect(reporting.bootstrap_servers, timeout=PATIENCE_S) as connected:
         yield connected
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from millstream.testing import EmbeddedBroker
 from tests.sasl import LISTENER, MODULES, plain, scram
+from tests.waiting import PATIENCE_S
 from tests.wire import Wire
 
 PASSWORD = "first-secret-1"
@@ -116,7 +117,7 @@ def test_serve_makes_the_first_user(tmp_path: Path) -> None:
     )
     (tmp_path / "server.properties").write_text("\n".join(settings))
     arguments += ["--config", str(tmp_path / "server.properties")]
-    node = NodeProcess("the broker", arguments, tmp_path / "log", stop_timeout=10)
+    node = NodeProcess("the broker", arguments, tmp_path / "log", stop_timeout=PATIENCE_S)
     node.spawn()
     try:
         node.wait_until_ready(60)

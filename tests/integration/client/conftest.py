@@ -7,9 +7,10 @@ import pytest
 import millstream
 from millstream.client import Client
 from millstream.testing import EmbeddedBroker
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
 def client(millstream_broker: EmbeddedBroker) -> Iterator[Client]:
-    with millstream.connect(millstream_broker.bootstrap_servers, timeout=15) as connected:
+    with millstream.connect(millstream_broker.bootstrap_servers, timeout=PATIENCE_S) as connected:
         yield connected

@@ -10,6 +10,7 @@ import millstream
 from millstream.client import Client, HotKeyPartitioner, Message, MillstreamError, SaltingPartitioner
 from millstream.client.partitioners import ANY_PARTITION, java_partition, librdkafka_partition, murmur2
 from millstream.testing import EmbeddedBroker
+from tests.waiting import PATIENCE_S
 
 # From Kafka's own UtilsTest.
 JAVA_HASHES = {
@@ -138,7 +139,7 @@ def test_publishing_with_a_partitioner(client: Client) -> None:
 
 
 async def _publish_async(bootstrap: str, partitioner: SaltingPartitioner) -> list[int]:
-    async with millstream.connect_async(bootstrap, timeout=15) as client:
+    async with millstream.connect_async(bootstrap, timeout=PATIENCE_S) as client:
         await client.create_topic("salted-async", 6)
         one = await client.publish("salted-async", "v", key="big", partitioner=partitioner)
         await client.publish_many("salted-async", [("big", "v")] * 5, partitioner=partitioner)

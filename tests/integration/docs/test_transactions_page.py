@@ -94,7 +94,7 @@ def test_the_java_program(broker: EmbeddedBroker, tmp_path: Path) -> None:
     )
     source = tmp_path / "Billing.java"
     source.write_text(program.replace(ADDRESS, broker.bootstrap_servers))
-    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    options = ["-Xmx256m", *apache_kafka.QUICK_START_OPTIONS]
     command = ["java", *options, "-cp", kafka.classpath, str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

@@ -293,7 +293,7 @@ def test_one_poll_at_a_time(http: httpx.Client, topic: str, group: str, put: Cal
     body = {"topic": topic, "partition": 0, "offset": 0}
     refusal(http.post(f"/consumers/{group}/seek", json=body), 409, 40907)
     put(b"x")
-    waiting.join(30)
+    waiting.join(PATIENCE_S)
     assert [row["value"] for row in answers[0]] == ["x"]
 
 
@@ -449,7 +449,7 @@ def test_a_poll_of_a_consumer_that_is_closed(http: httpx.Client, topic: str, gro
     waiting.start()
     until(lambda: bool(http.get(f"/consumers/{group}").json()["consumers"][0]["polling"]))
     assert http.delete(f"/consumers/{group}").status_code == 204
-    waiting.join(30)
+    waiting.join(PATIENCE_S)
     refusal(answers[0], 410, 41001)
 
 
@@ -508,6 +508,6 @@ def test_a_gateway_that_stops_leaves_its_groups(
         waiting = threading.Thread(target=lambda: answers.append(httpx.get(url, timeout=70)))
         waiting.start()
         until(lambda: bool(httpx.get(f"{gateway.url}/consumers/{group}").json()["consumers"][0]["polling"]))
-    waiting.join(10)
+    waiting.join(PATIENCE_S)
     assert json.loads(answers[0].content) == {"messages": []}
     assert admin.describe_consumer_groups([group])[group].result(30).members == []

@@ -69,7 +69,7 @@ class Writing:
 
     def end(self) -> None:
         self._ended.set()
-        self._thread.join(90)
+        self._thread.join(PATIENCE_S)
 
 
 def test_a_consumer_goes_on_when_leaders_and_its_coordinator_die(nodes: EmbeddedCluster, gateway: Gateway) -> None:

@@ -26,6 +26,7 @@ from millstream.gateway.http.configuration import (
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.conftest import Caller
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
 PEOPLE = read_credentials("# people\n\nbasic ann:se:cret\nbearer t0ken\n")
@@ -381,7 +382,7 @@ def test_the_command_line(broker: EmbeddedBroker, tmp_path: Path, capsys: pytest
         assert call("HEAD", "/console/no/such/page", headers={"Accept": "text/html"}).body == b""
     finally:
         server.terminate()
-        assert server.wait(30) == 0
+        assert server.wait(PATIENCE_S) == 0
         assert server.stdout is not None
         server.stdout.close()
 

@@ -19,6 +19,7 @@ from millstream.gateway.http.configuration import GatewayError, check_certificat
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.conftest import Answer, Caller
+from tests.waiting import PATIENCE_S
 from tests.waiting import until as wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -188,7 +189,7 @@ def test_insecure_is_said_loudly(tmp_path: Path) -> None:
         assert select.select([process.stdout], [], [], 60)[0] and process.stdout.readline().startswith(b"ready ")
         wait_until(lambda: "gateway_ready" in (tmp_path / "log").read_text())
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
     finally:
         process.kill()
         process.wait()
@@ -227,7 +228,7 @@ def test_serve_hands_all_of_it_on(tmp_path: Path, certificate: tuple[Path, Path]
         assert ask_over_tls(address, certificate[0], "/subjects", {}).status == 401
         assert "se:cret" not in (tmp_path / "log").read_text()
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
     finally:
         process.kill()
         process.wait()

@@ -209,7 +209,7 @@ def test_many_readers_see_the_same(stream: Callable[..., Any], put: Callable[...
     for number in range(1, 21):
         put(str(number))
     for reader in readers:
-        reader.join(30)
+        reader.join(PATIENCE_S)
     expected = [str(number) for number in range(21)]
     assert sorted(found, key=len) == [expected[1:]] * 4 + [expected] * 4
 
@@ -354,7 +354,7 @@ def test_limits_and_the_end(broker: EmbeddedBroker, topic: str) -> None:
             assert (refused.status_code, refused.json()["error_code"]) == (429, 42901)
             stopper.start()
             list(lines)  # ends, and in good order
-        stopper.join(30)
+        stopper.join(PATIENCE_S)
 
 
 def test_streams_that_come_together_are_counted_together(

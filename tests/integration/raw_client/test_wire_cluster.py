@@ -118,7 +118,7 @@ def test_a_fetch_that_waits_blocks_nobody(
         assert place.topic in cluster.topics([place.topic])
     assert waiter.is_alive()
     write(millstream_broker, place, b"at last")
-    waiter.join(30)
+    waiter.join(PATIENCE_S)
     assert got == [b"at last"]
 
 

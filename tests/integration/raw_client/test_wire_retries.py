@@ -8,6 +8,7 @@ import pytest
 from millstream.raw_client import EARLIEST, LATEST, Cluster, RefusedError, TopicPartition, UnreachableError
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from tests.topics import make_topic
+from tests.waiting import PATIENCE_S
 from tests.wire import Wire, batch, values
 
 pytestmark = pytest.mark.timeout(300)
@@ -61,7 +62,7 @@ def test_a_leader_that_dies_in_mid_read(nodes: EmbeddedCluster, place: TopicPart
         leader = cluster.leader_of(place).node_id
         nodes.kill(leader)
         go_on.set()
-        reader.join(90)
+        reader.join(PATIENCE_S)
         assert found == [b"%d" % number for number in range(BATCHES)]
         after = cluster.topics([place.topic])[place.topic].partitions[0]
         assert after.leader != leader

@@ -78,6 +78,17 @@ def test_what_takes_longest_is_listed(suite: Suite) -> None:
     assert "test_b" not in output
 
 
+def test_cpu_time_is_listed_with_that_of_processes_that_ended(suite: Suite) -> None:
+    busy = "import subprocess, sys\ndef test_busy():\n    subprocess.run([sys.executable, '-c', 'import time\\n"
+    busy += "while time.process_time() < 1.2: pass'])\n"
+    measuring = (REPOSITORY / "tests" / "conftest.py").read_text()
+    code, output = suite.write(conftest=measuring, test_one=busy, test_two=GREEN).run(*IN_A_WORKER)
+    assert code == 0
+    lines = output.splitlines()
+    (title,) = (number for number, line in enumerate(lines) if line.startswith("most CPU time, of "))
+    assert lines[title + 1].split()[1:] == ["s", "test_one.py"]
+
+
 @pytest.mark.parametrize("arguments", [[], BESIDE_OTHERS], ids=["in one process", "in workers"])
 def test_what_passes_the_second_time_is_green_and_named(suite: Suite, arguments: list[str]) -> None:
     code, output = suite.write(test_one=FLAKY, test_two=GREEN).run(*arguments)

@@ -37,8 +37,8 @@ def _java() -> ClientProgram:
 
     classes = install_test_clients.fill("java-member", [source, kafka.directory / "pom.xml"], install)
     log4j = f"-Dlog4j2.configurationFile={kafka.directory / 'log4j2-tool.properties'}"
-    options = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", log4j]
-    return ClientProgram(["java", *options, "-cp", f"{classes}:{kafka.classpath}", "GroupMember"])
+    options = ["-Xmx128m", *apache_kafka.QUICK_START_OPTIONS, log4j]
+    return ClientProgram(["java", *options, "-cp", f"{kafka.classpath}:{classes}", "GroupMember"])
 
 
 def _franz_go() -> ClientProgram:

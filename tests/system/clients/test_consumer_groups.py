@@ -15,6 +15,7 @@ from tests.system.clients import brokers
 from tests.system.clients.client_program import eventually
 from tests.system.clients.group_member import PROGRAMS, GroupMember
 from tests.system.cluster.kafka_tools import KafkaTools
+from tests.waiting import PATIENCE_S
 from tools import apache_kafka
 
 PARTITIONS = 6
@@ -83,7 +84,7 @@ class Reader:
     def close(self) -> None:
         if not self._over.is_set():
             self._over.set()
-            self._thread.join(20)
+            self._thread.join(PATIENCE_S)
             self._consumer.close()
 
 

@@ -51,7 +51,7 @@ class KafkaTools:
         command = ["java", "-Xmx256m", *apache_kafka.QUICK_START_OPTIONS, log4j, *jvm]
         with open(log_file, "wb") as log:
             self._process = subprocess.Popen(
-                [*command, "-cp", f"{classes}:{kafka.classpath}", "Tools"],
+                [*command, "-cp", f"{kafka.classpath}:{classes}", "Tools"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -153,7 +153,7 @@ class QueueWorker:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(40)
+        self._thread.join(PATIENCE_S)
         self._consumer.close()
 
 

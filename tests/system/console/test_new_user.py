@@ -44,7 +44,7 @@ class Terminal:
         self.text = ""
 
     def await_text(self, pattern: str) -> "re.Match[str]":
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + PATIENCE_S
         while (found := re.search(pattern, self.text)) is None:
             assert time.monotonic() < deadline, self.text
             if select.select([self._screen], [], [], 1.0)[0]:
@@ -92,7 +92,7 @@ class Curl(threading.Thread):
 
     def end(self) -> None:
         self._ended.set()
-        self.join(60)
+        self.join(PATIENCE_S)
 
 
 def test_make_run_installs_the_gateway() -> None:

@@ -9,6 +9,7 @@ from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
 from millstream.raw_client import LATEST, Cluster, TopicPartition
 from millstream.testing import EmbeddedCluster
 from tests.system.console.conftest import Looking
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
 GROUP = "mailers"
@@ -41,7 +42,7 @@ def worker(cluster: EmbeddedCluster, wire: Cluster, make_topic: Callable[..., st
     consumer = ShareConsumer(settings | {"share.acknowledgement.mode": "explicit"})
     consumer.subscribe(["mails"])
     handled: dict[int, object] = {}
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + PATIENCE_S
     while len(handled) < 20 and time.monotonic() < deadline:
         for mail in consumer.poll(1.0):
             offset = mail.offset()

@@ -156,7 +156,7 @@ def test_one_gateway_serves_all(machine: Machine) -> None:
     address = (machine.directory / "http").read_text()
 
     def topics() -> bool:
-        with urllib.request.urlopen(f"http://{address}/topics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{address}/topics", timeout=PATIENCE_S) as response:
             return "spread" in response.read().decode()
 
     def served() -> bool:

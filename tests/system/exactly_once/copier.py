@@ -33,8 +33,8 @@ def java_command() -> list[str]:
             subprocess.run(compiler, check=True)
             stamp.write_bytes(source.read_bytes())
     log4j = f"-Dlog4j2.configurationFile={kafka.directory / 'log4j2-tool.properties'}"
-    options = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", log4j]
-    return ["java", *options, "-cp", f"{classes}:{kafka.classpath}", "Copier"]
+    options = ["-Xmx128m", *apache_kafka.QUICK_START_OPTIONS, log4j]
+    return ["java", *options, "-cp", f"{kafka.classpath}:{classes}", "Copier"]
 
 
 def go_command() -> list[str]:

@@ -24,6 +24,7 @@ from millstream.pipeline.engine.steps import _columns as joined_columns
 from millstream.pipeline.engine.supervision import RunResult, StopSignal, Supervisor, Watched
 from millstream.pipeline.model import ConsoleSink, Join, JoinKey, JoinType, OutputMode, Pipeline, TopicSource, Trigger
 from millstream.pipeline.state import QueryProgress, SourceProgress
+from tests.waiting import PATIENCE_S
 
 
 def pipeline_of(tmp_path: Path, text: str) -> Pipeline:
@@ -118,7 +119,7 @@ class TestMetrics:
     def test_it_is_served(self) -> None:
         server = MetricsServer(lambda: "a 1\n", 0)
         try:
-            with urllib.request.urlopen(server.address, timeout=10) as answer:
+            with urllib.request.urlopen(server.address, timeout=PATIENCE_S) as answer:
                 assert answer.read() == b"a 1\n"
             with pytest.raises(urllib.error.HTTPError) as refused:
                 urllib.request.urlopen(server.address.replace("metrics", "else"), timeout=10)

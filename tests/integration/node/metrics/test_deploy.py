@@ -134,7 +134,7 @@ class Prometheus:
     def get(self, path: str, **query: str) -> Any:
         url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             if error.code == 503:

@@ -19,7 +19,7 @@ from tests.wire import Wire
 def talk(address: str, *pieces: bytes, closes: bool = False) -> bytes:
     """Sends the pieces one by one; everything that comes back until the end."""
     host, port = address.split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for piece in pieces:
             connection.sendall(piece)
@@ -121,7 +121,7 @@ def lonely_broker(tmp_path: Path) -> Iterator[str]:
         f"controller.quorum.voters=1@127.0.0.1:{controller}",
     ):
         arguments += ["--set", setting]
-    process = NodeProcess("a broker", arguments, tmp_path / "log", stop_timeout=10)
+    process = NodeProcess("a broker", arguments, tmp_path / "log", stop_timeout=PATIENCE_S)
     process.spawn()
     try:
         yield f"127.0.0.1:{port}"

@@ -49,7 +49,7 @@ def read(broker: EmbeddedBroker) -> dict[bytes | None, bytes | None]:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader"})
     try:
         consumer.assign([TopicPartition(TOPIC, 0, 0)])
-        _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=10)
+        _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=PATIENCE_S)
         assert end == RECORDS
         latest: dict[bytes | None, bytes | None] = {}
         while True:
