@@ -51,7 +51,7 @@ def cluster(frame: Frame) -> None:
     with card("Brokers"):
         brokers = DataTable(
             [
-                Column("id", "Broker"),
+                Column("id", "Broker", width=84),
                 Column("state", "State", cell="badge"),
                 Column("address", "Address", cell="nowrap"),
                 Column("rack", "Rack"),
@@ -72,7 +72,7 @@ def cluster(frame: Frame) -> None:
             quorum_note = ui.label("").classes("ms-muted").props("data-testid=quorum-note")
             quorum = DataTable(
                 [
-                    Column("id", "Node"),
+                    Column("id", "Node", width=84),
                     Column("role", "Role", cell="badge"),
                     Column("end", "Log end", count, right=True),
                     Column("lag", "Lag", count, right=True),

@@ -25,6 +25,7 @@ from millstream.console.formats import clock
 from millstream.console.live.problems import Severity, problems_of
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.messages.reading import RecordReader
+from millstream.console.url_state import begin_url_state
 from millstream.console.visitor import VISITOR, Action, Visitor, anonymous
 from millstream.raw_client import WireError
 from millstream.registry.decoding import Decoder
@@ -50,6 +51,8 @@ _KEYS = (
     ("g then a letter", "open a page; the letter is shown beside its name"),
     ("/", "filter the table"),
     ("j, k", "next or previous row; Enter opens it"),
+    ("y", "copy the link to this view"),
+    ("c", "copy the name in the selected row"),
     ("d", "switch between dark and light"),
     ("?", "show the keys"),
     ("Esc", "close the dialog"),
@@ -58,12 +61,13 @@ _log = logging.getLogger("millstream.console")
 
 
 class Frame:
-    """One open page. `parameters` are those of its URL."""
+    """One open page. `parameters` are those of its URL when it was opened, `url` the state of the page in its URL."""
 
     def __init__(self, visitor: Visitor, entry: Entry, parameters: Mapping[str, str], theme: str) -> None:
         self.visitor = visitor
         console = self.console = visitor.console
         self.parameters = parameters
+        self.url = begin_url_state(parameters)
         self._entry = entry
         self._callbacks: list[Callable[[Snapshot], None]] = []
         self._seen = -1
@@ -197,6 +201,9 @@ class Frame:
                 ui.label(f"{self.visitor.name} · {self.visitor.role}").classes("ms-muted").props("data-testid=user")
             if self.visitor.can_sign_out:
                 ui.link("Sign out", "/sign-out").classes("ms-plain").props("data-testid=sign-out")
+            ui.button(icon="link", color=None).props(
+                'flat dense round data-testid=copy-link aria-label="Copy link"'
+            ).on("click", js_handler="() => millstreamCopy(location.href)").tooltip("Copy the link to this view (y)")
             switch = ui.button(icon="contrast", color=None).props(
                 'flat dense round data-theme aria-label="Dark or light"'
             )

@@ -59,7 +59,7 @@ def overview(frame: Frame) -> None:
         with card("Brokers"):
             brokers = DataTable(
                 [
-                    Column("id", "Broker"),
+                    Column("id", "Broker", width=84),
                     Column("state", "State", cell="badge"),
                     Column("address", "Address", cell="nowrap"),
                     Column("leads", "Leaders", count, right=True),
@@ -73,7 +73,7 @@ def overview(frame: Frame) -> None:
         with card("Metadata quorum"):
             quorum = DataTable(
                 [
-                    Column("id", "Node"),
+                    Column("id", "Node", width=84),
                     Column("role", "Role", cell="badge"),
                     Column("end", "Log end", count, right=True),
                     Column("lag", "Lag", count, right=True),

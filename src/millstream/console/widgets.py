@@ -13,25 +13,18 @@ from nicegui import ui
 
 from millstream.console.tables import DataTable
 
-# Values are passed as data and never become part of the template.
-_PICK_CELL = """
-<q-td :props="props"><a href="#" class="ms-row-link ms-mono"
-@click.prevent.stop="$parent.$emit('pick', props.row._key)">{{ props.value }}</a></q-td>
-"""
-_SOFT_CELL = '<q-td :props="props"><div class="ms-wrap-cell">{{ props.value }}</div></q-td>'
-
 _SEND = "(event) => emit(millstreamTyped(event.target))"
 
 
 def link_column(table: DataTable, column: str, pick: Callable[[str], Any]) -> None:
     """Makes the cells of a column links that call `pick` with the key of the row."""
-    table.table.add_slot(f"body-cell-{column}", _PICK_CELL)
+    table.set_cell(column, "pick")
     table.table.on("pick", lambda event: pick(str(event.args)))
 
 
 def wrap_column(table: DataTable, column: str) -> None:
     """Shows a column of long texts in small print, with line breaks."""
-    table.table.add_slot(f"body-cell-{column}", _SOFT_CELL)
+    table.set_cell(column, "soft")
 
 
 @contextmanager

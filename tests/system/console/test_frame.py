@@ -53,7 +53,7 @@ def test_every_entry_of_the_navigation_is_served(looking: Looking, gateway: Gate
     assert len(paths) == len(ENTRIES)
     for path in paths:
         status, _, body = _ask(gateway, path)
-        assert status == 200
+        assert status == 200, (path, body)
         assert b"page-title" in body, path
 
 

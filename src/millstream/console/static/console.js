@@ -5,6 +5,33 @@ function millstreamTyped(element) {
   return Object.fromEntries(texts.map((field) => [field.id, field.value]));
 }
 
+// Puts values into the URL of this page; null removes one. With `push`, as a new step of the browser's history.
+function millstreamUrl(values, push) {
+  const url = new URL(location.href);
+  for (const [name, value] of Object.entries(values)) {
+    if (value === null) url.searchParams.delete(name);
+    else url.searchParams.set(name, value);
+  }
+  if (url.href === location.href) return;
+  history[push ? "pushState" : "replaceState"]({}, "", url.href);
+}
+// A page reads its state from the URL when it is built.
+window.addEventListener("popstate", () => location.reload());
+
+// Without TLS, browsers have no clipboard API on other addresses than localhost.
+async function millstreamCopy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const field = Object.assign(document.createElement("textarea"), { value: text, className: "ms-copied-text" });
+    document.body.append(field);
+    field.select();
+    document.execCommand("copy");
+    field.remove();
+  }
+  Quasar.Notify.create({ message: "Copied", color: "positive", timeout: 1200, position: "bottom-right" });
+}
+
 // Keys: what they do is done here, without asking the gateway.
 (() => {
   const typing = (target) =>
@@ -34,6 +61,8 @@ function millstreamTyped(element) {
       g: () => (went = event.timeStamp),
       j: () => move(1),
       k: () => move(-1),
+      c: () => document.activeElement?.matches("a.ms-row-link") && millstreamCopy(document.activeElement.innerText),
+      y: () => millstreamCopy(location.href),
       d: () => document.querySelector("[data-theme]")?.click(),
       "/": () => document.querySelector("[data-filter]")?.focus(),
       "?": () => document.querySelector("[data-help]")?.click(),
