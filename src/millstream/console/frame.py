@@ -11,6 +11,7 @@ All data from the cluster is shown as text, in labels, cells and attributes, and
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -35,6 +36,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 E = TypeVar("E", bound=ui.element)
 _CHECK_EVERY_S = 0.2
+_SIGN_OF_LIFE_S = 2.0
+"""A page hears something of the gateway at least this often, so it can say when the gateway is gone (console.js)."""
 THEME_COOKIE = "millstream_theme"
 _HEAD = f"""
 <link rel="stylesheet" href="{BASE}/assets/console.css">
@@ -71,6 +74,7 @@ class Frame:
         self._entry = entry
         self._callbacks: list[Callable[[Snapshot], None]] = []
         self._seen = -1
+        self._sent_at = 0.0
         self._client = ui.context.client
         self._lay_out(theme)
         console.watcher.opened(self)
@@ -256,10 +260,17 @@ class Frame:
     # Updates
 
     def _refresh(self) -> None:
+        if not self._client.has_socket_connection:
+            return  # what changes meanwhile is sent with the next connection
         snapshot = self.snapshot
+        now = time.monotonic()
         if snapshot.number == self._seen or not self._is_signed_in():
+            if now - self._sent_at > _SIGN_OF_LIFE_S:
+                self._sent_at = now
+                self._client.run_javascript("0")
             return
         self._seen = snapshot.number
+        self._sent_at = now
         self._show_state(snapshot)
         for show in self._callbacks:
             with self.reporting("This page cannot be updated"):
