@@ -20,6 +20,7 @@ from millstream.cli import (
     schema,
     settings,
     simulate,
+    sql,
     table,
     tier,
     topic,
@@ -168,6 +169,7 @@ app.add_typer(security.app, name="security")
 app.command("gateway")(gateway.gateway)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.command("sql")(sql.sql)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.command("settings")(settings.settings)
