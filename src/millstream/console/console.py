@@ -65,6 +65,8 @@ ENTRIES = (
     Entry("/access", "Access", "lock_person", "a"),
     Entry("/clients", "Clients", "devices", "l"),
     Entry("/cluster", "Cluster", "hub", "c"),
+    Entry("/mirrors", "Mirrors", "sync_alt", "i"),
+    Entry("/connect", "Connect", "cable", "n"),
 )
 
 

@@ -23,6 +23,8 @@ _PAGES = (
     "millstream.console.permissions",
     "millstream.console.clients",
     "millstream.console.cluster",
+    "millstream.console.mirrors",
+    "millstream.console.connect",
 )
 """Each module registers its page when it is imported."""
 _loaded = False
