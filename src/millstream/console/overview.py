@@ -11,6 +11,8 @@ from millstream.console.tables import Column, DataTable
 from millstream.console.widgets import Stat, TimeChart, card, grid, heading
 
 _WINDOW_S = 300.0
+_OLD_S = 15.0
+"""A rate that is older is not shown as the current one."""
 _TONES = {Severity.CRITICAL: "bad", Severity.WARNING: "warn", Severity.INFO: "info"}
 _ICONS = {Severity.CRITICAL: "error", Severity.WARNING: "warning", Severity.INFO: "info"}
 
@@ -59,7 +61,7 @@ def overview(frame: Frame) -> None:
         with card("Brokers"):
             brokers = DataTable(
                 [
-                    Column("id", "Broker"),
+                    Column("id", "Broker", width=84),
                     Column("state", "State", cell="badge"),
                     Column("address", "Address", cell="nowrap"),
                     Column("leads", "Leaders", count, right=True),
@@ -73,7 +75,7 @@ def overview(frame: Frame) -> None:
         with card("Metadata quorum"):
             quorum = DataTable(
                 [
-                    Column("id", "Node"),
+                    Column("id", "Node", width=84),
                     Column("role", "Role", cell="badge"),
                     Column("end", "Log end", count, right=True),
                     Column("lag", "Lag", count, right=True),
@@ -90,7 +92,7 @@ def overview(frame: Frame) -> None:
         nonlocal shown
         history = frame.console.watcher.history
         since = snapshot.at - _WINDOW_S
-        _show_stats(stats, snapshot, history.records_in.last())
+        _show_stats(stats, snapshot, history.records_in.last(snapshot.at - _OLD_S))
         found = problems_of(snapshot)
         if found != shown and snapshot.number:
             shown = found
@@ -165,8 +167,8 @@ def broker_rows(snapshot: Snapshot) -> list[dict[str, object]]:
                 "_tones": {"state": tone},
                 "address": broker.address,
                 "rack": broker.rack or "",
-                "leads": sum(each.leader == broker.id for each in snapshot.partitions),
-                "replicas": sum(broker.id in each.replicas for each in snapshot.partitions),
+                "leads": snapshot.leader_counts.get(broker.id, 0),
+                "replicas": snapshot.replica_counts.get(broker.id, 0),
                 "disk": disk.used_bytes if disk is not None else None,
             }
         )

@@ -24,7 +24,7 @@ from millstream.node.cluster.controller_link import ControllerLink, LeaderListen
 from millstream.node.cluster.lifecycle import BrokerLifecycle, ControllerContact
 from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
 from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
-from millstream.node.consensus.quorum.opening import inspect_metadata, open_quorum
+from millstream.node.consensus.quorum.opening import formatted_records, inspect_metadata, open_quorum
 from millstream.node.consensus.raft.voter_set import Endpoint as VoterEndpoint
 from millstream.node.controller.active_controller import changes_broker_settings, dynamic_config
 from millstream.node.controller.controller_role import ControllerRole
@@ -186,7 +186,7 @@ class Node:
                 environment,
                 new_cluster_id=self._new_cluster_id,
                 authorizer=or_none(authorizer),
-                first_records=self._first_users,
+                first_records=(*formatted_records(self._disk, self._root), *self._first_users),
             )
         leaders = LeaderListener()
         quorum.subscribe(leaders)
@@ -272,7 +272,7 @@ class Node:
         except DirectoryInUseError as error:
             raise ConfigError(f"{error}: stop the other process, or use another --data-dir", name="log.dirs") from None
         self._logs = logs
-        inspect_metadata(self._disk, self._root)
+        inspect_metadata(self._disk, self._root, config)
         # Before recovery: the directory of another node must not be changed.
         self._identity = claim_directory(
             self._disk, self._root, config.node_id, config[node.CLUSTER_ID], self._environment.randomness
