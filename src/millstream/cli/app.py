@@ -7,6 +7,7 @@ import typer
 from millstream.cli import (
     acl,
     broker,
+    capacity,
     command_config,
     consume,
     demo,
@@ -171,6 +172,7 @@ app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("sql")(sql.sql)
 app.command("bench")(bench.bench)
+app.command("capacity")(capacity.capacity)
 app.command("doctor")(doctor.doctor)
 app.command("settings")(settings.settings)
 app.command("simulate")(simulate.simulate)

@@ -440,6 +440,9 @@ def _check_tier(config: BrokerConfig) -> None:
             "remote.log.storage.system.enable=true needs millstream.tier.url, for example s3://bucket/prefix",
             name=tier.REMOTE_LOG_STORAGE_SYSTEM_ENABLE.name,
         )
+    file, command = tier.TIER_ENCRYPTION_KEY_FILE, tier.TIER_ENCRYPTION_KEY_COMMAND
+    if config[file] is not None and config[command] is not None:
+        raise ConfigError(f"{file.name} and {command.name} are both set: remove one", name=file.name)
 
 
 _HEARTBEATS_TO_MISS = 4
