@@ -4,7 +4,8 @@ The families of routes that every gateway serves, in the order in which they are
 
 The web console, mounted at /console.
 
-Confluent's REST Proxy, version 3, at /v3: clusters, brokers, topics, settings, consumer groups, and records.
+Confluent's REST Proxy, version 3, at /v3: clusters, brokers, topics, settings, consumer groups, and records. Version 2
+is beside our own routes.
 """
 
 import contextlib
@@ -23,10 +24,12 @@ from millstream.console.console import BASE, Console
 from millstream.console.live.watcher import Watcher
 from millstream.console.mounting import ConsoleMount
 from millstream.console.visitor import VISITOR, Action, Visitor
+from millstream.formats.records.opening import OpeningLimits
 from millstream.gateway.admin.groups import group_routes
 from millstream.gateway.admin.mirrors import mirror_routes
 from millstream.gateway.admin.topics import topic_routes
-from millstream.gateway.consumers.routes import consumer_routes
+from millstream.gateway.consumers.routes import ConsumerRoutes
+from millstream.gateway.consumers.sessions import Sessions
 from millstream.gateway.context import GatewayContext, Lifespan, RouteGroup
 from millstream.gateway.http.access import Access, health_routes
 from millstream.gateway.http.audit import ADMINISTRATION, AUTHORIZATION, AuditTrail
@@ -43,6 +46,9 @@ from millstream.gateway.identity.sign_in import SignInPages
 from millstream.gateway.metrics import GatewayMetrics, ResponseCounts, metrics_routes
 from millstream.gateway.produce.conditional import partition_offsets_routes
 from millstream.gateway.produce.routes import ProduceRoutes, Producing
+from millstream.gateway.rest_v2.consumers import V2ConsumerRoutes
+from millstream.gateway.rest_v2.produce import V2ProduceRoutes
+from millstream.gateway.rest_v2.topics import v2_topic_routes
 from millstream.gateway.rest_v3.acls import AclRoutes
 from millstream.gateway.rest_v3.configs import ConfigRoutes
 from millstream.gateway.rest_v3.groups import GroupRoutes
@@ -50,7 +56,9 @@ from millstream.gateway.rest_v3.records import RecordRoutes
 from millstream.gateway.rest_v3.resources import Links, not_found
 from millstream.gateway.rest_v3.topics import ReplicaRoutes, TopicRoutes
 from millstream.gateway.schemas.routes import ContextPaths, SchemaRoutes, SchemaSettingRoutes
+from millstream.gateway.sql import sql_routes
 from millstream.gateway.streams.routes import stream_routes
+from millstream.registry.decoding import Decoder
 
 CONSOLE = "/console"
 
@@ -279,16 +287,29 @@ def produce_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
         *ProduceRoutes(producing).routes(),
         *partition_offsets_routes(),
         *v3_routes(parts, producing),
+        *V2ProduceRoutes(producing, parts.registry).routes(),
     ]
+
+
+def consumer_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
+    """Our own routes and those of REST v2. They share the open consumers."""
+    limits = parts.options.limits
+    sessions = Sessions(limits.max_consumers, OpeningLimits(limits.max_batch_bytes, limits.max_batch_records))
+    parts.lifespans.append(sessions.lifespan)
+    parts.on_stop.append(sessions.stop_polls)
+    decoder = Decoder(parts.registry)
+    return [*ConsumerRoutes(sessions, decoder).routes(), *V2ConsumerRoutes(sessions, decoder).routes()]
 
 
 ROUTE_GROUPS: tuple[RouteGroup, ...] = (
     registry_routes,
+    v2_topic_routes,
     topic_routes,
     group_routes,
     mirror_routes,
     produce_routes,
     consumer_routes,
     stream_routes,
+    sql_routes,
     console_routes,
 )

@@ -21,7 +21,7 @@ from millstream.raw_client.deadline import Deadline
 from millstream.raw_client.errors import ConnectionLostError, RetriableError, error_code, refusal
 from millstream.raw_client.fetching import Fetched, Fetcher, FetchTarget
 from millstream.raw_client.model import Address, BrokerInfo, TopicInfo, TopicPartition, parse_bootstrap
-from millstream.raw_client.offsets import LogOffsets, OffsetAndTime, commit_offsets, committed_offsets
+from millstream.raw_client.offsets import CommittedOffset, LogOffsets, OffsetAndTime, commit_offsets, committed_offsets
 from millstream.raw_client.pool import ConnectionPool, Connector
 from millstream.raw_client.routing import CoordinatorKind, Coordinators, Leader, Routing, retriable_code
 from millstream.raw_client.settings import parse_settings
@@ -150,6 +150,13 @@ class Cluster:
 
     def committed_offsets(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The committed offsets of a group. Partitions without one are absent."""
+        found = committed_offsets(self.call_coordinator, group, partitions)
+        return {partition: committed.offset for partition, committed in found.items()}
+
+    def committed_metadata(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The committed offsets of a group with their metadata. Partitions without one are absent."""
         return committed_offsets(self.call_coordinator, group, partitions)
 
     # Any request

@@ -137,9 +137,15 @@ def commit_offsets(ask: CallCoordinator, group: str, offsets: Mapping[TopicParti
             _check_commit(group, TopicPartition(topic.name, row.partition_index), row.error_code)
 
 
+class CommittedOffset(NamedTuple):
+    offset: int
+    metadata: str
+    """A text of the member that committed it."""
+
+
 def committed_offsets(
     ask: CallCoordinator, group: str, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, int]:
+) -> dict[TopicPartition, CommittedOffset]:
     if not partitions:
         return {}
     indexes: dict[str, list[int]] = {}
@@ -159,13 +165,13 @@ def committed_offsets(
     of_group = response.groups[0] if response.groups else response
     if of_group.error_code:
         raise refusal(f"group {group!r}", error_code(of_group.error_code))
-    found: dict[TopicPartition, int] = {}
+    found: dict[TopicPartition, CommittedOffset] = {}
     for topic in of_group.topics:
         for row in topic.partitions:
             topic_partition = TopicPartition(topic.name, row.partition_index)
             _check_commit(group, topic_partition, row.error_code)
             if row.committed_offset != _NO_OFFSET:
-                found[topic_partition] = row.committed_offset
+                found[topic_partition] = CommittedOffset(row.committed_offset, row.metadata or "")
     return found
 
 

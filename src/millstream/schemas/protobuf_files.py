@@ -24,7 +24,12 @@ MAIN_FILE = "default.proto"
 """File name of the schema itself, which no other file imports. Confluent's clients use this name."""
 _PROTOC_TIMEOUT_S = 60
 _WARNING = re.compile(r"[IW]\d{4} |WARNING: |.*: warning: ")
-_CONFLUENT_FILES = ("confluent/meta.proto", "confluent/types/decimal.proto")
+_CONFLUENT_FILES = (
+    "confluent/meta.proto",
+    "confluent/type/decimal.proto",
+    "confluent/type/variant.proto",
+    "confluent/types/decimal.proto",
+)
 """Files that Confluent's clients let schemas import without a reference."""
 
 Files = dict[str, descriptor_pb2.FileDescriptorProto]

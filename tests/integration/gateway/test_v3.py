@@ -45,6 +45,29 @@ def lines(answer: httpx.Response) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answer.text.splitlines() if line]
 
 
+def test_offsets_of_a_partition(api: httpx.Client, gateway: Gateway, topic: str) -> None:
+    """In the form that Confluent's proxy has since 8.0; also below /kafka, where Confluent Server has it."""
+    api.post(f"topics/{topic}/records", json={"partition_id": 1, "value": {"type": "STRING", "data": "x"}})
+    path = f"topics/{topic}/partitions/1/offset"
+    found = api.get(path, params={"offset_type": "earliest_and_latest"})
+    id_ = found.json()["cluster_id"]
+    assert found.json() == {
+        "kind": "KafkaPartitionWithOffsets",
+        "metadata": {
+            "self": f"{gateway.url}/v3/clusters/{id_}/{path}",
+            "resource_name": f"crn:///kafka={id_}/topic={topic}/partition=1/offset_type=earliest_and_latest",
+        },
+        "cluster_id": id_,
+        "topic_name": topic,
+        "partition_id": 1,
+        "earliest_offset": 0,
+        "latest_offset": 1,
+    }
+    assert api.get(path).json() == api.get(f"{gateway.url}/kafka/v3/clusters/{id_}/{path}").json() == found.json()
+    refused(api.get(path, params={"offset_type": "latest"}), 400, 400)
+    refused(api.get(f"topics/{topic}/partitions/2/offset"), 404, 404)
+
+
 def test_clusters_and_brokers(api: httpx.Client, gateway: Gateway) -> None:
     found = api.get(f"{gateway.url}/v3/clusters").json()
     assert found["kind"] == "KafkaClusterList" and found["metadata"] == {

@@ -71,12 +71,25 @@ EDITION = 'edition = "2023"; message M { int32 a = 1 [features.field_presence = 
 CONFLUENTS = (
     'syntax = "proto3"; import "confluent/meta.proto"; message M { int32 a = 1 [(confluent.field_meta).doc = "x"]; }'
 )
+BUILT_IN = (
+    'syntax = "proto3"; import "google/type/money.proto"; import "google/type/postal_address.proto"; '
+    'import "confluent/type/decimal.proto"; '
+    "message M { google.type.Money price = 1; google.type.PostalAddress to = 2; confluent.type.Decimal rate = 3; }"
+)
 
 
 @pytest.mark.parametrize(
     ("text", "dependencies"),
-    [(EVERYTHING, [MONEY]), (PROTO_2, []), (GROUPS, []), (EDITION, []), (DELIMITED, []), (CONFLUENTS, [])],
-    ids=["proto3", "proto2", "groups", "editions", "delimited messages", "confluent's options"],
+    [
+        (EVERYTHING, [MONEY]),
+        (PROTO_2, []),
+        (GROUPS, []),
+        (EDITION, []),
+        (DELIMITED, []),
+        (CONFLUENTS, []),
+        (BUILT_IN, []),
+    ],
+    ids=["proto3", "proto2", "groups", "editions", "delimited messages", "confluent's options", "built-in imports"],
 )
 def test_protobuf_text_is_complete(text: str, dependencies: list[Dependency]) -> None:
     schema = PROTOBUF.parse(text, dependencies)

@@ -131,6 +131,7 @@ def _list(frame: Frame) -> None:
             key="group",
             empty="No consumer groups",
             test_id="groups",
+            name="",
         )
 
     def show(snapshot: Snapshot) -> None:

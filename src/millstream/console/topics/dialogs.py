@@ -172,10 +172,6 @@ def help_text(setting: TopicSetting) -> str:
     return setting.explanation.rstrip() + allowed
 
 
-# The value is passed as data and never becomes part of the template.
-_VALUE_CELL = '<q-td :props="props"><div class="ms-value-cell ms-mono">{{ props.value }}</div></q-td>'
-
-
 class SettingsView:
     def __init__(self, frame: Frame, topic: str) -> None:
         self._frame = frame
@@ -197,7 +193,6 @@ class SettingsView:
         )
         link_column(self._table, "name", self._edit)
         wrap_column(self._table, "explanation")
-        self._table.table.add_slot("body-cell-value", _VALUE_CELL)
 
     async def load(self, changed: dict[str, str | None] | None = None) -> None:
         with self._frame.reporting("The settings cannot be read"):

@@ -37,14 +37,6 @@ from millstream.console.widgets import (
 )
 from millstream.raw_client import WireError
 
-# A cell is "word|size"; both are data and never part of the template.
-_REPLICA_CELL = """
-<q-td :props="props"><span class="ms-replica"
-:class="'ms-replica-' + (props.row._tones?.[props.col.name] ?? 'none')">
-<span>{{ String(props.value).split('|')[0] }}</span>
-<span class="ms-replica-size">{{ String(props.value).split('|')[1] ?? '' }}</span></span></q-td>
-"""
-
 
 class LayoutView:
     """The replicas by broker. It is rebuilt when brokers are added or removed, because they are its columns."""
@@ -75,10 +67,10 @@ class LayoutView:
 
     @staticmethod
     def _make(brokers: list[int], partitions: int) -> DataTable:
-        table = DataTable(
+        return DataTable(
             [
-                Column("partition", "Partition"),
-                *(Column(f"b{broker}", f"Broker {broker}") for broker in brokers),
+                Column("partition", "Partition", width=96),
+                *(Column(f"b{broker}", f"Broker {broker}", cell="replica") for broker in brokers),
                 Column("end", "End offset", count, right=True),
                 Column("epoch", "Leader epoch", count, right=True),
             ],
@@ -88,12 +80,16 @@ class LayoutView:
             page_size=100,
             test_id="layout",
         )
-        for broker in brokers:
-            table.table.add_slot(f"body-cell-b{broker}", _REPLICA_CELL)
-        return table
 
 
 _CHART_S = 300.0
+_TABS = {
+    "partitions": ("Partitions", "grid_on"),
+    "hot": ("Hot keys", "whatshot"),
+    "settings": ("Settings", "tune"),
+    "readers": ("Readers", "group_work"),
+}
+"""By their name in the URL: label and icon."""
 
 
 class TopicDetail:
@@ -124,15 +120,10 @@ class TopicDetail:
             }
         with ui.tabs().classes("ms-tabs").props("align=left no-caps dense inline-label") as tabs:
             layout, hot, settings, readers = (
-                ui.tab(name, icon=icon).props(f"data-testid=tab-{name.split()[0].lower()}")
-                for name, icon in (
-                    ("Partitions", "grid_on"),
-                    ("Hot keys", "whatshot"),
-                    ("Settings", "tune"),
-                    ("Readers", "group_work"),
-                )
+                ui.tab(name, label, icon=icon).props(f"data-testid=tab-{name}") for name, (label, icon) in _TABS.items()
             )
-        with ui.tab_panels(tabs, value=layout, animated=False).classes("ms-panels"):
+        chosen = frame.url.choice("tab", _TABS, next(iter(_TABS)))
+        with ui.tab_panels(tabs, value=chosen, animated=False).classes("ms-panels"):
             with ui.tab_panel(layout):
                 with card(""):
                     self._layout = LayoutView(topic)
@@ -156,11 +147,12 @@ class TopicDetail:
                 )
         frame.live(self._show)
         ui.timer(0.05, self._settings.load, once=True)
-        watching = ui.timer(EVERY_S, self._hot.load, active=False)
+        watching = ui.timer(EVERY_S, self._hot.load, active=chosen == "hot")
 
         async def opened(event: Any) -> None:
             """Reads reports only while the tab is open."""
-            watching.active = event.value == hot.props["name"]
+            frame.url.write(tab=event.value, push=True)
+            watching.active = event.value == "hot"
             if watching.active:
                 await self._hot.load()
 
@@ -281,7 +273,7 @@ def topics(frame: Frame) -> None:
 
 def _list(frame: Frame) -> None:
     with heading("Topics"):
-        internal = ui.checkbox("Show internal").props("dense data-testid=internal")
+        internal = ui.checkbox("Show internal", value=frame.url.flag("internal")).props("dense data-testid=internal")
         create = ui.button(
             "Create topic", icon="add", on_click=lambda: open_creation(frame, lambda name: go("/topics", topic=name))
         )
@@ -302,10 +294,12 @@ def _list(frame: Frame) -> None:
             if frame.may(Action.CREATE_TOPIC)
             else "No topics that you may see.",
             test_id="topics",
+            name="",
         )
 
     def show(snapshot: Snapshot) -> None:
         table.update(topic_rows(snapshot, internal=bool(internal.value)))
 
     internal.on_value_change(lambda: show(frame.snapshot))
+    frame.url.remember(internal, "internal", push=True)
     frame.live(show)

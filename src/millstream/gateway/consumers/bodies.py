@@ -253,11 +253,11 @@ class RecordView:
         self._mask_of = mask_of
         self._decode = decoder.decode
         self._plain = format_ == BASE64
-        self._key: Show = decoder.decode if format_ == REGISTRY else _as_text
+        self._key: Show = decoder.decode if format_ == REGISTRY else text_view
         self._value: Show = {
-            BASE64: _as_base64,
-            JSON_FORMAT: _as_json,
-            TEXT_FORMAT: _as_text,
+            BASE64: base64_view,
+            JSON_FORMAT: json_view,
+            TEXT_FORMAT: text_view,
             REGISTRY: decoder.decode,
         }[format_]
 
@@ -311,7 +311,7 @@ def shown_headers(headers: Iterable[Header]) -> dict[str, Any]:
     """By name. A name that occurs several times has a list; bytes that are not text are {"base64": …}."""
     found: dict[str, list[Any]] = {}
     for name, value in headers:
-        shown = _as_text(value)
+        shown = text_view(value)
         found.setdefault(name, []).append({BASE64: shown.value} if shown.kind == _BINARY else shown.value)
     return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
 
@@ -320,13 +320,13 @@ def _name(kind: str) -> str:
     return BASE64 if kind == _BINARY else kind
 
 
-def _as_base64(data: bytes | None) -> Decoded:
+def base64_view(data: bytes | None) -> Decoded:
     if data is None:
         return Decoded("null", None)
     return Decoded(_BINARY, binascii.b2a_base64(data, newline=False).decode())
 
 
-def _as_text(data: bytes | None) -> Decoded:
+def text_view(data: bytes | None) -> Decoded:
     if data is None:
         return Decoded("null", None)
     try:
@@ -335,7 +335,7 @@ def _as_text(data: bytes | None) -> Decoded:
         return as_base64(data)
 
 
-def _as_json(data: bytes | None) -> Decoded:
+def json_view(data: bytes | None) -> Decoded:
     if data is None:
         return Decoded("null", None)
     try:

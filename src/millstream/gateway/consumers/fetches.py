@@ -42,6 +42,7 @@ Result = TypeVar("Result")
 _LAST_WITH_NAMES = 12
 """Later versions of Fetch use topic ids."""
 _LONGEST_WAIT_MS = 60_000
+_SHARE_OF_TIMEOUT = 0.8
 _BUDGET_BYTES, _MOST_BYTES, _FEWEST_BYTES = 64 << 20, 1 << 20, 64 << 10
 _MOST_RECORDS = 10_000
 """Records of one partition that are kept ahead."""
@@ -103,6 +104,9 @@ class PendingFetches:
     """Limit of one fetch; a single larger batch is returned."""
     limits: OpeningLimits
     """Limits of one batch when it is decompressed."""
+    min_bytes: int = 1
+    """A broker waits for so many bytes, or for the end of the timeout."""
+    read_committed: bool = True
     _pending: list[_PendingFetch] = field(default_factory=list)
     _errors: dict[TopicPartition, _PartitionError] = field(default_factory=dict)
 
@@ -200,7 +204,9 @@ class PendingFetches:
         if not wanted:
             return
         by_leader = await self._in_thread(lambda: self._by_leader(wanted))
-        wait_ms = max(1, min(int(left_s * 1000), _LONGEST_WAIT_MS))
+        # With `min_bytes` records may come at the end of the wait, and must be here before the caller's timeout.
+        share = 1.0 if self.min_bytes <= 1 else _SHARE_OF_TIMEOUT
+        wait_ms = max(1, min(int(left_s * 1000 * share), _LONGEST_WAIT_MS))
         for node, rows in by_leader.items():
             offsets = {partition: wanted[partition] for partition in rows}
             task = asyncio.create_task(self._fetch(node, rows, offsets, wait_ms))
@@ -231,7 +237,7 @@ class PendingFetches:
     async def _fetch(
         self, node: int, epochs: dict[TopicPartition, int], wanted: dict[TopicPartition, int], wait_ms: int
     ) -> dict[TopicPartition, FetchedPartition]:
-        request = _request(wanted, epochs, self.max_bytes(), wait_ms)
+        request = _request(wanted, epochs, self.max_bytes(), wait_ms, self.min_bytes, self.read_committed)
         borrowed, connection, sent = await self._in_thread(lambda: self._send(node, request))
         try:
             await _readable(connection.fileno(), wait_ms / 1000 + _RESPONSE_GRACE_S)
@@ -279,7 +285,9 @@ async def _readable(descriptor: int, timeout_s: float) -> None:
         loop.remove_reader(descriptor)
 
 
-def _request(wanted: Positions, epochs: Positions, max_bytes: int, wait_ms: int) -> dict[str, Any]:
+def _request(
+    wanted: Positions, epochs: Positions, max_bytes: int, wait_ms: int, min_bytes: int, read_committed: bool
+) -> dict[str, Any]:
     topics: dict[str, list[dict[str, int]]] = {}
     for partition, offset in wanted.items():
         topics.setdefault(partition.topic, []).append(
@@ -292,9 +300,9 @@ def _request(wanted: Positions, epochs: Positions, max_bytes: int, wait_ms: int)
         )
     return {
         "max_wait_ms": wait_ms,
-        "min_bytes": 1,
+        "min_bytes": min(min_bytes, max_bytes),
         "max_bytes": max_bytes,
-        "isolation_level": 1,
+        "isolation_level": int(read_committed),
         "topics": [{"topic": name, "partitions": rows} for name, rows in topics.items()],
         "forgotten_topics_data": [],
         "rack_id": "",

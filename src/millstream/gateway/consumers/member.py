@@ -9,6 +9,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -21,6 +22,8 @@ from millstream.raw_client import Cluster, CoordinatorKind, SetupError, TopicPar
 from millstream.raw_client.errors import error_code
 
 _JOIN_EPOCH, _LEAVE_EPOCH = 0, -1
+_NO_EPOCH = -1
+"""Commits that are not by a member of the group."""
 _REBALANCE_TIMEOUT_MS = 30_000
 _HANDOVER_S = 20.0
 """How long revoked partitions are kept. Less than the rebalance timeout, after which the member would be fenced."""
@@ -42,6 +45,8 @@ _FINAL = frozenset(
 
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
+Metadata = Mapping[TopicPartition, str]
+"""Texts that are committed with offsets."""
 
 
 class Owner(Protocol):
@@ -64,6 +69,75 @@ class FencedError(Exception):
     """This member was fenced: the group continues without it."""
 
 
+def _commit(
+    cluster: Cluster,
+    group: str,
+    epoch: int,
+    member_id: str,
+    offsets: Mapping[TopicPartition, int],
+    metadata: Metadata,
+) -> None:
+    """Blocks. FencedError if the group does not know this member."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for partition, offset in offsets.items():
+        row = {
+            "partition_index": partition.partition,
+            "committed_offset": offset,
+            "committed_metadata": metadata.get(partition, ""),
+        }
+        rows.setdefault(partition.topic, []).append(row)
+    response = cluster.call_coordinator(
+        group,
+        CoordinatorKind.GROUP,
+        "offset_commit",
+        at_most=_LAST_COMMIT_WITH_NAMES,
+        group_id=group,
+        generation_id_or_member_epoch=epoch,
+        member_id=member_id,
+        topics=[{"name": name, "partitions": found} for name, found in rows.items()],
+    )
+    for topic in response.topics:
+        for row in topic.partitions:
+            code = error_code(row.error_code)
+            if code in _FENCED or code is ErrorCode.GROUP_ID_NOT_FOUND:
+                raise FencedError
+            if row.error_code:
+                found = error_for_code(code, f"the offset for {topic.name}-{row.partition_index} was refused")
+                raise ApiError(found.status, f"{found.message} ({code.name})", found.hint, code=found.code)
+
+
+class ManualMember:
+    """Partitions that the caller assigned itself. It is no member of the group, but commits offsets for it."""
+
+    member_id = ""
+    failure: ApiError | None = None
+    pattern: str | None = None
+
+    def __init__(
+        self, cluster: Cluster, threads: CapacityLimiter, group: str, partitions: Collection[TopicPartition]
+    ) -> None:
+        self._cluster = cluster
+        self._threads = threads
+        self.group = group
+        self.partitions = frozenset(partitions)
+        self.topics = tuple(sorted({partition.topic for partition in partitions}))
+
+    def reads(self, topic: str) -> bool:
+        return topic in self.topics
+
+    async def leave(self) -> None:
+        pass
+
+    async def commit(self, offsets: Mapping[TopicPartition, int], metadata: Metadata = MappingProxyType({})) -> None:
+        """FencedError if the group has members, WireError if the coordinator cannot be reached."""
+        await to_thread.run_sync(
+            lambda: _commit(self._cluster, self.group, _NO_EPOCH, "", offsets, metadata), limiter=self._threads
+        )
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Nothing is revoked here."""
+
+
 class GroupMember:
     """Runs in the event loop; requests to the cluster are sent in `threads`."""
 
@@ -75,6 +149,8 @@ class GroupMember:
         self.member_id = str(uuid.uuid4())
         self.epoch = _JOIN_EPOCH
         self.topics: tuple[str, ...] = ()
+        self.pattern: str | None = None
+        """A regular expression (RE2) in place of names of topics."""
         self.failure: ApiError | None = None
         """Why this member has failed for good, or None."""
         self.partitions: frozenset[TopicPartition] = frozenset()
@@ -88,9 +164,13 @@ class GroupMember:
         self._interval_s = 0.0
         self._left = False
 
-    async def join(self, topics: Collection[str]) -> None:
+    def reads(self, topic: str) -> bool:
+        return topic in (self.topics if self.pattern is None else self._names.values())
+
+    async def join(self, topics: Collection[str], pattern: str | None = None) -> None:
         """Joins, or changes the topics. ApiError or WireError if the cluster refuses."""
         self.topics = tuple(sorted(topics))
+        self.pattern = pattern
         self._tell_all = True
         self.failure = None
         await self._beat()
@@ -115,33 +195,16 @@ class GroupMember:
         except WireError as error:
             _log.info("consumer_leave_failed group=%s reason=%s", self.group, error)
 
-    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+    async def commit(self, offsets: Mapping[TopicPartition, int], metadata: Metadata = MappingProxyType({})) -> None:
         """FencedError if the member was fenced, WireError if the coordinator cannot be reached."""
-        rows: dict[str, list[dict[str, Any]]] = {}
-        for partition, offset in offsets.items():
-            row = {"partition_index": partition.partition, "committed_offset": offset, "committed_metadata": ""}
-            rows.setdefault(partition.topic, []).append(row)
         async with self._one_call:
-            fields = {
-                "group_id": self.group,
-                "generation_id_or_member_epoch": self.epoch,
-                "member_id": self.member_id,
-                "topics": [{"name": name, "partitions": found} for name, found in rows.items()],
-            }
-            response = await self._in_thread(
-                lambda: self._cluster.call_coordinator(
-                    self.group, CoordinatorKind.GROUP, "offset_commit", at_most=_LAST_COMMIT_WITH_NAMES, **fields
-                )
-            )
-        for topic in response.topics:
-            for row in topic.partitions:
-                code = error_code(row.error_code)
-                if code in _FENCED or code is ErrorCode.GROUP_ID_NOT_FOUND:
-                    self._kick.set()
-                    raise FencedError
-                if row.error_code:
-                    found = error_for_code(code, f"the offset for {topic.name}-{row.partition_index} was refused")
-                    raise ApiError(found.status, f"{found.message} ({code.name})", found.hint, code=found.code)
+            is_member = bool(self.topics) or self.pattern is not None
+            epoch, member_id = (self.epoch, self.member_id) if is_member else (_NO_EPOCH, "")
+            try:
+                await self._in_thread(lambda: _commit(self._cluster, self.group, epoch, member_id, offsets, metadata))
+            except FencedError:
+                self._kick.set()
+                raise
 
     # Heartbeats
 
@@ -193,6 +256,8 @@ class GroupMember:
                 "subscribed_topic_names": list(self.topics),
                 "topic_partitions": self._owned_rows(),
             }
+            if self.pattern is not None:
+                fields["subscribed_topic_regex"] = self.pattern
         else:
             fields |= {"subscribed_topic_names": None, "topic_partitions": self._owned_rows()}
         return fields
@@ -229,7 +294,8 @@ class GroupMember:
     async def _take(self, assignment: Message) -> None:
         rows = {row.topic_id: row.partitions for row in assignment.topic_partitions}
         if any(topic_id not in self._names for topic_id in rows):
-            topics = await self._in_thread(lambda: self._cluster.topics(self.topics))
+            names = self.topics if self.pattern is None else None
+            topics = await self._in_thread(lambda: self._cluster.topics(names))
             self._names |= {info.topic_id: info.name for info in topics.values()}
         wanted = frozenset(
             TopicPartition(self._names[topic_id], number)

@@ -83,6 +83,14 @@ class Batch:
     before: dict[TopicPartition, int] = field(default_factory=dict)
     after: dict[TopicPartition, int] = field(default_factory=dict)
 
+    def without(self, partition: TopicPartition, offset: int) -> "Batch":
+        """Without the records of a partition from this offset on."""
+        records = [row for row in self.records if row[0] != partition or row[1].offset < offset]
+        before, after = dict(self.before), self.after | {partition: offset}
+        if not any(row[0] == partition for row in records):
+            del before[partition], after[partition]
+        return Batch(records, self.bytes, before, after)
+
 
 class Progress:
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
 """Consumer routes: subscribe, poll, commit, seek, show, leave. `session` has the consumer itself."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from anyio import to_thread
 from starlette.requests import Request
@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from millstream.access.roles import Role
-from millstream.formats.records.opening import OpeningLimits
 from millstream.gateway.consumers import bodies
 from millstream.gateway.consumers.bodies import (
     MAX_POLL_BYTES,
@@ -33,7 +32,6 @@ from millstream.gateway.consumers.bodies import (
 from millstream.gateway.consumers.progress import Batch
 from millstream.gateway.consumers.session import Session
 from millstream.gateway.consumers.sessions import Sessions
-from millstream.gateway.context import GatewayContext
 from millstream.gateway.http.errors import JSON, ApiError, json_bytes
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
@@ -52,17 +50,8 @@ class _Consuming(TypedDict):
     needs: Needs
 
 
-_CONSUMING: _Consuming = {"role": Role.OPERATOR, "needs": Needs(topic="Read", group="Read")}
+CONSUMING: _Consuming = {"role": Role.OPERATOR, "needs": Needs(topic="Read", group="Read")}
 """A consumer moves the offsets of its group, so viewers have none."""
-
-
-def consumer_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
-    limits = parts.options.limits
-    opening = OpeningLimits(limits.max_batch_bytes, limits.max_batch_records)
-    sessions = Sessions(limits.max_consumers, opening)
-    parts.lifespans.append(sessions.lifespan)
-    parts.on_stop.append(sessions.stop_polls)
-    return ConsumerRoutes(sessions, Decoder(parts.registry)).routes()
 
 
 class ConsumerRoutes:
@@ -72,13 +61,13 @@ class ConsumerRoutes:
 
     def routes(self) -> list[BaseRoute]:
         return [
-            endpoint("POST", f"{_GROUP}/subscribe", self.subscribe, doc=bodies.SUBSCRIBE, **_CONSUMING),
-            endpoint("GET", f"{_GROUP}/poll", self.poll, doc=bodies.POLL, **_CONSUMING),
-            endpoint("POST", f"{_GROUP}/offsets", self.commit, doc=bodies.COMMIT, **_CONSUMING),
-            endpoint("POST", f"{_GROUP}/seek", self.seek, doc=bodies.SEEK, **_CONSUMING),
+            endpoint("POST", f"{_GROUP}/subscribe", self.subscribe, doc=bodies.SUBSCRIBE, **CONSUMING),
+            endpoint("GET", f"{_GROUP}/poll", self.poll, doc=bodies.POLL, **CONSUMING),
+            endpoint("POST", f"{_GROUP}/offsets", self.commit, doc=bodies.COMMIT, **CONSUMING),
+            endpoint("POST", f"{_GROUP}/seek", self.seek, doc=bodies.SEEK, **CONSUMING),
             endpoint("GET", "/consumers", self.show_all, doc=bodies.SHOW_ALL),
             endpoint("GET", _GROUP, self.show, doc=bodies.SHOW),
-            endpoint("DELETE", _GROUP, self.leave, doc=bodies.LEAVE, **_CONSUMING),
+            endpoint("DELETE", _GROUP, self.leave, doc=bodies.LEAVE, **CONSUMING),
         ]
 
     async def subscribe(self, req: ApiRequest) -> Any:
@@ -93,60 +82,13 @@ class ConsumerRoutes:
         return _shown(session)
 
     async def poll(self, req: ApiRequest) -> Any:
-        _refuse_others(req.request)
+        refuse_others(req.request)
         max_records = req.number_within("max_records", _DEFAULT_RECORDS, 1, MAX_POLL_RECORDS)
         timeout_ms = req.number_within("timeout_ms", _DEFAULT_MS, 0, MAX_POLL_MS)
         max_bytes = req.number_within("max_bytes", _DEFAULT_BYTES, 1, MAX_POLL_BYTES)
         view = RecordView(read_format(req.text("format")), self._decoder, current_caller().mask_of)
-        session = self._find(req)
-        if session.polling:
-            raise ApiError(
-                409,
-                "another poll of this consumer is in progress",
-                "wait for its response, or use a different instance_id for each program",
-                code=40907,
-            )
-        session.polling = True
-        try:
-            async with _caller(req.request) as gone:
-                return await self._poll(session, max_records, max_bytes, timeout_ms / 1000, view, gone)
-        finally:
-            session.polling = False
-            self._sessions.used(session)
-
-    async def _poll(
-        self,
-        session: Session,
-        max_records: int,
-        max_bytes: int,
-        timeout_s: float,
-        view: RecordView,
-        gone: "asyncio.Task[None]",
-    ) -> Response:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        while True:
-            batch = await self._unless_gone(
-                session.next(max_records, max_bytes, max(0.0, deadline - loop.time())), gone
-            )
-            if batch is None:
-                return Response(status_code=499)  # the caller has disconnected
-            body = await to_thread.run_sync(partial(_rendered, batch, view))
-            if gone.done():
-                return Response(status_code=499)
-            if session.hand_out(batch):
-                headers = {_EXPIRES_HEADER: str(int(session.idle_s * 1000))}
-                return _PollResponse(body, headers, partial(session.take_back, batch))
-
-    @staticmethod
-    async def _unless_gone(work: Any, gone: "asyncio.Task[None]") -> Batch | None:
-        """None if the caller disconnects before it is done."""
-        task: asyncio.Task[Batch] = asyncio.ensure_future(work)
-        try:
-            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-            return task.result() if task.done() else None
-        finally:
-            task.cancel()
+        limits = PollLimits(max_records, max_bytes, timeout_ms / 1000)
+        return await poll(req.request, self._sessions, self._find(req), limits, partial(_rendered, view))
 
     async def commit(self, req: ApiRequest) -> Any:
         wanted = req.read(Offsets).offsets if req.body.strip() else None
@@ -184,11 +126,75 @@ class ConsumerRoutes:
         return session
 
 
+class PollLimits(NamedTuple):
+    max_records: int
+    max_bytes: int
+    timeout_s: float
+
+
+Render = Callable[[Batch], tuple[bytes, Batch]]
+"""Returns the body, and the records that are in it: all, or those before a record that cannot be shown. May block."""
+
+
+async def poll(
+    request: Request,
+    sessions: Sessions,
+    session: Session,
+    limits: PollLimits,
+    render: Render,
+    media_type: str = JSON,
+) -> Response:
+    """The response to a poll: the next records. Positions move when it is sent."""
+    if session.polling:
+        raise ApiError(
+            409,
+            "another poll of this consumer is in progress",
+            "wait for its response, or use a different instance_id for each program",
+            code=40907,
+        )
+    session.polling = True
+    try:
+        async with _caller(request) as gone:
+            await session.auto_commit()
+            return await _poll(session, limits, render, media_type, gone)
+    finally:
+        session.polling = False
+        sessions.used(session)
+
+
+async def _poll(
+    session: Session, limits: PollLimits, render: Render, media_type: str, gone: "asyncio.Task[None]"
+) -> Response:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + limits.timeout_s
+    while True:
+        left_s = max(0.0, deadline - loop.time())
+        batch = await _unless_gone(session.next(limits.max_records, limits.max_bytes, left_s), gone)
+        if batch is None:
+            return Response(status_code=499)  # the caller has disconnected
+        body, shown = await to_thread.run_sync(render, batch)
+        if gone.done():
+            return Response(status_code=499)
+        if session.hand_out(shown):
+            headers = {_EXPIRES_HEADER: str(int(session.idle_s * 1000))}
+            return _PollResponse(body, headers, media_type, partial(session.take_back, shown))
+
+
+async def _unless_gone(work: Any, gone: "asyncio.Task[None]") -> Batch | None:
+    """None if the caller disconnects before it is done."""
+    task: asyncio.Task[Batch] = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+
+
 class _PollResponse(Response):
     """A response with records. If it cannot be sent, the positions are moved back."""
 
-    def __init__(self, body: bytes, headers: dict[str, str], take_back: Callable[[], None]) -> None:
-        super().__init__(body, 200, headers, JSON)
+    def __init__(self, body: bytes, headers: dict[str, str], media_type: str, take_back: Callable[[], None]) -> None:
+        super().__init__(body, 200, headers, media_type)
         self._take_back = take_back
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -214,7 +220,7 @@ async def _caller(request: Request) -> AsyncIterator["asyncio.Task[None]"]:
         task.cancel()
 
 
-def _refuse_others(request: Request) -> None:
+def refuse_others(request: Request) -> None:
     """A poll moves the position although it is a GET. So HEAD is refused, and requests from pages of other sites, which
     browsers mark."""
     if request.method != "GET":
@@ -223,8 +229,8 @@ def _refuse_others(request: Request) -> None:
         raise ApiError(403, "polls from pages of other sites are refused", "use a page of this gateway, or a program")
 
 
-def _rendered(batch: Batch, view: RecordView) -> bytes:
-    return json_bytes(PollResult([view.shown(partition, record) for partition, record in batch.records]))
+def _rendered(view: RecordView, batch: Batch) -> tuple[bytes, Batch]:
+    return json_bytes(PollResult([view.shown(partition, record) for partition, record in batch.records])), batch
 
 
 def _group(req: ApiRequest) -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
@@ -14,15 +14,18 @@ from millstream.common.background_tasks import BackgroundTasks
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.records.opening import OpeningLimits
 from millstream.gateway.consumers.fetches import FetchedPartition, PendingFetches
-from millstream.gateway.consumers.member import FencedError, GroupMember
+from millstream.gateway.consumers.member import FencedError, GroupMember, ManualMember, Metadata
 from millstream.gateway.consumers.progress import Batch, PartitionProgress, Progress
 from millstream.gateway.http.errors import ApiError, error_for_code, error_for_wire_error
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition, UnreadableError, WireError
 from millstream.raw_client.errors import UNREADABLE
 
 RESETS = {"earliest": EARLIEST, "latest": LATEST}
+NO_RESET = "none"
 _SETTLE_S = 5.0
 _RETRY_S = 1.0
+_AUTO_COMMIT_INTERVAL_S = 5.0
+"""Kafka's default of auto.commit.interval.ms."""
 
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -44,15 +47,17 @@ class SessionResources:
     """Limits of one fetched batch."""
 
 
-class Holding(NamedTuple):
-    """A partition that is ours."""
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """Settings of a consumer of REST v2. The defaults are those of our own routes."""
 
-    partition: TopicPartition
-    position: int | None
-    """The next offset to be handed out; None: not known yet."""
-    committed: int | None
-    leaving: bool
-    """To go to another member."""
+    format: str = ""
+    auto_commit: bool = False
+    """Commit the records of earlier polls, at a poll and at the end."""
+    min_bytes: int = 1
+    timeout_ms: int = 1_000
+    """Of a poll that names none."""
+    read_committed: bool = True
 
 
 class Session:
@@ -67,8 +72,10 @@ class Session:
         instance: str,
         reset: str,
         idle_s: float,
+        settings: SessionSettings = SessionSettings(),
     ) -> None:
         """`cluster`: the connection of the caller that opened it. `owner`: the only caller that may use it."""
+        self.settings = settings
         self.owner = owner
         self.group = group
         self.instance = instance
@@ -80,9 +87,14 @@ class Session:
         """Called once, when it is closed."""
         self._tools = tools
         self._cluster = cluster
-        self._member = GroupMember(cluster, tools.heartbeats, group, self)
-        self._fetches = PendingFetches(cluster, tools.reads, tools.fetch_bytes, tools.opening)
+        self._member: GroupMember | ManualMember = GroupMember(cluster, tools.heartbeats, group, self)
+        self._fetches = PendingFetches(
+            cluster, tools.reads, tools.fetch_bytes, tools.opening, settings.min_bytes, settings.read_committed
+        )
         self._progress = Progress()
+        self._without_offset: set[TopicPartition] = set()
+        """Assigned partitions without a start position: auto.offset.reset is none, and no offset is committed."""
+        self._auto_committed_at = time.monotonic()
         self._rounds: dict[TopicPartition, int] = {}
         """The number of the assignment that brought each partition. Lookups for an earlier one are ignored."""
         self._round = 0
@@ -95,6 +107,7 @@ class Session:
 
     async def subscribe(self, topics: Collection[str]) -> None:
         self._check_open()
+        member = self._group_member()
         known = await self._call(lambda: self._cluster.topics(topics))
         missing = sorted(set(topics) - set(known))
         if missing:
@@ -102,8 +115,44 @@ class Session:
                 404, f"there is no topic {', '.join(missing)}", "create it first, or check its name", code=40403
             )
         self._check_open()
-        await self._member.join(topics)
+        await member.join(topics)
         self._check_open()
+
+    async def subscribe_pattern(self, pattern: str) -> None:
+        """All topics whose names match a regular expression (RE2), also those that are created later."""
+        self._check_open()
+        await self._group_member().join((), pattern)
+        self._check_open()
+
+    def _group_member(self) -> GroupMember:
+        if isinstance(self._member, ManualMember):
+            raise ApiError(409, "partitions were assigned to this consumer by hand", "unsubscribe it first", code=40904)
+        return self._member
+
+    async def assign(self, partitions: Collection[TopicPartition]) -> None:
+        """Reads these partitions, without the group."""
+        self._check_open()
+        if not isinstance(self._member, ManualMember) and (self._member.topics or self._member.pattern is not None):
+            raise ApiError(409, "this consumer has a subscription", "unsubscribe it first", code=40904)
+        known = await self._call(lambda: self._cluster.topics({partition.topic for partition in partitions}))
+        for partition in sorted(partitions):
+            if partition.topic not in known:
+                raise ApiError(404, f"there is no topic {partition.topic!r}", "create it first", code=40403)
+            if partition.partition >= len(known[partition.topic].partitions):
+                raise ApiError(404, f"there is no partition {partition}", "check its number", code=40404)
+        self._check_open()
+        before = self._member.partitions
+        self._member = ManualMember(self._cluster, self._tools.calls, self.group, partitions)
+        self.revoked(before - self._member.partitions)
+        if new := self._member.partitions - before:
+            self.assigned(new)
+
+    async def unsubscribe(self) -> None:
+        """Leaves the group, or gives up the partitions that were assigned by hand."""
+        self._check_open()
+        member, self._member = self._member, GroupMember(self._cluster, self._tools.heartbeats, self.group, self)
+        self.revoked(member.partitions)
+        await member.leave()
 
     async def close(self) -> None:
         self._closed = True
@@ -132,7 +181,19 @@ class Session:
 
     @property
     def topics(self) -> tuple[str, ...]:
+        """Of a pattern: the topics with assigned partitions."""
+        if self._member.pattern is not None:
+            return tuple(sorted({partition.topic for partition in self._member.partitions}))
         return self._member.topics
+
+    @property
+    def is_manual(self) -> bool:
+        """Partitions were assigned by the caller, not by the group."""
+        return isinstance(self._member, ManualMember)
+
+    @property
+    def pattern(self) -> str | None:
+        return self._member.pattern
 
     @property
     def member_id(self) -> str:
@@ -147,7 +208,7 @@ class Session:
     def leaving(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
         found = [(partition, self._progress[partition]) for partition in partitions if partition in self._progress]
         for partition, progress in found:
-            progress.ahead, progress.leaving = None, progress.is_open and partition.topic in self.topics
+            progress.ahead, progress.leaving = None, progress.is_open and self._member.reads(partition.topic)
         self._changed.set()
         return [partition for partition, progress in found if progress.leaving]
 
@@ -160,6 +221,7 @@ class Session:
 
     def revoked(self, partitions: Collection[TopicPartition]) -> None:
         self._progress.drop(partitions)
+        self._without_offset.difference_update(partitions)
         for partition in partitions:
             self._rounds.pop(partition, None)
         self._changed.set()
@@ -178,17 +240,23 @@ class Session:
                 _log.info("consumer_positions_failed group=%s reason=%s", self.group, error)
                 await asyncio.sleep(_RETRY_S)
                 continue
-            for partition, (position, committed) in begins.items():
-                if self._rounds.get(partition) == round_:
-                    self._progress.begin(partition, position, committed)
+            for partition in partitions:
+                if self._rounds.get(partition) != round_:
+                    continue
+                if partition in begins:
+                    self._progress.begin(partition, *begins[partition])
+                else:
+                    self._without_offset.add(partition)
             break
         self._changed.set()
 
     def _beginnings(self, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int | None]]:
         cluster = self._cluster
         committed = cluster.committed_offsets(self.group, partitions)
-        new = {partition: RESETS[self.reset] for partition in partitions if partition not in committed}
-        ends = cluster.offsets(new) if new else {}
+        missing = [partition for partition in partitions if partition not in committed]
+        ends = {}
+        if missing and self.reset != NO_RESET:
+            ends = cluster.offsets(dict.fromkeys(missing, RESETS[self.reset]))
         found: dict[TopicPartition, tuple[int, int | None]] = {
             partition: (at, at) for partition, at in committed.items()
         }
@@ -208,6 +276,7 @@ class Session:
         self._member.release(self._progress.leaving)  # a new poll means that earlier records are done
         while True:
             self._check()
+            self._check_positions()
             self._changed.clear()
             batch = self._progress.collect(max_records, max_bytes)
             left_s = deadline - time.monotonic()
@@ -259,6 +328,13 @@ class Session:
     async def _reset(self, partition: TopicPartition, progress: PartitionProgress) -> None:
         """The records at the position were deleted: moves to the position of `reset`."""
         position = progress.position
+        if self.reset == NO_RESET:
+            raise ApiError(
+                416,
+                f"{partition} has no offset {position}, and auto.offset.reset is none",
+                "seek to another offset",
+                code=41601,
+            )
         ends = await self._call(lambda: self._cluster.offsets({partition: RESETS[self.reset]}))
         if self._progress.get(partition) is progress and progress.position == position:
             _log.warning("consumer_reset group=%s partition=%s to=%d", self.group, partition, ends[partition].offset)
@@ -267,7 +343,7 @@ class Session:
     # Offsets
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None) -> dict[TopicPartition, int]:
-        """Commits these offsets; None: all positions."""
+        """Commits these offsets, up to the records that were handed out; None: all positions."""
         self._check()
         if offsets is None:
             progress = self._progress.items()
@@ -281,10 +357,15 @@ class Session:
                     f"commit {reached} at most: the offset after the last record that was handed out",
                     code=40905,
                 )
-        if not offsets:
-            return {}
+        if offsets:
+            await self.commit_any(offsets)
+        return dict(offsets)
+
+    async def commit_any(self, offsets: Mapping[TopicPartition, int], metadata: Metadata | None = None) -> None:
+        """Commits offsets of any partitions."""
+        self._check()
         try:
-            await self._member.commit(offsets)
+            await self._member.commit(offsets, metadata or {})
         except FencedError:
             raise ApiError(
                 409,
@@ -298,13 +379,24 @@ class Session:
         self._member.release(
             [partition for partition in self._progress.leaving if not self._progress[partition].is_open]
         )
-        return dict(offsets)
+
+    async def auto_commit(self, now: bool = False) -> None:
+        """With auto_commit, commits the records of earlier polls: after an interval, before partitions are given up, or
+        `now`. A failure is no error of the caller: the records are delivered again."""
+        due = now or time.monotonic() - self._auto_committed_at >= _AUTO_COMMIT_INTERVAL_S
+        if not self.settings.auto_commit or not (due or self._progress.leaving):
+            return
+        self._auto_committed_at = time.monotonic()
+        try:
+            await self.commit(None)
+        except (ApiError, WireError) as error:
+            _log.warning("consumer_auto_commit_failed group=%s reason=%s", self.group, error)
 
     async def seek(self, partition: TopicPartition, target: int | str) -> int:
         """Moves the position to an offset, or to `earliest` or `latest`."""
         self._check()
         deadline = time.monotonic() + _SETTLE_S
-        while partition not in self._progress and partition.topic in self.topics and time.monotonic() < deadline:
+        while not self._is_placed(partition) and self._may_read(partition) and time.monotonic() < deadline:
             if self._member.partitions and partition not in self._member.partitions:
                 break
             self._changed.clear()
@@ -312,7 +404,8 @@ class Session:
                 await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
             except TimeoutError:
                 break
-        self._own(partition)
+        if partition not in self._without_offset:
+            self._own(partition)
         first = (await self._call(lambda: self._cluster.offsets({partition: EARLIEST})))[partition].offset
         end = (await self._call(lambda: self._cluster.offsets({partition: LATEST})))[partition].offset
         offset = {"earliest": first, "latest": end}[target] if isinstance(target, str) else target
@@ -323,12 +416,15 @@ class Session:
                 "give an offset in this range, or earliest or latest",
                 code=41601,
             )
+        if partition in self._without_offset:
+            self._without_offset.discard(partition)
+            self._progress.begin(partition, offset, None)
         self._own(partition).seek(offset)
         self._changed.set()  # a waiting poll has to fetch from the new position
         return offset
 
     def _own(self, partition: TopicPartition) -> PartitionProgress:
-        if partition.topic not in self.topics:
+        if not self._may_read(partition):
             raise ApiError(
                 400,
                 f"this consumer does not read {partition.topic!r}",
@@ -343,6 +439,23 @@ class Session:
                 code=40904,
             )
         return progress
+
+    def _may_read(self, partition: TopicPartition) -> bool:
+        """A pattern may match topics that are not known yet."""
+        return self._member.reads(partition.topic) or self._member.pattern is not None
+
+    def _is_placed(self, partition: TopicPartition) -> bool:
+        return partition in self._progress or partition in self._without_offset
+
+    def _check_positions(self) -> None:
+        if self._without_offset:
+            names = ", ".join(str(partition) for partition in sorted(self._without_offset)[:5])
+            raise ApiError(
+                409,
+                f"there is no committed offset for {names}, and auto.offset.reset is none",
+                "seek to an offset, or commit one and subscribe again",
+                code=40904,
+            )
 
     def _check(self) -> None:
         self._check_open()

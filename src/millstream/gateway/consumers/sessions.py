@@ -14,7 +14,7 @@ from anyio import CapacityLimiter
 from millstream.common.background_tasks import BackgroundTasks
 from millstream.formats.records.opening import OpeningLimits
 from millstream.gateway.consumers.fetches import fair_share
-from millstream.gateway.consumers.session import Session, SessionResources
+from millstream.gateway.consumers.session import Session, SessionResources, SessionSettings
 from millstream.gateway.http.errors import ApiError
 from millstream.gateway.identity.caller import current_caller
 
@@ -133,11 +133,34 @@ class Sessions:
                     timer.cancel()
             self.used(session)
             return session, False
-        return await self._open_new(group, instance or uuid.uuid4().hex[:12], topics, reset, idle_s), True
+        session = self.open(group, instance, reset, idle_s)
+        try:
+            await session.subscribe(topics)
+        except BaseException:
+            self._forget(session)
+            self._close_soon(session)
+            raise
+        self.used(session)
+        return session, True
 
-    async def _open_new(
-        self, group: str, instance: str, topics: Collection[str], reset: str | None, idle_s: float | None
+    def open(
+        self,
+        group: str,
+        instance: str,
+        reset: str | None,
+        idle_s: float | None,
+        settings: SessionSettings = SessionSettings(),
     ) -> Session:
+        """A new consumer without topics. `used` must follow."""
+        if not instance:
+            instance = uuid.uuid4().hex[:12]
+        if instance in self._by_group.get((_owner(), group), {}):
+            raise ApiError(
+                409,
+                f"consumer {instance!r} of group {group!r} exists in this gateway",
+                "DELETE it first, or choose another name",
+                code=40908,
+            )
         if len(self._open) >= self._max_open:
             raise ApiError(
                 429,
@@ -149,20 +172,20 @@ class Sessions:
         assert self._tools is not None, "no requests are served outside of the lifespan"
         connection, owner = current_caller().connection, _owner()
         session = Session(
-            self._tools, connection.cluster, owner, group, instance, reset or DEFAULT_RESET, idle_s or DEFAULT_IDLE_S
+            self._tools,
+            connection.cluster,
+            owner,
+            group,
+            instance,
+            reset or DEFAULT_RESET,
+            idle_s or DEFAULT_IDLE_S,
+            settings,
         )
         connection.hold()
         session.on_end = connection.release
         name = _name(session)
         self._open[name] = self._by_group.setdefault((owner, group), {})[instance] = session
         self._expired.pop(name, None)
-        try:
-            await session.subscribe(topics)
-        except BaseException:
-            self._forget(session)
-            self._close_soon(session)
-            raise
-        self.used(session)
         return session
 
     def used(self, session: Session) -> None:

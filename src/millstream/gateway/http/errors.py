@@ -69,6 +69,8 @@ class ApiError(Exception):
         """The error code of the cluster, if it refused for lack of rights."""
         self.extra: dict[str, Any] = {}
         """More fields of the document."""
+        self.is_confluent = False
+        """The document has Confluent's form, at any path."""
 
 
 # Errors of the cluster
@@ -153,8 +155,8 @@ def is_confluent(path: str) -> bool:
     return path.split("/", 2)[1] in _CONFLUENT_PATHS if path.startswith("/") else False
 
 
-def error_document(path: str, code: int, message: str, hint: str = "") -> dict[str, Any]:
-    if is_confluent(path):
+def error_document(path: str, code: int, message: str, hint: str = "", *, confluent: bool = False) -> dict[str, Any]:
+    if confluent or is_confluent(path):
         return {"error_code": code, "message": f"{message}: {hint}" if hint else message}
     status = int(str(code)[:3])
     return {"error_code": code, "message": message, "hint": hint or _HINTS.get(status, _HINTS[400])}
@@ -179,7 +181,8 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
 
 async def on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    document = error_document(request.scope["path"], error.code, error.message, error.hint) | error.extra
+    path = request.scope["path"]
+    document = error_document(path, error.code, error.message, error.hint, confluent=error.is_confluent) | error.extra
     return json_response(document, status=error.status, headers=error.headers)
 
 

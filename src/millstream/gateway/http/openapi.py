@@ -45,10 +45,12 @@ _MEANINGS = {
     403: "The caller may not do this, or the request comes from a page of another site.",
     404: "Not found.",
     405: "The path does not support this method.",
+    406: "The consumer was opened with another format.",
     408: "The body did not arrive in time.",
     409: "The request conflicts with the current state.",
     410: "The resource existed, and is gone.",
     413: "The body or a record is too large.",
+    415: "The Content-Type is not one of those of this route.",
     416: "The offset is outside of the log.",
     421: "The Host header does not match this server.",
     422: "The request is well formed, but not acceptable.",
@@ -97,7 +99,11 @@ def description(routes: Iterable[BaseRoute]) -> dict[str, Any]:
     tags: dict[str, None] = {}
     for route in documented:
         path = _PLACEHOLDER.sub(r"{\1}", route.path)
-        paths.setdefault(path, {})[route.method.lower()] = _operation(route, path, schemas)
+        operation, methods = _operation(route, path, schemas), paths.setdefault(path, {})
+        if route.method.lower() in methods:  # another route for other media types
+            _add_media_types(methods[route.method.lower()], operation)
+        else:
+            methods[route.method.lower()] = operation
         tags[route.doc.tag] = None
     return {
         "openapi": "3.1.0",
@@ -122,7 +128,7 @@ def _operation(route: DocumentedRoute, path: str, schemas: _Schemas) -> dict[str
         "summary": doc.summary,
         "operationId": f"{route.method.lower()}_{'_'.join(_WORD.findall(path)) or 'root'}",
         "parameters": _parameters(route.path, doc, schemas),
-        "responses": _responses(doc, path, schemas),
+        "responses": _responses(doc, route.is_confluent or is_confluent(path), schemas),
     }
     if doc.description:
         operation["description"] = doc.description
@@ -130,8 +136,17 @@ def _operation(route: DocumentedRoute, path: str, schemas: _Schemas) -> dict[str
         content: dict[str, Any] = {"schema": schemas.of(doc.body)}
         if doc.example is not None:
             content["example"] = doc.example
-        operation["requestBody"] = {"required": doc.body_required, "content": {doc.body_type: content}}
+        types = (doc.body_type, *doc.more_body_types)
+        operation["requestBody"] = {"required": doc.body_required, "content": dict.fromkeys(types, content)}
     return operation
+
+
+def _add_media_types(operation: dict[str, Any], other: dict[str, Any]) -> None:
+    """Adds the successful responses of another route with the same path and method."""
+    for status, response in other["responses"].items():
+        if status.startswith("2"):
+            operation["responses"].setdefault(status, {"description": response["description"]})
+            operation["responses"][status].setdefault("content", {}).update(response.get("content", {}))
 
 
 def _parameters(path: str, doc: Doc, schemas: _Schemas) -> list[dict[str, Any]]:
@@ -151,7 +166,7 @@ def _parameter(parameter: Parameter, schemas: _Schemas, *, required: bool) -> di
     return row | {"schema": schemas.of(parameter.schema)}
 
 
-def _responses(doc: Doc, path: str, schemas: _Schemas) -> dict[str, Any]:
+def _responses(doc: Doc, confluent: bool, schemas: _Schemas) -> dict[str, Any]:
     good: dict[str, Any] = {"description": "Success." if doc.response is not None else "Success, without a body."}
     if doc.response is not None:
         good["content"] = {doc.response_type: {"schema": schemas.of(doc.response)}}
@@ -159,7 +174,7 @@ def _responses(doc: Doc, path: str, schemas: _Schemas) -> dict[str, Any]:
     if doc.partial is not None:
         content = {doc.response_type: {"schema": schemas.of(doc.partial)}}
         responses["207"] = {"description": "Partial success.", "content": content}
-    error = {"application/json": {"schema": schemas.of(ConfluentError if is_confluent(path) else Error)}}
+    error = {"application/json": {"schema": schemas.of(ConfluentError if confluent else Error)}}
     statuses = sorted({*_EVERY_ROUTE, *doc.errors})
     return responses | {
         str(status): {"description": _MEANINGS.get(status, "An error."), "content": error} for status in statuses

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, cast
 
 from anyio import CapacityLimiter, to_thread
 from msgspec import Meta, Struct
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
@@ -23,7 +24,8 @@ from millstream.gateway.http.errors import JSON, ApiError, error_for_wire_error,
 from millstream.gateway.http.request import ApiRequest, read_body
 from millstream.gateway.identity.caller import CALLER, Caller, current_caller
 from millstream.gateway.identity.missing_acl import Needs, missing_acl
-from millstream.raw_client import RefusedError
+from millstream.raw_client import RefusedError, WireError
+from millstream.registry.errors import RegistryError
 
 JsonSchema = Mapping[str, Any]
 BodyType = Any
@@ -75,6 +77,8 @@ class Doc:
     body: BodyType | None = None
     """None: the route takes no body."""
     body_type: str = JSON
+    more_body_types: Sequence[str] = ()
+    """Other types of the same body."""
     response: BodyType | None = None
     """The body of a successful response. None: it has none."""
     response_type: str = JSON
@@ -147,21 +151,39 @@ class Threads:
     writing: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(16))
 
 
+ErrorForm = Callable[[ApiError | RegistryError], ApiError]
+"""Translates an error into the codes of another API."""
+
+
 class DocumentedRoute(Route):
     def __init__(
-        self, method: str, path: str, serve: Callable[[Request], Awaitable[Response]], doc: Doc, role: Role
+        self,
+        method: str,
+        path: str,
+        serve: Callable[[Request], Awaitable[Response]],
+        doc: Doc,
+        role: Role,
+        *,
+        when: Callable[[Headers], bool] | None = None,
+        is_confluent: bool = False,
     ) -> None:
         super().__init__(path, serve, methods=[method])
         self.method = method
         self.doc = doc
         self.role = role
         """The lowest role that may call it."""
+        self.is_confluent = is_confluent
+        """Its errors have Confluent's form."""
+        self._when = when
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         try:
-            return super().matches(scope)
+            found = super().matches(scope)
         except ValueError:  # a number with more digits than Python parses
             return Match.NONE, {}
+        if self._when is not None and found[0] is not Match.NONE and not self._when(Headers(scope=scope)):
+            return Match.NONE, {}
+        return found
 
 
 def endpoint(
@@ -176,10 +198,13 @@ def endpoint(
     reads_body: bool = True,
     role: Role | None = None,
     needs: Needs = Needs(),
+    errors: ErrorForm | None = None,
+    when: Callable[[Headers], bool] | None = None,
 ) -> DocumentedRoute:
     """`role`: the lowest that may call it; without it, viewer for GET and admin for all others. `needs`: the ACLs that
     an error names. `at_once`: the handler does not block and needs no thread. Without `reads_body` the handler reads
-    the stream of the request itself, or ignores it."""
+    the stream of the request itself, or ignores it. `errors`: errors get the codes and the form of another API.
+    `when`: the route is for requests with certain headers; others match a later route."""
     in_loop = at_once or inspect.iscoroutinefunction(handler)
     lowest = role if role is not None else Role.VIEWER if method == "GET" else Role.ADMIN
     administers = lowest > Role.VIEWER and reads_body and not path.startswith("/consumers")
@@ -195,11 +220,18 @@ def endpoint(
         return response
 
     async def explaining(request: Request) -> Response:
-        check_role(request, lowest)
         try:
+            check_role(request, lowest)
             return await answer(request)
-        except (ApiError, RefusedError) as error:
-            raise explained(error, needs, request.path_params) from error
+        except (ApiError, WireError) as error:
+            if errors is None and not isinstance(error, (ApiError, RefusedError)):
+                raise
+            found = explained(error, needs, request.path_params)
+            raise (found if errors is None else in_form(errors(found))) from error
+        except RegistryError as error:
+            if errors is None:
+                raise
+            raise in_form(errors(error)) from error
 
     async def answer(request: Request) -> Response:
         req = ApiRequest(request, await read_body(request, max_bytes) if reads_body else b"")
@@ -225,7 +257,12 @@ def endpoint(
         plain = JSON in req.accepts and media_type not in req.accepts
         return json_response(result, status=doc.status, media_type=JSON if plain else media_type)
 
-    return DocumentedRoute(method, path, serve, doc, lowest)
+    return DocumentedRoute(method, path, serve, doc, lowest, when=when, is_confluent=errors is not None)
+
+
+def in_form(error: ApiError) -> ApiError:
+    error.is_confluent = True
+    return error
 
 
 def _audit(request: Request, route: str, administers: bool, error: Exception | None) -> None:
@@ -262,7 +299,7 @@ def check_role(request: Request, lowest: Role) -> None:
         )
 
 
-def explained(error: ApiError | RefusedError, needs: Needs, path_parameters: Mapping[str, Any]) -> ApiError:
+def explained(error: ApiError | WireError, needs: Needs, path_parameters: Mapping[str, Any]) -> ApiError:
     """The same error; one about missing rights names the ACL."""
     found = error if isinstance(error, ApiError) else error_for_wire_error(error)
     if found.kafka is None:

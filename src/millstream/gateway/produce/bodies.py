@@ -183,7 +183,7 @@ def outgoing(
     messages: Sequence[Message[Any, Any]], key_form: Form, value_form: Form, key_of: Encode, value_of: Encode
 ) -> list[OutgoingRecord]:
     """`key_of` and `value_of` encode keys and values in form schema."""
-    to_key, to_value = _converter(key_form, key_of), _converter(value_form, value_of)
+    to_key, to_value = converter(key_form, key_of), converter(value_form, value_of)
     made = []
     for number, message in enumerate(messages):
         headers, partition = message.headers, message.partition
@@ -202,7 +202,7 @@ def outgoing(
     return made
 
 
-def _converter(form: Form, encode: Encode) -> Callable[[Any], bytes | None]:
+def converter(form: Form, encode: Encode) -> Callable[[Any], bytes | None]:
     match form:
         case Form.BASE64:
             return lambda value: value

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from millstream.admin.topics import ConfigOperation
 from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
-from millstream.gateway.http.routes import BodyType, Doc
+from millstream.gateway.http.routes import BodyType, Doc, Parameter
 
 BASE = "/v3/clusters"
 
@@ -212,6 +212,12 @@ TOPIC_DOCS: dict[tuple[str, str], Doc] = {
     ("PATCH", _TOPIC): _doc("Add partitions to a topic", Resource, PartitionsCount),
     ("GET", _TOPIC + "/partitions"): _doc("List the partitions of a topic", Collection),
     ("GET", _PARTITION): _doc("Get a partition", Resource),
+    ("GET", _PARTITION + "/offset"): Doc(
+        tag=TAG,
+        summary="Get the first and the end offset of a partition",
+        parameters=(Parameter("offset_type", "", {"enum": ["earliest_and_latest"]}),),
+        response=Resource,
+    ),
     ("GET", _PARTITION + "/replicas"): _doc("List the replicas of a partition", Collection),
     ("GET", _PARTITION + "/replicas/{broker_id}"): _doc("Get a replica", Resource),
 }

@@ -27,9 +27,10 @@ from millstream.gateway.rest_v3.resources import (
     not_found,
     number_from_path,
 )
-from millstream.raw_client import PartitionInfo, RefusedError, TopicInfo, TopicPartition
+from millstream.raw_client import EARLIEST, LATEST, PartitionInfo, RefusedError, TopicInfo, TopicPartition
 
 _NO_ID = UUID(int=0)
+_BOTH_OFFSETS = "earliest_and_latest"
 _NEEDS = {
     "POST": Needs(topic="Create", cluster="Create"),
     "DELETE": Needs(topic="Delete"),
@@ -61,6 +62,7 @@ class TopicRoutes:
             ("PATCH", topic, self.grow),
             ("GET", topic + "/partitions", self.partitions),
             ("GET", partition, self.partition),
+            ("GET", partition + "/offset", self.offsets),
             ("GET", partition + "/replicas", self.replicas),
             ("GET", partition + "/replicas/{broker_id}", self.replica),
         ]
@@ -156,6 +158,22 @@ class TopicRoutes:
 
     def partition(self, req: ApiRequest) -> Any:
         return _partition(self._links(req), *self._one_partition(req))
+
+    def offsets(self, req: ApiRequest) -> Any:
+        links, kind = self._links(req), req.text("offset_type") or _BOTH_OFFSETS
+        if kind != _BOTH_OFFSETS:
+            raise ApiError(400, f"offset_type {kind} is unknown", f"give {_BOTH_OFFSETS}")
+        name, row = self._one_partition(req)
+        place, cluster = TopicPartition(name, row.index), caller_cluster()
+        fields = {
+            "topic_name": name,
+            "partition_id": row.index,
+            "earliest_offset": cluster.offsets({place: EARLIEST})[place].offset,
+            "latest_offset": cluster.offsets({place: LATEST}, read_committed=False)[place].offset,
+        }
+        named = (("topic", name), ("partition", row.index), ("offset_type", kind))
+        path = ("topics", name, "partitions", row.index, "offset")
+        return links.resource("KafkaPartitionWithOffsets", path, named, fields)
 
     def replicas(self, req: ApiRequest) -> Any:
         links, (name, row) = self._links(req), self._one_partition(req)

@@ -281,7 +281,8 @@ _BEFORE_SUBJECT = {
 
 
 class ContextPaths:
-    """Rewrites the path of a context into one with qualified subjects. Paths stay encoded."""
+    """Rewrites the path of a context into one with qualified subjects, and `/kafka/v3`, where Confluent Server has REST
+    v3, into `/v3`. Paths stay encoded."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -293,6 +294,8 @@ class ContextPaths:
             query = scope.get("query_string", b"")
             if len(parts) > 3 and parts[1] == "contexts":
                 parts, query = _qualified(unquote(parts[2]), parts[3:], query)
+            elif parts[1:3] == ["kafka", "v3"]:
+                parts = ["", *parts[2:]]
             path = "/".join(parts)
             scope = dict(scope) | {"path": path.rstrip("/") or "/", "query_string": query}
         await self._app(scope, receive, send)
