@@ -45,6 +45,7 @@ def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
         yield cluster_id_record(image.cluster_id)
     for broker in image.brokers.values():
         yield _registration(broker)
+    yield from image.controllers.values()
     for topic in image.topics.values():
         yield TopicRecord(name=topic.name, topic_id=topic.id)
         yield from _partitions(topic)
