@@ -64,7 +64,7 @@ def cluster(frame: Frame) -> None:
                 Column("replicas", "Replicas", count, right=True, width=88),
                 Column("behind", "Not in sync", count, right=True, width=112),
                 Column("disk", "Logs", size, right=True, width=92),
-                Column("free", "Disk free", size, right=True, width=96),
+                Column("free", "Disk free", size, right=True, width=106),
             ],
             key="id",
             empty="No brokers",

@@ -14,6 +14,7 @@ _PAGES = (
     "millstream.console.overview",
     "millstream.console.topics.page",
     "millstream.console.messages.page",
+    "millstream.console.sql",
     "millstream.console.groups.page",
     "millstream.console.queues.page",
     "millstream.console.schemas.page",
