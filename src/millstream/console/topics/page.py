@@ -99,7 +99,7 @@ class TopicDetail:
         with ui.link(target="/topics").classes("ms-back"):
             ui.icon("arrow_back")
             ui.label("Topics")
-        with heading(topic):
+        with heading(topic) as actions:
             ui.button("Messages", icon="mail_outline", on_click=lambda: go("/messages", topic=topic)).props(
                 "outline no-caps"
             )
@@ -108,7 +108,7 @@ class TopicDetail:
             delete = ui.button("Delete", icon="delete_outline", on_click=self._delete)
             frame.offer(Action.DELETE_TOPIC, delete).props("outline color=negative no-caps data-testid=delete-topic")
         self._gone = ui.label("This topic does not exist.").classes("ms-muted").props("data-testid=no-topic")
-        with card(""), ui.element("div").classes("ms-stats"):
+        with card("") as numbers, ui.element("div").classes("ms-stats"):
             self._stats = {
                 "state": Stat("state", test_id="topic-state"),
                 "partitions": Stat("partitions", test_id="topic-partitions"),
@@ -123,7 +123,7 @@ class TopicDetail:
                 ui.tab(name, label, icon=icon).props(f"data-testid=tab-{name}") for name, (label, icon) in _TABS.items()
             )
         chosen = frame.url.choice("tab", _TABS, next(iter(_TABS)))
-        with ui.tab_panels(tabs, value=chosen, animated=False).classes("ms-panels"):
+        with ui.tab_panels(tabs, value=chosen, animated=False).classes("ms-panels") as panels:
             with ui.tab_panel(layout):
                 with card(""):
                     self._layout = LayoutView(topic)
@@ -145,6 +145,7 @@ class TopicDetail:
                     empty="No group has committed offsets or assigned members for this topic",
                     test_id="readers",
                 )
+        self._parts = (actions, numbers, tabs, panels)
         frame.live(self._show)
         ui.timer(0.05, self._settings.load, once=True)
         watching = ui.timer(EVERY_S, self._hot.load, active=chosen == "hot")
@@ -160,7 +161,10 @@ class TopicDetail:
 
     def _show(self, snapshot: Snapshot) -> None:
         topic = snapshot.topics.get(self._topic)
-        self._gone.set_visibility(topic is None and snapshot.number > 0)
+        is_gone = topic is None and snapshot.topics_at > 0
+        self._gone.set_visibility(is_gone)
+        for part in self._parts:  # nothing to do with what does not exist
+            part.set_visibility(not is_gone)
         if topic is None:
             return
         stats = self._stats
