@@ -23,7 +23,7 @@ window.addEventListener("popstate", () => location.reload());
 function millstreamFilters(text, kept) {
   const name = "millstream-filters";
   let filters = [];
-  try { filters = JSON.parse(localStorage.getItem(name)) ?? []; } catch { /* not ours: begin anew */ }
+  try { filters = JSON.parse(localStorage.getItem(name)) ?? []; } catch { /* not ours: begin again */ }
   if (!Array.isArray(filters)) filters = [];
   if (text !== undefined) {
     filters = filters.filter((each) => each !== text);
