@@ -156,6 +156,9 @@ class Frame:
         self._banner_text.set_text(text)
         self._banner.set_visibility(True)
 
+    def hide_error(self) -> None:
+        self._banner.set_visibility(False)
+
     def notify(self, text: str) -> None:
         """Shows a short notification."""
         with self._client:

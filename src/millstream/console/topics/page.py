@@ -1,17 +1,19 @@
 """The Topics page: list of topics, and one topic with partitions, hot keys, settings and reading groups."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from nicegui import ui
 
-from millstream.admin.topics import TopicAdmin
+from millstream.admin.topics import ConfigResource, TopicAdmin
 from millstream.console.console import UserError, href
-from millstream.console.formats import count, rate, short_count, size
+from millstream.console.formats import count, plural, rate, short_count, size
 from millstream.console.frame import Frame, console_page, go
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.tables import Column, DataTable
-from millstream.console.topics.dialogs import SettingsView, open_creation
+from millstream.console.topics.dialogs import SettingsView, TopicTemplate, open_creation
 from millstream.console.topics.hot_keys import EVERY_S, HotKeysView
+from millstream.console.topics.record_deletion import RecordDeletionDialog
 from millstream.console.topics.rows import (
     brokers_of,
     contents_of,
@@ -102,6 +104,12 @@ class TopicDetail:
         with heading(topic) as actions:
             ui.button("Messages", icon="mail_outline", on_click=lambda: go("/messages", topic=topic)).props(
                 "outline no-caps"
+            )
+            clone = ui.button("Clone…", icon="content_copy", on_click=self._clone)
+            frame.offer(Action.CREATE_TOPIC, clone).props("outline no-caps data-testid=clone-topic")
+            records = ui.button("Delete records…", icon="auto_delete", on_click=self._delete_records)
+            frame.offer(Action.DELETE_RECORDS, records).props(
+                "outline color=negative no-caps data-testid=open-delete-records"
             )
             more = ui.button("Add partitions", icon="add", on_click=self._add_partitions)
             frame.offer(Action.ADD_PARTITIONS, more).props("outline no-caps data-testid=add-partitions")
@@ -197,6 +205,23 @@ class TopicDetail:
         series = self._frame.console.watcher.history.topics.get(self._topic)
         self._chart.update({"records/s": series.points(snapshot.at - _CHART_S) if series is not None else ()})
 
+    def _delete_records(self) -> None:
+        topic = self._frame.snapshot.topics.get(self._topic)
+        if topic is not None:
+            RecordDeletionDialog(self._frame, self._topic, len(topic.partitions))
+
+    async def _clone(self) -> None:
+        topic = self._frame.snapshot.topics.get(self._topic)
+        if topic is None:
+            return
+        admin = TopicAdmin(self._frame.console.cluster)
+        with self._frame.reporting(f"The settings of {self._topic} cannot be read"):
+            found = await self._frame.run(admin.settings, ConfigResource.TOPIC, self._topic)
+            own = {each.name: each.value for each in found if each.is_own and each.value is not None}
+            replicas = max((len(each.replicas) for each in topic.partitions), default=1)
+            template = TopicTemplate(self._topic, len(topic.partitions), replicas, own)
+            open_creation(self._frame, lambda name: go("/topics", topic=name), template)
+
     def _add_partitions(self) -> None:
         topic = self._frame.snapshot.topics.get(self._topic)
         if topic is None:
@@ -282,6 +307,26 @@ def _list(frame: Frame) -> None:
             "Create topic", icon="add", on_click=lambda: open_creation(frame, lambda name: go("/topics", topic=name))
         )
         frame.offer(Action.CREATE_TOPIC, create).props("unelevated no-caps data-testid=open-create")
+
+    def select(names: Sequence[str]) -> None:
+        bulk.set_text(f"Delete {plural(len(names), 'topic')}…")
+        bulk.set_visibility(bool(names))
+
+    async def delete_selected() -> None:
+        names = [name for name in table.selected if name in frame.snapshot.topics]
+        words = [line for name in names for line in deletion_summary(contents_of(name, frame.snapshot, None))]
+        if not names or not await frame.confirm(
+            f"Delete {plural(len(names), 'topic')}?", words, action="Delete permanently", more="This cannot be undone."
+        ):
+            return
+        with frame.reporting("Not all topics were deleted"):
+            for name in names:
+                await frame.act(Action.DELETE_TOPIC, TopicAdmin(frame.console.cluster).delete, name)
+            frame.notify(f"{plural(len(names), 'topic')} deleted.")
+        table.unselect()
+        select([])
+        frame.poll_now()
+
     with card(""):
         table = DataTable(
             [
@@ -299,7 +344,13 @@ def _list(frame: Frame) -> None:
             else "No topics that you may see.",
             test_id="topics",
             name="",
+            on_select=select if frame.may(Action.DELETE_TOPIC) else None,
         )
+        with table.head:
+            bulk = ui.button("", icon="delete_outline", on_click=lambda: delete_selected()).props(
+                "outline dense color=negative no-caps data-testid=delete-selected"
+            )
+        bulk.set_visibility(False)
 
     def show(snapshot: Snapshot) -> None:
         table.update(topic_rows(snapshot, internal=bool(internal.value)))
