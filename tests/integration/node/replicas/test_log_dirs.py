@@ -97,7 +97,7 @@ def _read(broker: EmbeddedBroker, count: int) -> list[int]:
         consumer.assign([TopicPartition("orders", 0, 0)])
         found: list[int] = []
         while len(found) < count:
-            for message in consumer.consume(1000, PATIENCE_S):
+            for message in consumer.consume(1000, 0.5):
                 value = message.value()
                 assert message.error() is None and value is not None
                 found.append(int(value[:8]))
