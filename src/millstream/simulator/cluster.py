@@ -85,8 +85,8 @@ class Cluster:
         disks: int = 1,
     ) -> None:
         """`disks`: the log directories of each node. `secured` reports clients that are refused; None for a cluster
-        without authentication. Clusters with the same `scheduler` and `fabric`, and with other names of hosts, reach each
-        other."""
+        without authentication. Clusters with the same `scheduler` and `fabric`, and other names of hosts, can reach
+        each other."""
         self.scheduler = scheduler or Scheduler()
         self.fabric = fabric or Fabric(self.scheduler, seed)
         self.fabric.is_encrypted = tls or secured is not None

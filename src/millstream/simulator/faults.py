@@ -512,31 +512,13 @@ class FaultInjector:
         return f"node {node_id} for {seconds:.1f} s ({', '.join(how)})"
 
     def _move_log(self, seconds: float) -> str | None:
-        return self._move_log_of(self._any_node())
-
-    def _move_log_of(self, node_id: int) -> str | None:
-        """Moves a log of a node to another of its directories, as `AlterReplicaLogDirs` does."""
-        node = self._cluster.node(node_id)
-        broker = node.broker if node is not None else None
-        if broker is None or self._cluster.machines[node_id].process is None:
-            return None
-        partitions = sorted((each for each in broker.partitions if not each.is_lost), key=lambda e: e.topic_partition)
-        if not partitions:
-            return None
-        partition = self._randomness.choice(partitions)
-        home = broker.logs.place_of(partition.topic_partition)
-        targets = [each for each in broker.logs.online if each is not home]
-        if home is None or not targets:
-            return None
-        target = self._randomness.choice(targets)
-        broker.moves.begin(partition, target)
-        return f"{partition.topic_partition} of node {node_id} from {home.root} to {target.root}"
+        return begin_move(self._cluster, self._any_node(), self._randomness)
 
     def _kill_in_move(self, seconds: float) -> str | None:
         """Kills a node, or cuts its power, while it moves a log."""
         cluster = self._cluster
         node_id = self._stoppable_node()
-        moved = None if node_id is None else self._move_log_of(node_id)
+        moved = None if node_id is None else begin_move(cluster, node_id, self._randomness)
         if node_id is None or moved is None:
             return None
         operations = self._randomness.randint(1, 40)
@@ -580,6 +562,25 @@ class FaultInjector:
         jump_ms = self._randomness.choice((-3_600_000, -5_000, -300, 300, 5_000, 3_600_000))
         self._cluster.machines[node_id].clock.offset_ms += jump_ms
         return f"node {node_id} by {jump_ms / 1000:+g} s"
+
+
+def begin_move(cluster: "Cluster", node_id: int, randomness: random.Random) -> str | None:
+    """Moves a log of a node to another of its directories, as `AlterReplicaLogDirs` does."""
+    node = cluster.node(node_id)
+    broker = node.broker if node is not None else None
+    if broker is None or cluster.machines[node_id].process is None:
+        return None
+    partitions = sorted((each for each in broker.partitions if not each.is_lost), key=lambda each: each.topic_partition)
+    if not partitions:
+        return None
+    partition = randomness.choice(partitions)
+    home = broker.logs.place_of(partition.topic_partition)
+    targets = [each for each in broker.logs.online if each is not home]
+    if home is None or not targets:
+        return None
+    target = randomness.choice(targets)
+    broker.moves.begin(partition, target)
+    return f"{partition.topic_partition} of node {node_id} from {home.root} to {target.root}"
 
 
 def _both_ways(names: list[str], others: list[str]) -> list[tuple[str, str]]:
