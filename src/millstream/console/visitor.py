@@ -29,6 +29,10 @@ class Action(Enum):
     CHANGE_ACLS = "change ACLs", Role.ADMIN
     SET_COMPATIBILITY = "change compatibility levels", Role.ADMIN
     DELETE_SCHEMA = "delete schemas", Role.ADMIN
+    CREATE_MIRROR = "create mirror links", Role.ADMIN
+    PROMOTE_MIRROR = "promote mirror topics", Role.ADMIN
+    DELETE_MIRROR = "delete mirror links", Role.ADMIN
+    PAUSE_MIRROR = "pause mirror links", Role.OPERATOR
     PRODUCE = "produce records", Role.OPERATOR
     MOVE_OFFSETS = "move offsets", Role.OPERATOR
     REDRIVE = "send dead letters back", Role.OPERATOR

@@ -12,7 +12,7 @@ import pytest
 
 from tests.repository import REPOSITORY
 from tests.system.chaos import containment, nemeses
-from tools import install_test_clients
+from tools import apache_kafka, install_test_clients
 
 SECONDS = 90
 OF_EACH_KIND = (
@@ -74,9 +74,10 @@ def test_a_tiered_topic_and_its_store(tmp_path: Path) -> None:
     again and again."""
     try:
         install_test_clients.versitygw()
-    except install_test_clients.ToolchainMissingError as reason:
+    except apache_kafka.ToolchainMissingError as reason:
         pytest.skip(f"S3 server: {reason}")
-    only = [each.__name__ for each in (*nemeses.OF_TIERED, nemeses.KillLeader, nemeses.KillEverybody)]
+    chosen: list[type[nemeses.Nemesis]] = [*nemeses.OF_TIERED, nemeses.KillLeader, nemeses.KillEverybody]
+    only = [each.__name__ for each in chosen]
     campaign(3, tmp_path, "--tiered", *(word for name in only for word in ("--only", name)), seconds=1)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.repository import REPOSITORY
-from tools import install_test_clients
+from tools import apache_kafka, install_test_clients
 
 
 def run(seed: int, directory: Path, *options: str, nodes: int, seconds: int) -> subprocess.CompletedProcess[str]:
@@ -65,7 +65,7 @@ def test_tiered_topics(tmp_path: Path) -> None:
     """Watchers and the last look read from offset 0; only the last segments are on the disks."""
     try:
         install_test_clients.versitygw()
-    except install_test_clients.ToolchainMissingError as reason:
+    except apache_kafka.ToolchainMissingError as reason:
         pytest.skip(f"S3 server: {reason}")
     campaign(501, tmp_path, "--tiered", nodes=3, seconds=40)
 

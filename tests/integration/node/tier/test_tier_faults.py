@@ -129,8 +129,8 @@ def test_a_store_that_is_down_slow_or_failing_costs_local_disk_only(s3: FaultySt
         produce(broker.bootstrap_servers, "orders", range(1500, 2000))
         start = until_tiered(broker.data_dir, "orders", start)
         # Each second request of every kind fails; then each second one takes effect and its response is lost.
-        for fault in ("fails", "loses"):
-            s3.proxy.faults = Faults(**{fault: _each_second()})
+        for faults in (Faults(fails=_each_second()), Faults(loses=_each_second())):
+            s3.proxy.faults = faults
             produce(broker.bootstrap_servers, "orders", range(end := _end(broker), end + 500))
             start = until_tiered(broker.data_dir, "orders", start)
             check_everything(broker, "orders", _end(broker))

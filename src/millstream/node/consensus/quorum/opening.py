@@ -253,12 +253,12 @@ def _features_problem(found: _Summary) -> str | None:
 
 
 def _directories_problem(found: _Summary, config: BrokerConfig) -> str | None:
-    count = len(found.log_dirs.get(config.node_id, ()))
-    if count < 2 or found.has_cluster_id:
+    count, here = len(found.log_dirs.get(config.node_id, ())), len(config.log_dirs)
+    if count <= here or found.has_cluster_id:
         return None
     return (
-        f"node {config.node_id} had {count} log directories at Kafka, and a node has one here: move all replicas into "
-        "one directory with kafka-reassign-partitions first"
+        f"node {config.node_id} had {count} log directories at Kafka, and its settings name {here} here: name all of "
+        "them in log.dirs"
     )
 
 
