@@ -2,10 +2,10 @@
 
     python -m benchmarks.console --topics 1000 --partitions 5
 
-Three brokers, a gateway and a headless Chromium on this machine, and a producer of 100 records per second. Bytes and CPU
-time do not depend much on other load of the machine; the time until a page shows its rows does. `--warm-up` seconds pass
-first, so that charts have their points. `--screenshots DIRECTORY` also saves each page at two widths, dark and light.
-`--source DIRECTORY` measures the gateway of another source tree, to compare.
+Three brokers, a gateway and a headless Chromium on this machine, and a producer of 100 records per second. Bytes and
+CPU time do not depend much on other load of the machine; the time until a page shows its rows does. `--warm-up` seconds
+pass first, so that charts have their points. `--screenshots DIRECTORY` also saves each page at two widths, dark and
+light. `--source DIRECTORY` measures the gateway of another source tree, to compare.
 """
 
 import argparse
@@ -73,7 +73,7 @@ class _Traffic(threading.Thread):
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(daemon=True)
-        self._producer = Producer({"bootstrap.servers": bootstrap})
+        self._producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
         self.ended = threading.Event()
 
     def run(self) -> None:

@@ -84,9 +84,9 @@ class FirstSteps:
     def _add_program(name: str) -> ui.label:
         with ui.tab_panel(name), ui.element("div").classes("ms-program"):
             text = ui.label("").classes("ms-pre").props(f"data-testid=program-{name.lower()}")
-            ui.button("Copy", icon="content_copy").props("flat dense no-caps").classes("ms-program-copy").on(
-                "click", js_handler=f"() => millstreamCopy(document.getElementById('{text.html_id}').innerText)"
-            )
+            ui.button(icon="content_copy", color=None).props('flat dense round size=sm aria-label="Copy"').classes(
+                "ms-program-copy"
+            ).on("click", js_handler=f"() => millstreamCopy(document.getElementById('{text.html_id}').innerText)")
         return text
 
     def _show(self, snapshot: Snapshot) -> None:

@@ -156,6 +156,9 @@ class Frame:
         self._banner_text.set_text(text)
         self._banner.set_visibility(True)
 
+    def hide_error(self) -> None:
+        self._banner.set_visibility(False)
+
     def notify(self, text: str) -> None:
         """Shows a short notification."""
         with self._client:
@@ -196,7 +199,7 @@ class Frame:
         with ui.header().classes("ms-header").props("bordered=false"):
             menu = (
                 ui.button(icon="menu", color=None)
-                .props("flat dense round")
+                .props('flat dense round aria-label="Navigation"')
                 .classes("ms-only-narrow")
                 .tooltip("Navigation")
             )
@@ -222,9 +225,11 @@ class Frame:
             switch.on("click", lambda event: dark.set_value(bool(event.args)), js_handler=_SWITCH_THEME)
             ui.button(icon="keyboard", color=None, on_click=self._help).props(
                 'flat dense round data-help aria-label="Keys"'
-            ).tooltip("Keys (?)")
+            ).classes("ms-not-narrow").tooltip("Keys (?)")
         with (
-            ui.left_drawer(value=None, fixed=True).classes("ms-drawer").props("width=216 breakpoint=900") as drawer,
+            ui.left_drawer(value=False, fixed=True)
+            .classes("ms-drawer")
+            .props("width=216 breakpoint=900 show-if-above") as drawer,
             ui.element("nav").props('aria-label="Pages"').classes("ms-nav"),
         ):
             menu.on_click(drawer.toggle)

@@ -64,9 +64,9 @@ def overview(frame: Frame) -> None:
         with card("Brokers"):
             brokers = DataTable(
                 [
-                    Column("id", "Broker", width=84),
+                    Column("id", "Broker", width=96),
                     Column("state", "State", cell="badge"),
-                    Column("address", "Address", cell="nowrap"),
+                    Column("address", "Address", cell="nowrap", width=190),
                     Column("leads", "Leaders", count, right=True),
                     Column("disk", "On disk", size, right=True),
                 ],

@@ -14,7 +14,13 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import cluster
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId, ProducerId
-from millstream.node.metadata.features import SUPPORTED_FEATURES, check_feature_support
+from millstream.node.metadata.features import (
+    CONTROLLERS_REGISTER,
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+    check_feature_support,
+    controllers_register,
+)
 from millstream.node.metadata.handover import AdoptedReplica, Adopter, hand_over, retire
 from millstream.node.metadata.image import BrokerRegistration, MetadataImage, ResourceType, TopicImage
 from millstream.node.metadata.partitions import PartitionChanger
@@ -30,6 +36,7 @@ from millstream.node.metadata.records import (
     PartitionChangeRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
     SupportedFeature,
     UnregisterBrokerRecord,
 )
@@ -82,6 +89,23 @@ class HeartbeatResult(DecisionResult):
     should_shut_down: bool
     in_controlled_shutdown: bool
     """Not sent: the controller stores the offset at which the shutdown began."""
+
+
+def register_controller(image: MetadataImage, controller: RegisterControllerRecord) -> Decision[None]:
+    """Registers a controller process (KIP-919). A process that is registered already changes nothing."""
+    if not controllers_register(image):
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"Controllers register from {METADATA_VERSION.name} {CONTROLLERS_REGISTER} on; the cluster has "
+            f"{image.features.get(METADATA_VERSION.name, 0)}.",
+        )
+    if not controller.end_points:
+        raise KafkaError(
+            ErrorCode.INVALID_REGISTRATION, f"Controller {controller.controller_id} names no listener. Give one."
+        )
+    check_feature_support(image, controller.controller_id, controller.features, "controller")
+    is_known = image.controllers.get(controller.controller_id) == controller
+    return Decision(() if is_known else (controller,), ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

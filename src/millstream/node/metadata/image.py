@@ -150,6 +150,8 @@ class MetadataImage:
     epoch: int = 0
     """The controller epoch in which that record was written."""
     brokers: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
+    controllers: Mapping[int, RegisterControllerRecord] = field(default_factory=dict)
+    """The registered controllers by node id, also those that do not run now."""
     topics: Mapping[TopicName, TopicImage] = field(default_factory=dict)
     topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=dict)
     names_by_folded: Mapping[str, TopicName] = field(default_factory=dict)
@@ -450,6 +452,9 @@ class _Builder:
         )
         self._brokers.add(record.broker_id)
 
+    def register_controller(self, record: records.RegisterControllerRecord) -> None:
+        self._map("controllers")[record.controller_id] = record
+
     def unregister_broker(self, record: records.UnregisterBrokerRecord) -> None:
         self._broker(record.broker_id, record.broker_epoch)
         del self._map("brokers")[record.broker_id]
@@ -610,6 +615,7 @@ _APPLIERS: dict[type[Any], Callable[[_Builder, Any], None]] = {
     records.RegisterBrokerRecord: _Builder.register_broker,
     records.UnregisterBrokerRecord: _Builder.unregister_broker,
     records.BrokerRegistrationChangeRecord: _Builder.broker_registration_change,
+    records.RegisterControllerRecord: _Builder.register_controller,
     records.TopicRecord: _Builder.topic,
     records.PartitionRecord: _Builder.partition,
     records.PartitionChangeRecord: _Builder.partition_change,

@@ -270,23 +270,23 @@ class _Prepared:
         return values
 
     def _check_files(self, values: Mapping[str, str]) -> None:
-        """The same for files that are sent, or prove who this broker is: of a token, of a private key, a keytab."""
+        """The same for files that are sent, or prove who this broker is: of a token, of a private key, a keytab; and
+        for the address that tokens are requested from."""
         # Imported here: it needs a library that a node without OAUTHBEARER does not load.
         from millstream.node.security.jwks import file_of
 
-        endpoint = sasl.SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL.name
-        url = values.get(endpoint, "")
-        if url.lower().startswith("http:"):  # on loopback it would be a service of the broker's own machine
-            raise SecretError(f"{endpoint}={url[:200]} is not used: a link needs https://, or a file")
         jaas = sasl.SASL_JAAS_CONFIG.name
         options = parse_jaas(values[jaas], name=jaas).options if jaas in values else {}
         used = (
-            file_of(url),
+            file_of(values.get(sasl.SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL.name, "")),
             values.get(ssl.SSL_KEYSTORE_LOCATION.name),
             options.get("keyTab", "").removeprefix("file:").removeprefix("FILE:"),
         )
         for path in filter(None, used):
             self._real_path(path)
+        url = values.get(sasl.SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL.name)
+        if url and file_of(url) is None and url not in self._config[mirror.TOKEN_URLS]:
+            raise SecretError(f"{url} is not requested: it is not in {mirror.TOKEN_URLS.name} of this broker")
 
     def _read(self, path: str) -> bytes:
         """A file that a secret refers to. A client that creates links must not be able to send any file to a source."""

@@ -173,15 +173,22 @@ class ReplicaRoles:
                 self._assignments.assign(partition.topic_id, at.partition, directory_id)
 
     def directory_returned(self) -> None:
-        """Takes up the replicas in a log directory that works again."""
+        """Takes up the replicas in a log directory that works again, as after a start: nothing that was known of their
+        logs counts any more."""
         self._set_strays_aside()
-        for partition in list(self.partitions):
-            state = self._metadata.image.partition(partition.topic_partition)
-            if partition.is_lost and state is not None and self._replicas.node_id in state.replicas:
-                try:
-                    self._take_role(partition, state)
-                except (KafkaError, OSError) as error:
-                    _log.error("role_not_taken partition=%s error=%s", partition.topic_partition, error)
+        image = self._metadata.image
+        for lost in [each for each in self.partitions if each.is_lost]:
+            at = lost.topic_partition
+            state, topic = image.partition(at), image.topics.get(at.topic)
+            if state is None or topic is None or self._replicas.node_id not in state.replicas:
+                continue
+            partition = self._new_partition(at, topic)
+            try:
+                self._take_role(partition, state)
+            except (KafkaError, OSError) as error:
+                _log.error("role_not_taken partition=%s error=%s", at, error)
+            if not partition.is_lost:
+                self.partitions.add(partition)
 
     def _new_partition(self, at: TopicPartition, topic: TopicImage) -> Partition:
         partition = Partition(at, topic.id, partial(self._open_log, at, topic), self._environment, self._replicas)

@@ -25,6 +25,7 @@ from millstream.formats.model.identifiers import BrokerId
 from millstream.node.broker.broker import Broker
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.controller_link import ControllerLink, LeaderListener
+from millstream.node.cluster.controller_registration import ControllerRegistration
 from millstream.node.cluster.lifecycle import BrokerLifecycle, ControllerContact
 from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
 from millstream.node.consensus.quorum.metadata_log import METADATA_PARTITION
@@ -120,6 +121,7 @@ class Node:
         self.loader: MetadataLoader | None = None
         self.controller: ControllerRole | None = None
         self._link: ControllerLink | None = None
+        self._registration: ControllerRegistration | None = None
         self.lifecycle: BrokerLifecycle | None = None
         self._maintenance: asyncio.TimerHandle | None = None
         self._metadata_changed: asyncio.Event | None = None
@@ -203,6 +205,11 @@ class Node:
         leaders = LeaderListener()
         quorum.subscribe(leaders)
         if not config.is_broker:
+            apis = None if self.controller is None else self.controller.apis
+            client_id = f"controller-{config.node_id}"
+            link = self._link = ControllerLink(quorum, apis, loader, environment, client_id=client_id)
+            leaders.subscribe(link.leader_changed)
+            self._register_controller(link, loader, controller_end_points)
             quorum.start()
             self._serve_controllers()
             return f"{controller_end_points[0].host}:{controller_end_points[0].port}"
@@ -227,6 +234,8 @@ class Node:
             retired=handover.retired,
         )
         leaders.subscribe(lifecycle.leader_changed)
+        if config.is_controller:
+            self._register_controller(link, loader, controller_end_points)
         quorum.start()
         self._serve_controllers()
         lifecycle.start()
@@ -261,6 +270,12 @@ class Node:
         self._held.give_to(self.broker.dispatcher)
         self._schedule_maintenance()
         return f"{end_points[0].host}:{end_points[0].port}"
+
+    def _register_controller(
+        self, link: ControllerLink, loader: MetadataLoader, end_points: tuple[Endpoint, ...]
+    ) -> None:
+        self._registration = ControllerRegistration(self._config.node_id, link, loader, self._environment, end_points)
+        self._registration.start()
 
     def _open_authorizer(self, loader: MetadataLoader) -> StandardAuthorizer | None:
         """The authorizer, which follows the ACLs of the metadata before anything else does."""
@@ -619,6 +634,8 @@ class Node:
         if self.lifecycle is not None:
             broker_epoch = self.lifecycle.broker_epoch
             self.lifecycle.close()
+        if self._registration is not None:
+            self._registration.close()
         if self._link is not None:
             self._link.close()
         if self.broker is not None:

@@ -9,18 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.admin.cluster import ClusterAdmin, LogDirectory
-from millstream.formats.model.identifiers import TopicName
-from millstream.formats.model.identifiers import TopicPartition as Partition
-from millstream.raw_client.cluster import Cluster
+from millstream.raw_client import Cluster
+from millstream.raw_client import TopicPartition as Partition
 from millstream.raw_client.errors import RefusedError
 from millstream.testing import EmbeddedBroker
 from tests.waiting import PATIENCE_S, until
 
-ORDERS = Partition(TopicName("orders"), 0)
+ORDERS = Partition("orders", 0)
 SETTINGS = {"log.segment.bytes": 1 << 20, "offsets.topic.num.partitions": 2}
 
 
@@ -97,7 +96,7 @@ def _read(broker: EmbeddedBroker, count: int) -> list[int]:
         consumer.assign([TopicPartition("orders", 0, 0)])
         found: list[int] = []
         while len(found) < count:
-            for message in consumer.consume(1000, PATIENCE_S):
+            for message in consumer.consume(1000, 0.5):
                 value = message.value()
                 assert message.error() is None and value is not None
                 found.append(int(value[:8]))
@@ -151,7 +150,7 @@ def test_moves_that_cannot_be_made_are_refused_with_a_reason(broker: EmbeddedBro
     with pytest.raises(RefusedError, match="has no log directory /nowhere"):
         _move(broker, ORDERS, "/nowhere")
     with pytest.raises(RefusedError, match="has no replica of unknown-7"):
-        _move(broker, Partition(TopicName("unknown"), 7), str(disks[0]))
+        _move(broker, Partition("unknown", 7), str(disks[0]))
     _move(broker, ORDERS, _home(broker, ORDERS))  # it is there: nothing to do
 
 
@@ -170,8 +169,14 @@ def test_a_directory_that_cannot_be_used_takes_only_its_replicas_offline(
     assert found[str(disks[1])].is_offline and sorted(found[str(disks[0])].sizes) == held[str(disks[0])]
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "message.timeout.ms": 5000})
     results: dict[int, object] = {}
+
+    def delivered(error: object, message: Message) -> None:
+        number = message.partition()
+        assert number is not None
+        results[number] = error
+
     for number in range(4):
-        producer.produce("spread", b"x", partition=number, on_delivery=lambda e, m, n=number: results.update({n: e}))
+        producer.produce("spread", b"x", partition=number, on_delivery=delivered)
     producer.flush(PATIENCE_S)
     served = {number for number, error in results.items() if error is None}
     assert served == {at.partition for at in held[str(disks[0])] if at.topic == "spread"}
