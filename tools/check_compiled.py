@@ -9,6 +9,7 @@ meaning of nearly all Python. What is found here it does not keep, and mypyc its
   and wrong for endless ones, or if making an item has an effect.
 - A field `object` or `memoryview` of a NamedTuple or a dataclass. mypyc does not find the name when it makes the class.
 - A class in a module that is not compiled whose base is compiled: it cannot be made at run time.
+- `functools.cached_property`. mypyc makes an ordinary property of it, which computes its value each time.
 - `await` or `yield` while an exception is handled: in `except`, in `finally`, or in the exit of `async with`. In Python
   each coroutine has its own current exception; a compiled one has that of the thread. It leaves its own there when
   it waits, and finds another one, or none, when it goes on. A `raise` then raises that. If there was none, it
@@ -139,6 +140,16 @@ def fields(path: str, tree: ast.Module) -> Iterator[Finding]:
                         yield Finding(path, statement.lineno, f"a field of type {name}: write {advice}")
 
 
+def cached_properties(path: str, tree: ast.Module) -> Iterator[Finding]:
+    """Properties that are computed each time when they are compiled."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            for decorator in node.decorator_list:
+                if ast.unparse(decorator).rpartition(".")[2] == "cached_property":
+                    text = f"the cached_property {node.name} would not be cached: keep its value in an attribute"
+                    yield Finding(path, node.lineno, text)
+
+
 _EXITS_WITHOUT_WAITING = {"asyncio.timeout", "asyncio.timeout_at", "asyncio.Lock", "asyncio.Semaphore"}
 
 
@@ -169,6 +180,12 @@ def suspensions(path: str, tree: ast.Module) -> Iterator[Finding]:
             yield from look(child, is_handling or child in handlers)
 
     yield from look(tree, False)
+
+
+def by_syntax(path: str, tree: ast.Module) -> list[Finding]:
+    """What is found in a compiled module without types."""
+    checks = (generators, fields, cached_properties, suspensions)
+    return [finding for check_one in checks for finding in check_one(path, tree)]
 
 
 def subclasses(classes: dict[str, set[str]], path: str, tree: ast.Module) -> Iterator[Finding]:
@@ -210,7 +227,7 @@ def check(modules: list[str]) -> list[Finding]:
     for path, tree in trees.items():
         name = str(path.relative_to(ROOT))
         if path in paths:
-            found += [*generators(name, tree), *fields(name, tree), *suspensions(name, tree)]
+            found += by_syntax(name, tree)
         else:
             found += subclasses(classes, name, tree)
     return sorted(found)
@@ -221,7 +238,7 @@ def main(paths: list[str]) -> int:
         found = identities(paths)
         for path in paths:
             tree = ast.parse(Path(path).read_text())
-            found += [*generators(path, tree), *fields(path, tree), *suspensions(path, tree)]
+            found += by_syntax(path, tree)
     else:
         from millstream.compilation import MODULES
 

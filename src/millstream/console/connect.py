@@ -45,6 +45,7 @@ class FirstSteps:
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
+        self._reader = frame.reader()
         self._shown: Connection | None = None
         self._topic = frame.url.text("topic")
         with card("1. A topic"):
@@ -141,7 +142,7 @@ class FirstSteps:
                 frame.visitor.check_topic(topic)
                 writer = RecordWriter(frame.console.cluster)
                 at = await frame.act(Action.PRODUCE, writer.write, topic, b"first", value)
-                found = await frame.run(frame.reader().one, topic, at.partition, at.offset)
+                found = await frame.run(self._reader.one, topic, at.partition, at.offset)
                 text = "not found" if found is None or found.value is None else found.value.decode(errors="replace")
                 self._arrived.set_text(f"Arrived in partition {at.partition} at offset {at.offset}: {text}")
                 self._look.props["href"] = f"/messages?{urlencode({'topic': topic})}"

@@ -12,6 +12,7 @@ from typing import Any
 
 from nicegui import ui
 
+from millstream.admin.errors import NotFoundError
 from millstream.admin.mirror_verification import Verified, verify_topic
 from millstream.admin.mirrors import LinkStatus, MirrorAdmin, MirrorTopic, PartitionStatus
 from millstream.console.console import UserError, href
@@ -138,15 +139,24 @@ def _list(frame: Frame) -> None:
             name="",
         )
 
-    def read() -> list[LinkStatus]:
-        admin = MirrorAdmin(frame.console.cluster)
-        return [admin.status(link.name) for link in admin.links()]
-
     async def look() -> None:
         with frame.reporting("The mirror links cannot be read"):
-            table.update([_link_row(status) for status in await frame.run(read)])
+            table.update([_link_row(status) for status in await frame.run(read_links, admin)])
 
+    admin = MirrorAdmin(frame.console.cluster)
     _Repeated(look)
+
+
+def read_links(admin: MirrorAdmin) -> list[LinkStatus]:
+    return [admin.status(link.name) for link in admin.links()]
+
+
+def read_link(admin: MirrorAdmin, name: str) -> LinkStatus | None:
+    """The status of a link; None if there is no such link."""
+    try:
+        return admin.status(name)
+    except NotFoundError:
+        return None
 
 
 def _link_row(status: LinkStatus) -> dict[str, Any]:
@@ -200,6 +210,10 @@ def _open_creation(frame: Frame) -> None:
     box.open()
 
 
+def _button(text: str, icon: str, act: Callable[[], Any], test_id: str) -> ui.button:
+    return ui.button(text, icon=icon, on_click=act).props(f"outline no-caps data-testid={test_id}")
+
+
 class LinkView:
     """One link."""
 
@@ -212,15 +226,15 @@ class LinkView:
             ui.icon("arrow_back")
             ui.label("Mirrors")
         with heading(name):
-            self._pause = self._button("Pause", "pause", Action.PAUSE_MIRROR, self._pause_or_resume, "pause")
+            self._pause = frame.offer(Action.PAUSE_MIRROR, _button("Pause", "pause", self._pause_or_resume, "pause"))
             self._buttons = [
-                self._button("Promote…", "upgrade", Action.PROMOTE_MIRROR, self._promote, "promote"),
-                self._button("Fail over…", "bolt", Action.PROMOTE_MIRROR, self._fail_over, "failover"),
+                frame.offer(Action.PROMOTE_MIRROR, _button("Promote…", "upgrade", self._promote, "promote")),
+                frame.offer(Action.PROMOTE_MIRROR, _button("Fail over…", "bolt", self._fail_over, "failover")),
             ]
-            self._compare = ui.button("Compare", icon="fact_check", on_click=self._verify)
-            self._compare.props("outline no-caps data-testid=verify")
-            self._delete = self._button("Delete", "delete_outline", Action.DELETE_MIRROR, self._delete_link, "delete")
-            self._delete.props("color=negative")
+            self._compare = _button("Compare", "fact_check", self._verify, "verify")
+            self._delete = frame.offer(
+                Action.DELETE_MIRROR, _button("Delete", "delete_outline", self._delete_link, "delete")
+            ).props("color=negative")
         self._gone = ui.label("This link does not exist.").classes("ms-muted").props("data-testid=no-link")
         self._gone.set_visibility(False)
         with card(""), ui.element("div").classes("ms-stats"):
@@ -268,20 +282,15 @@ class LinkView:
         self._verify_card.set_visibility(False)
         self._repeated = _Repeated(self._look)
 
-    def _button(self, text: str, icon: str, action: Action, act: Callable[[], Any], test_id: str) -> ui.button:
-        button = ui.button(text, icon=icon, on_click=act).props(f"outline no-caps data-testid={test_id}")
-        return self._frame.offer(action, button)
-
     async def _look(self) -> None:
         frame = self._frame
         with frame.reporting("The mirror link cannot be read"):
-            names = [link.name for link in await frame.run(self._admin.links)]
-            is_gone = self._name not in names
+            self._status = await frame.run(read_link, self._admin, self._name)
+            is_gone = self._status is None
             self._gone.set_visibility(is_gone)
             for button in (*self._buttons, self._pause, self._compare, self._delete):
                 button.set_enabled(not is_gone)
-            if not is_gone:
-                self._status = await frame.run(self._admin.status, self._name)
+            if self._status is not None:
                 self._show(self._status)
 
     def _show(self, status: LinkStatus) -> None:
@@ -340,8 +349,9 @@ class LinkView:
     async def _fail_over(self) -> None:
         """Asks with a preview of what is missing, then shows what was missing."""
         with self._frame.reporting("The topics were not failed over"):
-            status = await self._frame.run(self._admin.status, self._name)
-            self._status = status
+            status = self._status = await self._frame.run(read_link, self._admin, self._name)
+            if status is None:
+                return
             names = self._chosen()
             agreed = await self._frame.confirm(
                 f"Fail over {plural(len(names), 'topic')} of {self._name} now?",
@@ -376,7 +386,7 @@ class LinkView:
             with self._frame.reporting("The topics were not compared"):
                 with source_of(self._status) as source:
                     results = _verified(self._admin, source, chosen)
-                    while self._frame.is_open and (found := await self._frame.run(next, results, None)) is not None:
+                    while self._frame.is_open and (found := await self._frame.run(read_next, results)):
                         rows = [*rows, _verified_row(found)]
                         self._verified.update(rows)
                         self._verify_status.set_text(f"{plural(len(rows), 'partition')} compared …")
@@ -416,6 +426,10 @@ def source_of(status: LinkStatus) -> Cluster:
 def _verified(admin: MirrorAdmin, source: Cluster, topics: Sequence[MirrorTopic]) -> Iterator[Verified]:
     for each in topics:
         yield from verify_topic(admin.cluster, source, each, is_compacted=admin.is_compacted(each.name))
+
+
+def read_next(results: Iterator[Verified]) -> Verified | None:
+    return next(results, None)
 
 
 def _verified_row(found: Verified) -> dict[str, Any]:

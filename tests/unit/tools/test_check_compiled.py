@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.check_compiled import Finding, fields, generators, identities, subclasses, suspensions
+from tools.check_compiled import Finding, cached_properties, fields, generators, identities, subclasses, suspensions
 
 IDENTITIES = """
 from enum import Enum
@@ -90,6 +90,17 @@ class C(Open): pass
 """
     found = list(subclasses({"millstream.some": {"Base", "Other"}}, "m.py", ast.parse(text)))
     assert [(finding.line, finding.text.partition(" ")[0]) for finding in found] == [(4, "A"), (5, "B")]
+
+
+def test_cached_properties() -> None:
+    text = """
+class A:
+    @functools.cached_property
+    def a(self): ...
+    @property
+    def b(self): ...
+"""
+    assert [finding.line for finding in cached_properties("m.py", ast.parse(text))] == [4]
 
 
 def test_suspensions() -> None:

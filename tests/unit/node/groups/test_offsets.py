@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.groups.core import records
 from millstream.node.groups.core.records import (
     CommittedOffset,
     RecordType,
@@ -50,6 +51,10 @@ def test_records_are_those_of_the_schema(
     assert record.value is not None
     assert read_offset_key(record.key) == (group, topic, partition)
     assert read_offset_value(record.value) == committed
+
+
+def test_the_file_of_schemas_is_read_once() -> None:
+    assert records._FORMATS._schemas is records._FORMATS._schemas
 
 
 def test_records_with_an_expiry_of_their_own() -> None:

@@ -13,7 +13,6 @@ behind.
 
 import heapq
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import cached_property
 from importlib.resources import files
 from itertools import count
 from struct import Struct
@@ -51,9 +50,16 @@ class RecordFormats:
         self._package = package
         self._file = file
         self._written_versions = written_versions or {}
+        self._loaded: dict[int, tuple[Schema, Schema]] | None = None
 
-    @cached_property
+    @property
     def _schemas(self) -> dict[int, tuple[Schema, Schema]]:
+        # Not a cached_property: the compiled form would not cache it.
+        if self._loaded is None:
+            self._loaded = self._load()
+        return self._loaded
+
+    def _load(self) -> dict[int, tuple[Schema, Schema]]:
         entries = split_entries(files(self._package).joinpath(self._file).read_text())
         keys = [Schema(text) for (kind, _), text in entries.items() if kind == "key"]
         return {key.api_key: (key, Schema(entries["value", key.name])) for key in keys}
