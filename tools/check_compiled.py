@@ -9,6 +9,10 @@ meaning of nearly all Python. What is found here it does not keep, and mypyc its
   and wrong for endless ones, or if making an item has an effect.
 - A field `object` or `memoryview` of a NamedTuple or a dataclass. mypyc does not find the name when it makes the class.
 - A class in a module that is not compiled whose base is compiled: it cannot be made at run time.
+- `await` or `yield` while an exception is handled: in `except`, in `finally`, or in the exit of `async with`. In Python
+  each coroutine has its own current exception; a compiled one has that of the thread. It leaves its own there when
+  it waits, and finds another one, or none, when it goes on. A `raise` then raises that. If there was none, it
+  overwrites the type of None, and the interpreter crashes later, somewhere else.
 """
 
 import ast
@@ -135,6 +139,38 @@ def fields(path: str, tree: ast.Module) -> Iterator[Finding]:
                         yield Finding(path, statement.lineno, f"a field of type {name}: write {advice}")
 
 
+_EXITS_WITHOUT_WAITING = {"asyncio.timeout", "asyncio.timeout_at", "asyncio.Lock", "asyncio.Semaphore"}
+
+
+def suspensions(path: str, tree: ast.Module) -> Iterator[Finding]:
+    """Places where a coroutine or generator may wait while it handles an exception."""
+    harmless = _EXITS_WITHOUT_WAITING | {
+        ast.unparse(target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and ast.unparse(node.value.func) in _EXITS_WITHOUT_WAITING
+        for target in node.targets
+    }
+
+    def look(node: ast.AST, is_handling: bool) -> Iterator[Finding]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            is_handling = False
+        elif is_handling and isinstance(node, ast.Await | ast.Yield | ast.YieldFrom | ast.AsyncFor | ast.AsyncWith):
+            yield Finding(path, node.lineno, "waits while an exception is handled: leave `except` or `finally` first")
+        elif isinstance(node, ast.AsyncWith):
+            for item in node.items:
+                manager = item.context_expr.func if isinstance(item.context_expr, ast.Call) else item.context_expr
+                if ast.unparse(manager) not in harmless:
+                    text = f"the exit of {ast.unparse(manager)} may wait while an exception is handled: use `try`"
+                    yield Finding(path, node.lineno, text)
+        handlers = [*node.handlers, *node.finalbody] if isinstance(node, ast.Try) else []
+        for child in ast.iter_child_nodes(node):
+            yield from look(child, is_handling or child in handlers)
+
+    yield from look(tree, False)
+
+
 def subclasses(classes: dict[str, set[str]], path: str, tree: ast.Module) -> Iterator[Finding]:
     """Classes of a module that is not compiled, of bases that are; `classes` has those of each compiled module."""
     compiled = {
@@ -174,7 +210,7 @@ def check(modules: list[str]) -> list[Finding]:
     for path, tree in trees.items():
         name = str(path.relative_to(ROOT))
         if path in paths:
-            found += [*generators(name, tree), *fields(name, tree)]
+            found += [*generators(name, tree), *fields(name, tree), *suspensions(name, tree)]
         else:
             found += subclasses(classes, name, tree)
     return sorted(found)
@@ -185,7 +221,7 @@ def main(paths: list[str]) -> int:
         found = identities(paths)
         for path in paths:
             tree = ast.parse(Path(path).read_text())
-            found += [*generators(path, tree), *fields(path, tree)]
+            found += [*generators(path, tree), *fields(path, tree), *suspensions(path, tree)]
     else:
         from millstream.compilation import MODULES
 

@@ -1,5 +1,5 @@
-"""Installs the Kafka clients that `tests/system/clients/` drives, each by name through its package manager, and the
-browser of `tests/system/console/`.
+"""Installs the Kafka clients that `tests/system/clients/` drives, each by name through its package manager, the
+browser of `tests/system/console/`, and the S3 server of the tests of tiered storage.
 
 Everything lands in the git-ignored `.cache/clients/` (kcat, Chromium and Kerberos: in the system, by apt-get), once: a
 client is installed anew only when the files that describe it change. A client that cannot be had here raises
@@ -24,6 +24,7 @@ from tools.apache_kafka import CACHE, REPOSITORY_ROOT, ToolchainMissingError
 
 SOURCES = REPOSITORY_ROOT / "tests" / "system" / "clients"
 INSTALLED = CACHE / "clients"
+VERSITYGW_VERSION = "v1.8.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,11 @@ def run(*command: str, cwd: Path | None = None, environment: Mapping[str, str] |
         raise ToolchainMissingError(f"`{' '.join(command[:3])} …` failed: {said}")
 
 
-def fill(name: str, described_by: Sequence[Path], install: Callable[[Path], None]) -> Path:
-    """The directory of one client; `install` fills it when it is absent or what describes it has changed."""
-    fingerprint = hashlib.sha256(b"".join(file.read_bytes() for file in described_by)).hexdigest()
+def fill(name: str, described_by: Sequence[Path | str], install: Callable[[Path], None]) -> Path:
+    """The directory of one client; `install` fills it when it is absent, or when a file or name in `described_by` has
+    changed."""
+    descriptions = (each.encode() if isinstance(each, str) else each.read_bytes() for each in described_by)
+    fingerprint = hashlib.sha256(b"".join(descriptions)).hexdigest()
     directory = INSTALLED / name
     stamp = directory / "installed-from"
     with apache_kafka.exclusive(f"clients-{name}"):
@@ -196,6 +199,17 @@ def franz_go() -> ClientProgram:
     return ClientProgram([str(fill("go", described_by, install) / "interoperability")])
 
 
+def versitygw() -> ClientProgram:
+    """An S3 server over a directory: `tests/s3_server.py` starts it for the tests of tiered storage."""
+    need("go", "the Go toolchain")
+    package = f"github.com/versity/versitygw/cmd/versitygw@{VERSITYGW_VERSION}"
+
+    def install(directory: Path) -> None:
+        run("go", "install", "-ldflags", "-s -w", package, environment={"GOBIN": str(directory)})
+
+    return ClientProgram([str(fill("versitygw", [package], install) / "versitygw")])
+
+
 CLIENTS: Mapping[str, Callable[[], ClientProgram]] = {
     "confluent-kafka": confluent_kafka,
     "kafka-python": kafka_python,
@@ -214,6 +228,7 @@ def main() -> int:
         "chromium": chromium,
         "prometheus": prometheus,
         "kerberos": kerberos,
+        "versitygw": versitygw,
     }
     parser.add_argument("clients", nargs="*", help=f"of {', '.join(every)}; all when none is named")
     parser.add_argument("--strict", action="store_true", help="fail when a client cannot be installed")

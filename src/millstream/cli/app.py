@@ -7,6 +7,7 @@ import typer
 from millstream.cli import (
     acl,
     broker,
+    capacity,
     command_config,
     consume,
     demo,
@@ -20,6 +21,7 @@ from millstream.cli import (
     schema,
     settings,
     simulate,
+    sql,
     table,
     tier,
     topic,
@@ -168,7 +170,9 @@ app.add_typer(security.app, name="security")
 app.command("gateway")(gateway.gateway)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.command("sql")(sql.sql)
 app.command("bench")(bench.bench)
+app.command("capacity")(capacity.capacity)
 app.command("doctor")(doctor.doctor)
 app.command("settings")(settings.settings)
 app.command("simulate")(simulate.simulate)

@@ -24,6 +24,7 @@ from millstream.cli.terminal import CommandFailedError, note, print_json, print_
 if TYPE_CHECKING:
     from millstream.node.storage.object_store import ObjectStore
     from millstream.node.tier.core.manifest import Manifest
+    from millstream.node.tier.encryption import Keyring
     from millstream.raw_client import Cluster
 
 app = typer.Typer(
@@ -43,6 +44,13 @@ Url = Annotated[
 ClusterId = Annotated[
     str | None,
     typer.Option("--cluster-id", metavar="ID", help="The cluster, if the store has several. [default: the only one]"),
+]
+KeyFile = Annotated[
+    str | None,
+    typer.Option("--key-file", metavar="FILE", help="The keys of encrypted objects, as a broker's key file has them."),
+]
+KeyCommand = Annotated[
+    str | None, typer.Option("--key-command", metavar="COMMAND", help="A command that prints these keys.")
 ]
 
 
@@ -101,6 +109,8 @@ def get(
     ] = None,
     to: Annotated[str, typer.Option("--to", metavar="DIR", help="Directory for the files.")] = ".",
     cluster_id: ClusterId = None,
+    key_file: KeyFile = None,
+    key_command: KeyCommand = None,
 ) -> None:
     """Get segments as the files of a broker's disk. Kafka's kafka-dump-log and `millstream log dump` read them.
 
@@ -108,17 +118,27 @@ def get(
     Examples:
       millstream tier get orders --url s3://bucket/prefix --to /tmp/orders-0
       millstream tier get orders -p 3 -o 1000000 --url s3://bucket/prefix --to /tmp/one
+      millstream tier get orders --url s3://bucket/prefix --to /tmp/orders-0 --key-file tier.keys
     """
+    if key_file is not None and key_command is not None:
+        raise CommandFailedError("--key-file and --key-command: give one of them", exit_codes.USAGE)
 
     async def fetch(store: "ObjectStore") -> list[str]:
         from millstream.node.storage.object_store import NoObjectError
+        from millstream.node.tier.encryption import WrongKeyError, open_keyring
 
+        keyring = open_keyring(key_file, key_command)
         for _, each in await _manifests(store, cluster_id):
             if (each.topic, each.partition) == (topic, partition):
                 segments = each.readable if offset is None else tuple(filter(None, [each.segment_of(offset)]))
                 os.makedirs(to, exist_ok=True)
                 try:
-                    return [path for segment in segments for path in await _get_segment(store, segment.name, to)]
+                    return [
+                        path for segment in segments for path in await _get_segment(store, segment.name, to, keyring)
+                    ]
+                except WrongKeyError as error:
+                    hint = "" if keyring else " Here: --key-file or --key-command."
+                    raise CommandFailedError(f"{error}{hint}", exit_codes.FAILED) from None
                 except NoObjectError as error:
                     raise CommandFailedError(f"an object is gone: {error}", exit_codes.NOT_FOUND) from None
         raise CommandFailedError(f"the store has nothing of {topic}-{partition}", exit_codes.NOT_FOUND)
@@ -130,13 +150,15 @@ def get(
         print(path)
 
 
-async def _get_segment(store: "ObjectStore", name: str, to: str) -> list[str]:
+async def _get_segment(store: "ObjectStore", name: str, to: str, keyring: "Keyring | None") -> list[str]:
     from crc32c import crc32c
 
     from millstream.node.tier.core import object_format
+    from millstream.node.tier.encryption import decrypt_object
 
-    data, _ = await store.read_whole(name)
+    stored, _ = await store.read_whole(name)
     try:
+        data = await asyncio.to_thread(decrypt_object, stored, name, keyring)
         footer = object_format.decode_footer(data)
         paths = []
         for section, place in footer.sections.items():

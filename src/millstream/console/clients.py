@@ -26,14 +26,15 @@ def clients(frame: Frame) -> None:
         findings = DataTable(
             [
                 Column("cause", "Cause", cell="badge"),
-                Column("sentence", "What", searched=True),
+                Column("sentence", "What", cell="wrap", searched=True),
                 Column("delay", "Delay, ms", _number, right=True),
-                Column("evidence", "Evidence", searched=True),
-                Column("advice", "What to do"),
+                Column("evidence", "Evidence", cell="wrap", searched=True),
+                Column("advice", "What to do", cell="wrap"),
             ],
             key="key",
             empty="Nothing is slow.",
             test_id="findings",
+            name="",
         )
     with card("Clients", note="that pushed metrics; `millstream doctor --subscribe` asks all clients for them"):
         table = DataTable(

@@ -1,5 +1,8 @@
 """The Cluster page: leaders, replicas, disks, reassignments and the quorum; elects preferred leaders."""
 
+from collections import Counter
+from collections.abc import Mapping
+
 from nicegui import ui
 
 from millstream.admin.cluster import ClusterAdmin
@@ -10,6 +13,7 @@ from millstream.console.overview import broker_rows, quorum_rows
 from millstream.console.tables import Column, DataTable
 from millstream.console.visitor import Action
 from millstream.console.widgets import BarChart, Stat, card, grid, heading
+from millstream.raw_client.model import NO_LEADER
 
 
 @console_page("/cluster")
@@ -51,16 +55,16 @@ def cluster(frame: Frame) -> None:
     with card("Brokers"):
         brokers = DataTable(
             [
-                Column("id", "Broker"),
-                Column("state", "State", cell="badge"),
-                Column("address", "Address", cell="nowrap"),
-                Column("rack", "Rack"),
-                Column("leads", "Leaders", count, right=True),
+                Column("id", "Broker", width=96),
+                Column("state", "State", cell="badge", width=120),
+                Column("address", "Address", cell="nowrap", width=180),
+                Column("rack", "Rack", width=80),
+                Column("leads", "Leaders", count, right=True, width=84),
                 Column("share", "Share of leaders", cell="bar"),
-                Column("replicas", "Replicas", count, right=True),
-                Column("behind", "Not in sync", count, right=True),
-                Column("disk", "Logs", size, right=True),
-                Column("free", "Disk free", size, right=True),
+                Column("replicas", "Replicas", count, right=True, width=88),
+                Column("behind", "Not in sync", count, right=True, width=112),
+                Column("disk", "Logs", size, right=True, width=92),
+                Column("free", "Disk free", size, right=True, width=106),
             ],
             key="id",
             empty="No brokers",
@@ -72,11 +76,11 @@ def cluster(frame: Frame) -> None:
             quorum_note = ui.label("").classes("ms-muted").props("data-testid=quorum-note")
             quorum = DataTable(
                 [
-                    Column("id", "Node"),
+                    Column("id", "Node", width=84),
                     Column("role", "Role", cell="badge"),
                     Column("end", "Log end", count, right=True),
                     Column("lag", "Lag", count, right=True),
-                    Column("caught_up", "Caught up", ago, right=True),
+                    Column("caught_up", "Caught up", ago, right=True, width=112),
                 ],
                 key="id",
                 empty="No quorum information",
@@ -99,16 +103,9 @@ def cluster(frame: Frame) -> None:
 
     def show(snapshot: Snapshot) -> None:
         rows = broker_rows(snapshot)
-        led = {broker.id: 0 for broker in snapshot.brokers}
-        held = dict.fromkeys(led, 0)
-        out_of_sync = dict.fromkeys(led, 0)
-        for each in snapshot.partitions:
-            if each.leader in led:
-                led[each.leader] += 1
-            for number in each.replicas:
-                if number in held:
-                    held[number] += 1
-                    out_of_sync[number] += number not in each.isr
+        led = {broker.id: snapshot.leader_counts.get(broker.id, 0) for broker in snapshot.brokers}
+        held = {number: snapshot.replica_counts.get(number, 0) for number in led}
+        out_of_sync = snapshot.once(_out_of_sync)
         total = max(1, sum(led.values()))
         mean = total / max(1, len(led))
         up = sum(broker.is_up for broker in snapshot.brokers)
@@ -119,9 +116,9 @@ def cluster(frame: Frame) -> None:
         wrong = not_preferred(snapshot)
         displaced.show(count(len(wrong)), "warn" if wrong else "")
         button.set_enabled(bool(wrong))
-        few = sum(each.is_under_replicated for each in snapshot.partitions)
+        few = snapshot.once(_under_replicated)
         behind.show(count(few), "warn" if few else "")
-        none = sum(each.leader < 0 for each in snapshot.partitions)
+        none = snapshot.leader_counts.get(NO_LEADER, 0)
         offline.show(count(none), "bad" if none else "")
         moving.show(count(len(snapshot.reassignments)))
         stored.show(size(sum(disk.used_bytes for disk in snapshot.disks.values())))
@@ -141,7 +138,7 @@ def cluster(frame: Frame) -> None:
             row |= {
                 "share": f"{percent:.0f} %",
                 "_bars": {"share": percent},
-                "behind": out_of_sync[at],
+                "behind": out_of_sync.get(at, 0),
                 "free": disk.free_bytes if disk is not None else None,
             }
         brokers.update(rows)
@@ -165,3 +162,12 @@ def cluster(frame: Frame) -> None:
         )
 
     frame.live(show)
+
+
+def _out_of_sync(snapshot: Snapshot) -> Mapping[int, int]:
+    """Replicas that are not in sync, by broker."""
+    return Counter(number for each in snapshot.partitions for number in each.replicas if number not in each.isr)
+
+
+def _under_replicated(snapshot: Snapshot) -> int:
+    return sum(each.is_under_replicated for each in snapshot.partitions)

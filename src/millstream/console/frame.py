@@ -11,6 +11,7 @@ All data from the cluster is shown as text, in labels, cells and attributes, and
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -25,6 +26,7 @@ from millstream.console.formats import clock
 from millstream.console.live.problems import Severity, problems_of
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.messages.reading import RecordReader
+from millstream.console.url_state import begin_url_state
 from millstream.console.visitor import VISITOR, Action, Visitor, anonymous
 from millstream.raw_client import WireError
 from millstream.registry.decoding import Decoder
@@ -34,6 +36,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 E = TypeVar("E", bound=ui.element)
 _CHECK_EVERY_S = 0.2
+_SIGN_OF_LIFE_S = 2.0
+"""A page hears something of the gateway at least this often, so it can say when the gateway is gone (console.js)."""
 THEME_COOKIE = "millstream_theme"
 _HEAD = f"""
 <link rel="stylesheet" href="{BASE}/assets/console.css">
@@ -50,6 +54,8 @@ _KEYS = (
     ("g then a letter", "open a page; the letter is shown beside its name"),
     ("/", "filter the table"),
     ("j, k", "next or previous row; Enter opens it"),
+    ("y", "copy the link to this view"),
+    ("c", "copy the name in the selected row"),
     ("d", "switch between dark and light"),
     ("?", "show the keys"),
     ("Esc", "close the dialog"),
@@ -58,15 +64,23 @@ _log = logging.getLogger("millstream.console")
 
 
 class Frame:
-    """One open page. `parameters` are those of its URL."""
+    """One open page. `parameters` are those of its URL when it was opened, `url` the state of the page in its URL."""
 
-    def __init__(self, visitor: Visitor, entry: Entry, parameters: Mapping[str, str], theme: str) -> None:
+    def __init__(
+        self, visitor: Visitor, entry: Entry, parameters: Mapping[str, str], theme: str, origin: str = ""
+    ) -> None:
+        """`origin`: the address of the gateway, as the browser has it."""
         self.visitor = visitor
+        self.origin = origin
         console = self.console = visitor.console
         self.parameters = parameters
+        self.url = begin_url_state(parameters)
         self._entry = entry
         self._callbacks: list[Callable[[Snapshot], None]] = []
         self._seen = -1
+        self.is_open = True
+        """False when the browser has left the page."""
+        self._sent_at = 0.0
         self._client = ui.context.client
         self._lay_out(theme)
         console.watcher.opened(self)
@@ -84,6 +98,7 @@ class Frame:
         show(self.snapshot)
 
     def _left(self) -> None:
+        self.is_open = False
         self.console.watcher.left(self)
         self.visitor.release()
 
@@ -141,6 +156,9 @@ class Frame:
         self._banner_text.set_text(text)
         self._banner.set_visibility(True)
 
+    def hide_error(self) -> None:
+        self._banner.set_visibility(False)
+
     def notify(self, text: str) -> None:
         """Shows a short notification."""
         with self._client:
@@ -181,7 +199,7 @@ class Frame:
         with ui.header().classes("ms-header").props("bordered=false"):
             menu = (
                 ui.button(icon="menu", color=None)
-                .props("flat dense round")
+                .props('flat dense round aria-label="Navigation"')
                 .classes("ms-only-narrow")
                 .tooltip("Navigation")
             )
@@ -197,6 +215,9 @@ class Frame:
                 ui.label(f"{self.visitor.name} · {self.visitor.role}").classes("ms-muted").props("data-testid=user")
             if self.visitor.can_sign_out:
                 ui.link("Sign out", "/sign-out").classes("ms-plain").props("data-testid=sign-out")
+            ui.button(icon="link", color=None).props(
+                'flat dense round data-testid=copy-link aria-label="Copy link"'
+            ).on("click", js_handler="() => millstreamCopy(location.href)").tooltip("Copy the link to this view (y)")
             switch = ui.button(icon="contrast", color=None).props(
                 'flat dense round data-theme aria-label="Dark or light"'
             )
@@ -204,9 +225,11 @@ class Frame:
             switch.on("click", lambda event: dark.set_value(bool(event.args)), js_handler=_SWITCH_THEME)
             ui.button(icon="keyboard", color=None, on_click=self._help).props(
                 'flat dense round data-help aria-label="Keys"'
-            ).tooltip("Keys (?)")
+            ).classes("ms-not-narrow").tooltip("Keys (?)")
         with (
-            ui.left_drawer(value=True, fixed=True).classes("ms-drawer").props("width=216 breakpoint=900") as drawer,
+            ui.left_drawer(value=False, fixed=True)
+            .classes("ms-drawer")
+            .props("width=216 breakpoint=900 show-if-above") as drawer,
             ui.element("nav").props('aria-label="Pages"').classes("ms-nav"),
         ):
             menu.on_click(drawer.toggle)
@@ -249,10 +272,17 @@ class Frame:
     # Updates
 
     def _refresh(self) -> None:
+        if not self._client.has_socket_connection:
+            return  # what changes meanwhile is sent with the next connection
         snapshot = self.snapshot
+        now = time.monotonic()
         if snapshot.number == self._seen or not self._is_signed_in():
+            if now - self._sent_at > _SIGN_OF_LIFE_S:
+                self._sent_at = now
+                self._client.run_javascript("0")
             return
         self._seen = snapshot.number
+        self._sent_at = now
         self._show_state(snapshot)
         for show in self._callbacks:
             with self.reporting("This page cannot be updated"):
@@ -297,7 +327,8 @@ def console_page(path: str, *, title: str = "", within: str | None = None) -> Ca
         def page(request: Request) -> Any:
             parameters = {**request.query_params, **request.path_params}
             visitor: Visitor = request.scope.get(VISITOR) or anonymous(current_console())
-            frame = Frame(visitor, entry, parameters, request.cookies.get(THEME_COOKIE, ""))
+            origin = f"{request.url.scheme}://{request.headers.get('host', '127.0.0.1:8081')}"
+            frame = Frame(visitor, entry, parameters, request.cookies.get(THEME_COOKIE, ""), origin)
             with ui.element("main").classes("ms-main"):
                 return build(frame)
 

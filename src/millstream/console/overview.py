@@ -2,6 +2,7 @@
 
 from nicegui import ui
 
+from millstream.console.connect import FirstSteps, user_topics
 from millstream.console.console import href
 from millstream.console.formats import count, milliseconds, rate, short_count, size
 from millstream.console.frame import Frame, console_page
@@ -11,6 +12,8 @@ from millstream.console.tables import Column, DataTable
 from millstream.console.widgets import Stat, TimeChart, card, grid, heading
 
 _WINDOW_S = 300.0
+_OLD_S = 15.0
+"""A rate that is older is not shown as the current one."""
 _TONES = {Severity.CRITICAL: "bad", Severity.WARNING: "warn", Severity.INFO: "info"}
 _ICONS = {Severity.CRITICAL: "error", Severity.WARNING: "warning", Severity.INFO: "info"}
 
@@ -19,6 +22,8 @@ _ICONS = {Severity.CRITICAL: "error", Severity.WARNING: "warning", Severity.INFO
 def overview(frame: Frame) -> None:
     with heading("Overview"):
         pass
+    guide = ui.element("div").classes("ms-stack").props("data-testid=first-steps")
+    _offer_first_steps(frame, guide)
     with card(""), ui.element("div").classes("ms-stats"):
         stats = {
             "records": Stat("records/s in", test_id="stat-records"),
@@ -59,9 +64,9 @@ def overview(frame: Frame) -> None:
         with card("Brokers"):
             brokers = DataTable(
                 [
-                    Column("id", "Broker"),
+                    Column("id", "Broker", width=96),
                     Column("state", "State", cell="badge"),
-                    Column("address", "Address", cell="nowrap"),
+                    Column("address", "Address", cell="nowrap", width=190),
                     Column("leads", "Leaders", count, right=True),
                     Column("disk", "On disk", size, right=True),
                 ],
@@ -73,7 +78,7 @@ def overview(frame: Frame) -> None:
         with card("Metadata quorum"):
             quorum = DataTable(
                 [
-                    Column("id", "Node"),
+                    Column("id", "Node", width=84),
                     Column("role", "Role", cell="badge"),
                     Column("end", "Log end", count, right=True),
                     Column("lag", "Lag", count, right=True),
@@ -90,7 +95,7 @@ def overview(frame: Frame) -> None:
         nonlocal shown
         history = frame.console.watcher.history
         since = snapshot.at - _WINDOW_S
-        _show_stats(stats, snapshot, history.records_in.last())
+        _show_stats(stats, snapshot, history.records_in.last(snapshot.at - _OLD_S))
         found = problems_of(snapshot)
         if found != shown and snapshot.number:
             shown = found
@@ -119,6 +124,22 @@ def overview(frame: Frame) -> None:
         )
 
     frame.live(show)
+
+
+def _offer_first_steps(frame: Frame, box: ui.element) -> None:
+    """On the overview of a cluster without topics. They stay when the first topic is made."""
+    is_offered = False
+
+    def look(snapshot: Snapshot) -> None:
+        nonlocal is_offered
+        if is_offered or not snapshot.topics_at or user_topics(snapshot):
+            return
+        is_offered = True
+        with box:
+            ui.label("This cluster has no topics yet").classes("ms-card-title")
+            FirstSteps(frame)
+
+    frame.live(look)
 
 
 def _show_stats(stats: dict[str, Stat], snapshot: Snapshot, records: float | None) -> None:
@@ -165,8 +186,8 @@ def broker_rows(snapshot: Snapshot) -> list[dict[str, object]]:
                 "_tones": {"state": tone},
                 "address": broker.address,
                 "rack": broker.rack or "",
-                "leads": sum(each.leader == broker.id for each in snapshot.partitions),
-                "replicas": sum(broker.id in each.replicas for each in snapshot.partitions),
+                "leads": snapshot.leader_counts.get(broker.id, 0),
+                "replicas": snapshot.replica_counts.get(broker.id, 0),
                 "disk": disk.used_bytes if disk is not None else None,
             }
         )

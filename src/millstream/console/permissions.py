@@ -119,6 +119,7 @@ class _AccessView:
                     empty="No ACLs. Add one, or use `millstream acl add` or kafka-acls.",
                     sort_by="principal",
                     test_id="acls",
+                    name="",
                     on_pick=self._remove if frame.may(Action.CHANGE_ACLS) else None,
                 )
             with card("Users", note="SCRAM; set passwords with `millstream user add`"):

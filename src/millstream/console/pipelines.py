@@ -45,6 +45,7 @@ def pipelines(frame: Frame) -> None:
             empty="No query has committed progress. `millstream pipeline run` commits it by default, "
             "other Spark queries with the option groupId.",
             test_id="pipelines",
+            name="",
         )
         ui.label(
             "Phase, batches, watermarks and dead letters are stored on the machine of the run: use "

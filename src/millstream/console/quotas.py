@@ -33,6 +33,7 @@ def quotas(frame: Frame) -> None:
             key="key",
             empty="No client with a quota has sent a request.",
             test_id="quota-usage",
+            name="",
         )
     with card("Quotas"):
         table = DataTable(

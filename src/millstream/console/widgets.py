@@ -5,6 +5,8 @@ got may be late or lost with a connection. The gateway never writes into a field
 """
 
 import json
+import math
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,25 +15,18 @@ from nicegui import ui
 
 from millstream.console.tables import DataTable
 
-# Values are passed as data and never become part of the template.
-_PICK_CELL = """
-<q-td :props="props"><a href="#" class="ms-row-link ms-mono"
-@click.prevent.stop="$parent.$emit('pick', props.row._key)">{{ props.value }}</a></q-td>
-"""
-_SOFT_CELL = '<q-td :props="props"><div class="ms-wrap-cell">{{ props.value }}</div></q-td>'
-
 _SEND = "(event) => emit(millstreamTyped(event.target))"
 
 
 def link_column(table: DataTable, column: str, pick: Callable[[str], Any]) -> None:
     """Makes the cells of a column links that call `pick` with the key of the row."""
-    table.table.add_slot(f"body-cell-{column}", _PICK_CELL)
+    table.set_cell(column, "pick")
     table.table.on("pick", lambda event: pick(str(event.args)))
 
 
 def wrap_column(table: DataTable, column: str) -> None:
     """Shows a column of long texts in small print, with line breaks."""
-    table.table.add_slot(f"body-cell-{column}", _SOFT_CELL)
+    table.set_cell(column, "soft")
 
 
 @contextmanager
@@ -191,13 +186,14 @@ _SHORT_NUMBERS = (
 )
 
 Points = Iterable[tuple[float, float]]
+_AXIS_EVERY_MS = 5000
+"""How often the end of the time axis moves when there are no new points: so a gap at the end is seen."""
 
 
 class TimeChart:
     """One or more lines over time; `update` takes points (seconds since 1970, value) by line."""
 
     def __init__(self, names: Sequence[str], *, unit: str = "", height: int = 190, test_id: str = "") -> None:
-        self._names = list(names)
         self.chart = ui.echart(
             {
                 "animation": False,
@@ -226,29 +222,51 @@ class TimeChart:
         self.chart.classes("ms-chart")
         if test_id:
             self.chart.props["data-testid"] = test_id
-        self.update(dict.fromkeys(names, ()))
+        self._sent_ms = 0
+        self._told_ms = 0
+        self._keep({name: [] for name in names})
+        ui.on(f"chart-{self.chart.id}", self.chart.update)  # the browser has missed points: a tab was opened late
 
     def update(self, lines: Mapping[str, Points]) -> None:
-        series: list[dict[str, Any]] = [
+        """Sends the points that are new. A value that is not a number is a gap."""
+        now_ms = round(time.time() * 1000)
+        data = {name: [_point(at, value) for at, value in points] for name, points in lines.items()}
+        self._keep(data)
+        last = max((rows[-1][0] for rows in data.values() if rows), default=0)
+        if last <= self._sent_ms and now_ms - self._told_ms < _AXIS_EVERY_MS:
+            return
+        new = [[name, [row for row in rows if row[0] > self._sent_ms]] for name, rows in data.items()]
+        first = min((rows[0][0] for rows in data.values() if rows), default=0)
+        arguments = json.dumps([self._sent_ms, first, now_ms, new]).replace("<", "\\u003c")
+        self._sent_ms, self._told_ms = last, now_ms
+        self.chart.client.run_javascript(f"millstreamChart({self.chart.id}, {arguments})")
+
+    def _keep(self, data: Mapping[str, list[tuple[int, float | None]]]) -> None:
+        """The lines for a browser that loads the page or shows the chart for the first time. Not sent by this."""
+        series = [
             {
                 "name": name,
                 "type": "line",
                 "showSymbol": False,
+                "connectNulls": False,
                 "lineStyle": {"width": 2},
                 "areaStyle": {"opacity": 0.10},
-                "data": [[round(at * 1000), round(value, 3)] for at, value in points],
+                "data": rows,
             }
-            for name, points in lines.items()
+            for name, rows in data.items()
         ]
-        options = self.chart.options
-        options["series"] = series
-        self.chart.update()
+        dict.__setitem__(self.chart.options, "series", series)
+
+
+def _point(at: float, value: float) -> tuple[int, float | None]:
+    return round(at * 1000), None if math.isnan(value) else round(value, 3)
 
 
 class BarChart:
     """Stacked bars by category, such as leaders and followers by broker."""
 
     def __init__(self, *, unit: str = "", height: int = 190, test_id: str = "") -> None:
+        self._shown: tuple[list[str], dict[str, list[float]]] | None = None
         self.chart = ui.echart(
             {
                 "animation": False,
@@ -277,10 +295,15 @@ class BarChart:
             self.chart.props["data-testid"] = test_id
 
     def update(self, categories: Sequence[str], parts: Mapping[str, Sequence[float]]) -> None:
+        shown = list(categories), {name: list(values) for name, values in parts.items()}
+        if shown == self._shown:
+            return
+        self._shown = shown
         options = self.chart.options
-        options["yAxis"]["data"] = list(categories)
-        options["series"] = [
-            {"name": name, "type": "bar", "stack": "all", "barMaxWidth": 22, "data": list(values)}
-            for name, values in parts.items()
+        dict.__setitem__(options["yAxis"], "data", shown[0])
+        series = [
+            {"name": name, "type": "bar", "stack": "all", "barMaxWidth": 22, "data": values}
+            for name, values in shown[1].items()
         ]
+        dict.__setitem__(options, "series", series)
         self.chart.update()

@@ -1,11 +1,15 @@
 """`millstream tier`: what is in the store, segments as files, orphans, and topics restored in a new cluster."""
 
+import base64
+import json
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from tests.integration.cli.conftest import Run
@@ -18,7 +22,9 @@ from tests.integration.node.tier.tiered_topic import (
     until_tiered,
     value_of,
 )
-from tests.waiting import until
+from tests.s3_server import FaultyStore, s3  # noqa: F401  # s3 is a fixture
+from tests.waiting import PATIENCE_S, until
+from tests.wire import Wire
 from tools import apache_kafka
 
 
@@ -91,28 +97,104 @@ def test_orphans_are_found_and_deleted(tiered: EmbeddedBroker, store: Path, offl
     assert len(consume(tiered.bootstrap_servers, "orders", 1000)) == 1000
 
 
-def test_topics_are_restored_from_the_store_alone(tmp_path: Path, offline: Run) -> None:
-    store = tmp_path / "store"
-    settings = {**SETTINGS, "millstream.tier.url": f"file://{store}"}
-    with EmbeddedBroker(settings) as lost:
-        make_tiered(lost.bootstrap_servers, "orders", {"max.message.bytes": "900000"})
-        produce(lost.bootstrap_servers, "orders", range(1000))
-        end = until_tiered(lost.data_dir, "orders")
+def _write_transactions(servers: str, first: int) -> list[tuple[int, bytes]]:
+    """Some committed, some aborted; returns offset and value of the committed records."""
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": "restored", "log_level": 0})
+    producer.init_transactions(PATIENCE_S)
+    wanted: list[tuple[int, bytes]] = []
+    for number in range(10):
+        producer.begin_transaction()
+        sent: list[tuple[int, bytes]] = []
+        for part in range(30):
+            producer.produce(
+                "orders",
+                value_of(first + number * 30 + part),
+                partition=0,
+                on_delivery=lambda _, message, sent=sent: sent.append((message.offset(), message.value())),  # type: ignore[misc]
+            )
+        assert producer.flush(PATIENCE_S) == 0
+        if number % 3:
+            producer.commit_transaction(PATIENCE_S)
+            wanted += sent
+        else:
+            producer.abort_transaction(PATIENCE_S)
+    return wanted
+
+
+def test_encrypted_topics_are_restored_from_the_bucket_alone(
+    s3: FaultyStore,  # noqa: F811
+    tmp_path: Path,
+    offline: Run,
+) -> None:
+    """On three new nodes, with every committed record of the store, under two keys; and `tier get` decrypts."""
+    keys = tmp_path / "tier.keys"
+    keys.write_text("".join(f"{name}={base64.b64encode(name.encode() * 16).decode()}\n" for name in ("k1", "k2")))
+    settings = {**SETTINGS, "millstream.tier.url": s3.url, "millstream.tier.encryption.key.file": str(keys)}
+    with EmbeddedBroker({**settings, "millstream.tier.encryption.key.id": "k1"}) as lost:
+        servers = lost.bootstrap_servers
+        make_tiered(servers, "orders", {"max.message.bytes": "900000"})
+        produce(servers, "orders", range(1000))
+        until_tiered(lost.data_dir, "orders")
+        _set_broker(servers, "millstream.tier.encryption.key.id", "k2")
+        committed = [(n, value_of(n)) for n in range(1000)] + _write_transactions(servers, 1000)
+        end = until_tiered(lost.data_dir, "orders", 1000)
+        committed = [row for row in committed if row[0] < end]
+    used = {each["keyId"] for each in _manifest(s3)["segments"]}
+    assert used == {"k1", "k2"}
+    assert not any(value_of(500)[:40] in path.read_bytes() for path in s3.segments()), "no record is readable"
+
+    get = ["tier", "get", "orders", "--url", s3.url, "--offset", "500", "--to", tmp_path / "got"]
+    refused = offline(*get)
+    assert refused.code == 1 and "encrypted with the key 'k1'" in refused.err and "--key-file" in refused.err
+    got = offline(*get, "--key-file", keys)
+    assert got.code == 0, got.err
+    checked = offline("log", "dump", "--check", tmp_path / "got")
+    assert checked.code == 0, checked.out + checked.err
+
     with EmbeddedCluster(settings={**settings, "offsets.topic.replication.factor": "1"}) as cluster:
         servers = cluster.bootstrap_servers
-        arguments = ["tier", "restore", "--url", f"file://{store}", "--bootstrap", servers]
+        arguments = ["tier", "restore", "--url", s3.url, "--bootstrap", servers]
         missing = offline(*arguments, "nothing")
         assert missing.code == 4, missing.err
         done = offline(*arguments, "--replication-factor", "3")
         assert done.code == 0, done.err
-        found = consume(servers, "orders", end)
-        assert [(each.offset(), each.value()) for each in found] == [(n, value_of(n)) for n in range(end)]
+        found = consume(servers, "orders", len(committed), isolation="read_committed")
+        assert [(each.offset(), each.value()) for each in found] == committed
         assert {each.leader_epoch() for each in found} == {0}, "the epochs of the lost cluster mean nothing here"
         produce(servers, "orders", range(end, end + 500))
-        found = consume(servers, "orders", end + 500)
-        assert [(each.offset(), each.value()) for each in found] == [(n, value_of(n)) for n in range(end + 500)]
+        found = consume(servers, "orders", 500, first=end)
+        assert [(each.offset(), each.value()) for each in found] == [(n, value_of(n)) for n in range(end, end + 500)]
         again = offline(*arguments)
         assert again.code == 5, again.err
+
+
+def _manifest(s3: FaultyStore) -> dict[str, Any]:  # noqa: F811
+    (path,) = [path for path in s3.server.objects.rglob("manifest.json") if path.is_file()]
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def _set_broker(servers: str, name: str, value: str) -> None:
+    """For all brokers, while they run."""
+    config = {"name": name, "config_operation": 0, "value": value}
+    resource = {"resource_type": 4, "resource_name": "", "configs": [config]}
+    with Wire(servers) as wire:
+        response = wire.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)
+        (row,) = response.responses
+        assert row.error_code == 0, row
+
+
+def test_a_broker_without_its_key_says_so(tmp_path: Path) -> None:
+    keys = tmp_path / "tier.keys"
+    keys.write_text(f"old={base64.b64encode(bytes(32)).decode()}\n")
+    settings = {
+        **SETTINGS,
+        "millstream.tier.url": f"file://{tmp_path}/store",
+        "millstream.tier.encryption.key.file": str(keys),
+        "millstream.tier.encryption.key.id": "new",
+    }
+    with pytest.raises(Exception, match=r"the key 'new' is not in the key file .*, which has old: add it there"):
+        EmbeddedBroker(settings).start()
 
 
 def test_a_lost_cluster_that_has_its_id_again_keeps_its_tier(tmp_path: Path, offline: Run) -> None:

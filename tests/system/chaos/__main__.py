@@ -23,12 +23,17 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--system", choices=sorted(SYSTEMS), default="millstream")
     parser.add_argument("--secured", action="store_true", help="TLS, SCRAM, ACLs and audit; one more fault")
-    names = [each.__name__ for each in nemeses.ALL + nemeses.OF_SECURED]
+    parser.add_argument("--tiered", action="store_true", help="the topic is tiered to an S3 server; its faults too")
+    names = [each.__name__ for each in nemeses.ALL + nemeses.OF_SECURED + nemeses.OF_TIERED]
     parser.add_argument("--only", action="append", default=[], choices=names, help="only this nemesis (repeatable)")
     parser.add_argument("--keep", type=Path, help="keep logs and history in this directory, also when all went well")
     chosen = parser.parse_args()
     if chosen.secured and chosen.system != "millstream":
         parser.error("--secured: the files of `millstream security init` are for Millstream; leave out --system")
+    if chosen.tiered and chosen.system != "millstream":
+        parser.error("--tiered: Apache Kafka has no object store of its own; leave out --system")
+    if not chosen.tiered and set(chosen.only) & {each.__name__ for each in nemeses.OF_TIERED}:
+        parser.error("--only with a fault of the store needs --tiered")
     if "ReplaceCertificates" in chosen.only and not chosen.secured:
         parser.error("--only ReplaceCertificates needs --secured")
     if not containment.was_attempted():
@@ -48,6 +53,7 @@ def main() -> int:
         directory,
         contained,
         chosen.secured,
+        chosen.tiered,
     )
     began = time.monotonic()
 

@@ -3,12 +3,14 @@
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from millstream.simulator.history import check
 from millstream.simulator.history.operations import Outcome, save
 from tests import waiting
+from tests.s3_server import faulty_store
 from tests.system.chaos import nemeses, replicas
 from tests.system.chaos.cluster import Cluster
 from tests.system.chaos.nemeses import Nemesis
@@ -38,6 +40,8 @@ class Plan:
     directory: Path = Path()
     contained: bool = False
     secured: bool = False
+    tiered: bool = False
+    """The topic is tiered to an S3 server, which is one more victim."""
 
 
 def run(plan: Plan, say: Callable[[str], None]) -> Summary:
@@ -46,11 +50,14 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
     chance = random.Random(plan.seed)
     faults: list[Fault] = []
     security = Security(plan.directory, plan.node_count, network) if plan.secured else None
-    with Cluster(plan.system, plan.node_count, network, disks, plan.directory, {}, security) as cluster:
+    with (
+        faulty_store(plan.directory / "s3", network.client_host) if plan.tiered else nullcontext() as store,
+        Cluster(plan.system, plan.node_count, network, disks, plan.directory, {}, security, store) as cluster,
+    ):
         say(f"{plan.node_count} nodes are up")
         cluster.create_topic(TOPIC, PARTITIONS)
         cluster.add_client(TOPIC, GROUP, NO_GROUP)
-        workload = Workload(cluster.client_settings, PARTITIONS, plan.seed)
+        workload = Workload(cluster.client_settings, PARTITIONS, plan.seed, reads_history=plan.tiered)
         workload.start()
         now = workload.recorder.now
         time.sleep(_CALM_S)
@@ -67,13 +74,17 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
             workload.problems.append(f"the campaign ended early: {problem!r}")
         workload.finish()
         say("the clients have finished")
+        if store is not None:
+            say(f"{len(store.segments())} objects are in the store")
+            if len(store.segments()) < PARTITIONS:
+                workload.problems.append("the store has fewer objects than the topic has partitions")
         _check_nodes(cluster, workload.problems)
     history = workload.recorder.history
-    if not workload.problems:
+    if not workload.problems and not plan.tiered:  # replicas keep different parts of a tiered log on their disks
         workload.problems += replicas.differences(cluster.nodes.values(), PARTITIONS)
     save(history, plan.directory / "history.jsonl")
     replicas.keep(cluster.nodes.values(), plan.directory)
-    system = f"{plan.system}, secured" if plan.secured else plan.system
+    system = plan.system + (", secured" if plan.secured else "") + (", tiered" if plan.tiered else "")
     title = f"{system}, {plan.node_count} nodes, seed {plan.seed}, {plan.seconds:.0f} s"
     return Summary(title, faults, history, check(history), workload.errors, workload.problems)
 
@@ -86,7 +97,7 @@ def _order(
     plan: Plan, cluster: Cluster, chance: random.Random, go_on: Callable[[], bool], say: Callable[[str], None]
 ) -> Iterator[Nemesis]:
     """Every nemesis in shuffled order; then, while there is time, all of them again in another order."""
-    usual = nemeses.ALL + (nemeses.OF_SECURED if plan.secured else ())
+    usual = nemeses.ALL + (nemeses.OF_SECURED if plan.secured else ()) + (nemeses.OF_TIERED if plan.tiered else ())
     chosen = [each for each in usual if not plan.only or each.__name__ in plan.only]
     for each in chosen:
         if not each.is_possible(cluster):

@@ -5,12 +5,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.s3_server import FaultyStore
 from tests.system.chaos.network import Disks, Network
 from tests.system.chaos.nodes import SYSTEMS, Node
 from tests.system.chaos.security import Security
 from tests.wire import Closed
 
 _ASK_TIMEOUT_S = 3.0
+_TIERED_NODE = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.manager.task.interval.ms": "200",
+    "log.retention.check.interval.ms": "200",
+}
+_TIERED_TOPIC = {
+    "remote.storage.enable": "true",
+    "local.retention.bytes": "1",
+    "internal.segment.bytes": "20000",
+    "file.delete.delay.ms": "0",
+}
 
 
 class Cluster:
@@ -25,12 +37,17 @@ class Cluster:
         directory: Path,
         settings: Mapping[str, str],
         security: Security | None = None,
+        store: FaultyStore | None = None,
     ) -> None:
+        """`store`: the topics are tiered to it."""
         numbers = range(1, node_count + 1)
         voters = {number: network.controller_address(number) for number in numbers}
         self.network = network
         self.disks = disks
         self.security = security
+        self.store = store
+        if store is not None:
+            settings = {**settings, **_TIERED_NODE, "millstream.tier.url": store.url}
         self.nodes = {
             number: SYSTEMS[system](
                 number,
@@ -40,7 +57,7 @@ class Cluster:
                 disks.make(number),
                 network.command_prefix(number),
                 settings,
-                disks.environment(number),
+                {**disks.environment(number), **(store.environment if store is not None else {})},
                 security,
             )
             for number in numbers
@@ -89,12 +106,12 @@ class Cluster:
     def create_topic(self, name: str, partitions: int) -> None:
         """Every partition on three nodes (or as many as there are), of which all but one must have a write."""
         replicas = min(3, len(self.nodes))
-        least = max(1, replicas - 1)
+        configs = {"min.insync.replicas": str(max(1, replicas - 1)), **(_TIERED_TOPIC if self.store else {})}
         topic = {
             "name": name,
             "num_partitions": partitions,
             "replication_factor": replicas,
-            "configs": [{"name": "min.insync.replicas", "value": str(least)}],
+            "configs": [{"name": setting, "value": value} for setting, value in configs.items()],
         }
         answer = self._ask_anyone("create_topics", 7, topics=[topic], timeout_ms=20_000, validate_only=False)
         (row,) = answer.topics

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar
 
 from tests.failing_disk import READ, SYNC, TORN, WRITE
+from tests.s3_server import Faults, FaultyStore
 from tests.system.chaos.cluster import Cluster
 from tests.system.chaos.nodes import KafkaNode, Node
 from tests.system.chaos.workload import TOPIC
@@ -401,6 +402,69 @@ class ReplaceCertificates(Nemesis):
         """The new certificates stay."""
 
 
+class _StoreFault(Nemesis):
+    """Of the object store of a tiered topic: produce and reads of recent records go on."""
+
+    hold_s = 8.0
+
+    @property
+    def store(self) -> FaultyStore:
+        assert self.cluster.store is not None
+        return self.cluster.store
+
+    def heal(self) -> None:
+        self.store.proxy.calm()
+
+
+class StoreDown(_StoreFault):
+    name = "kill -9 of the object store"
+
+    def strike(self) -> str:
+        self.store.server.kill()
+        return "started again later"
+
+    def heal(self) -> None:
+        self.store.server.start()
+
+
+class StoreSlow(_StoreFault):
+    name = "a slow object store"
+
+    def strike(self) -> str:
+        self.store.proxy.faults = Faults(delay_s=1.5)
+        return "1.5 s for each request"
+
+
+class StoreErrors(_StoreFault):
+    """Some requests are refused; others take effect, and their response is lost."""
+
+    name = "errors of the object store"
+
+    def strike(self) -> str:
+        chance = random.Random(self.random.random())
+        self.store.proxy.faults = Faults(fails=lambda _: chance.random() < 0.4, loses=lambda _: chance.random() < 0.4)
+        return "two of three requests"
+
+
+class KillLeaderInUpload(KillLeader):
+    """At a write of an object or of a manifest."""
+
+    name = "kill -9 of a leader while it writes to the store"
+
+    def strike(self) -> str:
+        assert self.cluster.store is not None
+        proxy = self.cluster.store.proxy
+        is_manifest = self.random.random() < 0.5
+        hold = proxy.hold(
+            lambda request: request.is_manifest_write if is_manifest else request.is_segment_write,
+            after=self.random.random() < 0.5,
+        )
+        hold.wait()
+        done = super().strike()
+        proxy.calm()
+        return f"{done}, at {'a manifest' if is_manifest else 'an object'}"
+
+
 def _with_a_checksum(file: BinaryIO, position: int) -> int:
     """The position, or the next one that is not in a batch's base offset: nothing in the format tells a wrong one."""
     start = 0
@@ -443,5 +507,7 @@ ALL: tuple[type[Nemesis], ...] = (
     TornWrites,
     CorruptTail,
 )
+OF_TIERED: tuple[type[Nemesis], ...] = (StoreDown, StoreSlow, StoreErrors, KillLeaderInUpload)
+"""Only for a tiered topic."""
 OF_SECURED: tuple[type[Nemesis], ...] = (ReplaceCertificates,)
 """Only for a secured cluster."""

@@ -23,6 +23,8 @@ class Network(Protocol):
     """Where nodes live. Nodes are numbered from 1."""
 
     can_cut: bool
+    client_host: str
+    """Where nodes reach what runs beside the clients, like an object store."""
 
     def kafka_address(self, node: int) -> tuple[str, int]: ...
 
@@ -47,6 +49,7 @@ class Loopback:
     """All nodes on 127.0.0.1, on free ports."""
 
     can_cut = False
+    client_host = "127.0.0.1"
 
     def __init__(self, node_count: int) -> None:
         ports = free_ports(3 * node_count)
@@ -75,13 +78,14 @@ class Bridged:
     """A namespace per node, in the namespaces that `containment` has made for the run."""
 
     can_cut = True
+    client_host = "10.77.0.254"
 
     def __init__(self, node_count: int) -> None:
         self._nodes = range(1, node_count + 1)
         _run("mount", "-t", "tmpfs", "tmpfs", "/run")  # where `ip netns` keeps its names
         _ip("link", "set", "lo", "up")
         _ip("link", "add", "hub", "type", "bridge")
-        _ip("addr", "add", "10.77.0.254/24", "dev", "hub")
+        _ip("addr", "add", f"{self.client_host}/24", "dev", "hub")
         _ip("link", "set", "hub", "up")
         for node in self._nodes:
             _ip("netns", "add", _name(node))

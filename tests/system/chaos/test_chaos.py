@@ -12,6 +12,7 @@ import pytest
 
 from tests.repository import REPOSITORY
 from tests.system.chaos import containment, nemeses
+from tools import apache_kafka, install_test_clients
 
 SECONDS = 90
 OF_EACH_KIND = (
@@ -64,6 +65,20 @@ def test_a_secured_cluster(tmp_path: Path) -> None:
 def test_faults_of_a_secured_cluster(tmp_path: Path) -> None:
     only = ["ReplaceCertificates", "KillLeader", "PartitionController"]
     campaign(2, tmp_path, "--secured", *(word for name in only for word in ("--only", name)), seconds=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_tiered_topic_and_its_store(tmp_path: Path) -> None:
+    """The store is killed, slow and failing, leaders are killed while they write to it; a reader begins at offset 0
+    again and again."""
+    try:
+        install_test_clients.versitygw()
+    except apache_kafka.ToolchainMissingError as reason:
+        pytest.skip(f"S3 server: {reason}")
+    chosen: list[type[nemeses.Nemesis]] = [*nemeses.OF_TIERED, nemeses.KillLeader, nemeses.KillEverybody]
+    only = [each.__name__ for each in chosen]
+    campaign(3, tmp_path, "--tiered", *(word for name in only for word in ("--only", name)), seconds=1)
 
 
 @pytest.mark.timeout(300)

@@ -181,9 +181,18 @@ class AssignedConsumer(Worker):
     """Reads every partition without a group, and now and then goes back to somewhere and reads again."""
 
     def __init__(
-        self, number: int, connection: Connection, partitions: int, recorder: Recorder, problems: list[str], seed: int
+        self,
+        number: int,
+        connection: Connection,
+        partitions: int,
+        recorder: Recorder,
+        problems: list[str],
+        seed: int,
+        goes_back: int = 2000,
     ) -> None:
+        """`goes_back`: by how many records at most it goes back."""
         super().__init__(f"consumer-{number}", recorder, problems, seed)
+        self._goes_back = goes_back
         self._connection = connection
         self._partitions = partitions
 
@@ -201,7 +210,7 @@ class AssignedConsumer(Worker):
                         partition = int(seen.partition.rpartition("-")[2])
                         reached[partition] = max(reached[partition], seen.offset + 1)
                 # The last stretch again: that is where a log might have been rewritten.
-                positions = [max(0, at - self.random.randint(0, 2000)) for at in reached]
+                positions = [max(0, at - self.random.randint(0, self._goes_back)) for at in reached]
         finally:
             consumer.close()
 
@@ -347,7 +356,10 @@ def note_refusal(name: str, error: KafkaError, problems: list[str]) -> None:
 class Workload:
     """All clients of a run."""
 
-    def __init__(self, connection: Connection, partitions: int, seed: int, rate: float = 150.0) -> None:
+    def __init__(
+        self, connection: Connection, partitions: int, seed: int, rate: float = 150.0, *, reads_history: bool = False
+    ) -> None:
+        """`reads_history`: one consumer reads all records from offset 0, again and again."""
         self.recorder = Recorder()
         self.problems: list[str] = []
         self.partitions = partitions
@@ -367,6 +379,8 @@ class Workload:
             GroupConsumer(2, connection, *common),
             EndReader(connection, partitions, *common),
         ]
+        if reads_history:
+            self._readers.append(AssignedConsumer(3, connection, partitions, *common, goes_back=1 << 60))
 
     @property
     def errors(self) -> str:

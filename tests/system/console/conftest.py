@@ -136,6 +136,9 @@ class GatewayProcess:
         scheme = "https" if "--tls-cert" in options else "http"
         self.url = f"{scheme}://" + line.partition("=")[2].strip().replace("0.0.0.0", "127.0.0.1")
 
+    def send_signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
     def stop(self) -> None:
         self._process.terminate()
         try:

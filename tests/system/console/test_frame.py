@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import signal
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -53,7 +54,7 @@ def test_every_entry_of_the_navigation_is_served(looking: Looking, gateway: Gate
     assert len(paths) == len(ENTRIES)
     for path in paths:
         status, _, body = _ask(gateway, path)
-        assert status == 200
+        assert status == 200, (path, body)
         assert b"page-title" in body, path
 
 
@@ -152,6 +153,29 @@ def test_a_browser_with_credentials_gets_pages_and_their_websocket(
     finally:
         context.close()
         guarded.stop()
+
+
+def test_a_gateway_that_hangs_or_is_gone_is_said_in_the_page(
+    browser: Any, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    own = GatewayProcess(cluster.bootstrap_servers, tmp_path / "log")
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE_MS)
+    try:
+        looking = Looking(context.new_page(), own.url)
+        page = looking.open("/cluster")
+        looking.await_text("brokers-up", "3 / 3")
+        gone = page.get_by_test_id("gateway-gone")
+        assert gone.is_hidden()
+        own.send_signal(signal.SIGSTOP)
+        looking.await_text("gateway-gone", "The gateway does not respond.")
+        own.send_signal(signal.SIGCONT)
+        gone.wait_for(state="hidden")
+        own.send_signal(signal.SIGKILL)
+        looking.await_text("gateway-gone", "The connection with the gateway is lost.")
+    finally:
+        context.close()
+        own.stop()
 
 
 @pytest.mark.slow

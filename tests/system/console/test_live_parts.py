@@ -1,5 +1,6 @@
 """What pages are made from, without a cluster: problems, series, histograms, plans of pipelines, typed targets."""
 
+import math
 from dataclasses import replace
 from uuid import UUID
 
@@ -103,6 +104,18 @@ def test_a_series_keeps_the_last_points_in_order() -> None:
     assert list(series.points(since=98.0)) == [(98.0, 196.0), (99.0, 198.0)]
 
 
+def test_a_series_has_a_gap_where_nothing_was_read() -> None:
+    series = Series()
+    for at in (1.0, 2.0, 30.0, 31.0):
+        series.add(at, 5.0)
+    assert [math.isnan(value) for _, value in series.points()] == [False, False, True, False, False]
+    assert (series.last(), series.last(since=32.0)) == (5.0, None)
+    slow = Series()
+    for at in (1.0, 12.0, 23.0):
+        slow.add(at, 5.0, every_s=10.0)  # read less often: no gap
+    assert not any(math.isnan(value) for _, value in slow.points())
+
+
 def test_metrics_are_read_with_their_labels() -> None:
     text = (
         "# HELP a b\n# TYPE x counter\n"
@@ -164,7 +177,7 @@ def test_groups_without_members_that_move_are_queries() -> None:
             "mailers.redrive": group("mailers.redrive", offset),
         }
         now = replace(HEALTHY, at=at, groups=with_lag(found, ends), groups_known=True)
-        history.note(now)
+        history.note_groups(now, 1.0)
     progress = {each.group: each for each in pipeline_progress(now, history)}
     assert set(progress) == {"shop.totals", "moving"}
     shop = progress["shop.totals"]

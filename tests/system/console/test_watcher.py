@@ -30,6 +30,10 @@ class FakeCluster:
         self.released = threading.Event()
         self.settings = Row(protocol=SecurityProtocol.SASL_PLAINTEXT, tls=None)
         self.calls = 0
+        self.pings = 0
+        self.reading = threading.Event()
+        """Requests that read data wait for it."""
+        self.reading.set()
 
     def connection(self, node: int, deadline: object) -> Any:
         """For metrics."""
@@ -47,7 +51,13 @@ class FakeCluster:
             raise UnreachableError(f"broker {node}: connection refused")
         if node in self.hanging:
             self.released.wait(30)
+        if api in ("list_offsets", "metadata", "describe_log_dirs"):
+            self.reading.wait(30)
         return getattr(self, api)(**fields)
+
+    def api_versions(self, **_: Any) -> Any:
+        self.pings += 1
+        return Row(error_code=0)
 
     def describe_cluster(self, **_: Any) -> Any:
         brokers = [
@@ -120,6 +130,8 @@ def watcher(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[W
     """One that is ten times as quick as usual."""
     for name in ("PERIOD_S", "_POLL_TIMEOUT_S", "_GROUPS_EVERY_S"):
         monkeypatch.setattr(f"millstream.console.live.watcher.{name}", 0.15)
+    monkeypatch.setattr("millstream.console.live.liveness.SLOW_S", 0.5)
+    monkeypatch.setattr("millstream.console.live.liveness.DOWN_S", 2.0)
     watching = Watcher(cluster)  # type: ignore[arg-type]
     watching.opened("a page")
     yield watching
@@ -181,6 +193,34 @@ def test_one_that_hangs_keeps_nobody_waiting(watcher: Watcher, cluster: FakeClus
     cluster.hanging = set()
     cluster.released.set()
     await_snapshot(watcher, lambda snapshot: silent(snapshot) == [])
+
+
+def test_a_broker_is_alive_while_it_answers_pings_however_long_its_data_takes(
+    watcher: Watcher, cluster: FakeCluster
+) -> None:
+    """As with thousands of partitions on a busy machine."""
+    seen = await_snapshot(watcher, lambda snapshot: snapshot.number > 2 and len(snapshot.ends) == 3)
+    cluster.reading.clear()
+    pings = cluster.pings
+    later = await_snapshot(watcher, lambda snapshot: snapshot.at > seen.at + 2.5 and cluster.pings > pings + 6)
+    assert (silent(later), [each.slow for each in later.brokers], later.error) == ([], [None] * 3, None)
+    assert later.ends.keys() == seen.ends.keys() and later.topics.keys() == seen.topics.keys()
+    cluster.reading.set()
+    cluster.released.set()
+    await_snapshot(watcher, lambda snapshot: snapshot.ends != later.ends)
+
+
+def test_a_broker_that_is_slow_is_not_called_dead(watcher: Watcher, cluster: FakeCluster) -> None:
+    await_snapshot(watcher, lambda snapshot: snapshot.number > 2)
+    cluster.hanging = {3}
+    slow = await_snapshot(watcher, lambda snapshot: any(broker.slow for broker in snapshot.brokers))
+    assert (silent(slow), broker_state(slow, slow.brokers[2])) == ([], ("slow", "warn"))
+    assert [(each.severity.name, each.what) for each in problems_of(slow)][:1] == [
+        ("WARNING", "Broker 3 responds slowly")
+    ]
+    cluster.hanging = set()
+    cluster.released.set()
+    await_snapshot(watcher, lambda snapshot: not any(broker.slow for broker in snapshot.brokers))
 
 
 def test_without_any_broker_the_last_look_stays(watcher: Watcher, cluster: FakeCluster) -> None:

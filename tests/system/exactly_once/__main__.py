@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument(
         "--careless", action="store_true", help="confluent-kafka's copiers do it wrong: must be noticed"
     )
+    parser.add_argument("--tiered", action="store_true", help="the topics are tiered to an S3 server")
     parser.add_argument("--keep", type=Path, help="keep logs and history in this directory, also when all went well")
     chosen = parser.parse_args()
 
@@ -55,6 +56,7 @@ def main() -> int:
         settings,
         chosen.transaction_version,
         chosen.careless,
+        chosen.tiered,
     )
     began = time.monotonic()
 

@@ -5,11 +5,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from millstream.simulator.history import Fate, History, Recorder, Report, check
 from millstream.simulator.history.operations import save
+from tests.s3_server import faulty_store
 from tests.system.chaos.cluster import Cluster
 from tests.system.chaos.network import Disks, Loopback
 from tests.system.exactly_once import strikes
@@ -64,6 +66,8 @@ class Plan:
     """A level of the feature transaction.version other than the newest."""
     careless: bool = False
     """Copiers commit their offsets after their transactions, and must be found out."""
+    tiered: bool = False
+    """Only the last segments are on the disks of the nodes; the others are in an S3 server."""
 
 
 @dataclass(slots=True)
@@ -92,7 +96,11 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
     disks = Disks(plan.directory, small=False)
     problems: list[str] = []
     struck: list[str] = []
-    with Cluster(plan.system, plan.node_count, Loopback(plan.node_count), disks, plan.directory, settings) as cluster:
+    network = Loopback(plan.node_count)
+    with (
+        faulty_store(plan.directory / "s3") if plan.tiered else nullcontext() as store,
+        Cluster(plan.system, plan.node_count, network, disks, plan.directory, settings, store=store) as cluster,
+    ):
         say(f"{plan.node_count} nodes are up")
         lanes = [
             Lane(
@@ -127,6 +135,8 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
             for lane in lanes:
                 if committed_offsets(cluster.bootstrap, lane.group, lane.inputs, recorder) is None:
                     problems.append(f"nobody tells the offsets of {lane.group}")
+            if store is not None and not store.segments():
+                problems.append("nothing is in the store")
     for node in cluster.nodes.values():
         if "Traceback" in node.log_file.read_text(errors="replace") and plan.system == "millstream":
             problems.append(f"node {node.number} has a traceback in its log {node.log_file}")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.repository import REPOSITORY
+from tools import apache_kafka, install_test_clients
 
 
 def run(seed: int, directory: Path, *options: str, nodes: int, seconds: int) -> subprocess.CompletedProcess[str]:
@@ -56,6 +57,17 @@ def test_earlier_transaction_versions(tmp_path: Path, version: int) -> None:
 @pytest.mark.timeout(900)
 def test_a_fourth_library(tmp_path: Path) -> None:
     campaign(401, tmp_path, "--library", "franz-go", nodes=3, seconds=60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_tiered_topics(tmp_path: Path) -> None:
+    """Watchers and the last look read from offset 0; only the last segments are on the disks."""
+    try:
+        install_test_clients.versitygw()
+    except apache_kafka.ToolchainMissingError as reason:
+        pytest.skip(f"S3 server: {reason}")
+    campaign(501, tmp_path, "--tiered", nodes=3, seconds=40)
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.check_compiled import Finding, fields, generators, identities, subclasses
+from tools.check_compiled import Finding, fields, generators, identities, subclasses, suspensions
 
 IDENTITIES = """
 from enum import Enum
@@ -90,3 +90,33 @@ class C(Open): pass
 """
     found = list(subclasses({"millstream.some": {"Base", "Other"}}, "m.py", ast.parse(text)))
     assert [(finding.line, finding.text.partition(" ")[0]) for finding in found] == [(4, "A"), (5, "B")]
+
+
+def test_suspensions() -> None:
+    text = """
+lock = asyncio.Lock()
+
+async def f():
+    try:
+        await g()
+    except OSError:
+        await g()  # wrong
+        def later():
+            yield 1
+        raise
+    else:
+        await g()
+    finally:
+        yield 2  # wrong
+    async with lock, asyncio.timeout(1):
+        await g()
+    async with group:  # wrong
+        await g()
+    try:
+        pass
+    finally:
+        async with lock:  # wrong
+            pass
+"""
+    wrong = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# wrong")]
+    assert [finding.line for finding in suspensions("m.py", ast.parse(text))] == wrong

@@ -58,6 +58,10 @@ def bench(
         str | None,
         typer.Option("--topic", "-t", metavar="TOPIC", help="Empty topic to use. [default: a temporary topic]"),
     ] = None,
+    save: Annotated[
+        str | None,
+        typer.Option("--save", metavar="FILE", help="Write the result to a file, for `millstream capacity`."),
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -70,6 +74,7 @@ def bench(
       millstream bench
       millstream bench --records 1000000 --size 100 --acks 1 --compression lz4
       millstream bench --only latency --rate 5000 --seconds 20 --json
+      millstream bench --save bench.json
     """
     loads = LOADS if only is None else tuple(part.strip() for part in only.split(","))
     for load in loads:
@@ -97,10 +102,24 @@ def bench(
             if created and topic is None:
                 client.delete_topic(name, missing_ok=True)
     results = [result for result in run.results if result.load in loads]
+    document = {"bootstrap": bootstrap, "size": size, "acks": acks, "loads": [one.document() for one in results]}
+    if save is not None:
+        _save(save, document)
     if json:
-        print_json({"bootstrap": bootstrap, "size": size, "acks": acks, "loads": [one.document() for one in results]})
+        print_json(document)
     else:
         _show(results, rate)
+
+
+def _save(path: str, document: object) -> None:
+    import json as json_format
+
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            json_format.dump(document, file, indent=2)
+            file.write("\n")
+    except OSError as error:
+        raise CommandFailedError(f"--save {path}: the file cannot be written: {error.strerror}") from None
 
 
 class _Run:

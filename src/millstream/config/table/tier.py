@@ -35,6 +35,22 @@ TIER_CACHE_BYTES = long(
     allowed=at_least(64 << 20),
     importance=Importance.LOW,
 )
+TIER_ENCRYPTION_KEY_ID = optional_string(
+    "millstream.tier.encryption.key.id",
+    "Encrypts new objects in the tier (AES-256-GCM) with data keys that this key wraps. It must be in the key file, or "
+    "in the output of the key command, of all brokers. Objects that are there stay as they are. Millstream only.",
+    update=Update.CLUSTER_WIDE,
+)
+TIER_ENCRYPTION_KEY_FILE = optional_string(
+    "millstream.tier.encryption.key.file",
+    "A file with the keys of encrypted objects: `id=base64 of 32 bytes` in each line. It is read again when an unknown "
+    "id is found. Millstream only.",
+)
+TIER_ENCRYPTION_KEY_COMMAND = optional_string(
+    "millstream.tier.encryption.key.command",
+    "A command that prints the keys of encrypted objects, as the key file has them: for keys in a vault. Used without "
+    "a shell. Millstream only.",
+)
 TIER_SWEEP_INTERVAL_MS = long(
     "millstream.tier.sweep.interval.ms",
     60 * 60 * 1000,

@@ -3,10 +3,12 @@
 Brokers of Apache Kafka have no such page. The charts then say so.
 """
 
+import math
 import time
 from array import array
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream.admin.broker_metrics import MetricsError, Sample, read_metrics
@@ -117,6 +119,7 @@ def quantile(cumulative: Mapping[float, float], share: float) -> float | None:
 
 
 KEPT_POINTS = 900
+_GAP_S = 4.0
 
 
 class Series:
@@ -128,9 +131,14 @@ class Series:
     def __len__(self) -> int:
         return len(self._times)
 
-    def add(self, at: float, value: float) -> None:
+    def add(self, at: float, value: float, every_s: float = 1.0) -> None:
+        """`every_s`: how often values are read now. After a longer time without one, there is a gap: a value that is
+        not a number."""
         if self._times and at <= self._times[-1]:
             return
+        if self._times and at - self._times[-1] > max(_GAP_S, 3 * every_s):
+            self._times.append((self._times[-1] + at) / 2)
+            self._values.append(math.nan)
         self._times.append(at)
         self._values.append(value)
         if len(self._times) > self._kept * 5 // 4:  # in larger steps, because each deletion moves all values
@@ -139,12 +147,12 @@ class Series:
             del self._values[:cut]
 
     def points(self, since: float = 0.0) -> Iterator[tuple[float, float]]:
-        for at, value in zip(self._times, self._values, strict=True):
-            if at >= since:
-                yield at, value
+        for position in range(bisect_left(self._times, since), len(self._times)):
+            yield self._times[position], self._values[position]
 
-    def last(self) -> float | None:
-        return self._values[-1] if self._values else None
+    def last(self, since: float = 0.0) -> float | None:
+        """The last value; None if it is older than `since`."""
+        return self._values[-1] if self._values and self._times[-1] >= since else None
 
 
 _RATE_OVER_S = 5.0
@@ -201,25 +209,32 @@ class History:
             return {}
         return {name: max(0.0, (total - before[name]) / span) for name, total in after.items() if name in before}
 
-    def note(self, snapshot: Snapshot) -> None:
-        at = snapshot.at
-        if snapshot.error is None and len(self._ends) > 1:
-            self.records_in.add(at, sum(self._last_rates().values()))
-        for number in ("bytes_in", "bytes_out"):
-            known = [each[number] for each in snapshot.metrics.values() if number in each]
-            if known:
-                getattr(self, number).add(at, sum(known))
-        for number in ("produce_p50_ms", "produce_p99_ms"):
-            known = [each[number] for each in snapshot.metrics.values() if number in each]
-            if known:
-                getattr(self, number).add(at, max(known))
-        for name, rate in snapshot.rates.items():
-            self.topics.setdefault(name, Series(300)).add(at, rate)
-        for name in self.topics.keys() - snapshot.topics.keys():
+    def note_rates(self, at: float, rates: Mapping[str, float], topics: Mapping[str, Topic], every_s: float) -> None:
+        """After new end offsets. `every_s`: how often they are read now."""
+        if len(self._ends) > 1:
+            self.records_in.add(at, sum(self._last_rates().values()), every_s)
+        for name, rate in rates.items():
+            self.topics.setdefault(name, Series(300)).add(at, rate, every_s)
+        for name in self.topics.keys() - topics.keys():
             del self.topics[name]
+
+    def note_metrics(self, at: float, metrics: Iterable[Mapping[str, float]], every_s: float) -> None:
+        """After new metrics of brokers."""
+        for name, total in (
+            ("bytes_in", sum),
+            ("bytes_out", sum),
+            ("produce_p50_ms", max),
+            ("produce_p99_ms", max),
+        ):
+            known = [each[name] for each in metrics if name in each]
+            if known:
+                getattr(self, name).add(at, total(known), every_s)
+
+    def note_groups(self, snapshot: Snapshot, every_s: float) -> None:
+        """After new offsets of groups, or new end offsets."""
         for name, group in snapshot.groups.items():
             if name in self.lags or len(self.lags) < _MOST_GROUPS:
-                self.lags.setdefault(name, Series()).add(at, group.lag)
+                self.lags.setdefault(name, Series()).add(snapshot.at, group.lag, every_s)
         self._note_paces(snapshot)
         if snapshot.groups_known:
             for name in self.lags.keys() - snapshot.groups.keys():

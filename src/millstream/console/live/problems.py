@@ -15,6 +15,7 @@ _SKEWED = 1.5
 _FEW_LEADERS = 6
 _EXPIRES_SOON_DAYS = 30
 _DAY_S = 86_400
+_OLD_S = 30.0
 
 
 class Severity(IntEnum):
@@ -39,17 +40,24 @@ def broker_state(snapshot: Snapshot, broker: Broker) -> tuple[str, str]:
         return "no response", "bad"
     if broker.fenced:
         return "fenced", "bad"
+    if broker.slow:
+        return "slow", "warn"
     disk = snapshot.disks.get(broker.id)
     return ("cordoned", "warn") if disk is not None and disk.is_cordoned else ("up", "good")
 
 
 def problems_of(snapshot: Snapshot) -> list[Problem]:
     """All problems, the most severe first."""
+    return snapshot.once(_problems)
+
+
+def _problems(snapshot: Snapshot) -> list[Problem]:
     if not snapshot.number:
         return []
     found = [
         *_cluster(snapshot),
         *_brokers(snapshot),
+        *_old_topics(snapshot),
         *_partitions(snapshot),
         *_quorum(snapshot),
         *_disks(snapshot),
@@ -72,7 +80,7 @@ def _cluster(snapshot: Snapshot) -> Iterator[Problem]:
 
 def _brokers(snapshot: Snapshot) -> Iterator[Problem]:
     for broker in snapshot.brokers:
-        led = sum(each.leader == broker.id for each in snapshot.partitions)
+        led = snapshot.leader_counts.get(broker.id, 0)
         failed = snapshot.failed_directories.get(broker.id)
         if failed:
             yield Problem(
@@ -98,6 +106,24 @@ def _brokers(snapshot: Snapshot) -> Iterator[Problem]:
                 "The controller gets no heartbeats from it, or it is still catching up after a start.",
                 f"Wait a few seconds after a start. Then check the log of {broker.address}.",
             )
+        elif broker.slow is not None:
+            yield Problem(
+                Severity.WARNING,
+                f"Broker {broker.id} responds slowly",
+                f"{broker.slow}. It is not down: the controller gets its heartbeats.",
+                f"Check the load of {broker.host}: `millstream doctor` and the Clients page say what takes long.",
+            )
+
+
+def _old_topics(snapshot: Snapshot) -> Iterator[Problem]:
+    age_s = snapshot.at - snapshot.topics_at
+    if snapshot.topics_at and age_s > _OLD_S and snapshot.error is None:
+        yield Problem(
+            Severity.WARNING,
+            f"Topics were last read {age_s:.0f} s ago",
+            "The brokers take long to list them. Topics, leaders and sizes on these pages may have changed since.",
+            "Check the load of the brokers and of the gateway.",
+        )
 
 
 def _partitions(snapshot: Snapshot) -> Iterator[Problem]:
@@ -211,10 +237,7 @@ def _leaders(snapshot: Snapshot) -> Iterator[Problem]:
     up = [broker.id for broker in snapshot.brokers if broker.is_up]
     if len(up) < len(snapshot.brokers) or len(up) < 2:
         return  # a broker that is down leads nothing, and is reported already
-    counts = dict.fromkeys(up, 0)
-    for each in snapshot.partitions:
-        if each.leader in counts:
-            counts[each.leader] += 1
+    counts = {number: snapshot.leader_counts.get(number, 0) for number in up}
     mean = sum(counts.values()) / len(counts)
     most = max(counts, key=lambda number: counts[number])
     if mean >= _FEW_LEADERS and counts[most] > _SKEWED * mean:

@@ -1,14 +1,18 @@
 """The state of the cluster at one time, combined from several responses. Immutable, so pages can keep it."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 from millstream.admin.cluster import Broker as RegisteredBroker
 from millstream.admin.cluster import LogDirectories, Partition, Quorum, Reassignment
 from millstream.admin.groups import Group
 from millstream.raw_client import TopicPartition
 from millstream.raw_client.model import NO_LEADER
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +21,8 @@ class Broker(RegisteredBroker):
 
     error: str | None = None
     """Why it does not respond; None if it does."""
+    slow: str | None = None
+    """How slowly it responds, if it does; None if it is fast enough."""
 
     @property
     def is_up(self) -> bool:
@@ -56,6 +62,8 @@ class Snapshot:
     controller: int = NO_LEADER
     brokers: tuple[Broker, ...] = ()
     topics: Mapping[str, Topic] = field(default_factory=dict)
+    topics_at: float = 0.0
+    """When the topics were read: in a large cluster, not in every poll."""
     quorum: Quorum | None = None
     """None if the brokers do not support DescribeQuorum."""
     ends: dict[TopicPartition, int] = field(default_factory=dict)
@@ -75,10 +83,29 @@ class Snapshot:
     """Records in flight of share groups, from the metrics of the leaders; by group."""
     certificates: tuple[CertificateEnd, ...] = ()
     """When certificates expire."""
+    computed: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """Results of `once`."""
+
+    def once(self, compute: "Callable[[Snapshot], T]") -> T:
+        """What a function makes of this snapshot: computed once for all open pages, because it may go over all
+        partitions."""
+        if compute not in self.computed:
+            self.computed[compute] = compute(self)
+        found: T = self.computed[compute]
+        return found
 
     @property
     def partitions(self) -> list[Partition]:
-        return [partition for topic in self.topics.values() for partition in topic.partitions]
+        return self.once(_partitions)
+
+    @property
+    def leader_counts(self) -> Mapping[int, int]:
+        """The number of partitions that each broker leads."""
+        return self.once(_leader_counts)
+
+    @property
+    def replica_counts(self) -> Mapping[int, int]:
+        return self.once(_replica_counts)
 
     def broker(self, number: int) -> Broker | None:
         return next((each for each in self.brokers if each.id == number), None)
@@ -89,11 +116,35 @@ class Snapshot:
 
     def size(self, topic: Topic) -> int:
         """Bytes of all its replicas on brokers that responded."""
-        return sum(disk.sizes.get(each.topic_partition, 0) for disk in self.disks.values() for each in topic.partitions)
+        return self.once(_sizes).get(topic.name, 0)
+
+
+def _partitions(snapshot: Snapshot) -> list[Partition]:
+    return [partition for topic in snapshot.topics.values() for partition in topic.partitions]
+
+
+def _leader_counts(snapshot: Snapshot) -> Mapping[int, int]:
+    return Counter(each.leader for each in snapshot.partitions)
+
+
+def _replica_counts(snapshot: Snapshot) -> Mapping[int, int]:
+    return Counter(number for each in snapshot.partitions for number in each.replicas)
+
+
+def _sizes(snapshot: Snapshot) -> Mapping[str, int]:
+    sizes: Counter[str] = Counter()
+    for disk in snapshot.disks.values():
+        for topic_partition, held in disk.sizes.items():
+            sizes[topic_partition.topic] += held
+    return sizes
 
 
 def not_preferred(snapshot: Snapshot) -> list[Partition]:
     """Partitions whose preferred replica is in sync and does not lead."""
+    return snapshot.once(_not_preferred)
+
+
+def _not_preferred(snapshot: Snapshot) -> list[Partition]:
     return [
         each
         for each in snapshot.partitions

@@ -44,6 +44,7 @@ def _list(frame: Frame) -> None:
             key="group",
             empty="No share groups",
             test_id="queues",
+            name="",
         )
 
     def show(snapshot: Snapshot) -> None:

@@ -181,7 +181,7 @@ class SubjectDetail:
         with card("Versions"):
             self._versions = DataTable(
                 [
-                    Column("version", "Version"),
+                    Column("version", "Version", width=90),
                     Column("id", "Id", right=True),
                     Column("type", "Type", cell="badge"),
                     Column("state", "State", cell="badge"),
@@ -362,6 +362,7 @@ class _Subjects:
                 key="subject",
                 empty="No schemas. Register one here or with a serializer.",
                 test_id="subjects",
+                name="",
             )
         ui.timer(0.05, self._load, once=True)
         ui.timer(_EVERY_S, self._load)

@@ -63,7 +63,7 @@ class HotKeysView:
             with card("Busiest partitions"):
                 self._partitions = DataTable(
                     [
-                        Column("partition", "Partition"),
+                        Column("partition", "Partition", width=96),
                         Column("share", "Of bytes", _percent, cell="bar"),
                         Column("records", "Records/s", rate, right=True),
                         Column("bytes", "Bytes/s", size, right=True),

@@ -15,15 +15,22 @@ Row = dict[str, Any]
 
 
 def topic_rows(snapshot: Snapshot, *, internal: bool) -> list[Row]:
+    return snapshot.once(_all_topic_rows if internal else _topic_rows)
+
+
+def _topic_rows(snapshot: Snapshot) -> list[Row]:
+    return [row for row in snapshot.once(_all_topic_rows) if not row["_internal"]]
+
+
+def _all_topic_rows(snapshot: Snapshot) -> list[Row]:
     readers = _readers(snapshot)
     rows: list[Row] = []
     for topic in snapshot.topics.values():
-        if (topic.is_internal or topic.name.startswith("__")) and not internal:
-            continue
         state, tone = health(topic, snapshot)
         rows.append(
             {
                 "topic": topic.name,
+                "_internal": topic.is_internal or topic.name.startswith("__"),
                 "partitions": len(topic.partitions),
                 "replicas": max((len(each.replicas) for each in topic.partitions), default=0),
                 "state": state,

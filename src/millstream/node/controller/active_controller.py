@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 from millstream.config.broker_config import BrokerConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.environment import Environment
-from millstream.node.metadata.features import bootstrap_records
+from millstream.node.metadata.features import first_records_of_leader
 from millstream.node.metadata.image import MetadataDelta, MetadataImage, ResourceType, apply
 from millstream.node.metadata.records import (
     ClientQuotaRecord,
@@ -177,9 +177,9 @@ class ActiveController:
             return  # the leader has changed again
         self.epoch = epoch
         self._decided = self._source.image
-        if not self._decided.cluster_id:
-            first = bootstrap_records(self._new_cluster_id(), self.config)
-            self._write(Decision((*first, *self._first_records), ()))
+        first = first_records_of_leader(self._decided, self._new_cluster_id, self.config, self._first_records)
+        if first:
+            self._write(Decision(first, ()))
         for callback in self.on_leading:
             callback()
 

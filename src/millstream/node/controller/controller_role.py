@@ -215,6 +215,7 @@ class ControllerRole:
             "alter_partition_reassignments": reassignments.alter_partition_reassignments,
             "list_partition_reassignments": reassignments.list_partition_reassignments,
             "alter_partition": partitions.alter_partition,
+            "assign_replicas_to_dirs": partitions.assign_replicas_to_dirs,
             "update_features": FeatureHandlers(self.active, self._quorum).update_features,
             "describe_cluster": cluster.describe_cluster,
             "controller_registration": ControllerRegistrationHandlers(self.active).controller_registration,

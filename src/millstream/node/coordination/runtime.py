@@ -202,10 +202,12 @@ class CoordinatorRuntime:
         await self.load()
         try:
             response = self.run_now(operation, guard)
-        except KafkaError:
-            await self.settled()  # a refusal depends on the state, too
-            raise
-        return await self.resolved(response)
+        except KafkaError as error:
+            refusal = error
+        else:
+            return await self.resolved(response)
+        await self.settled()  # a refusal depends on the state, too
+        raise refusal
 
     def run_now(
         self, operation: "Callable[[int], CoordinatorResult[R]]", guard: VerificationGuard | None = None
@@ -232,14 +234,16 @@ class CoordinatorRuntime:
         await self.load()
         if self.is_closed:
             raise _not_coordinator()
+        refusal: KafkaError | None = None
         try:
             self._append(lambda now_ms: self.partition.append_marker(marker, now_ms))
-        except KafkaError:
-            await self.settled()
-            raise
-        if self._participant is not None:
+        except KafkaError as error:
+            refusal = error
+        if refusal is None and self._participant is not None:
             self._participant.end_transaction(marker.producer_id, marker.committed)
         await self.settled()
+        if refusal is not None:
+            raise refusal
 
     @property
     def is_current(self) -> bool:

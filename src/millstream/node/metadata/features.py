@@ -3,7 +3,7 @@
 An UpdateFeatures request is applied as a whole or not at all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -12,6 +12,7 @@ from millstream.config.table import log
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.metadata.image import ALL_BROKERS, MetadataImage, ResourceType, cluster_id_record
 from millstream.node.metadata.records import (
+    AbortTransactionRecord,
     ConfigRecord,
     Decision,
     DecisionResult,
@@ -60,6 +61,36 @@ def bootstrap_records(cluster_id: str, config: BrokerConfig) -> tuple[MetadataRe
         cluster_id_record(cluster_id),
         min_insync_replicas_for_all(config),
     )
+
+
+def first_records_of_leader(
+    image: MetadataImage,
+    new_cluster_id: Callable[[], str],
+    config: BrokerConfig,
+    formatted: Sequence[MetadataRecord] = (),
+) -> tuple[MetadataRecord, ...]:
+    """What a new leader adds to a log, so that it is complete for this program. Mostly nothing.
+
+    An empty log gets the bootstrap records; if Kafka formatted the directory, its own (`formatted`) take their place. A
+    log of Kafka has no cluster id. There, as in a formatted directory, a feature without a level is off: it is written
+    as such, so that the move does not change what the cluster supports. A transaction that Kafka left open is aborted,
+    as Kafka does it.
+    """
+    records: list[MetadataRecord] = []
+    if image.pending is not None:
+        records.append(AbortTransactionRecord(reason="the controller that began it has stopped"))
+    if image.cluster_id:
+        return tuple(records)
+    levels = {each.name for each in formatted if isinstance(each, FeatureLevelRecord)}
+    if not image.features and not levels:
+        return (*records, *bootstrap_records(new_cluster_id(), config), *formatted)
+    records += formatted if not image.features else ()
+    records += [
+        FeatureLevelRecord(name=each.name, feature_level=0)
+        for each in missing_features(image)
+        if each.name not in levels
+    ]
+    return (*records, cluster_id_record(new_cluster_id()))
 
 
 def min_insync_replicas_for_all(config: BrokerConfig) -> ConfigRecord:

@@ -20,6 +20,7 @@ from millstream.node.metadata import records
 from millstream.node.metadata.records import (
     LOST_DIRECTORY,
     NO_LEADER,
+    UNASSIGNED_DIRECTORY,
     AccessControlEntryRecord,
     ConfigRecord,
     CorruptMetadataError,
@@ -83,9 +84,22 @@ class BrokerRegistration:
         """Whether it may lead partitions and be in an ISR."""
         return not self.fenced and not self.in_controlled_shutdown
 
+    def has_directory(self, directory: UUID) -> bool:
+        """Whether a replica in this log directory is online: the directory is in use, or not assigned yet."""
+        return not self.log_dirs or directory.int < LOST_DIRECTORY.int or directory in self.online_log_dirs
+
+    @property
+    def online_log_dirs(self) -> tuple[UUID, ...]:
+        return tuple(each for each in self.log_dirs if each != LOST_DIRECTORY)
+
+    @property
+    def has_several_log_dirs(self) -> bool:
+        """Then the broker says itself where its replicas are."""
+        return len(self.log_dirs) > 1
+
     @property
     def has_offline_log_dir(self) -> bool:
-        """Whether it reported that its log directory has failed. The next registration clears this."""
+        """Whether it reported that a log directory has failed. The next registration without one clears this."""
         return LOST_DIRECTORY in self.log_dirs
 
 
@@ -104,6 +118,11 @@ class PartitionState:
     leader_recovery_state: int = 0
     eligible_leader_replicas: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
+
+    def directory_of(self, replica: int) -> UUID:
+        """The log directory of a replica; unassigned if it is not known."""
+        known = dict(zip(self.replicas, self.directories, strict=False))
+        return known.get(replica, UNASSIGNED_DIRECTORY)
 
     @property
     def has_leader(self) -> bool:
@@ -150,6 +169,11 @@ class MetadataImage:
     """By token id."""
     quotas: Mapping[frozenset[QuotaEntity], Mapping[str, float]] = field(default_factory=dict)
     """The quotas of each entity, by key."""
+    controllers: Mapping[int, RegisterControllerRecord] = field(default_factory=dict)
+    """Registrations of Kafka's controllers, by node id."""
+    pending: tuple[MetadataRecord, ...] | None = None
+    """The records of a transaction in the log that has not ended; None outside of transactions. They have no effect
+    yet."""
 
     def partition(self, at: TopicPartition) -> PartitionState | None:
         topic = self.topics.get(at.topic)
@@ -170,9 +194,20 @@ class MetadataImage:
         return self.configs.get(ALL_BROKERS, _EMPTY)
 
     def cordoned(self, broker_id: int) -> bool:
-        """Whether the broker gets no new replicas (KIP-1066). A broker has one log directory."""
+        """Whether the broker gets no new replicas (KIP-1066): all of its log directories are cordoned.
+
+        The metadata has the ids of the directories, the setting their paths: they are counted.
+        """
+        paths = self.cordoned_log_dirs(broker_id)
+        broker = self.brokers.get(BrokerId(broker_id))
+        directories = len(broker.online_log_dirs) if broker is not None else 1
+        return "*" in paths or len(paths) >= max(1, directories)
+
+    def cordoned_log_dirs(self, broker_id: int) -> tuple[str, ...]:
+        """`cordoned.log.dirs` of a broker: paths, or `*`."""
         name = cluster.CORDONED_LOG_DIRS.name
-        return bool(self.broker_config(broker_id).get(name, self.default_broker_config.get(name)))
+        text = self.broker_config(broker_id).get(name, self.default_broker_config.get(name)) or ""
+        return tuple(dict.fromkeys(path for each in text.split(",") if (path := each.strip())))
 
     @property
     def partition_count(self) -> int:
@@ -278,6 +313,7 @@ class _Builder:
         self._cluster_id = image.cluster_id
         self._next_producer_id = image.next_producer_id
         self._features_off = image.features_off
+        self._pending = None if image.pending is None else list(image.pending)
         self._partitions: dict[TopicId, list[PartitionState]] = {}
         self._created: dict[TopicId, TopicName] = {}
         self._deleted: dict[TopicId, TopicImage] = {}
@@ -288,7 +324,10 @@ class _Builder:
         self._tuples: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
     def take(self, record: MetadataRecord) -> None:
-        _APPLIERS[type(record)](self, record)
+        if self._pending is not None and type(record) not in _TRANSACTION_RECORDS:
+            self._pending.append(record)
+        else:
+            _APPLIERS[type(record)](self, record)
 
     def finish(self, offset: int, epoch: int) -> Applied:
         created: dict[TopicName, TopicImage] = {}
@@ -306,6 +345,7 @@ class _Builder:
             epoch=epoch,
             next_producer_id=self._next_producer_id,
             features_off=self._features_off,
+            pending=None if self._pending is None else tuple(self._pending),
             **maps,
         )
         delta = MetadataDelta(
@@ -486,8 +526,52 @@ class _Builder:
         else:
             quotas.pop(entity, None)
 
-    def no_op(self, record: records.NoOpRecord) -> None:
+    def no_op(self, record: records.NoOpRecord | records.ZkMigrationStateRecord) -> None:
         """Changes only the offset."""
+
+    def fence_broker(self, record: records.FenceBrokerRecord) -> None:
+        self._map("brokers")[record.id] = replace(self._broker(record.id, record.epoch), fenced=True)
+        self._brokers.add(record.id)
+
+    def unfence_broker(self, record: records.UnfenceBrokerRecord) -> None:
+        self._map("brokers")[record.id] = replace(self._broker(record.id, record.epoch), fenced=False)
+        self._brokers.add(record.id)
+
+    def register_controller(self, record: records.RegisterControllerRecord) -> None:
+        self._map("controllers")[record.controller_id] = record
+
+    def clear_elr(self, record: records.ClearElrRecord) -> None:
+        topics: Mapping[TopicName, TopicImage] = self._changes.get("topics", self._image.topics)
+        name = TopicName(record.topic_name)
+        if name and name not in topics:
+            raise CorruptMetadataError(
+                f"the metadata log clears the eligible leaders of topic {record.topic_name}, which does not exist"
+            )
+        for topic in [topics[name]] if name else list(topics.values()):
+            partitions = self._partitions_of(topic.id)
+            for number, each in enumerate(partitions):
+                if each.eligible_leader_replicas or each.last_known_elr:
+                    cleared = records.PartitionChangeRecord(
+                        partition_id=number, topic_id=topic.id, eligible_leader_replicas=(), last_known_elr=()
+                    )
+                    partitions[number] = changed(each, cleared)
+
+    def begin_transaction(self, record: records.BeginTransactionRecord) -> None:
+        if self._pending is not None:
+            raise CorruptMetadataError("the metadata log begins a transaction inside another one")
+        self._pending = []
+
+    def end_transaction(self, record: records.EndTransactionRecord) -> None:
+        pending, self._pending = self._pending, None
+        if pending is None:
+            raise CorruptMetadataError("the metadata log ends a transaction that did not begin")
+        for each in pending:
+            self.take(each)
+
+    def abort_transaction(self, record: records.AbortTransactionRecord) -> None:
+        if self._pending is None:
+            raise CorruptMetadataError("the metadata log aborts a transaction that did not begin")
+        self._pending = None
 
     def _take_cluster_id(self, cluster_id: str) -> None:
         if self._cluster_id and self._cluster_id != cluster_id:
@@ -547,4 +631,17 @@ _APPLIERS: dict[type[Any], Callable[[_Builder, Any], None]] = {
     records.RemoveDelegationTokenRecord: _Builder.remove_delegation_token,
     records.ClientQuotaRecord: _Builder.client_quota,
     records.NoOpRecord: _Builder.no_op,
+    records.ZkMigrationStateRecord: _Builder.no_op,
+    records.FenceBrokerRecord: _Builder.fence_broker,
+    records.UnfenceBrokerRecord: _Builder.unfence_broker,
+    records.RegisterControllerRecord: _Builder.register_controller,
+    records.ClearElrRecord: _Builder.clear_elr,
+    records.BeginTransactionRecord: _Builder.begin_transaction,
+    records.EndTransactionRecord: _Builder.end_transaction,
+    records.AbortTransactionRecord: _Builder.abort_transaction,
 }
+_TRANSACTION_RECORDS = (
+    records.BeginTransactionRecord,
+    records.EndTransactionRecord,
+    records.AbortTransactionRecord,
+)

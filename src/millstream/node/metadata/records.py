@@ -103,6 +103,33 @@ class BrokerRegistrationChangeRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FenceBrokerRecord:
+    """A broker was fenced. Only read: it is in logs of early versions of Kafka."""
+
+    id: BrokerId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfenceBrokerRecord:
+    """A broker was unfenced. Only read: it is in logs of early versions of Kafka."""
+
+    id: BrokerId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterControllerRecord:
+    """A controller of Kafka registered. Controllers of Millstream do not; it is kept for a Kafka that comes back."""
+
+    controller_id: int
+    incarnation_id: UUID
+    zk_migration_ready: bool = False
+    end_points: tuple[Endpoint, ...] = ()
+    features: tuple[SupportedFeature, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
     """A topic was created; its partitions follow."""
 
@@ -144,6 +171,13 @@ class PartitionChangeRecord:
     eligible_leader_replicas: tuple[int, ...] | None = None
     last_known_elr: tuple[int, ...] | None = None
     directories: tuple[UUID, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearElrRecord:
+    """The eligible leaders of a topic were cleared; of all topics if the name is empty. Only read."""
+
+    topic_name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +298,32 @@ class NoOpRecord:
     """No change: it only advances the log end offset."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZkMigrationStateRecord:
+    """The state of Kafka's migration from ZooKeeper, which has no meaning any more. Only read."""
+
+    zk_migration_state: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginTransactionRecord:
+    """The records up to the end of the transaction take effect together. Only read: Kafka begins its log with one."""
+
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTransactionRecord:
+    """The records since the begin of the transaction take effect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortTransactionRecord:
+    """The records since the begin of the transaction never take effect."""
+
+    reason: str | None = None
+
+
 MAX_CONFIG_TEXT_BYTES = (1 << 15) - 1
 """The maximum size of a name or a value, in bytes."""
 
@@ -305,6 +365,14 @@ MetadataRecord = (
     | RemoveDelegationTokenRecord
     | ClientQuotaRecord
     | NoOpRecord
+    | FenceBrokerRecord
+    | UnfenceBrokerRecord
+    | RegisterControllerRecord
+    | ClearElrRecord
+    | ZkMigrationStateRecord
+    | BeginTransactionRecord
+    | EndTransactionRecord
+    | AbortTransactionRecord
 )
 
 
@@ -332,6 +400,14 @@ _WRITTEN_VERSIONS: dict[type[Any], tuple[str, int]] = {
     RemoveDelegationTokenRecord: ("remove_delegation_token", 0),
     ClientQuotaRecord: ("client_quota", 0),
     NoOpRecord: ("no_op", 0),
+    FenceBrokerRecord: ("fence_broker", 0),
+    UnfenceBrokerRecord: ("unfence_broker", 0),
+    RegisterControllerRecord: ("register_controller", 0),
+    ClearElrRecord: ("clear_elr", 0),
+    ZkMigrationStateRecord: ("zk_migration_state", 0),
+    BeginTransactionRecord: ("begin_transaction", 0),
+    EndTransactionRecord: ("end_transaction", 0),
+    AbortTransactionRecord: ("abort_transaction", 0),
 }
 """The schema of each record, and the version in which it is written: that of metadata.version 4.2-IV1. Version
 4.3-IV0 adds only cordoned directories to records of brokers: those are read, and not written, so that nodes of an
@@ -432,9 +508,9 @@ def decode_record(value: bytes | memoryview) -> MetadataRecord:
     return build(message)
 
 
-def check_known(value: bytes | memoryview) -> None:
-    """Raises CorruptMetadataError if the type or version of the record is unknown. Faster than decoding it."""
-    _read_head(Cursor(value))
+def check_known(value: bytes | memoryview) -> str:
+    """The name of the record's type; CorruptMetadataError if its type or version is unknown. Faster than decoding."""
+    return _read_head(Cursor(value))[0].name
 
 
 def _read_head(cursor: Cursor) -> tuple[Schema, int, Callable[[Any], MetadataRecord]]:

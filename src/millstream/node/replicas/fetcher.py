@@ -177,15 +177,16 @@ class ReplicaFetcher:
             try:
                 if await self._fetch_once():
                     backoff_s = FIRST_BACKOFF_S
+                continue
             except OSError as error:
                 _log.info("fetch_failed leader=%d error=%s", self.leader_id, error)
-                self._disconnect()
-                await self._pause(backoff_s)
+                pause_s = backoff_s
                 backoff_s = min(2 * backoff_s, self._longest_backoff_s(), _MAX_RECONNECT_S)
             except Exception:
                 _log.exception("fetcher_failed leader=%d", self.leader_id)
-                self._disconnect()
-                await self._pause(self._longest_backoff_s())
+                pause_s = self._longest_backoff_s()
+            self._disconnect()
+            await self._pause(pause_s)
 
     async def _pause(self, seconds: float) -> None:
         """Ends early when a partition is added."""

@@ -73,12 +73,27 @@ class ThreadedStore:
 
     def _create(self, name: str, parts: Callable[[], Iterator[bytes]], size: int) -> None:
         import obstore
+        from obstore.exceptions import BaseError
 
         paced = self._paced(parts())
-        if size <= _WHOLE_BYTES:
-            obstore.put(self._store, name, b"".join(paced), mode="create")
-        else:
-            obstore.put(self._store, name, paced, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=2)
+        try:
+            if size <= _WHOLE_BYTES:
+                obstore.put(self._store, name, b"".join(paced), mode="create")
+            else:
+                obstore.put(self._store, name, paced, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=2)
+        except BaseError:
+            # The request may have been successful, and only its response lost. A repeated request then fails.
+            if not self._has(name, size):
+                raise
+
+    def _has(self, name: str, size: int) -> bool:
+        import obstore
+        from obstore.exceptions import BaseError
+
+        try:
+            return obstore.head(self._store, name)["size"] == size
+        except (BaseError, OSError):
+            return False
 
     def _paced(self, parts: Iterator[bytes]) -> Iterator[bytes]:
         for part in parts:

@@ -32,7 +32,7 @@ class StoredObject(NamedTuple):
 
 class ObjectStore(Protocol):
     async def create(self, name: str, parts: Callable[[], Iterator[bytes]], size: int) -> None:
-        """A new object. `parts` returns its bytes, in a thread, again from the start for a second attempt."""
+        """A new object, of a name that only this call uses. `parts` returns its bytes, in a thread."""
         ...
 
     async def read(self, name: str, position: int, length: int) -> bytes:

@@ -11,12 +11,15 @@ from millstream.node.storage.index.transaction_index import AbortedTransaction, 
 from millstream.node.storage.object_store import ObjectStore
 from millstream.node.tier.cache import TierCache
 from millstream.node.tier.core import object_format
-from millstream.node.tier.core.manifest import TieredSegment
+from millstream.node.tier.core.manifest import DataKey, TieredSegment
 from millstream.node.tier.core.object_format import Tail
+from millstream.node.tier.encryption import NO_KEYS, Keyring, ObjectCipher, WrongKeyError, unwrap
+from millstream.node.tier.uploads import EncryptedObject, PreparedObject
 
 _TAILS_BYTES = 64 << 20
 """How many bytes of indexes are kept in memory."""
 _ABORTED_LISTS = 1000
+_CIPHERS = 1000
 
 
 class TierCounters:
@@ -71,8 +74,11 @@ class TierContext:
         cluster_id: Callable[[], str],
         describe: Callable[[str], tuple[int, dict[str, str]]],
         counters: TierCounters,
+        keyring: Keyring | None = None,
     ) -> None:
         """`describe` returns the number of partitions of a topic, and its settings."""
+        self.keyring = keyring
+        self._ciphers: OrderedDict[str, ObjectCipher] = OrderedDict()
         self.store = store
         self.cache = cache
         self.environment = environment
@@ -94,13 +100,39 @@ class TierContext:
     def nonce(self) -> str:
         return f"{self.environment.randomness.getrandbits(64):016x}"
 
-    async def read(self, name: str, position: int, length: int) -> bytes:
-        """A range of an object, within the limit of reads under way."""
+    async def read(self, segment: TieredSegment, position: int, length: int) -> bytes:
+        """A range of an object, decrypted if it is encrypted, within the limit of reads under way."""
+        if segment.key is None:
+            return await self._read(segment.name, position, length)
+        cipher = await self._cipher(segment, segment.key)
+        start, size = cipher.stored_range(position, length)
+        stored = await self._read(segment.name, start, size)
+        return await self.environment.offload(lambda: cipher.decrypted(stored, position, length))
+
+    async def _read(self, name: str, position: int, length: int) -> bytes:
         async with self.reading:
             data = await self.store.read(name, position, length)
         self.counters.reads += 1
         self.counters.read_bytes += len(data)
         return data
+
+    async def _cipher(self, segment: TieredSegment, key: DataKey) -> ObjectCipher:
+        found = self._ciphers.get(segment.name)
+        if found is None:
+            data_key = await self.environment.offload(lambda: unwrap(self.keyring, key, segment.name))
+            found = self._ciphers[segment.name] = ObjectCipher(data_key, key, segment.name, segment.object_bytes)
+            if len(self._ciphers) > _CIPHERS:
+                self._ciphers.popitem(last=False)
+        return found
+
+    def encrypt(self, prepared: PreparedObject) -> EncryptedObject | PreparedObject:
+        """The object as it is stored, by the settings of encryption now. May block."""
+        key_id = self.config()[tier.TIER_ENCRYPTION_KEY_ID]
+        if key_id is None:
+            return prepared
+        if self.keyring is None:
+            raise WrongKeyError(NO_KEYS)
+        return EncryptedObject(prepared, self.keyring, key_id)
 
     async def tail(self, segment: TieredSegment) -> Tail:
         """The indexes of a segment, checked; of the last ones from memory."""
@@ -111,7 +143,7 @@ class TierContext:
                 self._note_aborted(segment, found[0])
             return found[0]
         size = segment.object_bytes - segment.log_bytes
-        data = await self.read(segment.name, segment.log_bytes, size)
+        data = await self.read(segment, segment.log_bytes, size)
         tail = object_format.decode_tail(data, segment.object_bytes)
         self._note_aborted(segment, tail)
         if segment.name not in self._tails:

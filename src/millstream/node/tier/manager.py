@@ -12,7 +12,8 @@ import logging
 from collections.abc import Iterator
 from typing import Protocol
 
-from millstream.config.broker_config import BrokerConfig
+from millstream.config.broker_config import BrokerConfig, ConfigSource
+from millstream.config.setting import ConfigError
 from millstream.config.table import tier, topic
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName
@@ -36,6 +37,7 @@ from millstream.node.tier.core.manifest import (
     segment_name,
 )
 from millstream.node.tier.core.object_format import DamagedObjectError
+from millstream.node.tier.encryption import NO_KEYS, Keyring, WrongKeyError, open_keyring
 from millstream.node.tier.partition_tier import DeposedError, PartitionTier
 from millstream.node.tier.starting import tier_start
 from millstream.node.tier.sweeping import Sweeper
@@ -93,6 +95,7 @@ class TierManager:
                 lambda: metadata.image.cluster_id,
                 self._describe,
                 self.counters,
+                _keyring(config),
             )
             self._find_topics()
 
@@ -293,15 +296,15 @@ class TierManager:
         async with context.copying:
             if not each.partition.is_leader or each.partition.leader_epoch != epoch:
                 raise DeposedError
-            prepared = await self._environment.offload(lambda: prepare(plan, name, epoch))
+            prepared = await self._environment.offload(lambda: context.encrypt(prepare(plan, name, epoch)))
             entry = prepared.entry
-            await context.store.create(name, prepared.parts, entry.object_bytes)
+            await context.store.create(name, prepared.parts, prepared.stored_bytes)
         # The log start may have moved beyond the tier (DeleteRecords): the manifest follows first, or there is a gap.
         if not await each.change(epoch, lambda manifest: manifest.starting_at(log.log_start_offset).adding(entry)):
             await context.store.delete([name])
             return each.end_offset >= entry.end_offset  # else it would be tried again and again
         each.failures = 0
-        context.counters.copied_bytes += entry.object_bytes
+        context.counters.copied_bytes += prepared.stored_bytes
         context.counters.copied_segments += 1
         _log.info("segment_tiered partition=%s base=%d end=%d", at, entry.base_offset, entry.end_offset)
         return True
@@ -411,6 +414,23 @@ def lag(log: PartitionLog, tiered_end: int) -> tuple[int, int]:
     """How many closed segments, and how many of their bytes, are not in the tier yet."""
     waiting = [segment.size for segment in closed_segments(log) if segment.end_offset > tiered_end]
     return len(waiting), sum(waiting)
+
+
+def _keyring(config: BrokerConfig) -> Keyring | None:
+    """The keys of encryption, read once so that a mistake in the file of the node is found at its start. A key id that
+    was set while brokers run is found when it is used: it must not keep a broker from starting."""
+    keyring = open_keyring(config[tier.TIER_ENCRYPTION_KEY_FILE], config[tier.TIER_ENCRYPTION_KEY_COMMAND])
+    key_id = config.layers[ConfigSource.STATIC_BROKER_CONFIG].get(tier.TIER_ENCRYPTION_KEY_ID.name)
+    try:
+        if keyring is not None:
+            keyring.load()
+            if key_id is not None:
+                keyring.key(key_id)
+        elif key_id is not None:
+            raise ValueError(NO_KEYS)
+    except (ValueError, WrongKeyError) as error:
+        raise ConfigError(str(error), name=tier.TIER_ENCRYPTION_KEY_ID.name) from None
+    return keyring
 
 
 def _is_disabled(log: PartitionLog) -> bool:

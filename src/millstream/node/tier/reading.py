@@ -172,12 +172,12 @@ class SegmentReader:
     async def _fetch_range(self, segment: TieredSegment, position: int) -> Chunk:
         context = self._context
         length = min(RANGE_BYTES, segment.log_bytes - position)
-        data = await context.read(segment.name, position, length)
+        data = await context.read(segment, position, length)
         first = first_batch_bytes(data)
         if first > len(data):
             if position + first > segment.log_bytes:
                 raise BadRangeError(f"the batch at byte {position} of {segment.name} is damaged")
-            data += await context.read(segment.name, position + len(data), first - len(data))
+            data += await context.read(segment, position + len(data), first - len(data))
         cache, path = context.cache, context.cache.new_path()
 
         def write() -> Chunk:

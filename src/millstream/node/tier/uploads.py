@@ -1,6 +1,7 @@
 """Copying a closed segment to the tier: the segment is read and checked in a thread, then sent as one object."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
@@ -14,6 +15,7 @@ from millstream.node.storage.log.segment import Segment
 from millstream.node.tier.core import object_format
 from millstream.node.tier.core.manifest import TieredSegment
 from millstream.node.tier.core.object_format import Section, SegmentIdentity
+from millstream.node.tier.encryption import Keyring, ObjectCipher, new_data_key
 
 if TYPE_CHECKING:
     from millstream.node.storage.log.partition_log import PartitionLog
@@ -75,6 +77,10 @@ class PreparedObject:
         self._tail = tail
         self.entry = entry
 
+    @property
+    def stored_bytes(self) -> int:
+        return self.entry.object_bytes
+
     def parts(self) -> Iterator[bytes]:
         position, end = 0, self.entry.log_bytes
         while position < end:
@@ -84,6 +90,24 @@ class PreparedObject:
             position += len(data)
             yield data
         yield self._tail
+
+
+class EncryptedObject:
+    """The same object, encrypted with a data key of its own."""
+
+    def __init__(self, plain: PreparedObject, keyring: Keyring, key_id: str) -> None:
+        data_key, key = new_data_key(keyring, key_id)
+        entry = plain.entry
+        self._plain = plain
+        self._cipher = ObjectCipher(data_key, key, entry.name, entry.object_bytes)
+        self.entry = replace(entry, key=key)
+
+    @property
+    def stored_bytes(self) -> int:
+        return self._cipher.stored_size
+
+    def parts(self) -> Iterator[bytes]:
+        return self._cipher.encrypted(self._plain.parts())
 
 
 def prepare(copy: SegmentCopy, name: str, leader_epoch: int) -> PreparedObject:

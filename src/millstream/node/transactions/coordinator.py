@@ -306,7 +306,8 @@ class TransactionCoordinator:
         try:
             return await self._run(transactional_id, lambda shard, now_ms: operation(shard, now_ms, None))
         except ProducerIdNeeded:
-            new_id = await self._producer_ids.take()
+            pass
+        new_id = await self._producer_ids.take()
         return await self._run(transactional_id, lambda shard, now_ms: operation(shard, now_ms, new_id))
 
     async def _retry_while_ending(self, transactional_id: str, operation: "Callable[[], Awaitable[R]]") -> R:

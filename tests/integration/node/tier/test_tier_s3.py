@@ -27,13 +27,3 @@ def test_records_go_to_s3_and_come_back(broker: EmbeddedBroker) -> None:
     until_tiered(broker.data_dir, "orders")
     found = consume(broker.bootstrap_servers, "orders", 3000)
     assert [(each.offset(), each.value()) for each in found] == [(n, value_of(n)) for n in range(3000)]
-
-
-@pytest.mark.slow
-def test_a_large_segment_goes_up_in_parts(broker: EmbeddedBroker) -> None:
-    make_tiered(broker.bootstrap_servers, "large", {"internal.segment.bytes": "12000000"})
-    produce(broker.bootstrap_servers, "large", range(130_000), per_batch=5000)
-    until_tiered(broker.data_dir, "large")
-    found = consume(broker.bootstrap_servers, "large", 130_000)
-    assert [each.offset() for each in found] == list(range(130_000))
-    assert found[77_777].value() == value_of(77_777)

@@ -141,7 +141,7 @@ class World:
             self.environment,
             ControllerContact(self.loop.time, lambda: contact_limit_s(self.config), self.loop.time),
             end_points=(Endpoint(name="PLAINTEXT", host="127.0.0.1", port=port or self.controller.served.address[1]),),
-            directory_id=UUID(int=directory),
+            log_dirs=lambda: [UUID(int=directory)],
             previous_broker_epoch=-1,
             on_fatal=self.fatal.append,
         )

@@ -6,13 +6,18 @@ import pytest
 
 from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName, TopicPartition
 from millstream.node.metadata.brokers import allocate_producer_ids
-from millstream.node.metadata.features import missing_features
+from millstream.node.metadata.features import first_records_of_leader, missing_features
 from millstream.node.metadata.image import ConfigResource, MetadataImage, ResourceType, apply
 from millstream.node.metadata.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ConfigRecord,
     CorruptMetadataError,
+    EndTransactionRecord,
     FeatureLevelRecord,
+    FenceBrokerRecord,
     MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,
@@ -20,7 +25,9 @@ from millstream.node.metadata.records import (
     ProducerIdsRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UnfenceBrokerRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
 from millstream.node.metadata.topics import NewTopic
 from tests.unit.node.metadata.cluster import Cluster
@@ -200,3 +207,87 @@ def test_an_empty_batch_only_moves_the_offset() -> None:
     image = MetadataImage(cluster_id="x")
     after, delta = apply(image, [], offset=4, epoch=2)
     assert (after.offset, after.epoch, delta.configs) == (4, 2, frozenset())
+
+
+def test_records_of_a_transaction_take_effect_at_its_end() -> None:
+    before = some_cluster().image
+    change = ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="a", name="retention.ms", value="9")
+    opened, _ = apply(before, [BeginTransactionRecord(name="x"), change], offset=90, epoch=1)
+    assert opened.topic_config("a") == {}
+    assert opened.pending == (change,)
+    ended, delta = apply(opened, [EndTransactionRecord()], offset=91, epoch=1)
+    assert ended.topic_config("a") == {"retention.ms": "9"}
+    assert ended.pending is None
+    assert delta.configs == {ConfigResource(ResourceType.TOPIC, "a")}
+    aborted, _ = apply(opened, [AbortTransactionRecord()], offset=91, epoch=1)
+    assert aborted.topic_config("a") == {}
+    assert aborted.pending is None
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([BeginTransactionRecord(), BeginTransactionRecord()], "inside another"),
+        ([EndTransactionRecord()], "did not begin"),
+        ([AbortTransactionRecord()], "did not begin"),
+        ([ClearElrRecord(topic_name="none")], "does not exist"),
+    ],
+)
+def test_records_of_kafka_that_contradict_the_log(records: list[MetadataRecord], message: str) -> None:
+    with pytest.raises(CorruptMetadataError, match=message):
+        apply(some_cluster().image, records, offset=90, epoch=1)
+
+
+def test_eligible_leaders_are_cleared_for_one_topic_or_for_all() -> None:
+    cluster = some_cluster()
+    for name in (A, ORDERS):
+        topic = cluster.image.topics[name]
+        cluster.write(
+            [
+                PartitionChangeRecord(
+                    partition_id=0, topic_id=topic.id, eligible_leader_replicas=(1,), last_known_elr=(2,)
+                )
+            ]
+        )
+    cluster.write([ClearElrRecord(topic_name="a")])
+    assert [cluster.partition(name).eligible_leader_replicas for name in ("a", "orders")] == [(), (1,)]
+    cluster.write([ClearElrRecord(topic_name="")])
+    assert cluster.partition("orders").last_known_elr == ()
+
+
+def test_brokers_are_fenced_by_records_of_early_kafka() -> None:
+    cluster = some_cluster()
+    epoch = cluster.image.brokers[BrokerId(1)].epoch
+    cluster.write([FenceBrokerRecord(id=BrokerId(1), epoch=epoch)])
+    assert cluster.image.brokers[BrokerId(1)].fenced
+    cluster.write([UnfenceBrokerRecord(id=BrokerId(1), epoch=epoch)])
+    assert not cluster.image.brokers[BrokerId(1)].fenced
+
+
+def first_records(image: MetadataImage, *formatted: MetadataRecord) -> tuple[MetadataRecord, ...]:
+    return first_records_of_leader(image, lambda: "id", Cluster().config, formatted)
+
+
+def test_a_leader_of_a_log_of_kafka_adds_the_cluster_id_and_leaves_features_off() -> None:
+    level = FeatureLevelRecord(name="metadata.version", feature_level=21)
+    kafka, _ = apply(MetadataImage(), [level, BeginTransactionRecord()], offset=1, epoch=1)
+    added = first_records(kafka)
+    assert isinstance(added[0], AbortTransactionRecord)
+    after, _ = apply(kafka, added, offset=20, epoch=2)
+    assert after.features == {"metadata.version": 21}
+    assert after.cluster_id == "id"
+    assert not missing_features(after)
+    assert first_records(after) == ()
+
+
+def test_a_directory_that_kafka_formatted_keeps_its_levels_and_users() -> None:
+    level = FeatureLevelRecord(name="metadata.version", feature_level=25)
+    user = UserScramCredentialRecord(
+        name="alice", mechanism=1, salt=b"s", stored_key=b"k", server_key=b"k", iterations=4096
+    )
+    after, _ = apply(MetadataImage(), first_records(MetadataImage(), level, user), offset=20, epoch=1)
+    assert after.features == {"metadata.version": 25}
+    assert ("alice", 1) in after.scram_credentials
+    fresh, _ = apply(MetadataImage(), first_records(MetadataImage(), user), offset=20, epoch=1)
+    assert fresh.features["metadata.version"] == 30
+    assert ("alice", 1) in fresh.scram_credentials

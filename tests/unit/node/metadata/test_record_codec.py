@@ -10,14 +10,19 @@ from hypothesis import strategies as st
 
 from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName
 from millstream.node.metadata.records import (
+    AbortTransactionRecord,
     AccessControlEntryRecord,
+    BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ClientQuotaRecord,
     ConfigRecord,
     CorruptMetadataError,
     DelegationTokenRecord,
     Endpoint,
+    EndTransactionRecord,
     FeatureLevelRecord,
+    FenceBrokerRecord,
     MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,
@@ -32,8 +37,10 @@ from millstream.node.metadata.records import (
     RemoveUserScramCredentialRecord,
     SupportedFeature,
     TopicRecord,
+    UnfenceBrokerRecord,
     UnregisterBrokerRecord,
     UserScramCredentialRecord,
+    ZkMigrationStateRecord,
     decode_record,
     encode_record,
 )
@@ -143,6 +150,26 @@ WRITTEN_BY_KAFKA: list[tuple[MetadataRecord, str]] = [
     ),
     (FeatureLevelRecord(name="metadata.version", feature_level=29), "010c00116d657461646174612e76657273696f6e001d00"),
     (NoOpRecord(), "01140000"),
+    (FenceBrokerRecord(id=BROKER, epoch=7), "01070000000001000000000000000700"),
+    (UnfenceBrokerRecord(id=BROKER, epoch=7), "01080000000001000000000000000700"),
+    (ZkMigrationStateRecord(zk_migration_state=2), "0115000200"),
+    (
+        BeginTransactionRecord(name="Bootstrap records"),
+        "01170001001212426f6f747374726170207265636f726473",
+    ),
+    (EndTransactionRecord(), "01180000"),
+    (AbortTransactionRecord(reason="r"), "0119000100020272"),
+    (AbortTransactionRecord(), "01190000"),
+    (
+        RegisterControllerRecord(
+            controller_id=1,
+            incarnation_id=ID,
+            end_points=REGISTRATION.end_points,
+            features=REGISTRATION.features,
+        ),
+        f"011b0000000001{ID_HEX}00{PLAINTEXT_AND_VERSION_HEX}00",
+    ),
+    (ClearElrRecord(topic_name="orders"), "011c00076f726465727300"),
     (
         AccessControlEntryRecord(
             id=ID,
@@ -205,7 +232,8 @@ WRITTEN_BY_KAFKA: list[tuple[MetadataRecord, str]] = [
         "010e00020369700931302e302e302e310019636f6e6e656374696f6e5f6372656174696f6e5f7261746500000000000000000100",
     ),
 ]
-"""Made with MetadataRecordSerde of Apache Kafka 4.2; those of ACLs, users, tokens and quotas with 4.3.1."""
+"""Made with MetadataRecordSerde of Apache Kafka 4.2; those of ACLs, users, tokens, quotas, transactions,
+controllers and of fenced brokers with 4.3.1."""
 
 
 @pytest.mark.parametrize(("record", "expected"), WRITTEN_BY_KAFKA, ids=lambda value: type(value).__name__)

@@ -187,6 +187,8 @@ class SnapshotWriter:
         log = self._metadata_log
         snapshot = LogPosition(image.offset + 1, image.epoch)
         latest = log.latest_snapshot
+        if image.pending is not None:
+            return False  # a snapshot has only records that have taken effect
         if self._under_way or image.offset < 0 or (latest is not None and latest.offset >= snapshot.offset):
             return False
         now_ms = self._environment.clock.now_ms()

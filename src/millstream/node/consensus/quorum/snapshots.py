@@ -8,7 +8,7 @@ complete and on stable storage, so a crash leaves no incomplete one.
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from millstream.formats.model.errors import KafkaError
@@ -111,10 +111,11 @@ class Snapshots:
         path = self.path(snapshot_id)
         return decode_snapshot(self._disk.read_bytes(path), path)
 
-    def check(self, snapshot_id: LogPosition) -> None:
-        """CorruptMetadataError if it is incomplete or damaged, or has unknown records."""
+    def check(self, snapshot_id: LogPosition, check_record: Callable[[bytes], Any] = check_known) -> SnapshotContent:
+        """The content without the records; CorruptMetadataError if it is incomplete or damaged, or has unknown records.
+        `check_record` is called with each record."""
         path = self.path(snapshot_id)
-        decode_snapshot(self._disk.read_bytes(path), path, check_known)
+        return replace(decode_snapshot(self._disk.read_bytes(path), path, check_record), records=())
 
     def write(self, snapshot_id: LogPosition, content: SnapshotContent, now_ms: int) -> int:
         """Writes a snapshot; returns its size when it is on stable storage. It is known after `add`. May block."""

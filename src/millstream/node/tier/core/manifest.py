@@ -11,11 +11,12 @@ gone.
 """
 
 import json
+from base64 import b64decode, b64encode
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 VERSION = 1
@@ -40,6 +41,14 @@ class Epochs(Protocol):
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]: ...
 
 
+class DataKey(NamedTuple):
+    """The data key of an encrypted object (`tier/encryption.py`)."""
+
+    key_id: str
+    """Of the operator's key that wraps it."""
+    wrapped: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class TieredSegment:
     name: str
@@ -58,6 +67,8 @@ class TieredSegment:
     is_restored: bool = False
     """Whether it was copied by another cluster: the leader epochs in its batches are not those of this one. Readers get
     epoch 0 instead."""
+    key: DataKey | None = None
+    """If the object is encrypted. Sizes and positions are those of the plain object."""
 
     def ranges(self) -> list[tuple[int, int, int]]:
         """(epoch, first offset, end offset) of its leader epochs."""
@@ -216,11 +227,18 @@ def encode_manifest(manifest: Manifest) -> bytes:
                     "state": segment.state.value,
                     "restored": segment.is_restored,
                 }
+                | _key_fields(segment.key)
                 for segment in manifest.segments
             ],
         },
         separators=(",", ":"),
     ).encode()
+
+
+def _key_fields(key: DataKey | None) -> dict[str, str]:
+    if key is None:
+        return {}
+    return {"keyId": key.key_id, "wrappedKey": b64encode(key.wrapped).decode()}
 
 
 def decode_manifest(data: bytes) -> Manifest:
@@ -256,6 +274,7 @@ def _decode_segments(rows: Sequence[Mapping[str, Any]]) -> tuple[TieredSegment, 
             has_aborted=row["hasAborted"],
             state=State(row["state"]),
             is_restored=row.get("restored", False),
+            key=DataKey(row["keyId"], b64decode(row["wrappedKey"])) if "keyId" in row else None,
         )
         for row in rows
     )

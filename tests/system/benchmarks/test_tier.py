@@ -1,0 +1,21 @@
+"""The benchmark of tiered storage runs, tiny, so that it cannot rot."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import tier
+from tools import apache_kafka, install_test_clients
+
+
+def test_tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        install_test_clients.versitygw()
+    except apache_kafka.ToolchainMissingError as reason:
+        pytest.skip(f"S3 server: {reason}")
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+        monkeypatch.setenv(name, "set by the program")  # and as it was before, after the test
+    results = tier.main(["--tiny", "--save", str(tmp_path / "tier.json")])
+    assert json.loads((tmp_path / "tier.json").read_text()) == results
+    assert all(value > 0 for value in results.values()), results
