@@ -16,7 +16,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.waiting import PATIENCE_S, until
-from tools import apache_kafka, install_test_clients, kafka_streams
+from tools import apache_kafka, install_test_clients, kafka_libraries
 
 _SOURCE = Path(__file__).parent / "java" / "WordCounts.java"
 INPUT, COUNTS, HIGHEST = "words", "counts", "highest"
@@ -36,7 +36,7 @@ class Application:
     def __init__(
         self, bootstrap: str, directory: Path, *, name: str = "application", settings: Mapping[str, str] | None = None
     ) -> None:
-        jars = kafka_streams.resolve()
+        jars = kafka_libraries.streams()
         install_test_clients.need("javac", "a JDK, 17 or newer")
         classes = install_test_clients.fill(
             "streams",

@@ -69,11 +69,11 @@ def read_acquired(cluster: Cluster, broker: Broker) -> dict[str, dict[TopicParti
 
 
 def _page(now: float, samples: Sequence[Sample]) -> _Page:
-    sums: dict[str, float] = {}
+    sums = {BYTES_IN: 0.0, BYTES_OUT: 0.0}  # topics at rest have no samples
     buckets: dict[str, dict[float, float]] = {}
     for name, labels, value in samples:
         if name in (BYTES_IN, BYTES_OUT):
-            sums[name] = sums.get(name, 0.0) + value
+            sums[name] += value
         elif name == LATENCY and "le" in labels:
             api = labels.get("api", "").lower()
             bound = float(labels["le"].replace("+Inf", "inf"))
@@ -88,8 +88,7 @@ def _between(before: _Page, after: _Page) -> dict[str, float]:
     if span <= 0:
         return found
     for name, total in (("bytes_in", BYTES_IN), ("bytes_out", BYTES_OUT)):
-        if total in after.sums:
-            found[name] = max(0.0, after.sums[total] - before.sums.get(total, 0.0)) / span
+        found[name] = max(0.0, after.sums[total] - before.sums[total]) / span
     # Only Produce: the duration of a Fetch is chosen by the client.
     counts = {
         bound: max(0.0, count - before.buckets.get("produce", {}).get(bound, 0.0))

@@ -169,8 +169,6 @@ class MetadataImage:
     """By token id."""
     quotas: Mapping[frozenset[QuotaEntity], Mapping[str, float]] = field(default_factory=dict)
     """The quotas of each entity, by key."""
-    controllers: Mapping[int, RegisterControllerRecord] = field(default_factory=dict)
-    """Registrations of Kafka's controllers, by node id."""
     pending: tuple[MetadataRecord, ...] | None = None
     """The records of a transaction in the log that has not ended; None outside of transactions. They have no effect
     yet."""
@@ -537,9 +535,6 @@ class _Builder:
         self._map("brokers")[record.id] = replace(self._broker(record.id, record.epoch), fenced=False)
         self._brokers.add(record.id)
 
-    def register_controller(self, record: records.RegisterControllerRecord) -> None:
-        self._map("controllers")[record.controller_id] = record
-
     def clear_elr(self, record: records.ClearElrRecord) -> None:
         topics: Mapping[TopicName, TopicImage] = self._changes.get("topics", self._image.topics)
         name = TopicName(record.topic_name)
@@ -634,7 +629,6 @@ _APPLIERS: dict[type[Any], Callable[[_Builder, Any], None]] = {
     records.ZkMigrationStateRecord: _Builder.no_op,
     records.FenceBrokerRecord: _Builder.fence_broker,
     records.UnfenceBrokerRecord: _Builder.unfence_broker,
-    records.RegisterControllerRecord: _Builder.register_controller,
     records.ClearElrRecord: _Builder.clear_elr,
     records.BeginTransactionRecord: _Builder.begin_transaction,
     records.EndTransactionRecord: _Builder.end_transaction,

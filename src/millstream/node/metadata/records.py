@@ -119,17 +119,6 @@ class UnfenceBrokerRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterControllerRecord:
-    """A controller of Kafka registered. Controllers of Millstream do not; it is kept for a Kafka that comes back."""
-
-    controller_id: int
-    incarnation_id: UUID
-    zk_migration_ready: bool = False
-    end_points: tuple[Endpoint, ...] = ()
-    features: tuple[SupportedFeature, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
     """A topic was created; its partitions follow."""
 
@@ -367,7 +356,6 @@ MetadataRecord = (
     | NoOpRecord
     | FenceBrokerRecord
     | UnfenceBrokerRecord
-    | RegisterControllerRecord
     | ClearElrRecord
     | ZkMigrationStateRecord
     | BeginTransactionRecord
@@ -402,7 +390,6 @@ _WRITTEN_VERSIONS: dict[type[Any], tuple[str, int]] = {
     NoOpRecord: ("no_op", 0),
     FenceBrokerRecord: ("fence_broker", 0),
     UnfenceBrokerRecord: ("unfence_broker", 0),
-    RegisterControllerRecord: ("register_controller", 0),
     ClearElrRecord: ("clear_elr", 0),
     ZkMigrationStateRecord: ("zk_migration_state", 0),
     BeginTransactionRecord: ("begin_transaction", 0),

@@ -6,6 +6,7 @@ share one page.
 
 import asyncio
 import logging
+import zlib
 from collections.abc import Callable
 
 from millstream.common.prometheus import CONTENT_TYPE, Family, Page, gauge
@@ -68,9 +69,12 @@ def markdown() -> str:
 
 _log = logging.getLogger("millstream.metrics")
 _CHOICE = "collect[]"
+_GZIP = "gzip"
+_GZIP_LEVEL, _GZIP_FORMAT = 1, 31
+"""The fastest level: pages are similar lines. The format is zlib's number for gzip."""
 _HELP = (
     "This is the Kafka port of a Millstream node. Over HTTP it serves:\n"
-    "  /metrics  metrics for Prometheus; ?collect[]=NAME (repeatable) selects subjects\n"
+    "  /metrics  metrics for Prometheus; ?collect[]=NAME (repeatable) selects subjects; without it all but partitions\n"
     f"            (names: {', '.join(subject.name for subject in SUBJECTS)})\n"
     "  /livez    liveness\n"
     "  /readyz   readiness, or the reason why the node is not ready\n"
@@ -136,7 +140,7 @@ class NodeEndpoints:
     def respond(self, request: HttpRequest, deliver: Deliver) -> None:
         match request.path:
             case "/metrics":
-                self._metrics(request.query, deliver)
+                self._metrics(request.query, request.accepts_gzip, deliver)
             case "/livez":
                 deliver(HttpResponse(200, b"ok\n"))
             case "/readyz":
@@ -149,7 +153,7 @@ class NodeEndpoints:
         for task in self._under_way.values():
             task.cancel()
 
-    def _metrics(self, query: dict[str, list[str]], deliver: Deliver) -> None:
+    def _metrics(self, query: dict[str, list[str]], accepts_gzip: bool, deliver: Deliver) -> None:
         wanted = query.get(_CHOICE, [])
         known = {subject.name: subject for subject in SUBJECTS}
         unknown = [_shown(name) for name in wanted if name not in known] + [
@@ -158,16 +162,17 @@ class NodeEndpoints:
         if unknown:
             deliver(HttpResponse(400, f"unknown: {', '.join(unknown)}\n\n{_HELP}".encode()))
             return
-        chosen = tuple(name for name in known if not wanted or name in wanted)
-        task = self._under_way.get(chosen)
+        chosen = tuple(name for name, subject in known.items() if (name in wanted if wanted else subject.is_default))
+        key = (*chosen, _GZIP) if accepts_gzip else chosen
+        task = self._under_way.get(key)
         if task is None:
-            task = self._under_way[chosen] = asyncio.ensure_future(
-                self._page([known[name] for name in chosen]), loop=self._loop
+            task = self._under_way[key] = asyncio.ensure_future(
+                self._page([known[name] for name in chosen], accepts_gzip), loop=self._loop
             )
-            task.add_done_callback(lambda done: self._under_way.pop(chosen, None))
+            task.add_done_callback(lambda done: self._under_way.pop(key, None))
         task.add_done_callback(lambda done: None if done.cancelled() else deliver(done.result()))
 
-    async def _page(self, subjects: list[MetricsSubject]) -> HttpResponse:
+    async def _page(self, subjects: list[MetricsSubject], accepts_gzip: bool) -> HttpResponse:
         page, turns = Page(), TimeSlices(self._now)
         for subject in subjects:
             try:
@@ -179,10 +184,13 @@ class NodeEndpoints:
             else:
                 page.add(SUCCESS, 1, subject.name)
         chunks = []
+        packer = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_FORMAT) if accepts_gzip else None
         for chunk in page.chunks():
-            chunks.append(chunk)
+            chunks.append(chunk if packer is None else packer.compress(chunk))
             await turns.pause()
-        return HttpResponse(200, b"".join(chunks), CONTENT_TYPE)
+        if packer is None:
+            return HttpResponse(200, b"".join(chunks), CONTENT_TYPE)
+        return HttpResponse(200, b"".join((*chunks, packer.flush())), CONTENT_TYPE, _GZIP)
 
 
 def _shown(text: str) -> str:

@@ -87,6 +87,8 @@ class MetricsSubject:
     name: str
     families: tuple[Family, ...]
     collect: Callable[[ObservedNode, Page, TimeSlices], Coroutine[Any, Any, None]]
+    is_default: bool = True
+    """On a page that names no subjects."""
 
 
 _CLOSE_ENOUGH = 10_000

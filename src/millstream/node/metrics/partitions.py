@@ -1,5 +1,6 @@
 """Metrics of topics, partitions, replication and compaction on this node."""
 
+from collections.abc import Iterable
 from operator import attrgetter
 
 from millstream.common.prometheus import Page, counter, escaped, gauge
@@ -54,9 +55,11 @@ async def collect_topics(node: ObservedNode, page: Page, turns: TimeSlices) -> N
         return
     columns = [(page.lines(family), family.name, attrgetter(field)) for family, field in _FIELDS.items()]
     for count, (name, traffic) in enumerate(sorted(node.broker.partitions.traffic.items())):
-        label = escaped(name.decode())
-        for lines, family, value in columns:
-            lines.append(f'{family}{{topic="{label}"}} {value(traffic)}\n')
+        values = [value(traffic) for _, _, value in columns]
+        if any(values):  # a topic at rest has no samples
+            label = escaped(name.decode())
+            for (lines, family, _), value in zip(columns, values, strict=True):
+                lines.append(f'{family}{{topic="{label}"}} {value}\n')
         if count % _TOPICS_PER_TURN == 0:
             await turns.pause()
 
@@ -104,9 +107,6 @@ async def collect_partitions(node: ObservedNode, page: Page, turns: TimeSlices) 
             sizes.append(f"{LOG_BYTES.name}{labels} {log.size_bytes}\n")
             starts.append(f"{LOG_START.name}{labels} {log.log_start_offset}\n")
             ends.append(f"{LOG_END.name}{labels} {log.log_end_offset}\n")
-            for batch in partition.unreadable.batches if partition.unreadable is not None else ():
-                if batch.last >= log.log_start_offset:
-                    page.add(UNREADABLE, 1, name, str(index), str(batch.first), str(batch.last), str(batch.producer_id))
         if partition.is_leader:
             if log is not None:
                 watermarks.append(f"{HIGH_WATERMARK.name}{labels} {partition.high_watermark}\n")
@@ -114,10 +114,15 @@ async def collect_partitions(node: ObservedNode, page: Page, turns: TimeSlices) 
 
 
 PARTITIONS = MetricsSubject(
-    "partitions", (LOG_BYTES, LOG_START, LOG_END, HIGH_WATERMARK, IN_SYNC, UNREADABLE), collect_partitions
+    "partitions", (LOG_BYTES, LOG_START, LOG_END, HIGH_WATERMARK, IN_SYNC), collect_partitions, is_default=False
 )
 
 
+TOPIC_LOG_BYTES = gauge(
+    "millstream_topic_log_bytes",
+    "The size of the logs of a topic's replicas on this node. Logs that were not used since the start do not count.",
+    "topic",
+)
 REPLICAS = gauge("millstream_replicas", "Replicas on this node by role: leader, follower, offline.", "role")
 UNDER_REPLICATED = gauge(
     "millstream_under_replicated_partitions", "Partitions led by this node whose replicas are not all in sync."
@@ -160,6 +165,7 @@ async def collect_replication(node: ObservedNode, page: Page, turns: TimeSlices)
         return
     replicas = broker.replicas
     counts = await _count(replicas, turns)
+    await _logs(broker.partitions, page, turns)
     for role in ("leader", "follower", "offline"):
         page.add(REPLICAS, counts.get(role, 0), role)
     page.add(UNDER_REPLICATED, counts["under replicated"])
@@ -173,6 +179,23 @@ async def collect_replication(node: ObservedNode, page: Page, turns: TimeSlices)
         page.add(THROTTLED_BYTES, throttle.bytes, direction)
         page.add(THROTTLE_PAUSES, throttle.pauses, direction)
         page.add(THROTTLE_LIMIT, throttle.limit, direction)
+
+
+async def _logs(partitions: Iterable[Partition], page: Page, turns: TimeSlices) -> None:
+    sizes: dict[str, int] = {}
+    for number, partition in enumerate(list(partitions)):
+        if number % _REPLICAS_PER_TURN == 0:
+            await turns.pause()
+        log, (name, index) = partition.opened_log, partition.topic_partition
+        if log is None:
+            continue
+        sizes[name] = sizes.get(name, 0) + log.size_bytes
+        for batch in partition.unreadable.batches if partition.unreadable is not None else ():
+            if batch.last >= log.log_start_offset:
+                page.add(UNREADABLE, 1, name, str(index), str(batch.first), str(batch.last), str(batch.producer_id))
+    for topic, size in sizes.items():
+        if size:
+            page.add(TOPIC_LOG_BYTES, size, topic)
 
 
 async def _count(replicas: ReplicaManager, turns: TimeSlices) -> dict[str, int]:
@@ -219,6 +242,8 @@ REPLICATION = MetricsSubject(
         THROTTLED_BYTES,
         THROTTLE_PAUSES,
         THROTTLE_LIMIT,
+        TOPIC_LOG_BYTES,
+        UNREADABLE,
     ),
     collect_replication,
 )

@@ -234,7 +234,7 @@ class Node:
             retired=handover.retired,
         )
         leaders.subscribe(lifecycle.leader_changed)
-        if config.is_controller:
+        if controller_end_points:  # the controller of a single node may have no listener
             self._register_controller(link, loader, controller_end_points)
         quorum.start()
         self._serve_controllers()

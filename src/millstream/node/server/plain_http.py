@@ -31,6 +31,7 @@ class HttpRequest:
     """The name in the Host header, without a port; None if there is no such header. Lower case."""
     peer: Peer | None = None
     """The client of the connection. It may have logged in by SASL before it sent the request."""
+    accepts_gzip: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class HttpResponse:
     status: int
     body: bytes
     content_type: str = TEXT
+    content_encoding: str | None = None
 
 
 class HttpService(Protocol):
@@ -109,7 +111,7 @@ class HttpExchange:
         try:
             parts = urlsplit(target)
             query = parse_qs(parts.query, keep_blank_values=True, max_num_fields=100)
-            request = HttpRequest(parts.path, query, _host(lines[1:]), self._peer)
+            request = HttpRequest(parts.path, query, _host(lines[1:]), self._peer, _accepts_gzip(lines[1:]))
         except ValueError:
             self._deliver(HttpResponse(400, b"the URL is not valid\n"))
             return True
@@ -122,11 +124,12 @@ class HttpExchange:
         if self._is_closed:
             return
         allow = "Allow: GET, HEAD\r\n" if response.status == HTTPStatus.METHOD_NOT_ALLOWED else ""
+        encoding = f"Content-Encoding: {response.content_encoding}\r\n" if response.content_encoding else ""
         head = (
             f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}\r\n"
             f"Content-Type: {response.content_type}\r\n"
             f"Content-Length: {len(response.body)}\r\n"
-            f"{allow}Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+            f"{encoding}{allow}Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
         ).encode()
         self._out = memoryview(head + response.body if self._has_body else head)
         self._send()
@@ -150,6 +153,16 @@ class HttpExchange:
             self._transport.receive_into(memoryview(bytearray(64 << 10)))
         except OSError:
             pass
+
+
+def _accepts_gzip(headers: list[str]) -> bool:
+    for name, _, value in (line.partition(":") for line in headers):
+        if name.strip().lower() == "accept-encoding":
+            for coding in value.lower().split(","):
+                words = [word.strip() for word in coding.split(";")]
+                if words[0] == "gzip":
+                    return not any(word.startswith("q=0") and not word.strip("q=0.") for word in words[1:])
+    return False
 
 
 def _host(headers: list[str]) -> str | None:

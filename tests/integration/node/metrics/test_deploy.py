@@ -86,6 +86,7 @@ def test_every_metric_is_on_a_panel_or_in_an_alert_or_left_out_on_purpose() -> N
         "millstream_compaction_running",
         "millstream_partition_high_watermark",
         "millstream_partition_in_sync_replicas",
+        "millstream_partition_log_bytes",
         "millstream_partition_log_end_offset",
         "millstream_partition_log_start_offset",
         "millstream_quorum_role",
@@ -156,6 +157,8 @@ def prometheus(busy_broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFac
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"}
     config["scrape_configs"][0]["static_configs"][0]["targets"] = [busy_broker.bootstrap_servers]
+    partitions = {"job_name": "millstream-partitions", "params": {"collect[]": ["partitions"]}}
+    config["scrape_configs"].append(config["scrape_configs"][0] | partitions)  # as the comment in the file says
     config["rule_files"] = [str(RULES)]
     (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
     (port,) = free_ports(1)
@@ -213,8 +216,8 @@ def test_lag_can_be_had_from_the_leaders_offsets_as_the_docs_say(prometheus: Pro
 
 
 def test_the_target_is_up_and_nothing_was_lost_on_the_way(prometheus: Prometheus) -> None:
-    (target,) = prometheus.get("targets")["activeTargets"]
-    assert (target["health"], target["lastError"]) == ("up", "")
+    targets = prometheus.get("targets")["activeTargets"]
+    assert [(target["health"], target["lastError"]) for target in targets] == [("up", "")] * 2
 
 
 def test_promtool_accepts_the_files_and_alerts_fire_when_they_should() -> None:

@@ -1,12 +1,16 @@
 """The page of metrics of a broker that has worked: its format, its numbers, its table in the docs."""
 
+import gzip
 import shutil
 import subprocess
+import urllib.request
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.node.metrics.endpoints import SUBJECTS, SUCCESS, families, markdown
+from millstream.node.metrics.partitions import PARTITIONS
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.broker.test_share import Group
 from tests.integration.node.metrics.conftest import (
@@ -33,9 +37,9 @@ NEEDS_TROUBLE = {
 
 
 def test_every_family_has_samples_and_no_other_appears(scrape: Scrape) -> None:
-    page = scrape()
+    page, asked = scrape(), {family.name for family in PARTITIONS.families}
     declared = {family.name: family for family in families()}
-    assert set(page.families) == set(declared) - NEEDS_TROUBLE
+    assert set(page.families) == set(declared) - NEEDS_TROUBLE - asked  # single partitions are shown only if asked for
     for name, found in page.families.items():
         expected = set(declared[name].labels) | ({"le"} if found.kind == "histogram" else set())
         assert found.kind == declared[name].kind and found.label_names == expected, name
@@ -61,8 +65,27 @@ def test_traffic_is_counted_by_topic(scrape: Scrape) -> None:
     assert page("millstream_topic_replica_sent_bytes_total", topic="orders") == 0
 
 
-def test_logs_are_measured_by_partition(scrape: Scrape) -> None:
-    page, first = scrape(), {"topic": "orders", "partition": "0"}
+def test_topics_at_rest_have_no_samples(busy_broker: EmbeddedBroker, scrape: Scrape) -> None:
+    admin = AdminClient({"bootstrap.servers": busy_broker.bootstrap_servers})
+    admin.create_topics([NewTopic("at-rest", 3, 1)])["at-rest"].result(30)
+    assert "at-rest" not in scrape().text
+
+
+def test_a_page_is_compressed_for_who_accepts_it(busy_broker: EmbeddedBroker) -> None:
+    url = f"http://{busy_broker.bootstrap_servers}/metrics?collect[]=process"
+    asked = urllib.request.Request(url, headers={"Accept-Encoding": "deflate, gzip;q=0.5"})
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        assert answer.headers["Content-Encoding"] == "gzip"
+        assert b"process_cpu_seconds_total" in gzip.decompress(answer.read())
+    asked = urllib.request.Request(url, headers={"Accept-Encoding": "gzip;q=0"})
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        assert answer.headers["Content-Encoding"] is None and b"process_cpu_seconds_total" in answer.read()
+
+
+def test_logs_are_measured_by_partition(busy_broker: EmbeddedBroker, scrape: Scrape) -> None:
+    page = scraper(busy_broker.bootstrap_servers, "?collect[]=partitions")()
+    first = {"topic": "orders", "partition": "0"}
+    assert scrape()("millstream_topic_log_bytes", topic="orders") >= page("millstream_partition_log_bytes", **first)
     assert page("millstream_partition_log_end_offset", **first) == RECORDS + 20
     assert page("millstream_partition_high_watermark", **first) == RECORDS + 20
     assert page("millstream_partition_log_start_offset", **first) == 0

@@ -139,9 +139,6 @@ def images(draw: st.DrawFn) -> MetadataImage:
         scram_credentials={(each.name, each.mechanism): each for each in draw(st.lists(CREDENTIALS, max_size=2))},
         delegation_tokens={token.token_id: token for token in draw(st.lists(TOKENS, max_size=2))},
         quotas=draw(st.dictionaries(ENTITIES, QUOTAS, max_size=2)),
-        controllers=draw(
-            st.sampled_from([{}, {3: RegisterControllerRecord(controller_id=3, incarnation_id=UUID(int=4))}])
-        ),
     )
 
 

@@ -1,12 +1,13 @@
-"""Kafka Streams, fetched from Maven Central by name: the library for which the test applications are compiled.
+"""Kafka's libraries beside the broker, fetched from Maven Central by name: Kafka Streams, and Connect with MirrorMaker.
 
-It lands beside Apache Kafka in the git-ignored `.cache/`, once. It is apart from `apache_kafka.py` because of its size:
-RocksDB alone has 70 MB, and only the tests of streams groups need it.
+They land beside Apache Kafka in the git-ignored `.cache/`, once. They are apart from `apache_kafka.py` because of their
+size (RocksDB alone has 70 MB), and because only a few tests need them.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 
 from tools.apache_kafka import CACHE, KAFKA_VERSION, KafkaDistribution, ToolchainMissingError, copy_jars, exclusive
 
@@ -14,18 +15,21 @@ _POM = """\
 <project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>millstream</groupId>
-  <artifactId>kafka-streams</artifactId>
+  <artifactId>{name}</artifactId>
   <version>1</version>
   <packaging>pom</packaging>
   <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka-streams</artifactId><version>{kafka}</version>
-    </dependency>
+{dependencies}
     <dependency>
       <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>2.25.3</version>
     </dependency>
   </dependencies>
 </project>
+"""
+_DEPENDENCY = """\
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>{name}</artifactId><version>{version}</version>
+    </dependency>
 """
 _LOG4J = """\
 status = error
@@ -39,17 +43,28 @@ rootLogger.appenderRef.out.ref = out
 """
 
 
-def resolve() -> KafkaDistribution:
+def streams() -> KafkaDistribution:
+    """The jars of Kafka Streams."""
+    return _resolve("kafka-streams", ["kafka-streams"])
+
+
+def connect() -> KafkaDistribution:
+    """The jars of Kafka Connect with MirrorMaker 2."""
+    return _resolve("kafka-connect", ["connect-mirror", "connect-runtime"])
+
+
+def _resolve(name: str, artifacts: Sequence[str]) -> KafkaDistribution:
     """The jars, fetched with Maven on first use."""
     if not shutil.which("java"):
         raise ToolchainMissingError("java (17 or newer) is not installed")
-    directory = CACHE / "kafka-streams" / KAFKA_VERSION
-    with exclusive("kafka-streams"):
+    directory = CACHE / name / KAFKA_VERSION
+    with exclusive(name):
         if not (directory / "complete").exists():
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir(parents=True)
-            (directory / "pom.xml").write_text(_POM.format(kafka=KAFKA_VERSION))
+            rows = "".join(_DEPENDENCY.format(name=each, version=KAFKA_VERSION) for each in artifacts)
+            (directory / "pom.xml").write_text(_POM.format(name=name, dependencies=rows))
             (directory / "log4j2-tool.properties").write_text(_LOG4J)
-            copy_jars(directory, f"Kafka Streams {KAFKA_VERSION}")
+            copy_jars(directory, f"{name} {KAFKA_VERSION}")
             (directory / "complete").touch()
     return KafkaDistribution(KAFKA_VERSION, directory)
