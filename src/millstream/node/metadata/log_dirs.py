@@ -57,7 +57,7 @@ def assign_replicas(
         slot = state.replicas.index(broker_id)
         directories = (*known[:slot], each.directory, *known[slot + 1 :])
         if broker.has_directory(each.directory):
-            # A replica whose directory is gone was created anew: it has no records.
+            # A replica whose directory is gone was created again: it has no records.
             is_member = broker_id in state.isr or broker_id in state.eligible_leader_replicas
             is_emptied = not broker.has_directory(before) and not is_member
             emptied = broker_id if is_emptied else None

@@ -285,7 +285,7 @@ class PartitionChanger:
 
     def _has_failed_disk(self, partition: PartitionState, replica: int) -> bool:
         """Whether the replica is in a log directory that has failed, of a broker with several. Such a replica is not
-        created anew elsewhere, so it cannot lead."""
+        created again elsewhere, so it cannot lead."""
         broker = self._image.brokers.get(BrokerId(replica))
         several = broker is not None and broker.has_several_log_dirs
         return (several or self._online is not None) and not self._has_kept_its_disk(partition, replica)

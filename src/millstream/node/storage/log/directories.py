@@ -117,7 +117,7 @@ class LogDirectories:
         return self._new_directory(directory.root)
 
     def bring_online(self, directory: LogDirectory) -> None:
-        """Use a directory again, after it was started anew. A log that another directory has by now is set aside."""
+        """Use a directory again, after it was started again. A log that another directory has by now is set aside."""
         at = next(slot for slot, each in enumerate(self.data) if each.root == directory.root)
         self.data[at] = directory
         for partition in sorted(directory.partitions):
