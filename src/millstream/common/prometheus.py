@@ -114,7 +114,7 @@ class Page:
                 yield "".join(lines[first : first + _LINES_PER_CHUNK]).encode()
 
 
-def number(value: float) -> str:
+def number(value: int | float) -> str:
     if isinstance(value, float):
         if math.isinf(value):
             return "+Inf" if value > 0 else "-Inf"

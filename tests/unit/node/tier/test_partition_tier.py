@@ -312,6 +312,7 @@ def test_copies_go_on_after_records_beyond_the_tier_were_deleted(node: Node) -> 
     run(scenario)
 
 
+@pytest.mark.plain  # replaces a method of the log
 def test_offsets_that_compaction_has_removed_do_not_stop_readers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic that was compacted before it was tiered: gaps at the beginning, in, and at the end of segments."""
     size = len(batch(b"value"))
