@@ -56,10 +56,8 @@ $(VENV)/.compiled: $(VENV)/.made setup.py constraints.txt $(COMPILED)
 compile: install-dev $(VENV)/.compiled  ## Compile the modules of the request path with mypyc, those that changed
 
 run: install  ## Start a broker on 127.0.0.1:9092 with its data in ./millstream-data, and its console beside it
-	@echo 'It will say where it listens and which address to open in a browser. Then try, in another terminal:'
-	@echo '  $(BIN)/millstream topic create orders'
-	@echo "  curl http://127.0.0.1:8081/v1/topics/orders/produce -d '{\"records\": [{\"value\": {\"item\": \"tea\"}}]}'"
-	@echo '  $(BIN)/millstream consume orders'
+	@echo 'It will say where it listens, which address to open in a browser, and what to try in another terminal.'
+	@echo 'The commands are in $(BIN): call them as $(BIN)/millstream.'
 	$(BIN)/millstream serve
 
 demo: $(VENV)/.installed-spark  ## A broker, generated orders, a Spark pipeline over them, and its result as a chart; ends by itself

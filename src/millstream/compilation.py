@@ -8,8 +8,8 @@ compiled modules know the memory layout of each other's classes. The environment
 - `require`: the modules of this list compiled, or an ImportError that says why not
 - `refuse`: plain Python only
 
-`require` is an experiment: the compiled modules handle a request in half the time, but a simulated node of seed 5
-crashed in Python's garbage collector (ADR 36). So they are not the default. `setup.py` reads the same variable,
+`require` is an experiment: the compiled modules handle a request in half the time, but not the whole suite has run over
+them (ADR 36). So they are not the default. `setup.py` reads the same variable,
 and builds them with `require` alone. A library that is older than its sources is never loaded. `setup.py` imports this
 file alone, so it imports nothing of Millstream.
 """

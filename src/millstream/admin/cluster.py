@@ -124,6 +124,22 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """One log directory of a broker."""
+
+    path: str
+    is_offline: bool
+    is_cordoned: bool
+    total_bytes: int | None
+    """None if the broker does not report it."""
+    free_bytes: int | None
+    sizes: Mapping[TopicPartition, int]
+    """Bytes of each replica in it."""
+    moving_in: Mapping[TopicPartition, int]
+    """Replicas that are being moved into it, with the offsets that are still to be copied."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogDirectories:
     """The log directories of one broker, added up."""
 
@@ -138,6 +154,7 @@ class LogDirectories:
     lags: Mapping[TopicPartition, int]
     """Offsets by which each replica is behind."""
     offline: tuple[str, ...] = ()
+    directories: tuple[LogDirectory, ...] = ()
     """Directories whose disk failed."""
 
 
@@ -361,24 +378,47 @@ class ClusterAdmin:
             response = self._call("describe_log_dirs", node=broker.id, topics=None)
         sizes: dict[TopicPartition, int] = {}
         lags: dict[TopicPartition, int] = {}
+        directories = tuple(map(_log_directory, response.results))
         for directory in response.results:
             for topic in directory.topics:
                 for row in topic.partitions:
+                    if row.is_future_key:
+                        continue  # the copy of a replica that moves between directories
                     partition = TopicPartition(topic.name, row.partition_index)
                     sizes[partition] = sizes.get(partition, 0) + row.partition_size
                     lags[partition] = row.offset_lag
-        totals = [getattr(each, "total_bytes", -1) for each in response.results]
-        free = [getattr(each, "usable_bytes", -1) for each in response.results]
-        is_known = bool(totals) and min(totals) >= 0
+        totals = [each.total_bytes for each in directories if each.total_bytes is not None]
+        free = [each.free_bytes for each in directories if each.free_bytes is not None]
         return LogDirectories(
             sum(sizes.values()),
-            sum(totals) if is_known else None,
-            sum(free) if is_known else None,
-            any(getattr(each, "is_cordoned", False) for each in response.results),
+            sum(totals) if totals else None,
+            sum(free) if free else None,
+            bool(directories) and all(each.is_cordoned or each.is_offline for each in directories),
             sizes,
             lags,
-            tuple(each.log_dir for each in response.results if each.error_code == ErrorCode.KAFKA_STORAGE_ERROR),
+            tuple(each.path for each in directories if each.is_offline),
+            directories,
         )
+
+    def move_to_directory(self, broker_id: int, partition: TopicPartition, path: str) -> None:
+        """Moves a replica to another log directory of its broker. It goes on in the background."""
+        wanted = [{"path": path, "topics": [{"name": partition.topic, "partitions": [partition.partition]}]}]
+        response = self._call("alter_replica_log_dirs", node=broker_id, dirs=wanted)
+        code = response.results[0].partitions[0].error_code
+        match code:
+            case ErrorCode.NONE:
+                return
+            case ErrorCode.LOG_DIR_NOT_FOUND:
+                problem = f"broker {broker_id} has no log directory {path}: `millstream broker disks` lists them"
+            case ErrorCode.REPLICA_NOT_AVAILABLE:
+                problem = f"broker {broker_id} has no replica of {partition}"
+            case ErrorCode.KAFKA_STORAGE_ERROR:
+                problem = f"the log of {partition} on broker {broker_id}, or {path}, is offline: check the disk"
+            case ErrorCode.INVALID_REPLICA_ASSIGNMENT:
+                problem = f"{path} of broker {broker_id} is cordoned (cordoned.log.dirs) and gets no new replicas"
+            case _:
+                problem = f"{partition} cannot be moved to {path} of broker {broker_id}"
+        raise RefusedError(problem, ErrorCode(code))
 
     def min_in_sync(self, topics: Sequence[str]) -> dict[str, int]:
         """`min.insync.replicas` of topics."""
@@ -528,3 +568,20 @@ def _by_topic(rows: Mapping[TopicPartition, object], name_field: str, rows_field
     for partition, row in rows.items():
         topics.setdefault(partition.topic, []).append(row)
     return [{name_field: topic, rows_field: found} for topic, found in topics.items()]
+
+
+def _log_directory(row: Message) -> LogDirectory:
+    """One row of DescribeLogDirs. Older brokers report no sizes of disks, and no cordons."""
+    total, free = getattr(row, "total_bytes", -1), getattr(row, "usable_bytes", -1)
+    replicas = [
+        (TopicPartition(topic.name, each.partition_index), each) for topic in row.topics for each in topic.partitions
+    ]
+    return LogDirectory(
+        row.log_dir,
+        row.error_code == ErrorCode.KAFKA_STORAGE_ERROR,
+        getattr(row, "is_cordoned", False),
+        total if total >= 0 else None,
+        free if free >= 0 else None,
+        {at: each.partition_size for at, each in replicas if not each.is_future_key},
+        {at: each.offset_lag for at, each in replicas if each.is_future_key},
+    )

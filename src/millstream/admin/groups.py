@@ -257,6 +257,18 @@ class GroupAdmin:
         except RefusedError as error:
             raise _not_empty(name, error) from error
 
+    def delete_offsets(self, name: str, topic: str) -> None:
+        """Deletes the committed offsets of a group for one topic. No member may be subscribed to it:
+        GROUP_SUBSCRIBED_TO_TOPIC."""
+        partitions = [place.partition for place in self.offsets(name) if place.topic == topic]
+        if not partitions:
+            raise refusal(f"group {name!r}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"it has no offsets of {topic!r}")
+        rows = [{"name": topic, "partitions": [{"partition_index": each} for each in sorted(partitions)]}]
+        response = self._coordinator_of(name)("offset_delete", group_id=name, topics=rows)
+        check(f"group {name!r}", response)
+        for row in (row for each in response.topics for row in each.partitions):
+            check(f"the offset of group {name!r} for partition {row.partition_index} of {topic!r}", row)
+
     def delete(self, name: str) -> None:
         """Deletes a group and its offsets. It must have no members: GroupNotEmptyError."""
         try:

@@ -55,7 +55,8 @@ class Inventory:
     partitions: int
     bytes: int
     """Of all leaders; replicas are not counted."""
-    groups: int
+    groups: int | None
+    """None if they were not counted."""
 
 
 class MigrationCheck:

@@ -476,8 +476,8 @@ class MirrorAdmin:
         entries = self._topics.settings(ConfigResource.TOPIC, name, [topic.MIRROR_STATE.name])
         if not any(entry.name == topic.MIRROR_STATE.name for entry in entries):
             raise MirrorError(
-                "the old source is not a Millstream cluster with mirroring, so its topics cannot follow this one: copy "
-                "back with MirrorMaker 2, or mirror into a new Millstream cluster"
+                "the old source is not a Millstream cluster with mirroring, so its topics cannot follow this one: "
+                "start Kafka on the data directory of this node (docs/migration.md), or copy back with MirrorMaker 2"
             )
 
     def _cut_by_reversal(self, names: Collection[str], source: "MirrorAdmin") -> list[Missing]:

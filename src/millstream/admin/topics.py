@@ -9,7 +9,7 @@ from millstream.admin.cluster import ClusterAdmin, ClusterInfo
 from millstream.admin.errors import check
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
-from millstream.raw_client import Cluster, TopicInfo
+from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicInfo, TopicPartition
 from millstream.raw_client.errors import refusal
 
 _CHANGE_TIMEOUT_MS = 30_000
@@ -71,6 +71,19 @@ class ConfigChange:
     name: str
     value: str | None
     operation: ConfigOperation = ConfigOperation.SET
+
+
+@dataclass(frozen=True, slots=True)
+class RecordDeletion:
+    """The records of a partition from its log start to before `new_start`, by offsets."""
+
+    partition: int
+    start: int
+    new_start: int
+
+    @property
+    def records(self) -> int:
+        return self.new_start - self.start
 
 
 class TopicAdmin:
@@ -141,6 +154,47 @@ class TopicAdmin:
             "create_partitions", topics=[topic], validate_only=validate_only, timeout_ms=_CHANGE_TIMEOUT_MS
         )
         check(f"topic {name!r}", response.results[0])
+
+    # Records
+
+    def plan_deletion(
+        self,
+        topic: str,
+        partitions: Sequence[int] | None = None,
+        before_offset: int | None = None,
+        before_ms: int | None = None,
+    ) -> list[RecordDeletion]:
+        """What would be deleted of the partitions, all or those given: the records before an offset or a time, or all
+        records if neither is given."""
+        indexes = range(self._cluster.partitions_of(topic)) if partitions is None else partitions
+        places = [TopicPartition(topic, index) for index in indexes]
+        starts = self._cluster.offsets(dict.fromkeys(places, EARLIEST))
+        ends = self._cluster.offsets(dict.fromkeys(places, LATEST), read_committed=False)
+        wanted = {place: ends[place].offset if before_offset is None else before_offset for place in places}
+        if before_ms is not None:
+            for place, found in self._cluster.offsets(dict.fromkeys(places, before_ms), read_committed=False).items():
+                wanted[place] = ends[place].offset if found.offset < 0 else found.offset
+        return [
+            RecordDeletion(
+                place.partition,
+                starts[place].offset,
+                max(starts[place].offset, min(wanted[place], ends[place].offset)),
+            )
+            for place in places
+        ]
+
+    def delete_records(self, topic: str, deletions: Sequence[RecordDeletion]) -> None:
+        """Deletes the records before the new log starts. This cannot be undone."""
+        by_leader: dict[int, list[dict[str, int]]] = {}
+        for each in deletions:
+            leader = self._cluster.leader_of(TopicPartition(topic, each.partition))
+            row = {"partition_index": each.partition, "offset": each.new_start}
+            by_leader.setdefault(leader.node_id, []).append(row)
+        for node, rows in by_leader.items():
+            topics = [{"name": topic, "partitions": rows}]
+            response = self._cluster.call("delete_records", node=node, topics=topics, timeout_ms=_CHANGE_TIMEOUT_MS)
+            for row in response.topics[0].partitions:
+                check(f"partition {row.partition_index} of topic {topic!r}", row)
 
     # Settings
 

@@ -21,6 +21,7 @@ from millstream.cli import (
     schema,
     settings,
     simulate,
+    sql,
     table,
     tier,
     topic,
@@ -169,6 +170,7 @@ app.add_typer(security.app, name="security")
 app.command("gateway")(gateway.gateway)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.command("sql")(sql.sql)
 app.command("bench")(bench.bench)
 app.command("capacity")(capacity.capacity)
 app.command("doctor")(doctor.doctor)

@@ -1,4 +1,4 @@
-"""`millstream broker`: list the brokers of a cluster, and drain one, or all of a machine, before they are removed."""
+"""`millstream broker`: list the brokers and their disks; drain one, or all of a machine, before they are removed."""
 
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -8,14 +8,23 @@ import typer
 from millstream.cli import exit_codes
 from millstream.cli.cluster.commands import Throttle
 from millstream.cli.cluster.moves import Mover, available_brokers, loads, open_admin
-from millstream.cli.cluster.report import broker_rows, plan_document, show_brokers, show_plan
+from millstream.cli.cluster.report import (
+    broker_rows,
+    disk_rows,
+    plan_document,
+    show_brokers,
+    show_disks,
+    show_plan,
+)
 from millstream.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, ClientSettings, Json, Timeout
 from millstream.cli.terminal import CommandFailedError, note, print_json
 from millstream.formats.model.errors import KafkaError
 from millstream.node.metadata.balance import PlannedReassignment, plan_drain
+from millstream.node.storage.file_formats import parse_directory
+from millstream.raw_client import TopicPartition
 
 if TYPE_CHECKING:
-    from millstream.admin.cluster import ClusterAdmin, ClusterState
+    from millstream.admin.cluster import Broker, ClusterAdmin, ClusterState
 
 app = typer.Typer(help="List the brokers of a cluster; drain a broker before it is removed.", no_args_is_help=True)
 _POLL_INTERVAL_S = 0.5
@@ -40,6 +49,77 @@ def list_brokers(
         print_json(rows)
     else:
         show_brokers(rows)
+
+
+@app.command()
+def disks(
+    broker: Annotated[
+        int | None, typer.Argument(metavar="[ID]", help="Broker id (node.id); all by default.", show_default=False)
+    ] = None,
+    move: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--move",
+            metavar="TOPIC-PARTITION DIR",
+            help="Move this replica to another log directory of the broker, and wait until it is there.",
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    settings: ClientSettings = None,
+) -> None:
+    """Show the log directories of brokers: space, replicas, moves; or move a replica to another directory.
+
+    A move goes on while records are written and read, and after the command
+    was interrupted. --timeout is the time without progress until the command
+    stops to wait.
+
+    \b
+    Examples:
+      millstream broker disks
+      millstream broker disks 1 --move orders-0 /disk2/data
+    """
+    admin = open_admin(bootstrap, timeout, settings)
+    cluster = admin.read()
+    brokers = [each for each in cluster.brokers if broker in (None, each.id)]
+    if not brokers:
+        raise CommandFailedError(f"there is no broker {broker}: `millstream broker list`", exit_codes.NOT_FOUND)
+    if move is not None:
+        partition = parse_directory(move[0])
+        if partition is None:
+            raise CommandFailedError(f"--move {move[0]}: write TOPIC-PARTITION, for example orders-0", exit_codes.USAGE)
+        if len(brokers) > 1:
+            raise CommandFailedError("--move needs the id of one broker: `millstream broker disks ID --move ...`")
+        at = TopicPartition(partition.topic, partition.partition)
+        admin.move_to_directory(brokers[0].id, at, move[1].rstrip("/") or move[1])
+        _wait_for_move(admin, brokers[0], at, move[1].rstrip("/") or move[1], timeout)
+    rows = disk_rows([(each, admin.log_directories(each)) for each in brokers])
+    if json:
+        print_json(rows)
+    else:
+        show_disks(rows)
+
+
+def _wait_for_move(admin: "ClusterAdmin", broker: "Broker", at: TopicPartition, path: str, timeout: float) -> None:
+    behind: int | None = None
+    deadline = time.monotonic() + timeout
+    while True:
+        found = {each.path: each for each in admin.log_directories(broker).directories}
+        target = found.get(path)
+        if target is None or target.is_offline:
+            raise CommandFailedError(f"{path} of broker {broker.id} is offline: check the disk")
+        if at in target.sizes:
+            return
+        now_behind = target.moving_in.get(at)
+        if now_behind != behind:
+            behind, deadline = now_behind, time.monotonic() + timeout
+        if time.monotonic() > deadline:
+            raise CommandFailedError(
+                f"{at} did not move to {path} in {timeout:g} s: see the log of broker {broker.id}",
+                exit_codes.TIMED_OUT,
+            )
+        time.sleep(_POLL_INTERVAL_S)
 
 
 @app.command()

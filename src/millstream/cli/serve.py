@@ -367,11 +367,14 @@ def _announce(address: str, gateway: "GatewayProcess | None", *, protocol: str, 
     if serves_clients and protocol == "PLAINTEXT" and sys.stderr.isatty():
         option = "" if address.split(",")[0].endswith(":9092") else f" -b {address}"
         console = "" if gateway is None else f" Open {gateway.url}/console in a browser."
+        body = '\'{"records": [{"value": {"item": "tea"}}]}\''
+        http_hint = "" if gateway is None else f"  curl {gateway.url}/v1/topics/orders/produce -d {body}\n"
         print(
             f"\nMillstream is listening on {address}.{console} Try, in another terminal:\n"
             f"  millstream topic create orders{option}\n"
             f"  echo hello | millstream produce orders{option}\n"
             f"  millstream consume orders --follow{option}\n"
+            f"{http_hint}"
             f"  millstream bench{option}\n"
             "Ctrl-C stops it; the data stays.",
             file=sys.stderr,

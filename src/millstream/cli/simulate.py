@@ -47,6 +47,9 @@ def simulate(
     tiered: Annotated[
         bool, typer.Option("--tiered", help="Topics are tiered, to an object store that is slow and fails.")
     ] = False,
+    disks: Annotated[
+        int, typer.Option("--disks", metavar="N", min=1, max=3, help="Log directories of each node; single ones fail.")
+    ] = 1,
     trace: Annotated[bool, typer.Option("--trace", help="Print the events of the run.")] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="With --trace: print the log lines of the nodes too.")
@@ -67,6 +70,7 @@ def simulate(
       millstream simulate --seed 42 --trace
       millstream simulate --scenario transactions --trace
       millstream simulate --seeds 20 --cores 2
+      millstream simulate --seeds 20 --disks 2
     """
     import logging
 
@@ -87,6 +91,7 @@ def simulate(
         secured=secured,
         conditional=conditional,
         tiered=tiered,
+        disks=disks,
         log_level=logging.INFO if verbose else logging.WARNING,
     )
     failures: list[Result] = []

@@ -4,6 +4,7 @@
 `loading.py`; `topic_config.py` has the values for topics. The timeouts of brokers at the end combine several settings.
 """
 
+import os.path
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -180,8 +181,14 @@ class BrokerConfig:
         return ListenerConfig(self, name)
 
     @property
+    def log_dirs(self) -> tuple[str, ...]:
+        """The directories of the logs."""
+        return self[node.LOG_DIRS] or self[node.LOG_DIR]
+
+    @property
     def data_dir(self) -> str:
-        return (self[node.LOG_DIRS] or self[node.LOG_DIR])[0]
+        """The directory of the metadata log: the first log directory by default."""
+        return self[node.METADATA_LOG_DIR] or self.log_dirs[0]
 
     @property
     def without_effect(self) -> tuple[str, ...]:
@@ -421,17 +428,17 @@ def _check_inter_broker_listener(config: BrokerConfig, names: list[str]) -> None
 
 
 def _check_directories(config: BrokerConfig) -> None:
-    directories = config[node.LOG_DIRS] or config[node.LOG_DIR]
-    if len(directories) != 1:
-        name = "log.dirs" if config[node.LOG_DIRS] else "log.dir"
-        raise ConfigError(f"{name} has {len(directories)} directories: exactly one is supported", name=name)
-    metadata_dir = config[node.METADATA_LOG_DIR]
-    if metadata_dir and metadata_dir != directories[0]:
-        raise ConfigError(
-            f"metadata.log.dir={metadata_dir} is not supported: remove it, or set it to the data directory "
-            f"{directories[0]}",
-            name="metadata.log.dir",
-        )
+    name = "log.dirs" if config[node.LOG_DIRS] else "log.dir"
+    paths = [os.path.abspath(each) for each in config.log_dirs]
+    if not paths or not all(each.strip() for each in config.log_dirs):
+        raise ConfigError(f"{name} has an empty entry: write the directories with a comma between them", name=name)
+    for path in paths:
+        if paths.count(path) > 1:
+            raise ConfigError(f"{name} has {path} twice: write each directory once", name=name)
+    for path in {*paths, os.path.abspath(config.data_dir)}:
+        around = next((other for other in paths if path.startswith(f"{other.rstrip('/')}/")), None)
+        if around is not None:
+            raise ConfigError(f"{path} is inside {around}: log directories must not be inside each other", name=name)
 
 
 def _check_tier(config: BrokerConfig) -> None:

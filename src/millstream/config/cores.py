@@ -139,7 +139,9 @@ def core_config(config: BrokerConfig, index: int, ports: Sequence[Ports], local_
     for name in ("broker.id", "log.dir", "metadata.log.dir", node.CORES.name):
         layer.pop(name, None)
     layer["node.id"] = str(core_id(config, index))
-    layer["log.dirs"] = core_folder(config.data_dir, index)
+    layer["log.dirs"] = ",".join(core_folder(each, index) for each in config.log_dirs)
+    if config.data_dir != config.log_dirs[0]:
+        layer["metadata.log.dir"] = core_folder(config.data_dir, index)
     if index > 0:
         layer[node.MACHINE_ID.name] = machine_name(config)
         layer["process.roles"] = "broker"

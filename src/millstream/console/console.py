@@ -56,6 +56,7 @@ ENTRIES = (
     Entry("/", "Overview", "monitor_heart", "o"),
     Entry("/topics", "Topics", "view_list", "t"),
     Entry("/messages", "Messages", "mail_outline", "m"),
+    Entry("/sql", "SQL", "terminal", "x"),
     Entry("/groups", "Groups", "group_work", "r"),
     Entry("/queues", "Queues", "inbox", "q"),
     Entry("/schemas", "Schemas", "schema", "s"),
@@ -64,6 +65,8 @@ ENTRIES = (
     Entry("/access", "Access", "lock_person", "a"),
     Entry("/clients", "Clients", "devices", "l"),
     Entry("/cluster", "Cluster", "hub", "c"),
+    Entry("/mirrors", "Mirrors", "sync_alt", "i"),
+    Entry("/connect", "Connect", "cable", "n"),
 )
 
 

@@ -66,14 +66,20 @@ _log = logging.getLogger("millstream.console")
 class Frame:
     """One open page. `parameters` are those of its URL when it was opened, `url` the state of the page in its URL."""
 
-    def __init__(self, visitor: Visitor, entry: Entry, parameters: Mapping[str, str], theme: str) -> None:
+    def __init__(
+        self, visitor: Visitor, entry: Entry, parameters: Mapping[str, str], theme: str, origin: str = ""
+    ) -> None:
+        """`origin`: the address of the gateway, as the browser has it."""
         self.visitor = visitor
+        self.origin = origin
         console = self.console = visitor.console
         self.parameters = parameters
         self.url = begin_url_state(parameters)
         self._entry = entry
         self._callbacks: list[Callable[[Snapshot], None]] = []
         self._seen = -1
+        self.is_open = True
+        """False when the browser has left the page."""
         self._sent_at = 0.0
         self._client = ui.context.client
         self._lay_out(theme)
@@ -92,6 +98,7 @@ class Frame:
         show(self.snapshot)
 
     def _left(self) -> None:
+        self.is_open = False
         self.console.watcher.left(self)
         self.visitor.release()
 
@@ -149,6 +156,9 @@ class Frame:
         self._banner_text.set_text(text)
         self._banner.set_visibility(True)
 
+    def hide_error(self) -> None:
+        self._banner.set_visibility(False)
+
     def notify(self, text: str) -> None:
         """Shows a short notification."""
         with self._client:
@@ -189,7 +199,7 @@ class Frame:
         with ui.header().classes("ms-header").props("bordered=false"):
             menu = (
                 ui.button(icon="menu", color=None)
-                .props("flat dense round")
+                .props('flat dense round aria-label="Navigation"')
                 .classes("ms-only-narrow")
                 .tooltip("Navigation")
             )
@@ -215,9 +225,11 @@ class Frame:
             switch.on("click", lambda event: dark.set_value(bool(event.args)), js_handler=_SWITCH_THEME)
             ui.button(icon="keyboard", color=None, on_click=self._help).props(
                 'flat dense round data-help aria-label="Keys"'
-            ).tooltip("Keys (?)")
+            ).classes("ms-not-narrow").tooltip("Keys (?)")
         with (
-            ui.left_drawer(value=True, fixed=True).classes("ms-drawer").props("width=216 breakpoint=900") as drawer,
+            ui.left_drawer(value=False, fixed=True)
+            .classes("ms-drawer")
+            .props("width=216 breakpoint=900 show-if-above") as drawer,
             ui.element("nav").props('aria-label="Pages"').classes("ms-nav"),
         ):
             menu.on_click(drawer.toggle)
@@ -315,7 +327,8 @@ def console_page(path: str, *, title: str = "", within: str | None = None) -> Ca
         def page(request: Request) -> Any:
             parameters = {**request.query_params, **request.path_params}
             visitor: Visitor = request.scope.get(VISITOR) or anonymous(current_console())
-            frame = Frame(visitor, entry, parameters, request.cookies.get(THEME_COOKIE, ""))
+            origin = f"{request.url.scheme}://{request.headers.get('host', '127.0.0.1:8081')}"
+            frame = Frame(visitor, entry, parameters, request.cookies.get(THEME_COOKIE, ""), origin)
             with ui.element("main").classes("ms-main"):
                 return build(frame)
 

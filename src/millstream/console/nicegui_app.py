@@ -14,6 +14,7 @@ _PAGES = (
     "millstream.console.overview",
     "millstream.console.topics.page",
     "millstream.console.messages.page",
+    "millstream.console.sql",
     "millstream.console.groups.page",
     "millstream.console.queues.page",
     "millstream.console.schemas.page",
@@ -22,6 +23,8 @@ _PAGES = (
     "millstream.console.permissions",
     "millstream.console.clients",
     "millstream.console.cluster",
+    "millstream.console.mirrors",
+    "millstream.console.connect",
 )
 """Each module registers its page when it is imported."""
 _loaded = False

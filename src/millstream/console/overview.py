@@ -2,6 +2,7 @@
 
 from nicegui import ui
 
+from millstream.console.connect import FirstSteps, user_topics
 from millstream.console.console import href
 from millstream.console.formats import count, milliseconds, rate, short_count, size
 from millstream.console.frame import Frame, console_page
@@ -21,6 +22,8 @@ _ICONS = {Severity.CRITICAL: "error", Severity.WARNING: "warning", Severity.INFO
 def overview(frame: Frame) -> None:
     with heading("Overview"):
         pass
+    guide = ui.element("div").classes("ms-stack").props("data-testid=first-steps")
+    _offer_first_steps(frame, guide)
     with card(""), ui.element("div").classes("ms-stats"):
         stats = {
             "records": Stat("records/s in", test_id="stat-records"),
@@ -61,9 +64,9 @@ def overview(frame: Frame) -> None:
         with card("Brokers"):
             brokers = DataTable(
                 [
-                    Column("id", "Broker", width=84),
+                    Column("id", "Broker", width=96),
                     Column("state", "State", cell="badge"),
-                    Column("address", "Address", cell="nowrap"),
+                    Column("address", "Address", cell="nowrap", width=190),
                     Column("leads", "Leaders", count, right=True),
                     Column("disk", "On disk", size, right=True),
                 ],
@@ -121,6 +124,22 @@ def overview(frame: Frame) -> None:
         )
 
     frame.live(show)
+
+
+def _offer_first_steps(frame: Frame, box: ui.element) -> None:
+    """On the overview of a cluster without topics. They stay when the first topic is made."""
+    is_offered = False
+
+    def look(snapshot: Snapshot) -> None:
+        nonlocal is_offered
+        if is_offered or not snapshot.topics_at or user_topics(snapshot):
+            return
+        is_offered = True
+        with box:
+            ui.label("This cluster has no topics yet").classes("ms-card-title")
+            FirstSteps(frame)
+
+    frame.live(look)
 
 
 def _show_stats(stats: dict[str, Stat], snapshot: Snapshot, records: float | None) -> None:

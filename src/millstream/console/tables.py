@@ -15,9 +15,9 @@ from millstream.console.url_state import url_state
 
 Row = Mapping[str, Any]
 PAGE_SIZES = (25, 50, 100, 250)
-_WIDTHS_PX = {"badge": 150, "bar": 170, "replica": 132}
-_RIGHT_PX = 112
-_FLEXIBLE_PX = 150
+_WIDTHS_PX = {"badge": 140, "bar": 160, "replica": 132}
+_RIGHT_PX = 104
+_FLEXIBLE_PX = 130
 """What a column without a width has at least; below, the table scrolls."""
 CELLS = ("text", "mono", "nowrap", "link", "pick", "badge", "bar", "wrap", "soft", "replica")
 

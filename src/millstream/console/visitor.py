@@ -22,13 +22,19 @@ class Action(Enum):
 
     CREATE_TOPIC = "create topics", Role.ADMIN
     DELETE_TOPIC = "delete topics", Role.ADMIN
+    DELETE_RECORDS = "delete records", Role.ADMIN
     ADD_PARTITIONS = "add partitions", Role.ADMIN
     CHANGE_SETTINGS = "change settings of topics", Role.ADMIN
     DELETE_GROUP = "delete groups", Role.ADMIN
+    DELETE_OFFSETS = "delete offsets of groups", Role.ADMIN
     ELECT_LEADERS = "elect leaders", Role.ADMIN
     CHANGE_ACLS = "change ACLs", Role.ADMIN
     SET_COMPATIBILITY = "change compatibility levels", Role.ADMIN
     DELETE_SCHEMA = "delete schemas", Role.ADMIN
+    CREATE_MIRROR = "create mirror links", Role.ADMIN
+    PROMOTE_MIRROR = "promote mirror topics", Role.ADMIN
+    DELETE_MIRROR = "delete mirror links", Role.ADMIN
+    PAUSE_MIRROR = "pause mirror links", Role.OPERATOR
     PRODUCE = "produce records", Role.OPERATOR
     MOVE_OFFSETS = "move offsets", Role.OPERATOR
     REDRIVE = "send dead letters back", Role.OPERATOR

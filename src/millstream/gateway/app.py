@@ -56,6 +56,7 @@ from millstream.gateway.rest_v3.records import RecordRoutes
 from millstream.gateway.rest_v3.resources import Links, not_found
 from millstream.gateway.rest_v3.topics import ReplicaRoutes, TopicRoutes
 from millstream.gateway.schemas.routes import ContextPaths, SchemaRoutes, SchemaSettingRoutes
+from millstream.gateway.sql import sql_routes
 from millstream.gateway.streams.routes import stream_routes
 from millstream.registry.decoding import Decoder
 
@@ -307,5 +308,6 @@ ROUTE_GROUPS: tuple[RouteGroup, ...] = (
     produce_routes,
     consumer_routes,
     stream_routes,
+    sql_routes,
     console_routes,
 )

@@ -20,6 +20,8 @@ from millstream.simulator.security import Report, Watch, secured_settings
 
 CLIENT_PORT, CONTROLLER_PORT, NODE_PORT = 9092, 9093, 9094
 _DATA = "/data"
+MORE_DISKS = ("/disk2", "/disk3")
+"""Further log directories, each on a disk of its own; the metadata log is in the first one."""
 _RESTART_SECONDS = 1.0
 _SETTINGS = {
     "controller.listener.names": "CONTROLLER",
@@ -80,13 +82,16 @@ class Cluster:
         hardware: list[int] | None = None,
         fabric: Fabric | None = None,
         host_name: str = "node",
+        disks: int = 1,
     ) -> None:
-        """`secured` reports clients that are refused; None for a cluster without authentication. Clusters with the same
-        `scheduler` and `fabric`, and with hosts of other names, can reach each other."""
+        """`disks`: the log directories of each node. `secured` reports clients that are refused; None for a cluster
+        without authentication. Clusters with the same `scheduler` and `fabric`, and other names of hosts, can reach
+        each other."""
         self.scheduler = scheduler or Scheduler()
         self.fabric = fabric or Fabric(self.scheduler, seed)
         self.fabric.is_encrypted = tls or secured is not None
         self.trace = trace or Trace(lambda: self.scheduler.now)
+        self.disks = disks
         self._seed = seed
         self._report_error = report_error
         self._exits_expected_until: dict[int, float] = {}
@@ -124,11 +129,14 @@ class Cluster:
             machine = Machine(
                 host, self.scheduler, self.fabric, seed, report_error=report_error, clock_rate=rate, store=store
             )
-            machine.disk.make_root(_DATA)
+            for root in (_DATA, *MORE_DISKS[: disks - 1]):
+                machine.disk.make_root(root)
             machine.on_exit = self._exited(node_id)
             self.machines[node_id] = machine
             own = {"millstream.machine.id": f"m{self._hardware[node_id]}"} if hardware else {}
-            self._configs[node_id] = _config(node_id, host, role, voters, security | (settings or {}) | own, protocol)
+            self._configs[node_id] = _config(
+                node_id, host, role, voters, security | (settings or {}) | own, protocol, disks
+            )
         self._client_context: ssl.SSLContext | None = None
         self._secured = secured
         if tls or secured:
@@ -322,7 +330,7 @@ class Cluster:
 
 
 def _config(
-    node_id: int, host: str, role: str, voters: list[str], settings: dict[str, str], protocol: str
+    node_id: int, host: str, role: str, voters: list[str], settings: dict[str, str], protocol: str, disks: int
 ) -> BrokerConfig:
     listeners = []
     if "broker" in role:
@@ -339,4 +347,5 @@ def _config(
         **_SETTINGS,
         **settings,
     }
-    return load_broker_config(overrides=[f"{name}={value}" for name, value in values.items()], data_dir=_DATA)
+    directories = ",".join((_DATA, *MORE_DISKS[: disks - 1]))
+    return load_broker_config(overrides=[f"{name}={value}" for name, value in values.items()], data_dir=directories)

@@ -12,9 +12,10 @@ import random
 from collections.abc import Callable, Sequence
 
 from millstream.formats.records.batch import Bytes
-from millstream.node.storage.disk import DirectoryEntry, OnError
+from millstream.node.storage.disk import DirectoryEntry, OnError, Space
 from millstream.node.storage.file_formats import CLEANED_SUFFIX, LOG_SUFFIX
 
+_DISK_BYTES = 1 << 40
 SECTOR_BYTES = 512
 PAGE_SECTORS = 8
 _CLEANED = LOG_SUFFIX + CLEANED_SUFFIX
@@ -163,6 +164,8 @@ class SimulatedDisk:
         self.writes_tear = False
         """Whether each write stores only a part and then fails."""
         self.reads_fail = False
+        self.dead_roots: set[str] = set()
+        """Directories on a disk of their own that has failed: every operation below them fails."""
         self.is_observed = False
         """Whether an invariant is reading now: its reads do not fail."""
         self.syncs_fail = False
@@ -193,6 +196,7 @@ class SimulatedDisk:
         """Ends all faults."""
         self.room = None
         self.writes_fail = self.writes_tear = self.reads_fail = self.syncs_fail = False
+        self.dead_roots.clear()
         self.slowness = 1.0
         self._die_in = None
 
@@ -207,6 +211,9 @@ class SimulatedDisk:
         """Kills the process within the nth change from now on, or from the first change of a file whose name ends with
         `within`. `may_die` is checked at that time."""
         self._die_in, self._die, self._die_within, self._may_die = operations, die, within, may_die
+
+    def is_dead(self, path: str) -> bool:
+        return bool(self.dead_roots) and any(path == each or path.startswith(f"{each}/") for each in self.dead_roots)
 
     def job_seconds(self) -> float:
         """Duration of a job in a thread."""
@@ -335,7 +342,7 @@ class DiskSession:
 
     def begin_read(self, path: str) -> None:
         self.check()
-        if self.disk.reads_fail and not self.disk.is_observed:
+        if (self.disk.reads_fail or self.disk.is_dead(path)) and not self.disk.is_observed:
             raise self.failed(path, reading=True)
 
     def end(self) -> None:
@@ -350,6 +357,8 @@ class DiskSession:
     def begin_change(self, path: str) -> bool:
         """Whether the process dies within this change."""
         self.check()
+        if self.disk.is_dead(path):
+            raise self.failed(path)
         return self.disk.count_operation(path)
 
     def _change(self, path: str) -> None:
@@ -413,6 +422,8 @@ class DiskSession:
         return self._inode(path).modified_ns
 
     def list(self, path: str) -> Sequence[DirectoryEntry]:
+        if self.disk.is_dead(path):
+            raise self.failed(path, reading=True)
         entries = self._directory(path).entries
         return [DirectoryEntry(name, isinstance(item, _Directory)) for name, item in entries.items()]
 
@@ -488,6 +499,11 @@ class DiskSession:
         self.rename(temporary, path)
         if durable:
             self.sync_directory(path.rsplit("/", 1)[0])
+
+    def space(self, path: str) -> Space:
+        if self.disk.is_dead(path):
+            raise self.failed(path, reading=True)
+        return Space(_DISK_BYTES, _DISK_BYTES if self.disk.room is None else self.disk.room)
 
     def map(self, path: str) -> memoryview:
         return memoryview(self.read_bytes(path))

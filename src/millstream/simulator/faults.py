@@ -13,6 +13,8 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from millstream.node.storage.file_formats import MOVED, TEMPORARY_SUFFIX
+from millstream.simulator.cluster import MORE_DISKS
 from millstream.simulator.scenarios import Fault, PlannedFault
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ _EXIT_SECONDS = 15.0
 """A node whose log failed while it was the only one exits after another node has returned."""
 _CLEANED = ".log.cleaned"
 """Suffix of the segments that the cleaner writes."""
+_MOVE_BEGINS = f"{MOVED}{TEMPORARY_SUFFIX}"
+"""The first file that a move of a log writes."""
 
 
 class FaultInjector:
@@ -96,6 +100,9 @@ class FaultInjector:
             Fault.DISK_FAILURE: self._fail_disk,
             Fault.SYNC_FAILURE: self._fail_syncs,
             Fault.CLOCK_JUMP: self._jump_clock,
+            Fault.MOVE_LOG: self._move_log,
+            Fault.KILL_IN_MOVE: self._kill_in_move,
+            Fault.DIRECTORY_FAILURE: self._fail_directory,
         }
         what = act[planned.fault](planned.seconds)
         if what is not None:
@@ -504,11 +511,76 @@ class FaultInjector:
         self._failed_disks.add(node_id)
         return f"node {node_id} for {seconds:.1f} s ({', '.join(how)})"
 
+    def _move_log(self, seconds: float) -> str | None:
+        return begin_move(self._cluster, self._any_node(), self._randomness)
+
+    def _kill_in_move(self, seconds: float) -> str | None:
+        """Kills a node, or cuts its power, while it moves a log."""
+        cluster = self._cluster
+        node_id = self._stoppable_node()
+        moved = None if node_id is None else begin_move(cluster, node_id, self._randomness)
+        if node_id is None or moved is None:
+            return None
+        operations = self._randomness.randint(1, 40)
+        wants_power = self._randomness.random() < 0.5
+
+        def loses_power() -> bool:
+            if not wants_power or not self._may_lose_power():
+                return False
+            self._heal_disks()
+            cluster.note_power_loss(node_id)
+            return True
+
+        def died() -> None:
+            cluster.log_event("faults", f"node {node_id} is killed during a move")
+            self._start_again(node_id, seconds)
+
+        cluster.machines[node_id].kill_within(
+            operations,
+            died,
+            within=_MOVE_BEGINS,
+            may_die=lambda: self._stoppable_node() is not None,
+            power_lost=loses_power,
+        )
+        return f"{moved}, at disk operation {operations}"
+
+    def _fail_directory(self, seconds: float) -> str | None:
+        """Makes one log directory of a node fail, not the one with the metadata log."""
+        cluster = self._cluster
+        node_id = self._randomness.choice(cluster.broker_ids)
+        directories = MORE_DISKS[: cluster.disks - 1]
+        if not directories or cluster.is_recovering_from_power_loss() or cluster.out_of_sync():
+            return None
+        root = self._randomness.choice(directories)
+        disk = cluster.machines[node_id].disk
+        disk.dead_roots.add(root)
+        self._later(seconds, lambda: disk.dead_roots.discard(root), f"{root} of node {node_id} works again")
+        return f"{root} of node {node_id} for {seconds:.1f} s"
+
     def _jump_clock(self, seconds: float) -> str:
         node_id = self._any_node()
         jump_ms = self._randomness.choice((-3_600_000, -5_000, -300, 300, 5_000, 3_600_000))
         self._cluster.machines[node_id].clock.offset_ms += jump_ms
         return f"node {node_id} by {jump_ms / 1000:+g} s"
+
+
+def begin_move(cluster: "Cluster", node_id: int, randomness: random.Random) -> str | None:
+    """Moves a log of a node to another of its directories, as `AlterReplicaLogDirs` does."""
+    node = cluster.node(node_id)
+    broker = node.broker if node is not None else None
+    if broker is None or cluster.machines[node_id].process is None:
+        return None
+    partitions = sorted((each for each in broker.partitions if not each.is_lost), key=lambda each: each.topic_partition)
+    if not partitions:
+        return None
+    partition = randomness.choice(partitions)
+    home = broker.logs.place_of(partition.topic_partition)
+    targets = [each for each in broker.logs.online if each is not home]
+    if home is None or not targets:
+        return None
+    target = randomness.choice(targets)
+    broker.moves.begin(partition, target)
+    return f"{partition.topic_partition} of node {node_id} from {home.root} to {target.root}"
 
 
 def _both_ways(names: list[str], others: list[str]) -> list[tuple[str, str]]:

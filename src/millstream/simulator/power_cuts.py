@@ -9,12 +9,16 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from millstream.simulator.faults import begin_move
+
 if TYPE_CHECKING:
     from millstream.simulator.cluster import Cluster
 
 _NODE = 1
 _SLOWNESS = (1.0, 10.0, 40.0, 150.0)
 """Slowness of the disk until the next fault. On a slow disk, more requests wait for it."""
+_MOVES = 3
+"""Logs that are moved to another log directory before each fault, if the node has several."""
 
 
 class PowerFault(StrEnum):
@@ -69,6 +73,10 @@ class PowerCuts:
             self._next()
             return
         machine.disk.slowness = randomness.choice(_SLOWNESS)
+        if self._cluster.disks > 1:
+            for _ in range(_MOVES):
+                moved = begin_move(self._cluster, _NODE, randomness)
+                self._cluster.log_event("faults", f"move: {moved}")
         (fault,) = randomness.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
         self.done[fault] = self.done.get(fault, 0) + 1
         act: dict[PowerFault, Callable[[], None]] = {

@@ -44,6 +44,8 @@ class Options:
     """Whether two more clients append conditionally (KIP-27)."""
     tiered: bool = False
     """Whether topics are tiered, to a store that is slow and fails."""
+    disks: int = 1
+    """Log directories of each node, at most three. With several, logs move between them, and single ones fail."""
 
 
 class Fault(StrEnum):
@@ -73,6 +75,9 @@ class Fault(StrEnum):
     DISK_FAILURE = "disk failure"
     SYNC_FAILURE = "fsync failure"
     CLOCK_JUMP = "clock jump"
+    MOVE_LOG = "move of a log to another directory"
+    KILL_IN_MOVE = "kill during a move"
+    DIRECTORY_FAILURE = "failure of one log directory"
 
 
 _WEIGHTS = {
@@ -128,6 +133,8 @@ _BLACKOUT_WEIGHTS = {
     Fault.DELAYS: 1,
     Fault.SLOW_DISK: 2,
 }
+_DISKS_WEIGHTS = {Fault.MOVE_LOG: 14, Fault.KILL_IN_MOVE: 10, Fault.DIRECTORY_FAILURE: 7}
+"""With several log directories, in addition to the others."""
 _READS_OF_ERRORS = 0.5
 """Share of write errors that are replaced by read errors."""
 
@@ -173,6 +180,7 @@ def make_plan(
     *,
     begin: float,
     end: float,
+    disks: int = 1,
 ) -> list[PlannedFault]:
     """A plan of faults with their times. The node is chosen when a fault happens. Some runs have only one to three
     kinds of faults, so that each kind also meets an otherwise healthy cluster."""
@@ -181,6 +189,8 @@ def make_plan(
     kinds = list(likely)
     if randomness.random() < 0.4 and scenario is not Scenario.BUSY:
         kinds = randomness.sample(kinds, randomness.randint(1, min(3, len(kinds))))
+    if disks > 1:
+        kinds, likely = [*kinds, *_DISKS_WEIGHTS], {**likely, **_DISKS_WEIGHTS}
     weights = [likely[kind] for kind in kinds]
     mean_gap = randomness.choice(pace.mean_gaps)
     reading = random.Random(f"{seed}/reading")  # separate, so that the rest of the plan does not depend on it

@@ -145,6 +145,7 @@ class Simulation:
             secured=self._report if self._options.secured else None,
             store=self.store,
             hardware=hardware,
+            disks=options.disks,
         )
         for machine in self.cluster.machines.values():
             machine.clock.offset_ms = randomness.choice((0, 0, 40, -700, 5_000))
@@ -364,7 +365,7 @@ class Simulation:
         self._result.faults = injector.done
 
     def _fault_injector(self, begin: float, seconds: float) -> FaultInjector:
-        plan = make_plan(self._seed, self._scenario, begin=begin, end=begin + seconds)
+        plan = make_plan(self._seed, self._scenario, begin=begin, end=begin + seconds, disks=self._options.disks)
         return FaultInjector(self.cluster, self._seed, plan)
 
     def _repair(self) -> None:

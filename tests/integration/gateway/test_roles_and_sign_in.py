@@ -65,7 +65,7 @@ OPERATORS = re.compile(
     r"/topics/[^/]+/messages(/batch)?$|/produce$|/records(:batch)?$|/consumers/[^/]+|/(share-)?groups/[^/]+/offsets$"
     r"|/subjects/[^/]+/versions$|/mirrors/[^/]+/(pause|resume)$"
 )
-QUESTIONS = re.compile(r"^/compatibility/|^/subjects/[^/]+$")
+QUESTIONS = re.compile(r"^/compatibility/|^/subjects/[^/]+$|^/v1/sql(/pipeline)?$")
 
 
 def expected_role(method: str, path: str) -> Role:

@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 
 import pytest
 
 from millstream.cli.app import run_app
+from millstream.node.cluster.lifecycle import BrokerLifecycle
 from millstream.node.replicas.partition import Partition
 from millstream.simulator.scenarios import Options, Scenario
 from millstream.simulator.seeds import run_seeds
@@ -166,3 +168,28 @@ def test_tiered_topics_lose_nothing(scenario: Scenario, seeds: range) -> None:
     results = list(run_seeds(seeds, options, processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []
     assert all(each.acked for each in results)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("scenario", "seeds"),
+    [
+        (Scenario.MIXED, (111, 122)),
+        pytest.param(Scenario.MIXED, range(100, 130), marks=pytest.mark.slow),
+        (Scenario.POWER, (1,)),
+        pytest.param(Scenario.POWER, range(2, 9), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_nodes_with_several_log_directories_lose_nothing(scenario: Scenario, seeds: Iterable[int]) -> None:
+    """Logs move between the directories, also while the node is killed or loses power; single directories fail."""
+    options = Options(scenario=scenario, disks=2)
+    results = list(run_seeds(seeds, options, processes=os.cpu_count() or 1))
+    assert [str(each.violation) for each in results if not each.ok] == []
+    assert all(each.acked for each in results)
+
+
+def test_a_failed_log_directory_that_is_not_reported_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BrokerLifecycle, "directory_failed", lambda self, directory_id: None)
+    result = simulate(111, Options(scenario=Scenario.MIXED, disks=2))
+    assert result.violation is not None

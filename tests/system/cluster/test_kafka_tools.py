@@ -337,6 +337,7 @@ def test_the_metadata_log_and_its_snapshots_can_be_dumped(cluster: EmbeddedClust
         assert "isvalid: false" not in said
         dump[pattern] = said
     assert '"type":"REGISTER_BROKER_RECORD"' in dump["*.checkpoint"]
+    assert '"type":"REGISTER_CONTROLLER_RECORD"' in dump["*.checkpoint"]
     assert "SnapshotHeader" in dump["*.checkpoint"] and "KRaftVoters" in dump["*.checkpoint"]
     assert "LeaderChange" in dump["*.log"]
 

@@ -1,26 +1,26 @@
 """What the messages page is made of, without a cluster: positions, filters, and records as text."""
 
 import base64
+import json
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import orjson
 import pytest
 
+from millstream.console.messages.expressions import FilterError, parse_expression
 from millstream.console.messages.query import (
     IN_HEADERS,
     IN_KEY,
-    FilterError,
     PositionError,
     RecordFilter,
-    parse_field,
     parse_moment,
     parse_offset,
     shown_moment,
 )
 from millstream.console.messages.reading import FoundRecord
-from millstream.console.messages.text import header_line, hexadecimal, kind_label, one_line, seen, written_out
-from millstream.console.messages.writing import InvalidInputError, parse_bytes, parse_headers
+from millstream.console.messages.text import header_line, hexadecimal, kind_label, one_line, seen, tree_of, written_out
+from millstream.console.messages.writing import InvalidInputError, draft_of, parse_bytes, parse_headers
 from millstream.registry.decoding import Decoded, decode_without_schema
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -83,53 +83,74 @@ DOCUMENT = {
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "matches"),
     [
-        "id = 17",
-        "$.id = 17",
-        "name = Ada Lovelace",
-        'name = "Ada Lovelace"',
-        "name ~ love",
-        "paid = true",
-        "total >= 99.5",
-        "total < 100",
-        "none = null",
-        "lines[1].sku = B",
-        "lines[*].sku = A",
-        "lines ~ sku",
-        "name > Aa",
-        "missing != 3",
-        "id != 18",
-        "['odd key'][\"x.y\"] = 1",
+        ("value.id == 17", True),
+        ("value.name.contains('Love') && value.paid", True),
+        ("value.total >= 99.5 && value.total < 100", True),
+        ("value.none == null", True),
+        ("value.lines[1].sku == 'B'", True),
+        ("value.lines.exists(line, line.sku == 'A')", True),
+        ("has(value.id) && !has(value.missing)", True),
+        ("value['odd key']['x.y'] == 1", True),
+        ("partition == 0 && offset >= 0 && time >= timestamp('1970-01-01T00:00:00Z')", True),
+        ("value.missing == 1", False),
+        ("value.id == 18", False),
+        ("value.lines[7].sku == 'A'", False),
+        ("value.lines.all(a, value.lines.all(b, a == b))", False),
     ],
 )
-def test_a_field_that_is_as_wanted(text: str) -> None:
-    assert RecordFilter(decode, field=parse_field(text))(record(DOCUMENT))
+def test_expressions_of_records(text: str, matches: bool) -> None:
+    expression = parse_expression(text)
+    assert expression is not None
+    assert RecordFilter(decode, expression=expression)(record(DOCUMENT)) is matches
+    assert not expression.misfits
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["id = 18", "paid = 1", "missing = 1", "id.deeper = 1", "lines[7].sku = A", "name > 5", "id != 17", "$[0] = 1"],
+    ("text", "reason"),
+    [
+        ("total == 5", "write value.total"),
+        ("value.total = 5", "write == to compare"),
+        ("value.total >", "is not an expression"),
+        ("value.total == 5 && nme == 'x'", "'nme' is not defined"),
+        ("x" * 600, "the maximum is 500"),
+    ],
 )
-def test_a_field_that_is_not(text: str) -> None:
-    assert not RecordFilter(decode, field=parse_field(text))(record(DOCUMENT))
+def test_what_is_no_expression_says_what_to_write(text: str, reason: str) -> None:
+    with pytest.raises(FilterError, match=reason):
+        parse_expression(text)
 
 
-def test_an_id_is_found_as_number_and_as_text() -> None:
-    wanted = RecordFilter(decode, field=parse_field("id = 17"))
-    assert wanted(record({"id": "17"})) and wanted(record({"id": 17}))
-    assert not RecordFilter(decode, field=parse_field("id = '17'"))(record({"id": 17}))
+def test_records_that_cannot_be_compared_are_counted_with_the_reason() -> None:
+    for text, reason in (("value.name > 5", "overload"), ("value.id", "not true or false")):
+        expression = parse_expression(text)
+        assert expression is not None and not RecordFilter(decode, expression=expression)(record(DOCUMENT))
+        assert expression.misfits == 1 and reason in expression.reason
+    deep = parse_expression("value.a.all(x, value.a.all(y, x + y >= 0))")
+    assert deep is not None and not RecordFilter(decode, expression=deep)(record({"a": list(range(2000))}))
+    assert "too long" in deep.reason
 
 
-@pytest.mark.parametrize("text", ["id", "= 3", "a[ = 3", "a..b = 1", "[x] = 1", "x" * 600 + " = 1"])
-def test_what_compares_nothing_says_how_it_is_done(text: str) -> None:
-    with pytest.raises(FilterError):
-        parse_field(text)
-
-
-def test_no_comparison_at_all() -> None:
-    assert parse_field("  ") is None
+def test_no_filter_at_all() -> None:
+    assert parse_expression("  ") is None
     assert not RecordFilter(decode)
+
+
+def test_a_value_as_a_tree_is_text_and_bounded() -> None:
+    tree = tree_of({"a": [1, None, True, "<b>\u202e"], "big": 2**60})
+    (first, second) = tree["c"]
+    assert [each["t"] for each in first["c"]] == ["1", "null", "true", '"<b>\\u202e"']
+    assert second["t"] == str(2**60), "numbers are exact"
+    cut = tree_of(list(range(10_000)), 50)
+    assert len(cut["c"]) == 50 and "9,951 more" in cut["c"][-1]["t"]
+
+
+def test_a_record_to_edit_has_its_formats() -> None:
+    sent = record({"id": 1}, b"\xff", trace=b"abc")
+    draft = draft_of("t", sent, decode(sent.key), Decoded("avro", {"id": 1}, 7))
+    assert (draft.key_form, draft.value_form, draft.value_subject) == ("base64", "schema", "id:7")
+    assert draft.headers == "trace: abc" and json.loads(draft.value) == {"id": 1}
 
 
 def test_text_is_found_in_key_value_and_headers_whatever_its_case() -> None:

@@ -103,6 +103,9 @@ def test_from_make_run_to_a_kafka_client(terminal: Terminal, window: Any) -> Non
     url = terminal.await_text(r"Open (http://127\.0\.0\.1:\d+)/console in a browser")[1]
     kafka = terminal.await_text(r"ready kafka=(\S+) http=")[1]
     assert terminal.await_text(r" http=(\S+)")[1] == url.removeprefix("http://")
+    # What to try names the addresses that were taken.
+    assert terminal.await_text(r"curl (http\S+)/v1/topics/orders/produce")[1] == url
+    assert terminal.await_text(r"topic create orders -b (\S+)")[1] == kafka
 
     # The printed address, and a topic made there.
     tab = Looking(window.new_page(), url)

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pyarrow.parquet as parquet
 import pytest
 
-from tests.system.console.conftest import Looking, Traffic
+from tests.system.console.conftest import PATIENCE_MS, GatewayProcess, Looking, Traffic
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -82,6 +82,29 @@ def test_the_back_button_leads_to_the_view_before(looking: Looking, shelves: lis
     page.go_back()
     page.wait_for_function("document.querySelector('tbody a.ms-row-link')?.innerText === 'shelf-07'")
     assert names(page) == ["shelf-07"]
+
+
+def test_a_phone_has_cards_and_a_closed_drawer(
+    browser: Any, gateway: GatewayProcess, shelves: list[str], make_topic: Callable[..., str]
+) -> None:
+    name = make_topic("a-name-that-is-longer-than-the-screen-of-a-phone-is-wide.and-then-some.v1", 1, 1)
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True)
+    context.set_default_timeout(PATIENCE_MS)
+    try:
+        looking = Looking(context.new_page(), gateway.url)
+        page = looking.open("/topics?filter=then-some")
+        page.locator(".ms-row-card").get_by_text(name).wait_for()
+        assert page.get_by_test_id("topics").locator("table").count() == 0
+        for path in ("/topics?filter=then-some", f"/topics?topic={name}", "/", "/cluster", "/connect", "/mirrors"):
+            looking.open(path)
+            page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+        menu = page.get_by_role("navigation", name="Pages")
+        assert not menu.is_visible() or menu.bounding_box()["x"] < 0
+        page.get_by_role("button", name="Navigation").click()
+        page.wait_for_function("document.querySelector('nav').getBoundingClientRect().x >= 0")
+        assert looking.problems == []
+    finally:
+        context.close()
 
 
 def test_rows_are_saved_as_they_are_filtered(looking: Looking, shelves: list[str]) -> None:

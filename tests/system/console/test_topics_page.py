@@ -119,6 +119,7 @@ def test_a_topic_that_is_not_there(looking: Looking) -> None:
     page = looking.open("/topics?topic=<b>nothing</b>")
     assert page.get_by_test_id("page-title").inner_text() == "<b>nothing</b>"
     looking.await_text("no-topic", "This topic does not exist")
+    assert page.get_by_test_id("delete-topic").is_hidden() and page.get_by_test_id("tab-settings").is_hidden()
     page.get_by_test_id("banner").filter(has_text="settings cannot be read").wait_for()
 
 
@@ -139,6 +140,7 @@ def test_a_thousand_topics_are_filtered_and_sorted(looking: Looking, admin: Admi
         page.get_by_role("columnheader", name="Topic").click()  # the other way around
         page.get_by_test_id("topics").get_by_text("many-0999").wait_for()
         assert page.get_by_test_id("topics").locator("tbody tr").count() <= 60
+        assert "does not respond" not in looking.text("health")
     finally:
         for future in admin.delete_topics(names, operation_timeout=60).values():
             future.result(120)

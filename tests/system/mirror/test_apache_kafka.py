@@ -1,7 +1,6 @@
-"""Mirroring from Apache Kafka 4.3.1: transactions, compaction, groups of Kafka's own consumer; then the move."""
+"""Mirroring from Apache Kafka 4.3.1: transactions, compaction, groups. The move under load: test_moving.py."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -19,7 +18,6 @@ pytestmark = [
     pytest.mark.slow,  # Kafka takes half a minute to start while others use the machine
     pytest.mark.timeout(400),
 ]
-IDEMPOTENT: dict[str, Any] = {"enable.idempotence": True}
 SETTINGS = {"log.cleaner.backoff.ms": "200", "group.initial.rebalance.delay.ms": "0"}
 
 
@@ -140,54 +138,3 @@ def _epoch(mirror: Mirror, topic: str, at_source: bool) -> int:
     cluster = (mirror.source_admin if at_source else mirror.admin).cluster
     row = cluster.call("metadata", topics=[{"name": topic}], allow_auto_topic_creation=False).topics[0]
     return max(each.leader_epoch for each in row.partitions)
-
-
-def test_a_move_under_load_loses_and_doubles_nothing(mirror: Mirror) -> None:
-    """Mirror, move the consumer, promote, move the producer: the group sees each record once, in order."""
-    topic, group = make_source_topic(mirror.source, fresh("house")), fresh("group")
-    mirror.create(topic, groups=group)
-    mirror.await_topic(topic)
-    seen: list[bytes] = []
-    for number in range(5):  # the producer writes while the consumer reads, commits and leaves
-        produce(mirror.source, topic, _values(number), **IDEMPOTENT)
-        seen += _read_as_group(mirror.source, topic, group, 40)
-    at = TopicPartition(topic, 0)
-    until(lambda: mirror.admin.cluster.committed_offsets(group, [at]) == {at: 200})
-    produce(mirror.source, topic, _values(5), **IDEMPOTENT)
-    seen += _read_as_group(mirror.here, topic, group, 30)  # the consumer is here, the producer still there
-    mirror.admin.promote(mirror.name, timeout_s=60)
-    for number in (6, 7):
-        produce(mirror.here, topic, _values(number), **IDEMPOTENT)
-    seen += _read_as_group(mirror.here, topic, group, 90)
-    assert seen == [value.encode() for number in range(8) for value in _values(number)]
-
-
-def _values(number: int) -> list[str]:
-    return [f"{number}-{each}" for each in range(40)]
-
-
-def _read_as_group(bootstrap: str, topic: str, group: str, count: int) -> list[bytes]:
-    reset = "earliest" if bootstrap.count(":") == 1 else "error"
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": group,
-            "enable.auto.commit": False,
-            "auto.offset.reset": reset,
-            "log_level": 0,
-        }
-    )
-    values: list[bytes] = []
-    try:
-        consumer.subscribe([topic])
-        offset = 0
-        while len(values) < count:
-            message = consumer.poll(60)
-            assert message is not None
-            assert message.error() is None, message.error()
-            values.append(message.value() or b"")
-            offset = (message.offset() or 0) + 1
-        consumer.commit(offsets=[Place(topic, 0, offset)], asynchronous=False)
-    finally:
-        consumer.close()
-    return values

@@ -1,7 +1,6 @@
 """One data directory, and two programs: Millstream goes on where Apache Kafka 4.3.1 stopped, and Kafka where Millstream
 stopped. Neither starts where the other runs. What is not understood is refused: test_kafka_metadata.py."""
 
-import hashlib
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -126,7 +126,8 @@ def test_settings_of_one_listener_or_plugin_are_known(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("\n\nnum.partitions=0", "FILE:3: num.partitions=0 is not allowed: it must be a whole number, at least 1"),
-        ("log.dirs=/a,/b", "FILE:1: log.dirs has 2 directories: exactly one is supported"),
+        ("log.dirs=/a,/a", "FILE:1: log.dirs has /a twice: write each directory once"),
+        ("log.dirs=/a,/a/b", "FILE:1: /a/b is inside /a: log directories must not be inside each other"),
         ("listeners=", "FILE:1: listeners has no listener for clients"),
         ("listeners=CONTROLLER://:1\ncontroller.listener.names=CONTROLLER", "listeners has no listener for clients"),
         ("advertised.listeners=PLAINTEXT://0.0.0.0:1", "clients cannot connect to"),
@@ -162,7 +163,6 @@ def test_settings_of_one_listener_or_plugin_are_known(tmp_path: Path) -> None:
         ("controller.quorum.voters=" + "1" * 9999 + "@a:1", "must be id@host:port"),
         ("controller.quorum.voters=a:1", "must be id@host:port"),
         ("controller.quorum.bootstrap.servers=a:1,b:1", "controller.listener.names is missing"),
-        ("log.dirs=/a\nmetadata.log.dir=/b", "FILE:2: metadata.log.dir=/b is not supported: remove it"),
         ("authorizer.class.name=org.example.Guard", "other Java classes cannot be loaded"),
         ("create.topic.policy.class.name=org.example.Policy", "Java classes cannot be loaded"),
         ("remote.log.storage.system.enable=true", "needs millstream.tier.url"),

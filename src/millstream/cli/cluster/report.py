@@ -10,7 +10,7 @@ from millstream.node.metadata.balance import PlannedReassignment
 from millstream.node.metadata.topology import BrokerAddress, topology_warnings
 
 if TYPE_CHECKING:
-    from millstream.admin.cluster import Broker, ClusterState, Partition, Quorum
+    from millstream.admin.cluster import Broker, ClusterState, LogDirectories, Partition, Quorum
 
 _SHOWN_PROBLEMS = 20
 _BEHIND_MS = 5000
@@ -130,6 +130,55 @@ def show_brokers(rows: Sequence[dict[str, Any]]) -> None:
             for row in rows
         ],
     )
+
+
+_BAR_CELLS = 20
+
+
+def disk_rows(brokers: "Sequence[tuple[Broker, LogDirectories]]") -> list[dict[str, Any]]:
+    """One document for each log directory."""
+    return [
+        {
+            "broker": broker.id,
+            "directory": each.path,
+            "state": "offline" if each.is_offline else "cordoned" if each.is_cordoned else "online",
+            "replicas": len(each.sizes),
+            "bytes": sum(each.sizes.values()),
+            "total_bytes": each.total_bytes,
+            "free_bytes": each.free_bytes,
+            "moving_in": [{"partition": str(at), "offset_lag": lag} for at, lag in each.moving_in.items()],
+        }
+        for broker, found in brokers
+        for each in found.directories
+    ]
+
+
+def show_disks(rows: Sequence[dict[str, Any]]) -> None:
+    print_table(
+        ("broker", "directory", "state", "replicas", "data", "disk", "free", "moving in"),
+        [
+            (
+                row["broker"],
+                row["directory"],
+                row["state"],
+                row["replicas"],
+                shown_bytes(row["bytes"]),
+                _bar(row["total_bytes"], row["free_bytes"]),
+                shown_bytes(row["free_bytes"]),
+                len(row["moving_in"]) or "",
+            )
+            for row in rows
+        ],
+    )
+
+
+def _bar(total: int | None, free: int | None) -> str:
+    """How full a disk is."""
+    if not total or free is None:
+        return ""
+    share = 1 - free / total
+    filled = round(share * _BAR_CELLS)
+    return f"{'█' * filled}{'░' * (_BAR_CELLS - filled)} {share:.0%}"
 
 
 def quorum_document(quorum: "Quorum") -> dict[str, Any]:

@@ -178,6 +178,7 @@ class Resizing:
             )
         with self._folders_locked(max(state["nodes"], self._count)):
             if plan is None:
+                self._check_several_directories(state["nodes"])
                 plan = self._plan(state["nodes"])
                 self._write_state({"nodes": state["nodes"], "plan": plan})
                 _log.info("cores_change from=%d to=%d logs=%d", plan["from"], plan["to"], len(plan["moves"]))
@@ -194,6 +195,20 @@ class Resizing:
             for index in range(self._count):
                 self._write_handover(index, plan, moves)
                 yield f"handover {index + 1}"
+
+    def _check_several_directories(self, present: int) -> None:
+        """Logs are renamed within one directory. With several log directories the number of nodes stays."""
+        if len(self._config.log_dirs) == 1:
+            return
+        for directory in self._config.log_dirs:
+            for index in range(present):
+                folder = core_folder(os.path.abspath(directory), index)
+                if any(_log_directories(self._disk, folder)):
+                    raise ConfigError(
+                        f"{folder} has logs, and log.dirs has {len(self._config.log_dirs)} directories: the number of "
+                        f"nodes cannot change then. Start with --cores {present}, or use empty log directories",
+                        name="millstream.cores",
+                    )
 
     def finish(self) -> None:
         """Ends the change: all nodes have registered, and serve."""

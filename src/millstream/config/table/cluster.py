@@ -267,11 +267,20 @@ FOLLOWER_REPLICATION_THROTTLED_RATE = long(
     importance=Importance.MEDIUM,
     update=Update.PER_BROKER,
 )
+REPLICA_ALTER_LOG_DIRS_IO_MAX_BYTES_PER_SECOND = long(
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+    LONG_MAX,
+    "The maximum rate, in bytes per second, at which logs are copied between the log directories of a broker.",
+    unit="bytes",
+    allowed=at_least(1),
+    importance=Importance.MEDIUM,
+    update=Update.PER_BROKER,
+)
 CORDONED_LOG_DIRS = listed(
     "cordoned.log.dirs",
     (),
-    "`*` or the data directory: the broker gets no new replicas. `millstream broker drain` sets it. Only the "
-    "dynamic value counts; in a file it has no effect.",
+    "Log directories that get no new replicas; `*` for all (KIP-1066). A broker without any other directory gets no "
+    "new replicas. `millstream broker drain` sets it. Only the dynamic value counts; in a file it has no effect.",
     importance=Importance.MEDIUM,
     update=Update.PER_BROKER,
 )

@@ -106,7 +106,14 @@ SECRETS_DIR = optional_string(
     "references are refused: a client that may create links could send other files of this machine to a source. "
     "References to the environment (`${env:…}`) must begin with `MILLSTREAM_MIRROR_`. Millstream only.",
 )
-BROKER_SETTINGS = (SECRETS_DIR,)
+TOKEN_URLS = listed(
+    "millstream.mirror.token.urls",
+    (),
+    "The token endpoints (`sasl.oauthbearer.token.endpoint.url`) that mirror links may use, as whole addresses. All "
+    "others are refused: a client that may create links could make this broker send requests, with a chosen login, to "
+    "hosts that only the broker reaches. As Kafka's `org.apache.kafka.sasl.oauthbearer.allowed.urls`. Millstream only.",
+)
+BROKER_SETTINGS = (SECRETS_DIR, TOKEN_URLS)
 """Settings of each broker."""
 SECRET_VARIABLES = "MILLSTREAM_MIRROR_"
 

@@ -117,18 +117,20 @@ CONTROLLER_QUORUM_BOOTSTRAP_SERVERS = listed(
 
 LOG_DIRS = optional_list(
     "log.dirs",
-    "The data directory. Without it, `log.dir` is used. Exactly one directory is supported.",
+    "The log directories, with commas between them, each on a disk of its own (docs/disks.md). Without it, `log.dir` "
+    "is used.",
     importance=Importance.HIGH,
 )
 LOG_DIR = listed(
     "log.dir",
     ("millstream-data",),
-    "The data directory if `log.dirs` is not set.",
+    "The log directories if `log.dirs` is not set.",
     importance=Importance.HIGH,
 )
 METADATA_LOG_DIR = optional_string(
     "metadata.log.dir",
-    "The directory of the metadata log. It must be the data directory, which is the default.",
+    "The directory of the metadata log: one of the log directories, or a directory for it alone. The default is the "
+    "first log directory.",
     importance=Importance.HIGH,
 )
 

@@ -13,7 +13,18 @@ from millstream.console.groups.offsets import ResetMode, parse_target
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.tables import Column, DataTable
 from millstream.console.visitor import Action
-from millstream.console.widgets import FieldErrors, FormValues, Points, Stat, TimeChart, card, grid, heading, send_form
+from millstream.console.widgets import (
+    FieldErrors,
+    FormValues,
+    Points,
+    Stat,
+    TimeChart,
+    card,
+    dialog,
+    grid,
+    heading,
+    send_form,
+)
 from millstream.raw_client import TopicPartition, WireError
 
 _STATE_TONES = {"Stable": "good", "Empty": "dim", "Dead": "bad"}
@@ -50,6 +61,11 @@ class GroupHead:
                 "outline color=negative no-caps dense padding='4px 12px' data-testid=delete"
             )
             self._buttons = [frame.offer(Action.MOVE_OFFSETS, move), frame.offer(Action.DELETE_GROUP, delete)]
+            if wording is GROUP:
+                forget = ui.button("Delete offsets…", icon="playlist_remove", on_click=self._ask_delete_offsets).props(
+                    "outline color=negative no-caps dense padding='4px 12px' data-testid=delete-offsets"
+                )
+                self._buttons.append(frame.offer(Action.DELETE_OFFSETS, forget))
         self._gone = ui.label("").classes("ms-badge ms-warn").props("data-testid=gone")
 
     def find(self, snapshot: Snapshot) -> Group | None:
@@ -71,6 +87,41 @@ class GroupHead:
         group = self._frame.snapshot.groups.get(self._name)
         if group is not None:
             open_reset_dialog(self._frame, group)
+
+    def _ask_delete_offsets(self) -> None:
+        """Offsets of one topic; the group stays."""
+        group = self._frame.snapshot.groups.get(self._name)
+        topics = sorted({place.topic for place in group.offsets}) if group is not None else []
+        if not topics:
+            self._frame.show_error(f"{self._name} has no committed offsets.")
+            return
+        with dialog(f"Delete offsets of {self._name}", test_id="offset-deletion") as box:
+            topic = ui.select(topics, value=topics[0], label="Topic").props(
+                "outlined dense options-dense data-testid=offset-topic"
+            )
+            ui.label(
+                "The group begins with this topic as its members are configured (auto.offset.reset). Members must not "
+                "be subscribed to it."
+            ).classes("ms-help")
+            errors = FieldErrors()
+
+            async def delete() -> None:
+                groups = GroupAdmin(self._frame.console.cluster)
+                try:
+                    await self._frame.act(Action.DELETE_OFFSETS, groups.delete_offsets, self._name, str(topic.value))
+                except (UserError, WireError) as error:
+                    errors.show(f"Offsets not deleted: {error}")
+                    return
+                self._frame.notify(f"Offsets of {self._name} for {topic.value} were deleted.")
+                self._frame.poll_now()
+                box.close()
+
+            with ui.element("div").classes("ms-actions"):
+                ui.button("Cancel", on_click=box.close).props("flat no-caps autofocus")
+                ui.button("Delete offsets", on_click=delete).props(
+                    "unelevated color=negative no-caps data-testid=delete-offsets-now"
+                )
+        box.open()
 
     async def _ask_delete(self) -> None:
         group = self._frame.snapshot.groups.get(self._name)

@@ -1,15 +1,19 @@
 """The Messages page: records of a topic, newest or oldest first, from an offset or a time, filtered, or live."""
 
-from collections.abc import Callable
+import json
 from datetime import UTC, timedelta, timezone, tzinfo
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from nicegui import ui
 
 from millstream.console.console import UserError
+from millstream.console.exporting import EXPORTS, export
 from millstream.console.formats import count, plural
 from millstream.console.frame import Frame, console_page
+from millstream.console.messages.expressions import parse_expression
+from millstream.console.messages.histogram import Bucket, HistogramChart, time_histogram
 from millstream.console.messages.query import (
     LIVE,
     MODES,
@@ -23,29 +27,18 @@ from millstream.console.messages.query import (
     tail,
 )
 from millstream.console.messages.reading import FoundRecord, Page, Range, RecordTail, Step
-from millstream.console.messages.views import MOST_ROWS, Line, RecordTable, lines_of, open_details
-from millstream.console.messages.writing import (
-    FORMS,
-    JSON,
-    NULL,
-    TEXT,
-    InvalidInputError,
-    RecordWriter,
-    parse_bytes,
-    parse_headers,
-)
+from millstream.console.messages.views import MOST_ROWS, Line, RecordPanel, RecordTable, lines_of, rows_of_file
+from millstream.console.messages.writing import Draft, draft_of
+from millstream.console.messages.writing_dialog import WritingDialog
 from millstream.console.visitor import Action
 from millstream.console.widgets import (
-    FieldErrors,
     FormValues,
     LiveSelect,
     card,
-    dialog,
     heading,
     send_form,
     send_form_on_enter,
 )
-from millstream.raw_client import WireError
 from millstream.registry.decoding import Decoder
 
 _TAIL_EVERY_S = 0.7
@@ -71,8 +64,9 @@ class _Messages:
         self._asked = 0
         self._skipped = 0
         self._busy = False
+        self._drawn: tuple[str, int | None] | None = None
         with heading("Messages"):
-            write = ui.button("Produce a record", icon="edit", on_click=self._write)
+            write = ui.button("Produce a record", icon="edit", on_click=lambda: self._write())
             frame.offer(Action.PRODUCE, write).props("outline no-caps data-testid=open-write")
         with card(""):
             self._lay_out_form(frame)
@@ -82,9 +76,21 @@ class _Messages:
                 self._status = ui.label("Choose a topic.").classes("ms-muted").props("role=status data-testid=status")
                 ui.space()
                 self._more = ui.button("", on_click=self._continue).props("outline no-caps data-testid=more")
+                with (
+                    ui.button(icon="download", color=None).props(
+                        'flat dense round data-testid=export aria-label="Save the records"'
+                    ),
+                    ui.menu(),
+                ):
+                    for extension in EXPORTS:
+                        ui.menu_item(extension.upper(), partial(self._export, extension)).props(
+                            f"data-testid=export-{extension}"
+                        )
             self._dot.set_visibility(False)
             self._more.set_visibility(False)
+            self._histogram = HistogramChart(self._jump)
             self._table = RecordTable(self._open)
+        self._panel = RecordPanel(frame, self._decode, self._open_beside, self._resend)
         frame.live(lambda snapshot: self._offer_topics())
         ui.timer(_TAIL_EVERY_S, self._step)
         ui.timer(0.05, self._begin, once=True)
@@ -116,12 +122,14 @@ class _Messages:
                 .classes("ms-field")
             )
             self._mode = (
-                ui.toggle(MODES, value=OFFSET if parameters.get("offset") else NEWEST, on_change=self._mode_changed)
+                ui.toggle(MODES, value=_first_mode(frame), on_change=self._mode_changed)
                 .props("no-caps unelevated dense toggle-color=primary data-testid=mode")
                 .classes("ms-toggle")
             )
             self._at = (
-                send_form_on_enter(ui.input("Offset", value=parameters.get("offset", "")), self._ask_typed)
+                send_form_on_enter(
+                    ui.input("Offset", value=parameters.get("offset") or parameters.get("at", "")), self._ask_typed
+                )
                 .props("outlined dense data-testid=at")
                 .classes("ms-field")
             )
@@ -139,12 +147,24 @@ class _Messages:
             )
             self._field = (
                 send_form_on_enter(
-                    ui.input("Field", value=parameters.get("field", ""), placeholder="order.total >= 100"),
+                    ui.input(
+                        "Filter (CEL)",
+                        value=parameters.get("filter", ""),
+                        placeholder="value.total >= 100 && key == 'a'",
+                    ),
                     self._ask_typed,
                 )
                 .props("outlined dense clearable data-testid=field")
                 .classes("ms-field-wide")
             )
+            with (
+                self._field.add_slot("append"),
+                ui.button(icon="bookmark_border", color=None).props(
+                    'flat dense round size=sm data-testid=saved-filters aria-label="Saved filters"'
+                ),
+                ui.menu().on("show", self._read_saved),
+            ):
+                self._saved = ui.element("div").props("data-testid=saved-list")
             self._count = (
                 ui.select([25, 50, 100, 250], value=50, label="records").props("outlined dense").classes("ms-field")
             )
@@ -208,7 +228,7 @@ class _Messages:
             partition=self._partition.value,
             text=typed.text(self._text),
             search_in=str(self._search_in.value),
-            field=typed.text(self._field),
+            expression=parse_expression(typed.text(self._field)),
             count=int(self._count.value or 50),
         )
 
@@ -218,8 +238,7 @@ class _Messages:
         await self._ask_typed(FormValues())
 
     async def _ask_typed(self, typed: FormValues) -> None:
-        query = self._read_form(typed)
-        if not query.topic:
+        if not self._topic.value:
             return
         self._asked += 1
         self._tail = None
@@ -227,10 +246,14 @@ class _Messages:
         self._more.set_visibility(False)
         with self._frame.reporting("The records cannot be read"):
             try:
+                query = self._read_form(typed)
                 query.check(self._zone)
             except ValueError as error:
                 raise UserError(str(error)) from None
+            self._frame.hide_error()
             self._query = query
+            self._write_url(query, typed)
+            ui.timer(0.01, self._draw_histogram, once=True)
             if query.mode == LIVE:
                 self._table.replace([])
                 self._skipped = 0
@@ -282,13 +305,20 @@ class _Messages:
         if page.stopped_early:
             return f"{shown}; search stopped after {count(page.searched)} records{zone}"
         if not len(self._table):
-            return "No records match the filter." if self._filtered else "No records."
+            return f"No records match the filter{self._misfits}." if self._filtered else "No records."
         looked = f", {count(page.searched)} searched" if self._filtered else ""
-        return f"{shown}{looked}{zone}"
+        return f"{shown}{looked}{zone}{self._misfits}"
+
+    @property
+    def _misfits(self) -> str:
+        expression = None if self._query is None else self._query.expression
+        if expression is None or not expression.misfits:
+            return ""
+        return f"; {plural(expression.misfits, 'record')} could not be compared: {expression.reason}"
 
     @property
     def _filtered(self) -> bool:
-        return self._query is not None and bool(self._query.text.strip() or self._query.field.strip())
+        return self._query is not None and bool(self._query.text.strip() or self._query.expression)
 
     async def _step(self) -> None:
         following, asked = self._tail, self._asked
@@ -323,14 +353,25 @@ class _Messages:
                 record = await self._frame.run(self._reader.one, topic, line.record.partition, line.record.offset)
             if record is None:
                 raise UserError("it was removed by retention or compaction. Load the records again.")
-            open_details(self._frame, topic, record, self._decode, self._zone, self._open_beside)
+            self._panel.show(topic, record, self._zone)
 
     async def _open_beside(self, record: FoundRecord, step: int) -> None:
         beside = self._table.neighbour(record, step)
         if beside is not None:
             await self._open(beside)
 
-    def _write(self) -> None:
+    async def _resend(self, record: FoundRecord) -> None:
+        topic = self._query.topic if self._query is not None else ""
+        with self._frame.reporting("The record cannot be edited"):
+            if self._frame.visitor.mask_of(topic) is not None:
+                raise UserError("fields of it are masked for you, and would be lost.")
+
+            def read() -> Draft:
+                return draft_of(topic, record, self._decode(record.key), self._decode(record.value))
+
+            self._write(await self._frame.run(read))
+
+    def _write(self, draft: Draft | None = None) -> None:
         topic = self._frame.snapshot.topics.get(str(self._topic.value))
         if topic is None:
             self._frame.show_error("Choose a topic first.")
@@ -340,7 +381,98 @@ class _Messages:
             if self._tail is None:
                 await self._ask()
 
-        open_writing(self._frame, topic.name, len(topic.partitions), written)
+        with self._table.around:
+            WritingDialog(self._frame, topic.name, len(topic.partitions), written, draft)
+
+    # The histogram, the URL, files, saved filters
+
+    async def _draw_histogram(self) -> None:
+        query, asked = self._query, self._asked
+        if query is None:
+            return
+        drawn = (query.topic, query.partition)
+        if drawn == self._drawn and query.mode == LIVE:
+            return
+
+        def work() -> list[Bucket]:
+            return time_histogram(self._frame.console.cluster, query.topic, query.partition)
+
+        with self._frame.reporting("The histogram cannot be drawn"):
+            buckets = await self._frame.run(work)
+            if asked == self._asked:
+                self._drawn = drawn
+                self._histogram.show(buckets)
+
+    async def _jump(self, start_ms: int) -> None:
+        """Shows the records from the start of a bar on."""
+        self._at.set_value(f"@{start_ms}")
+        if self._mode.value == TIME:
+            await self._ask()
+        else:
+            self._mode.set_value(TIME)  # which reads
+
+    def _write_url(self, query: Query, typed: FormValues) -> None:
+        self._frame.url.write(
+            topic=query.topic,
+            partition=query.partition if query.partition else None if query.partition is None else "0",
+            mode=None if query.mode == NEWEST else query.mode,
+            offset=query.at if query.mode == OFFSET else None,
+            at=query.at if query.mode == TIME else None,
+            contains=query.text,
+            filter=typed.text(self._field),
+        )
+
+    async def _export(self, extension: str) -> None:
+        topic = self._query.topic if self._query is not None else ""
+        lines = self._table.lines
+
+        def work() -> bytes:
+            whole = [
+                line.record if line.is_whole else self._reader.one(topic, line.record.partition, line.record.offset)
+                for line in lines
+            ]
+            names, rows = rows_of_file(topic, [each for each in whole if each is not None], self._decode)
+            return export(extension, names, rows)
+
+        with self._frame.reporting("The records cannot be saved"):
+            data = await self._frame.run(work)
+            ui.download.content(data, f"{topic}.{extension}", EXPORTS[extension][1])
+
+    async def _read_saved(self) -> None:
+        """Saved filters are in this browser."""
+        try:
+            told = await ui.run_javascript("millstreamFilters()", timeout=_ZONE_TIMEOUT_S)
+        except TimeoutError:
+            told = []
+        filters = [str(each)[:500] for each in told][:50] if isinstance(told, list) else []
+        current = str(self._field.value or "").strip()
+        self._saved.clear()
+        with self._saved:
+            if current and current not in filters:
+                ui.menu_item(f"Save {current}", partial(self._keep, current, True)).props("data-testid=save-filter")
+            for text in filters:
+                with ui.menu_item(on_click=partial(self._use, text)).classes("ms-mono"):
+                    ui.label(text)
+                    ui.space()
+                    ui.button(icon="close", color=None).props('flat dense round size=xs aria-label="Forget"').on(
+                        "click.stop", partial(self._keep, text, False)
+                    )
+            if not current and not filters:
+                ui.label("Enter a filter to save it.").classes("ms-muted ms-help")
+
+    def _keep(self, text: str, kept: bool) -> None:
+        argument = json.dumps(text).replace("<", "\\u003c")
+        ui.run_javascript(f"millstreamFilters({argument}, {json.dumps(kept)})")
+
+    async def _use(self, text: str) -> None:
+        self._field.set_value(text)
+        await self._ask_typed(FormValues({self._field.html_id: text}))
+
+
+def _first_mode(frame: Frame) -> str:
+    """As the URL has it; an offset or a time without a mode is a mode, too."""
+    default = OFFSET if frame.url.text("offset") else TIME if frame.url.text("at") else NEWEST
+    return frame.url.choice("mode", MODES, default)
 
 
 def zone_of(told: Any) -> tzinfo:
@@ -351,76 +483,3 @@ def zone_of(told: Any) -> tzinfo:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         offset = int(minutes) if isinstance(minutes, (int, float)) and abs(minutes) < 24 * 60 else 0
         return timezone(timedelta(minutes=offset))
-
-
-def open_writing(frame: Frame, topic: str, partitions: int, written: Callable[[], Any]) -> None:
-    """Opens the dialog. `written` is called after each record; the dialog stays open."""
-    _Writing(frame, topic, partitions, written)
-
-
-class _Writing:
-    def __init__(self, frame: Frame, topic: str, partitions: int, written: Callable[[], Any]) -> None:
-        self._frame = frame
-        self._topic = topic
-        self._written = written
-        with dialog(f"Produce a record to {topic}", wide=True, test_id="write-record") as self._dialog:
-            with ui.element("div").classes("ms-form"):
-                self._partition = (
-                    ui.select(
-                        {None: "by key", **{index: str(index) for index in range(partitions)}},
-                        value=None,
-                        label="Partition",
-                    )
-                    .props("outlined dense options-dense")
-                    .classes("ms-field")
-                )
-                self._key_form = (
-                    ui.select(list(FORMS), value=TEXT, label="Key format")
-                    .props("outlined dense options-dense data-testid=key-form")
-                    .classes("ms-field")
-                )
-                self._key = ui.input("Key").props("outlined dense data-testid=write-key").classes("ms-field-wide")
-            with ui.element("div").classes("ms-form"):
-                self._value_form = (
-                    ui.select(list(FORMS), value=JSON, label="Value format")
-                    .props("outlined dense options-dense data-testid=value-form")
-                    .classes("ms-field")
-                )
-                ui.label(f"{NULL} is a tombstone: compaction removes the key.").classes("ms-help")
-            self._value = (
-                ui.textarea("Value", value="{}").props("outlined data-testid=write-value").classes("ms-stack ms-editor")
-            )
-            self._headers = (
-                ui.textarea("Headers").props("outlined autogrow data-testid=write-headers").classes("ms-stack")
-            )
-            ui.label("One header per line, as name: value").classes("ms-help")
-            self._errors = FieldErrors()
-            with ui.element("div").classes("ms-actions"):
-                ui.button("Close", on_click=self._dialog.close).props("flat no-caps")
-                self._button = ui.button("Produce", icon="send").props("unelevated no-caps data-testid=write")
-                send_form(self._button, self._write)
-        self._dialog.open()
-
-    async def _write(self, typed: FormValues) -> None:
-        try:
-            key_form = str(self._key_form.value)
-            # An empty text key means no key.
-            key_text = typed.text(self._key)
-            key = None if key_form == TEXT and not key_text else parse_bytes(key_text, key_form, "key")
-            value = parse_bytes(typed.text(self._value), str(self._value_form.value), "value")
-            headers = parse_headers(typed.text(self._headers))
-            self._button.props("loading")
-            self._frame.visitor.check_topic(self._topic)
-            writer = RecordWriter(self._frame.console.cluster)
-            at = await self._frame.act(
-                Action.PRODUCE, writer.write, self._topic, key, value, headers, self._partition.value
-            )
-        except (InvalidInputError, UserError, WireError) as error:
-            self._errors.show(str(error))
-            return
-        finally:
-            self._button.props(remove="loading")
-        self._errors.show("")
-        self._frame.notify(f"Record written to partition {at.partition} at offset {at.offset:,}.")
-        self._frame.poll_now()
-        await self._written()

@@ -1,11 +1,9 @@
 """A query of the Messages page: start position, partition and filter, parsed from the form and run as a read.
 
-The text filter searches key, value and headers, ignoring case. The field filter compares a path of the decoded value
-(or key) with a value: `order.lines[0].sku = A-17`, `amount >= 100`, `customer ~ smith`, `error != null`.
+The text filter searches key, value and headers, ignoring case. The expression filter is in `expressions`.
 """
 
 import contextlib
-import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,105 +13,15 @@ from typing import Any
 import orjson
 
 from millstream.common.quantities import parse_duration
+from millstream.console.messages.expressions import Expression
 from millstream.console.messages.reading import FoundRecord, Page, Range, RecordReader, RecordTail
 from millstream.registry.decoding import Decoded
 
 Decode = Callable[[bytes | None], Decoded]
-Step = str | int | None
-"""A name, an index, or None for all items of a list."""
 
 ANYWHERE, IN_KEY, IN_VALUE, IN_HEADERS = "anywhere", "key", "value", "headers"
 SEARCH_PARTS = (ANYWHERE, IN_KEY, IN_VALUE, IN_HEADERS)
 _SCHEMA_MAGIC = b"\x00"
-_COMPARISON = re.compile(r"(?P<path>.+?)\s*(?P<sign>!=|>=|<=|=|>|<|~)\s*(?P<wanted>.*)", re.DOTALL)
-_PATH_PART = re.compile(
-    r"\.?(?:(?P<name>[^.\[\]\"'\s]+)|\[(?P<index>\d+|\*)\]|\[(?P<quote>[\"'])(?P<quoted>.*?)(?P=quote)\])"
-)
-_LONGEST = 500
-_FIELD_HELP = "enter a path, an operator and a value: order.id = 17, amount >= 100, name ~ smith, items[0].sku = 'A'"
-_ORDERINGS: dict[str, Callable[[Any, Any], bool]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
-
-
-class FilterError(ValueError):
-    """The text is not a valid comparison. The message shows the syntax."""
-
-
-@dataclass(frozen=True, slots=True)
-class FieldIs:
-    """A comparison with the values at a path; true if any of them matches."""
-
-    path: tuple[Step, ...]
-    sign: str
-    wanted: Any
-    """A JSON value if the text is one, else the text."""
-    wanted_text: str
-
-    def holds(self, document: Any) -> bool:
-        found = list(_at(document, self.path))
-        if self.sign == "!=":
-            return all(not self._equal(each) for each in found)
-        return any(self._compare(each) for each in found)
-
-    def _compare(self, found: Any) -> bool:
-        if self.sign == "=":
-            return self._equal(found)
-        if self.sign == "~":
-            return self.wanted_text.casefold() in _text(found).casefold()
-        numbers = _is_number(found) and _is_number(self.wanted)
-        if numbers or (isinstance(found, str) and isinstance(self.wanted, str)):
-            return _ORDERINGS[self.sign](found, self.wanted)
-        return False
-
-    def _equal(self, found: Any) -> bool:
-        # 17 matches the number and the text "17", because users often do not know the type of an id.
-        return bool(found == self.wanted and isinstance(found, bool) == isinstance(self.wanted, bool)) or (
-            isinstance(found, str) and found == self.wanted_text
-        )
-
-
-def parse_field(text: str) -> FieldIs | None:
-    """Parses a comparison; None for an empty text."""
-    if not text.strip():
-        return None
-    if len(text) > _LONGEST:
-        raise FilterError(f"the comparison has {len(text)} characters; the maximum is {_LONGEST}")
-    found = _COMPARISON.fullmatch(text.strip())
-    if found is None:
-        raise FilterError(f"{text.strip()[:60]!r} is not a comparison: {_FIELD_HELP}")
-    wanted_text = found["wanted"].strip()
-    if len(wanted_text) >= 2 and wanted_text[0] == wanted_text[-1] == "'":
-        wanted_text = wanted_text[1:-1]
-        wanted: Any = wanted_text
-    else:
-        try:
-            wanted = orjson.loads(wanted_text)
-        except ValueError:
-            wanted = wanted_text
-        if isinstance(wanted, str):
-            wanted_text = wanted
-    return FieldIs(_parse_path(found["path"]), found["sign"], wanted, wanted_text)
-
-
-def _parse_path(text: str) -> tuple[Step, ...]:
-    path = text.strip()
-    path = path.removeprefix("$") if path.startswith(("$.", "$[")) or path == "$" else path
-    steps: list[Step] = []
-    at = 0
-    while at < len(path):
-        part = _PATH_PART.match(path, at)
-        if part is None:
-            raise FilterError(f"{text.strip()[:60]!r} is not a path: {_FIELD_HELP}")
-        if part["index"] is not None:
-            steps.append(None if part["index"] == "*" else int(part["index"]))
-        else:
-            steps.append(part["name"] if part["name"] is not None else part["quoted"])
-        at = part.end()
-    return tuple(steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +31,18 @@ class RecordFilter:
     decode: Decode
     text: str = ""
     search_in: str = ANYWHERE
-    field: FieldIs | None = None
-    field_of_key: bool = False
+    expression: Expression | None = None
+    topic: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.text or self.field)
+        return bool(self.text or self.expression)
 
     def __call__(self, record: FoundRecord) -> bool:
         if self.text and not any(self._holds_text(part) for part in self._parts(record)):
             return False
-        if self.field is None:
+        if self.expression is None:
             return True
-        decoded = self.decode(record.key if self.field_of_key else record.value)
-        return decoded.kind != "binary" and self.field.holds(decoded.value)
+        return self.expression.holds(self.topic, record, self.decode(record.key), self.decode(record.value))
 
     def _parts(self, record: FoundRecord) -> Iterator[bytes | None]:
         if self.search_in in (ANYWHERE, IN_KEY):
@@ -160,26 +67,6 @@ class RecordFilter:
             decoded = self.decode(data)
             return decoded.kind != "binary" and wanted.casefold() in _text(decoded.value).casefold()
         return False
-
-
-def _at(document: Any, path: tuple[Step, ...]) -> Iterator[Any]:
-    if not path:
-        yield document
-        return
-    step, rest = path[0], path[1:]
-    if isinstance(step, str):
-        if isinstance(document, dict) and step in document:
-            yield from _at(document[step], rest)
-    elif isinstance(document, list):
-        if step is None:
-            for each in document:
-                yield from _at(each, rest)
-        elif step < len(document):
-            yield from _at(document[step], rest)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _text(value: Any) -> str:
@@ -251,7 +138,7 @@ class Query:
     partition: int | None = None
     text: str = ""
     search_in: str = ANYWHERE
-    field: str = ""
+    expression: Expression | None = None
     count: int = 50
 
     @property
@@ -259,13 +146,11 @@ class Query:
         return self.mode == NEWEST
 
     def filter(self, decode: Decode) -> RecordFilter | None:
-        """The filter; ValueError if the input is not valid."""
-        found = RecordFilter(decode, self.text.strip(), self.search_in, parse_field(self.field))
+        found = RecordFilter(decode, self.text.strip(), self.search_in, self.expression, self.topic)
         return found if found else None
 
     def check(self, zone: tzinfo) -> None:
         """Checks the input before a request is sent: ValueError."""
-        parse_field(self.field)
         if self.mode == OFFSET:
             parse_offset(self.at)
         if self.mode == TIME:

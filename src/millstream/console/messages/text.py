@@ -5,6 +5,7 @@ Invisible characters and characters that change the text direction are escaped.
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
@@ -19,6 +20,11 @@ PIECE_CHARACTERS = 20_000
 
 WHOLE_CHARACTERS = 2_000_000
 """The maximum that a browser shows; longer values can be saved."""
+
+
+TREE_NODES = 2000
+TREE_CHARACTERS = 2000
+"""Of a text in the tree."""
 
 
 _HEX_WIDTH = 16
@@ -71,6 +77,32 @@ def written_out(decoded: Decoded, most: int = PIECE_CHARACTERS) -> Piece:
     plain = isinstance(decoded.value, str) and decoded.kind in ("text", "binary")
     text = decoded.value if plain else _dump(decoded.value, indented=True)
     return Piece(seen(text[:most]), max(0, len(text) - most))
+
+
+def tree_of(value: object, most: int = TREE_NODES) -> dict[str, Any]:
+    """A JSON value as nodes for the tree: name `n`, kind `k`, text `t`, and children `c`. At most `most` nodes."""
+    left = most
+
+    def node(name: str | None, each: object) -> dict[str, Any]:
+        nonlocal left
+        left -= 1
+        made: dict[str, Any] = {"n": None if name is None else seen(name[:200], in_a_line=True)}
+        if isinstance(each, (dict, list)):
+            pairs = each.items() if isinstance(each, dict) else enumerate(each)
+            made |= {"k": "part", "t": f"{{{len(each)}}}" if isinstance(each, dict) else f"[{len(each)}]", "c": []}
+            for at, (key, item) in enumerate(pairs):
+                if left <= 0:
+                    made["c"].append({"n": None, "k": "part", "t": f"… {len(each) - at:,} more: choose JSON"})
+                    break
+                made["c"].append(node(str(key), item))
+            return made
+        if isinstance(each, str):
+            more = "…" if len(each) > TREE_CHARACTERS else ""
+            return made | {"k": "text", "t": f'"{seen(each[:TREE_CHARACTERS], in_a_line=True)}{more}"'}
+        kind = "null" if each is None else "flag" if isinstance(each, bool) else "number"
+        return made | {"k": kind, "t": _dump(each, indented=False)[:100]}
+
+    return node(None, value)
 
 
 def hexadecimal(data: bytes, most_bytes: int = PIECE_CHARACTERS // 5) -> Piece:

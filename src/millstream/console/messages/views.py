@@ -1,10 +1,11 @@
-"""Views of records: the table, the details dialog, and keys, values and headers as text.
+"""Views of records: the table, the panel of one record, and keys, values and headers as text.
 
 Records are shown as text and never as markup, with a maximum length. Invisible characters and characters that change
 the text direction are escaped.
 """
 
 import base64
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
@@ -26,9 +27,10 @@ from millstream.console.messages.text import (
     kind_label,
     one_line,
     seen,
+    tree_of,
     written_out,
 )
-from millstream.console.widgets import dialog
+from millstream.console.visitor import Action
 from millstream.registry.decoding import Decoded
 
 MOST_ROWS = 1000
@@ -85,12 +87,17 @@ class RecordTable:
             pagination={"rowsPerPage": 0},
         )
         self._table.classes("ms-records").props("flat dense hide-bottom data-testid=records")
+        self.around = self._table.parent_slot.parent if self._table.parent_slot is not None else self._table
         self._table.add_slot("body-cell-key", _TEXT_CELL)
         self._table.add_slot("body-cell-value", _TEXT_CELL)
         self._table.add_slot("body-cell-offset", _PICK_CELL)
         self._table.add_slot("body-cell-kind", _KIND_CELL)
         self._table.on("pick", lambda event: self._picked(str(event.args)))
         self._table.on("rowClick", lambda event: self._picked(str(event.args[1]["id"])))
+
+    @property
+    def lines(self) -> list[Line]:
+        return list(self._lines.values())
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -126,6 +133,30 @@ def lines_of(records: Sequence[FoundRecord], decode: Decode, zone: tzinfo) -> li
     return [_line(record, decode, zone) for record in records]
 
 
+def rows_of_file(topic: str, records: Sequence[FoundRecord], decode: Decode) -> tuple[list[str], list[dict[str, Any]]]:
+    """Names of columns and rows of a file of records: decoded values as JSON, binary ones as base64."""
+    rows = [
+        {
+            "topic": topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp_ms,
+            "key": _of_file(decode(record.key)),
+            "value": _of_file(decode(record.value)),
+            "headers": json.dumps({name: header_line(value, 2000) for name, value in record.headers}),
+        }
+        for record in records
+    ]
+    return ["topic", "partition", "offset", "timestamp", "key", "value", "headers"], rows
+
+
+def _of_file(decoded: Decoded) -> str | None:
+    """A text: values of one column have one type."""
+    if decoded.kind == "null":
+        return None
+    return decoded.value if isinstance(decoded.value, str) else json.dumps(decoded.value, ensure_ascii=False)
+
+
 def _line(record: FoundRecord, decode: Decode, zone: tzinfo) -> Line:
     held = len(record.key or b"") + len(record.value or b"") + sum(len(value or b"") for _, value in record.headers)
     is_whole = held <= _MOST_HELD
@@ -153,11 +184,11 @@ def _id(record: FoundRecord) -> str:
     return f"{record.partition}@{record.offset}"
 
 
-DECODED, TEXT, HEX, BASE64 = "decoded", "text", "hex", "base64"
+TREE, DECODED, TEXT, HEX, BASE64 = "tree", "decoded", "text", "hex", "base64"
 
 
 def show_as(data: bytes | None, decoded: Decoded, form: str, most: int) -> Piece:
-    """The bytes in one of the four formats, cut to about `most` characters."""
+    """The bytes in one of the formats, cut to about `most` characters."""
     if data is None:
         return Piece("null")
     if form == HEX:
@@ -170,42 +201,66 @@ def show_as(data: bytes | None, decoded: Decoded, form: str, most: int) -> Piece
     return written_out(decoded, most)
 
 
-def open_details(
-    frame: Frame,
-    topic: str,
-    record: FoundRecord,
-    decode: Decode,
-    zone: tzinfo,
-    step: Callable[[FoundRecord, int], Awaitable[None]],
-) -> None:
-    """`step` shows the record before (-1) or after (1) this one in the table."""
-    around = ui.context.slot.parent
-    with dialog(
-        f"{topic} · partition {record.partition} · offset {record.offset:,}", wide=True, test_id="record"
-    ) as box:
-        with ui.element("div").classes("ms-chips"):
-            ui.label(shown_moment(record.timestamp_ms, zone)).classes("ms-muted").props("data-testid=record-time")
-            ui.label(f"key {_size(record.key)}, value {_size(record.value)}").classes("ms-muted")
-            ui.space()
-            for word, icon, by in (("Previous row", "expand_less", -1), ("Next row", "expand_more", 1)):
+class _JsonTree(ui.element, component="../static/json_tree.js"):
+    pass
 
-                async def move(by: int = by) -> None:
-                    box.close()
-                    with around:  # the dialog and its content are deleted
-                        await step(record, by)
 
-                ui.button(icon=icon, on_click=move).props(f'flat dense round aria-label="{word}"').tooltip(word)
-            ui.button(icon="close", on_click=box.close).props('flat dense round autofocus aria-label="Close"')
-        with ui.tabs().classes("ms-tabs").props("align=left no-caps dense") as tabs:
-            names = [ui.tab(name).props(f"data-testid=record-{name.lower()}") for name in ("Value", "Key", "Headers")]
-        with ui.tab_panels(tabs, value=names[0], animated=False).classes("ms-panels"):
-            with ui.tab_panel(names[0]):
-                _Bytes(frame, record.value, decode, f"{topic}-{record.partition}-{record.offset}.value")
-            with ui.tab_panel(names[1]):
-                _Bytes(frame, record.key, decode, f"{topic}-{record.partition}-{record.offset}.key")
-            with ui.tab_panel(names[2]):
-                _headers(record)
-    box.open()
+class RecordPanel:
+    """One record at the right side of the page, beside the table. `step` shows the record before (-1) or after (1) it;
+    `resend` opens it for a change."""
+
+    def __init__(
+        self,
+        frame: Frame,
+        decode: Decode,
+        step: Callable[[FoundRecord, int], Awaitable[None]],
+        resend: Callable[[FoundRecord], Awaitable[None]],
+    ) -> None:
+        self._frame = frame
+        self._decode = decode
+        self._step = step
+        self._resend = resend
+        self._box = ui.element("aside").classes("ms-panel").props("data-testid=record tabindex=-1 aria-label=Record")
+        self._box.set_visibility(False)
+
+    def close(self) -> None:
+        self._box.set_visibility(False)
+        self._box.clear()
+
+    def show(self, topic: str, record: FoundRecord, zone: tzinfo) -> None:
+        self._box.clear()
+        self._box.set_visibility(True)
+        with self._box:
+            with ui.element("div").classes("ms-panel-head"):
+                ui.label(f"{topic} · partition {record.partition} · offset {record.offset:,}").classes(
+                    "ms-dialog-title"
+                )
+                ui.space()
+                for word, icon, by in (("Previous row", "expand_less", -1), ("Next row", "expand_more", 1)):
+                    ui.button(icon=icon, on_click=partial(self._step, record, by)).props(
+                        f'flat dense round aria-label="{word}"'
+                    ).tooltip(word)
+                ui.button(icon="close", on_click=self.close).props(
+                    'flat dense round data-panel-close aria-label="Close"'
+                )
+            with ui.element("div").classes("ms-chips"):
+                ui.label(shown_moment(record.timestamp_ms, zone)).classes("ms-muted").props("data-testid=record-time")
+                ui.label(f"key {_size(record.key)}, value {_size(record.value)}").classes("ms-muted")
+                ui.space()
+                again = ui.button("Edit and resend", icon="edit", on_click=partial(self._resend, record))
+                self._frame.offer(Action.PRODUCE, again).props("flat dense no-caps data-testid=resend")
+            with ui.tabs().classes("ms-tabs").props("align=left no-caps dense") as tabs:
+                names = [
+                    ui.tab(name).props(f"data-testid=record-{name.lower()}") for name in ("Value", "Key", "Headers")
+                ]
+            name = f"{topic}-{record.partition}-{record.offset}"
+            with ui.tab_panels(tabs, value=names[0], animated=False).classes("ms-panels"):
+                with ui.tab_panel(names[0]):
+                    _Bytes(self._frame, record.value, self._decode, f"{name}.value")
+                with ui.tab_panel(names[1]):
+                    _Bytes(self._frame, record.key, self._decode, f"{name}.key")
+                with ui.tab_panel(names[2]):
+                    _headers(record)
 
 
 class _Bytes:
@@ -221,8 +276,8 @@ class _Bytes:
             self._kind = ui.label("").classes("ms-badge ms-info").props("data-testid=kind")
             self._form = (
                 ui.toggle(
-                    {DECODED: "Decoded", TEXT: "Text", HEX: "Hex", BASE64: "Base64"},
-                    value=DECODED,
+                    {TREE: "Tree", DECODED: "JSON", TEXT: "Text", HEX: "Hex", BASE64: "Base64"},
+                    value=TREE,
                     on_change=self._show,
                 )
                 .props("no-caps unelevated dense size=sm toggle-color=primary data-testid=form")
@@ -230,12 +285,17 @@ class _Bytes:
             )
             ui.space()
             if data is not None:
+                ui.button(icon="content_copy", on_click=self._copy).props(
+                    'flat dense round size=sm data-testid=copy-value aria-label="Copy"'
+                ).tooltip("Copy as it is shown; a tree as JSON")
                 ui.button(
                     "Save",
                     icon="download",
                     on_click=partial(ui.download.content, data, file_name, "application/octet-stream"),
                 ).props("flat dense no-caps size=sm").tooltip("Save the bytes to a file")
         self._problem = ui.label("").classes("ms-complaint")
+        self._tree = _JsonTree().props("data-testid=bytes")
+        self._tree.set_visibility(False)
         self._text = ui.label("…").classes("ms-pre").props("data-testid=bytes")
         with ui.element("div").classes("ms-chips") as self._rest:
             self._left_out = ui.label("").classes("ms-muted").props("data-testid=left-out")
@@ -250,7 +310,14 @@ class _Bytes:
             self._kind.set_text(kind_label(self._decoded))
             self._problem.set_text(self._decoded.problem or "")
             self._problem.set_visibility(bool(self._decoded.problem))
-            self._text.set_text(piece.text)
+            is_tree = self._form.value == TREE and isinstance(self._decoded.value, (dict, list))
+            self._tree.props["node"] = tree_of(self._decoded.value) if is_tree else None
+            self._tree.set_visibility(is_tree)
+            self._text.set_visibility(not is_tree)
+            self._text.set_text("" if is_tree else piece.text)
+            if is_tree:
+                self._rest.set_visibility(False)
+                return
             self._text.classes(add="ms-pre-hex") if self._form.value == HEX else self._text.classes(remove="ms-pre-hex")
             unit = "bytes" if self._form.value in (HEX, BASE64, TEXT) else "characters"
             self._left_out.set_text(f"{count(piece.left_out)} more {unit} are not shown")
@@ -261,6 +328,12 @@ class _Bytes:
         if self._decoded is None:
             self._decoded = self._decode(self._data)
         return show_as(self._data, self._decoded, form, most)
+
+    async def _copy(self) -> None:
+        with self._frame.reporting("The record cannot be copied"):
+            piece = await self._frame.run(self._make, str(self._form.value), WHOLE_CHARACTERS)
+            text = json.dumps(piece.text).replace("<", "\\u003c")
+            ui.run_javascript(f"millstreamCopy({text})")
 
     async def _show_all(self) -> None:
         self._most = WHOLE_CHARACTERS

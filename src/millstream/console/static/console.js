@@ -19,6 +19,20 @@ function millstreamUrl(values, push) {
 window.addEventListener("popstate", () => location.reload());
 
 // Without TLS, browsers have no clipboard API on other addresses than localhost.
+// Saved filters of records, in this browser. With a text: saves it, or forgets it.
+function millstreamFilters(text, kept) {
+  const name = "millstream-filters";
+  let filters = [];
+  try { filters = JSON.parse(localStorage.getItem(name)) ?? []; } catch { /* not ours: begin again */ }
+  if (!Array.isArray(filters)) filters = [];
+  if (text !== undefined) {
+    filters = filters.filter((each) => each !== text);
+    if (kept) filters.unshift(text);
+    localStorage.setItem(name, JSON.stringify(filters.slice(0, 50)));
+  }
+  return filters;
+}
+
 async function millstreamCopy(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -99,6 +113,8 @@ function millstreamChart(id, [sent, first, now, lines]) {
   let went = -Infinity; // when g was pressed
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+    if (event.key === "Escape" && !document.querySelector(".q-dialog__inner, .q-menu"))
+      document.querySelector(".ms-panel [data-panel-close]")?.click();
     if (event.key === "Escape" || document.querySelector(".q-dialog__inner")) return;
     if (event.timeStamp - went < 1200) {
       went = -Infinity;

@@ -36,7 +36,7 @@ export default {
   template: `
     <q-table ref="qRef" flat dense binary-state-sort class="ms-table" :class="{'ms-pickable': pickable}" row-key="_key"
       :columns="columns" :rows="shown" :grid="$q.screen.lt.sm" :pagination="page" :no-data-label="empty"
-      :table-style="{minWidth: leastWidth}" :rows-per-page-options="[25, 50, 100, 250]"
+      :style="{'--ms-least': leastWidth}" :rows-per-page-options="[25, 50, 100, 250]"
       :hide-pagination="(page.rowsNumber ?? 0) <= 25" :selection="selectable ? 'multiple' : 'none'"
       v-model:selected="selected" @request="ask($event.pagination)" @row-click="clicked">
       <template #top v-if="$q.screen.lt.sm && shown.length > 1">

@@ -1,6 +1,7 @@
 """Dialogs that create a topic and change its settings, and the table of settings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from nicegui import ui
@@ -37,19 +38,30 @@ _NAME, _PARTITIONS, _REPLICAS = "name", "partitions", "replicas"
 _OFTEN = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas", "compression.type")
 
 
-def open_creation(frame: Frame, created: Callable[[str], Any]) -> None:
+@dataclass(frozen=True, slots=True)
+class TopicTemplate:
+    """A topic whose partitions, replicas and own settings a new one gets."""
+
+    name: str
+    partitions: int
+    replicas: int
+    settings: Mapping[str, str]
+
+
+def open_creation(frame: Frame, created: Callable[[str], Any], template: TopicTemplate | None = None) -> None:
     """Opens the dialog. `created` is called with the name of the new topic."""
-    _Creation(frame, created)
+    _Creation(frame, created, template)
 
 
 class _Creation:
-    def __init__(self, frame: Frame, created: Callable[[str], Any]) -> None:
+    def __init__(self, frame: Frame, created: Callable[[str], Any], template: TopicTemplate | None = None) -> None:
         self._frame = frame
         self._created = created
         self._settings = {each.name: each for each in known_settings() if not each.read_only}
         self._chosen: dict[str, Any] = {}
         brokers = self._brokers = sum(broker.is_up for broker in frame.snapshot.brokers) or 1
-        with dialog("Create a topic", test_id="create-topic") as self._dialog:
+        title = "Create a topic" if template is None else f"Create a topic with the settings of {template.name}"
+        with dialog(title, test_id="create-topic") as self._dialog:
             self._name = (
                 ui.input("Name", on_change=self._check_name, validation=None)
                 .props("outlined dense autofocus data-testid=new-name")
@@ -57,9 +69,13 @@ class _Creation:
             )
             ui.label("Letters, digits, '.', '_' and '-'. A topic cannot be renamed.").classes("ms-help")
             with ui.element("div").classes("ms-form"):
-                self._partitions = number_input("Partitions", 3, 1, MOST_PARTITIONS).props("data-testid=new-partitions")
+                self._partitions = number_input(
+                    "Partitions", 3 if template is None else template.partitions, 1, MOST_PARTITIONS
+                ).props("data-testid=new-partitions")
                 self._partitions.on_value_change(lambda: self._check_again(_PARTITIONS))
-                self._replicas = number_input("Replicas", min(3, brokers), 1, brokers).props("data-testid=new-replicas")
+                self._replicas = number_input(
+                    "Replicas", min(3 if template is None else template.replicas, brokers), 1, brokers
+                ).props("data-testid=new-replicas")
                 self._replicas.on_value_change(lambda: self._check_again(_REPLICAS))
             ui.label(
                 "More partitions allow more consumers in parallel. Partitions can be added later, but not removed. "
@@ -81,6 +97,9 @@ class _Creation:
                 ui.button("Cancel", on_click=self._dialog.close).props("flat no-caps")
                 self._button = ui.button("Create").props("unelevated no-caps data-testid=create")
                 send_form(self._button, self._create)
+        for name, value in ({} if template is None else template.settings).items():
+            if name in self._settings:
+                self._add(name, value)
         self._dialog.open()
 
     def _check_name(self) -> None:
@@ -97,12 +116,12 @@ class _Creation:
             self._add(str(event.value))
             event.sender.set_value(None)
 
-    def _add(self, name: str) -> None:
+    def _add(self, name: str, value: str | None = None) -> None:
         if name in self._chosen:
             return
         setting = self._settings[name]
         with self._rows, ui.element("div").classes("ms-setting-row") as row:
-            field = self._chosen[name] = value_input(setting, setting.value or "")
+            field = self._chosen[name] = value_input(setting, (setting.value or "") if value is None else value)
             field.on_value_change(lambda: self._check_again(name))
             ui.button(icon="close", on_click=lambda: self._remove(name, row)).props("flat dense round size=sm").tooltip(
                 "Use the broker default"

@@ -1,17 +1,19 @@
 """The Topics page: list of topics, and one topic with partitions, hot keys, settings and reading groups."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from nicegui import ui
 
-from millstream.admin.topics import TopicAdmin
+from millstream.admin.topics import ConfigResource, TopicAdmin
 from millstream.console.console import UserError, href
-from millstream.console.formats import count, rate, short_count, size
+from millstream.console.formats import count, plural, rate, short_count, size
 from millstream.console.frame import Frame, console_page, go
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.tables import Column, DataTable
-from millstream.console.topics.dialogs import SettingsView, open_creation
+from millstream.console.topics.dialogs import SettingsView, TopicTemplate, open_creation
 from millstream.console.topics.hot_keys import EVERY_S, HotKeysView
+from millstream.console.topics.record_deletion import RecordDeletionDialog
 from millstream.console.topics.rows import (
     brokers_of,
     contents_of,
@@ -99,16 +101,22 @@ class TopicDetail:
         with ui.link(target="/topics").classes("ms-back"):
             ui.icon("arrow_back")
             ui.label("Topics")
-        with heading(topic):
+        with heading(topic) as actions:
             ui.button("Messages", icon="mail_outline", on_click=lambda: go("/messages", topic=topic)).props(
                 "outline no-caps"
+            )
+            clone = ui.button("Clone…", icon="content_copy", on_click=self._clone)
+            frame.offer(Action.CREATE_TOPIC, clone).props("outline no-caps data-testid=clone-topic")
+            records = ui.button("Delete records…", icon="auto_delete", on_click=self._delete_records)
+            frame.offer(Action.DELETE_RECORDS, records).props(
+                "outline color=negative no-caps data-testid=open-delete-records"
             )
             more = ui.button("Add partitions", icon="add", on_click=self._add_partitions)
             frame.offer(Action.ADD_PARTITIONS, more).props("outline no-caps data-testid=add-partitions")
             delete = ui.button("Delete", icon="delete_outline", on_click=self._delete)
             frame.offer(Action.DELETE_TOPIC, delete).props("outline color=negative no-caps data-testid=delete-topic")
         self._gone = ui.label("This topic does not exist.").classes("ms-muted").props("data-testid=no-topic")
-        with card(""), ui.element("div").classes("ms-stats"):
+        with card("") as numbers, ui.element("div").classes("ms-stats"):
             self._stats = {
                 "state": Stat("state", test_id="topic-state"),
                 "partitions": Stat("partitions", test_id="topic-partitions"),
@@ -123,7 +131,7 @@ class TopicDetail:
                 ui.tab(name, label, icon=icon).props(f"data-testid=tab-{name}") for name, (label, icon) in _TABS.items()
             )
         chosen = frame.url.choice("tab", _TABS, next(iter(_TABS)))
-        with ui.tab_panels(tabs, value=chosen, animated=False).classes("ms-panels"):
+        with ui.tab_panels(tabs, value=chosen, animated=False).classes("ms-panels") as panels:
             with ui.tab_panel(layout):
                 with card(""):
                     self._layout = LayoutView(topic)
@@ -145,6 +153,7 @@ class TopicDetail:
                     empty="No group has committed offsets or assigned members for this topic",
                     test_id="readers",
                 )
+        self._parts = (actions, numbers, tabs, panels)
         frame.live(self._show)
         ui.timer(0.05, self._settings.load, once=True)
         watching = ui.timer(EVERY_S, self._hot.load, active=chosen == "hot")
@@ -160,7 +169,10 @@ class TopicDetail:
 
     def _show(self, snapshot: Snapshot) -> None:
         topic = snapshot.topics.get(self._topic)
-        self._gone.set_visibility(topic is None and snapshot.number > 0)
+        is_gone = topic is None and snapshot.topics_at > 0
+        self._gone.set_visibility(is_gone)
+        for part in self._parts:  # nothing to do with what does not exist
+            part.set_visibility(not is_gone)
         if topic is None:
             return
         stats = self._stats
@@ -192,6 +204,23 @@ class TopicDetail:
         )
         series = self._frame.console.watcher.history.topics.get(self._topic)
         self._chart.update({"records/s": series.points(snapshot.at - _CHART_S) if series is not None else ()})
+
+    def _delete_records(self) -> None:
+        topic = self._frame.snapshot.topics.get(self._topic)
+        if topic is not None:
+            RecordDeletionDialog(self._frame, self._topic, len(topic.partitions))
+
+    async def _clone(self) -> None:
+        topic = self._frame.snapshot.topics.get(self._topic)
+        if topic is None:
+            return
+        admin = TopicAdmin(self._frame.console.cluster)
+        with self._frame.reporting(f"The settings of {self._topic} cannot be read"):
+            found = await self._frame.run(admin.settings, ConfigResource.TOPIC, self._topic)
+            own = {each.name: each.value for each in found if each.is_own and each.value is not None}
+            replicas = max((len(each.replicas) for each in topic.partitions), default=1)
+            template = TopicTemplate(self._topic, len(topic.partitions), replicas, own)
+            open_creation(self._frame, lambda name: go("/topics", topic=name), template)
 
     def _add_partitions(self) -> None:
         topic = self._frame.snapshot.topics.get(self._topic)
@@ -278,6 +307,26 @@ def _list(frame: Frame) -> None:
             "Create topic", icon="add", on_click=lambda: open_creation(frame, lambda name: go("/topics", topic=name))
         )
         frame.offer(Action.CREATE_TOPIC, create).props("unelevated no-caps data-testid=open-create")
+
+    def select(names: Sequence[str]) -> None:
+        bulk.set_text(f"Delete {plural(len(names), 'topic')}…")
+        bulk.set_visibility(bool(names))
+
+    async def delete_selected() -> None:
+        names = [name for name in table.selected if name in frame.snapshot.topics]
+        words = [line for name in names for line in deletion_summary(contents_of(name, frame.snapshot, None))]
+        if not names or not await frame.confirm(
+            f"Delete {plural(len(names), 'topic')}?", words, action="Delete permanently", more="This cannot be undone."
+        ):
+            return
+        with frame.reporting("Not all topics were deleted"):
+            for name in names:
+                await frame.act(Action.DELETE_TOPIC, TopicAdmin(frame.console.cluster).delete, name)
+            frame.notify(f"{plural(len(names), 'topic')} deleted.")
+        table.unselect()
+        select([])
+        frame.poll_now()
+
     with card(""):
         table = DataTable(
             [
@@ -295,7 +344,13 @@ def _list(frame: Frame) -> None:
             else "No topics that you may see.",
             test_id="topics",
             name="",
+            on_select=select if frame.may(Action.DELETE_TOPIC) else None,
         )
+        with table.head:
+            bulk = ui.button("", icon="delete_outline", on_click=lambda: delete_selected()).props(
+                "outline dense color=negative no-caps data-testid=delete-selected"
+            )
+        bulk.set_visibility(False)
 
     def show(snapshot: Snapshot) -> None:
         table.update(topic_rows(snapshot, internal=bool(internal.value)))

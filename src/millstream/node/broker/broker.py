@@ -48,6 +48,7 @@ from millstream.node.queues.partitions import SharePartitions
 from millstream.node.queues.persister import ShareGroupStates, SharePersister
 from millstream.node.quotas.client_quotas import ClientQuotas
 from millstream.node.quotas.connection_rates import ConnectionRates
+from millstream.node.replicas.directory_moves import DirectoryMoves
 from millstream.node.replicas.manager import ReplicaManager
 from millstream.node.security.api_checks import guarded
 from millstream.node.security.authorizer import StandardAuthorizer, or_none
@@ -62,6 +63,7 @@ from millstream.node.storage.cleaner.log_cleaner import LogCleaner
 from millstream.node.storage.cleaner.plan import cleaner_settings
 from millstream.node.storage.directory_health import DirectoryFailure
 from millstream.node.storage.disk import Job
+from millstream.node.storage.log.directories import LogDirectories
 from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.opening_limits import opening_limits
@@ -85,7 +87,7 @@ class Broker:
         self,
         view: ClusterView,
         link: ControllerLink,
-        logs: LogDirectory,
+        logs: LogDirectories,
         environment: Environment,
         *,
         kraft_version: Callable[[], int],
@@ -145,7 +147,10 @@ class Broker:
             internal_producer,
             environment,
         )
-        self.tier = TierManager(view, self.partitions, environment, logs.disk, logs.root)
+        self.moves = DirectoryMoves(
+            logs, self.replicas.roles, self.replicas.assignments, self.cleaner, environment, lambda: view.config
+        )
+        self.tier = TierManager(view, self.partitions, environment, logs.disk, logs.metadata.root)
         self.replicas.roles.on_opened = self._log_opened
         self.replicas.tier_start = self.tier.start_of
         self.marker_writer = MarkerWriter(self.partitions, self.groups, environment)
@@ -178,6 +183,7 @@ class Broker:
         self.groups.start()
         self.transactions.start()
         self.mirroring.start()
+        self.moves.resume()
 
     def _new_peers(self) -> BrokerChannels:
         view = self.view
@@ -221,6 +227,7 @@ class Broker:
 
     def close(self) -> None:
         """Call it before the logs are closed: nothing is written after it."""
+        self.moves.close()
         self.cleaner.close()
         self.client_metrics.close()
         self.mirroring.close()
@@ -242,7 +249,7 @@ class Broker:
 
     def maintain(self) -> None:
         """Called periodically: retention, closing of segments by age, flushing by time, checkpoints."""
-        self.logs.producer_id_expiration_ms = self.view.config[log_settings.PRODUCER_ID_EXPIRATION_MS]
+        self.logs.expire_producers_after(self.view.config[log_settings.PRODUCER_ID_EXPIRATION_MS])
         for job in self.logs.maintenance(self._environment.clock.now_ms(), self.replicas.roles.log_config):
             self._run(job)
         self.hot_keys.tick()
@@ -252,28 +259,40 @@ class Broker:
         if self.dispatcher.quotas is not None:
             self.quotas.tick()
 
-    def broken_log(self) -> DirectoryFailure | None:
-        """A log that accepts no more writes until it is opened again, if there is one.
+    def broken_logs(self) -> list[tuple[LogDirectory, DirectoryFailure]]:
+        """The directories with a log that accepts no more writes until it is opened again.
 
         This node would stay leader of its partition, or in its ISR, without accepting records.
         """
-        broken = next((log for log in self.logs.loaded() if log.failure is not None), None)
-        if broken is None:
-            return None
-        return DirectoryFailure(broken.directory, f"{broken.topic_partition}: {broken.failure}", False)
+        found = []
+        for directory in self.logs.all:
+            broken = next((log for log in directory.loaded() if log.failure is not None), None)
+            if broken is not None:
+                reason = f"{broken.topic_partition}: {broken.failure}"
+                found.append((directory, DirectoryFailure(broken.directory, reason, False)))
+        return found
+
+    def directory_failed(self, directory: LogDirectory) -> list["asyncio.Future[bool]"]:
+        """Takes the replicas in one of several log directories offline. The results: requests to the controller that
+        should be there before it learns of the failure."""
+        told = self.moves.directory_failed(directory)
+        self.replicas.roles.directory_failed(self.logs.take_offline(directory), directory.id)
+        return told
+
+    def directory_returned(self) -> None:
+        """A log directory works again."""
+        self.replicas.roles.directory_returned()
+        self.moves.resume()
 
     def _remember_starts(self) -> "asyncio.Future[OSError | None]":
         """Done when the log start offsets are on disk."""
         written: asyncio.Future[OSError | None] = self._environment.loop.create_future()
         self.logs.when_checkpointed(
-            lambda failure: None if written.done() else written.set_result(failure), self._checkpoint
+            lambda failure: None if written.done() else written.set_result(failure),
+            self._run,
+            self._environment.clock.now_ms,
         )
         return written
-
-    def _checkpoint(self) -> None:
-        job = self.logs.checkpoint_job(self._environment.clock.now_ms())
-        if job is not None:
-            self._run(job)
 
     def _run(self, job: Job) -> None:
         future = self._environment.offload(job.run)
@@ -321,7 +340,9 @@ class Broker:
             self._may_create if self._checks is not None else None,
         )
         group_admin = GroupAdminHandlers(self.groups)
-        log_dirs = LogDirHandlers(partitions, environment, self.logs.health, lambda: view.image.cordoned(view.node_id))
+        log_dirs = LogDirHandlers(
+            partitions, environment, self.logs, self.moves, lambda: view.image.cordoned_log_dirs(view.node_id)
+        )
         producer_ids = ProducerIdHandlers(self.producer_ids, self.transactions)
         txns = TransactionHandlers(self.transactions, self.groups, lambda: view.image)
         offset_lookup = OffsetLookup(view, partitions, self.peers)
@@ -371,6 +392,7 @@ class Broker:
             "describe_acls": acls.describe_acls,
             "describe_client_quotas": DescribeQuotasHandlers(lambda: view.image).describe_client_quotas,
             "describe_log_dirs": log_dirs.describe_log_dirs,
+            "alter_replica_log_dirs": log_dirs.alter_replica_log_dirs,
             "delete_groups": group_admin.delete_groups,
             "offset_delete": commits.offset_delete,
             "describe_cluster": cluster.describe_cluster,

@@ -73,20 +73,24 @@ class BrokerLifecycle:
         contact: ControllerContact,
         *,
         end_points: tuple[Endpoint, ...],
-        directory_id: UUID,
+        log_dirs: Callable[[], list[UUID]],
         previous_broker_epoch: int,
         on_fatal: Callable[[str], None],
         adopted: tuple[AdoptedReplica, ...] = (),
         retired: tuple[int, ...] = (),
     ) -> None:
-        """`previous_broker_epoch` is the epoch of the last process if it stopped cleanly, else -1. `on_fatal` gets one
-        line that says why this broker cannot be part of the cluster. `adopted` and `retired`: see `handover_file`."""
+        """`log_dirs` returns the ids of the log directories in use. `previous_broker_epoch` is the epoch of the last
+        process if it stopped cleanly, else -1. `on_fatal` gets one line that says why this broker cannot be part of the
+        cluster. `adopted` and `retired`: see `handover_file`."""
         self._view = view
         self._link = link
         self._environment = environment
         self._contact = contact
         self._end_points = end_points
-        self._directory_id = directory_id
+        self._log_dirs = log_dirs
+        self._offline_dirs: list[UUID] = []
+        """The ids of log directories that have failed since the start; reported in each heartbeat."""
+        self._registers_again = False
         self._previous_epoch = previous_broker_epoch
         self._on_fatal = on_fatal
         self._adopted, self._retired = adopted, retired
@@ -147,7 +151,7 @@ class BrokerLifecycle:
             "current_metadata_offset": self._view.image.offset,
             "want_fence": True,
             "want_shut_down": True,
-            "offline_log_dirs": [self._directory_id],
+            "offline_log_dirs": [*self._offline_dirs, *self._log_dirs()],
         }
         try:
             response = await self._link.request("broker_heartbeat", fields, timeout_s=timeout_s)
@@ -155,6 +159,18 @@ class BrokerLifecycle:
             _log.warning("failed_directory_not_told error=%s", error)
             return False
         return response.error_code == ErrorCode.NONE and bool(response.should_shut_down)
+
+    def directory_failed(self, directory_id: UUID) -> None:
+        """One of several log directories has failed: the controller moves the leaders of its replicas."""
+        if directory_id not in self._offline_dirs:
+            self._offline_dirs.append(directory_id)
+        self._news.set()
+
+    def directory_returned(self, directory_id: UUID) -> None:
+        """A failed log directory can be used again, perhaps a new one: this process registers again, with it."""
+        self._offline_dirs = [each for each in self._offline_dirs if each != directory_id]
+        self._registers_again = True
+        self._news.set()
 
     def close(self) -> None:
         if self._task is not None:
@@ -269,7 +285,7 @@ class BrokerLifecycle:
                 for each in SUPPORTED_FEATURES
             ],
             "rack": view.config[node.BROKER_RACK],
-            "log_dirs": [self._directory_id],
+            "log_dirs": self._log_dirs(),
             "previous_broker_epoch": max(self._previous_epoch, self.broker_epoch),
             "machine_id": view.config[node.MACHINE_ID],
             **({} if self.registered.done() else self._handed_over()),
@@ -319,6 +335,9 @@ class BrokerLifecycle:
     async def _send_heartbeats(self) -> None:
         """Sends heartbeats until the registration is lost."""
         while not self._left.done():
+            if self._registers_again:
+                self._registers_again = False
+                return
             self._news.clear()
             was_leaving = self._leaving
             sent_s = self._environment.loop.time()
@@ -350,6 +369,7 @@ class BrokerLifecycle:
             "current_metadata_offset": self._sent_offset,
             "want_fence": not self._initialized,
             "want_shut_down": self._leaving,
+            "offline_log_dirs": list(self._offline_dirs),
         }
         timeout_s = self._view.config[cluster.BROKER_SESSION_TIMEOUT_MS] / 2000
         if self._leaving:

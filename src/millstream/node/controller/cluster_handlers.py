@@ -1,4 +1,5 @@
-"""Handlers of the controller for the cluster: DescribeCluster (60), UpdateFeatures (57), AllocateProducerIds (67).
+"""Handlers of the controller for the cluster: DescribeCluster (60), UpdateFeatures (57), AllocateProducerIds (67),
+ControllerRegistration (70).
 
 `kraft.version` is a feature of the quorum, not of the metadata image.
 """
@@ -14,6 +15,8 @@ from millstream.formats.protocol.produce import CONDITIONAL_APPEND
 from millstream.formats.protocol.wire_types import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeClusterResponseBrokers,
@@ -22,9 +25,16 @@ from millstream.formats.protocol.wire_types import (
     UpdateFeaturesResponse,
 )
 from millstream.node.controller.active_controller import ActiveController, ImageSource, Leadership
-from millstream.node.metadata.brokers import allocate_producer_ids
-from millstream.node.metadata.features import SUPPORTED_FEATURES, FeatureUpdate, UpgradeType, update_features
+from millstream.node.metadata.brokers import allocate_producer_ids, register_controller
+from millstream.node.metadata.features import (
+    KRAFT_VERSION_RANGE,
+    SUPPORTED_FEATURES,
+    FeatureUpdate,
+    UpgradeType,
+    update_features,
+)
 from millstream.node.metadata.image import MetadataImage
+from millstream.node.metadata.records import Endpoint, RegisterControllerRecord, SupportedFeature
 from millstream.node.server.authorization import NO_AUTHORIZER, Authorizer
 from millstream.node.server.request import Context
 
@@ -65,10 +75,7 @@ class ControllerClusterHandlers:
             ),
         }
         if request.endpoint_type == CONTROLLER_ENDPOINTS:
-            response["brokers"] = [
-                {"broker_id": id_, "host": host, "port": port, "is_fenced": False}
-                for id_, host, port in self._controllers()
-            ]
+            response["brokers"] = self._controller_rows(image, context.peer.listener)
         elif request.endpoint_type == BROKER_ENDPOINTS and context.version == 0:
             response["brokers"] = _brokers(image)
         elif request.endpoint_type == BROKER_ENDPOINTS:
@@ -78,6 +85,48 @@ class ControllerClusterHandlers:
             response["error_code"] = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
             response["error_message"] = f"unknown endpoint type {request.endpoint_type}"
         return response
+
+    def _controller_rows(self, image: MetadataImage, listener: str) -> list[DescribeClusterResponseBrokers]:
+        """Registered controllers with their address at this listener, and voters that did not register."""
+        found = {id_: (host, port) for id_, host, port in self._controllers()}
+        for controller in image.controllers.values():
+            for at in controller.end_points:
+                if at.name == listener:
+                    found[controller.controller_id] = at.host, at.port
+        return [
+            {"broker_id": id_, "host": host, "port": port, "is_fenced": False}
+            for id_, (host, port) in sorted(found.items())
+        ]
+
+
+class ControllerRegistrationHandlers:
+    """ControllerRegistration (70), of the active controller."""
+
+    def __init__(self, controller: ActiveController) -> None:
+        self._controller = controller
+
+    async def controller_registration(
+        self, request: ControllerRegistrationRequest, context: Context
+    ) -> ControllerRegistrationResponse:
+        record = RegisterControllerRecord(
+            controller_id=request.controller_id,
+            incarnation_id=request.incarnation_id,
+            zk_migration_ready=request.zk_migration_ready,
+            end_points=tuple(
+                Endpoint(name=each.name, host=each.host, port=each.port, security_protocol=each.security_protocol)
+                for each in request.listeners
+            ),
+            features=tuple(
+                SupportedFeature(
+                    name=each.name,
+                    min_supported_version=each.min_supported_version,
+                    max_supported_version=each.max_supported_version,
+                )
+                for each in request.features
+            ),
+        )
+        await self._controller.decide(lambda image, config, randomness: register_controller(image, record))
+        return {}
 
 
 def _brokers(image: MetadataImage) -> list[DescribeClusterResponseBrokers]:
@@ -90,8 +139,8 @@ def _brokers(image: MetadataImage) -> list[DescribeClusterResponseBrokers]:
     ]
 
 
-KRAFT_VERSION = "kraft.version"
-_KRAFT_VERSIONS = (0, 1)
+KRAFT_VERSION = KRAFT_VERSION_RANGE.name
+_KRAFT_VERSIONS = KRAFT_VERSION_RANGE.min_supported_version, KRAFT_VERSION_RANGE.max_supported_version
 _LOOK_AGAIN_SECONDS = 0.01
 
 

@@ -19,6 +19,7 @@ from millstream.node.controller.acl_handlers import AclHandlers, DescribeAclsHan
 from millstream.node.controller.active_controller import ActiveController, Decide, ImageSource
 from millstream.node.controller.cluster_handlers import (
     ControllerClusterHandlers,
+    ControllerRegistrationHandlers,
     FeatureHandlers,
     ProducerIdHandlers,
     features_for_api_versions,
@@ -214,8 +215,10 @@ class ControllerRole:
             "alter_partition_reassignments": reassignments.alter_partition_reassignments,
             "list_partition_reassignments": reassignments.list_partition_reassignments,
             "alter_partition": partitions.alter_partition,
+            "assign_replicas_to_dirs": partitions.assign_replicas_to_dirs,
             "update_features": FeatureHandlers(self.active, self._quorum).update_features,
             "describe_cluster": cluster.describe_cluster,
+            "controller_registration": ControllerRegistrationHandlers(self.active).controller_registration,
             "broker_registration": self._heartbeats.broker_registration,
             "broker_heartbeat": self._heartbeats.broker_heartbeat,
             "unregister_broker": self._heartbeats.unregister_broker,

@@ -15,6 +15,8 @@ from millstream.formats.protocol.wire_types import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionResponseTopicsPartitions,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopicsRequest,
@@ -37,6 +39,7 @@ from millstream.node.metadata.elections import (
     alter_partitions,
     elect_leaders,
 )
+from millstream.node.metadata.log_dirs import DirectoryAssignment, assign_replicas
 from millstream.node.metadata.reassignment import Reassignment, alter_reassignments, list_reassignments
 from millstream.node.metadata.topics import (
     MAX_PARTITIONS_PER_REQUEST,
@@ -241,6 +244,37 @@ class PartitionHandlers:
             "topics": [
                 {"topic_id": topic_id, "partitions": [_altered_partition(result) for result in rows]}
                 for topic_id, rows in groupby(results, key=lambda result: result.topic_id)
+            ]
+        }
+
+    async def assign_replicas_to_dirs(
+        self, request: AssignReplicasToDirsRequest, context: Context
+    ) -> AssignReplicasToDirsResponse:
+        broker_id = BrokerId(request.broker_id)
+        wanted = [
+            DirectoryAssignment(directory=directory.id_, topic_id=topic.topic_id, partition=row.partition_index)
+            for directory in request.directories
+            for topic in directory.topics
+            for row in topic.partitions
+        ]
+        results = await self._controller.decide(
+            lambda image, config, randomness: assign_replicas(image, broker_id, request.broker_epoch, wanted, config)
+        )
+        return {
+            "directories": [
+                {
+                    "id_": directory,
+                    "topics": [
+                        {
+                            "topic_id": topic_id,
+                            "partitions": [
+                                {"partition_index": row.partition, "error_code": row.error} for row in partitions
+                            ],
+                        }
+                        for topic_id, partitions in groupby(rows, key=lambda row: row.topic_id)
+                    ],
+                }
+                for directory, rows in groupby(results, key=lambda row: row.directory)
             ]
         }
 

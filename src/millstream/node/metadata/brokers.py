@@ -6,7 +6,7 @@ fenced after its partitions have other leaders. It is unfenced before it gets le
 finds partitions that are still without a leader.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -14,7 +14,13 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import cluster
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId, ProducerId
-from millstream.node.metadata.features import SUPPORTED_FEATURES, check_feature_support
+from millstream.node.metadata.features import (
+    CONTROLLERS_REGISTER,
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+    check_feature_support,
+    controllers_register,
+)
 from millstream.node.metadata.handover import AdoptedReplica, Adopter, hand_over, retire
 from millstream.node.metadata.image import BrokerRegistration, MetadataImage, ResourceType, TopicImage
 from millstream.node.metadata.partitions import PartitionChanger
@@ -30,6 +36,7 @@ from millstream.node.metadata.records import (
     PartitionChangeRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
     SupportedFeature,
     UnregisterBrokerRecord,
 )
@@ -84,6 +91,23 @@ class HeartbeatResult(DecisionResult):
     """Not sent: the controller stores the offset at which the shutdown began."""
 
 
+def register_controller(image: MetadataImage, controller: RegisterControllerRecord) -> Decision[None]:
+    """Registers a controller process (KIP-919). A process that is registered already changes nothing."""
+    if not controllers_register(image):
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"Controllers register from {METADATA_VERSION.name} {CONTROLLERS_REGISTER} on; the cluster has "
+            f"{image.features.get(METADATA_VERSION.name, 0)}.",
+        )
+    if not controller.end_points:
+        raise KafkaError(
+            ErrorCode.INVALID_REGISTRATION, f"Controller {controller.controller_id} names no listener. Give one."
+        )
+    check_feature_support(image, controller.controller_id, controller.features, "controller")
+    is_known = image.controllers.get(controller.controller_id) == controller
+    return Decision(() if is_known else (controller,), ())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerChangeResult(DecisionResult):
     broker_id: BrokerId
@@ -108,7 +132,7 @@ def register_broker(
     earlier = image.brokers.get(broker.broker_id)
     _check_introduction(image, broker)
     if earlier is not None and earlier.incarnation_id == broker.incarnation_id:
-        return _registered_again(earlier, broker)
+        return _registered_again(image, earlier, broker, config)
     if earlier is not None and session_alive and not earlier.in_controlled_shutdown:
         raise KafkaError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
@@ -124,11 +148,14 @@ def register_broker(
     )
     handed_over = hand_over(image, adopter, broker.adopted, config)
     was_active = stopped_cleanly and earlier is not None and earlier.active
-    goes_on = was_active and not handed_over and _is_alone(image, broker.broker_id)
+    has_kept_disks = earlier is not None and set(earlier.log_dirs) <= set(broker.log_dirs)
+    goes_on = was_active and has_kept_disks and not handed_over and _is_alone(image, broker.broker_id)
     records: list[MetadataRecord] = [*handed_over]
     if not goes_on:
         done = {(each.topic_id, each.partition_id) for each in handed_over}
-        left = _removed_from_isrs(image, config, broker.broker_id, crashed=not stopped_cleanly)
+        left = _removed_from_isrs(
+            image, config, broker.broker_id, crashed=not stopped_cleanly, online=set(broker.log_dirs) - {LOST_DIRECTORY}
+        )
         records += [each for each in left if (each.topic_id, each.partition_id) not in done]
     records += retire(image, adopter, broker.retired, handed_over)
     broker_epoch = next_offset + len(records)
@@ -158,7 +185,7 @@ def process_heartbeat(
     """
     broker = registered(image, heartbeat.broker_id, heartbeat.broker_epoch)
     caught_up = heartbeat.current_metadata_offset >= broker.epoch
-    if set(heartbeat.offline_log_dirs) & set(broker.log_dirs):
+    if set(heartbeat.offline_log_dirs) & set(broker.online_log_dirs):
         return _log_dir_failed(image, broker, heartbeat, config, caught_up)
     records: tuple[MetadataRecord, ...] = ()
     fenced, shutting_down, stop = broker.fenced, broker.in_controlled_shutdown, False
@@ -192,11 +219,30 @@ def process_heartbeat(
 def _log_dir_failed(
     image: MetadataImage, broker: BrokerRegistration, heartbeat: Heartbeat, config: BrokerConfig, caught_up: bool
 ) -> Decision[HeartbeatResult]:
-    """Fences a broker whose log directory has failed. It registers again when the disk works again.
+    """Other brokers lead what a broker led in a log directory that has failed. If no directory is left, it is fenced.
 
-    The process counts as shutting down, so that a late heartbeat does not unfence it.
+    A broker without a directory registers again when the disk works again. Its process counts as shutting down, so that
+    a late heartbeat does not unfence it. The replicas of a directory that failed may have lost records, as after a
+    crash.
     """
-    online = tuple(each for each in broker.log_dirs if each not in heartbeat.offline_log_dirs)
+    online = tuple(each for each in broker.online_log_dirs if each not in heartbeat.offline_log_dirs)
+    if online and not heartbeat.want_shut_down:
+        changer = PartitionChanger(image, config, crashed=broker.id, online=(broker.id, online))
+        lost = [
+            (topic, number)
+            for topic, number in partitions_with_isr_or_elr_member(image, broker.id)
+            if topic.partitions[number].directory_of(broker.id) in heartbeat.offline_log_dirs
+        ]
+        change = BrokerRegistrationChangeRecord(
+            broker_id=broker.id, broker_epoch=broker.epoch, log_dirs=(*online, LOST_DIRECTORY)
+        )
+        still = HeartbeatResult(
+            is_caught_up=caught_up,
+            is_fenced=broker.fenced,
+            should_shut_down=False,
+            in_controlled_shutdown=broker.in_controlled_shutdown and not broker.fenced,
+        )
+        return Decision((*changer.shrink_isrs(lost), change), (still,))
     records: list[MetadataRecord] = [] if broker.fenced else list(_removed_from_isrs(image, config, broker.id))
     records.append(
         BrokerRegistrationChangeRecord(
@@ -307,18 +353,37 @@ def partitions_with_isr_or_elr_member(image: MetadataImage, broker_id: BrokerId)
 
 
 def _removed_from_isrs(
-    image: MetadataImage, config: BrokerConfig, broker_id: BrokerId, *, crashed: bool = False
+    image: MetadataImage,
+    config: BrokerConfig,
+    broker_id: BrokerId,
+    *,
+    crashed: bool = False,
+    online: Collection[UUID] | None = None,
 ) -> list[PartitionChangeRecord]:
-    changer = (
-        PartitionChanger(image, config, crashed=broker_id)
-        if crashed
-        else PartitionChanger(image, config, leaving=broker_id)
+    """`online`: the log directories of the broker. Replicas in another one may have lost records, as after a crash."""
+    if crashed:
+        changer = PartitionChanger(image, config, crashed=broker_id)
+        return changer.shrink_isrs(partitions_with_isr_or_elr_member(image, broker_id))
+    leaving, lost = (
+        PartitionChanger(image, config, leaving=broker_id),
+        PartitionChanger(image, config, crashed=broker_id),
     )
-    return changer.shrink_isrs(partitions_with_isr_or_elr_member(image, broker_id))
+    kept: list[tuple[TopicImage, int]] = []
+    gone: list[tuple[TopicImage, int]] = []
+    for topic, number in partitions_with_isr_or_elr_member(image, broker_id):
+        at = topic.partitions[number].directory_of(broker_id)
+        is_kept = online is None or at.int < LOST_DIRECTORY.int or at in online
+        (kept if is_kept else gone).append((topic, number))
+    return [*leaving.shrink_isrs(kept), *lost.shrink_isrs(gone)]
 
 
-def _registered_again(earlier: BrokerRegistration, broker: RegistrationRequest) -> Decision[RegistrationResult]:
-    """The same process registers again, perhaps with other data. It stays fenced or unfenced."""
+def _registered_again(
+    image: MetadataImage, earlier: BrokerRegistration, broker: RegistrationRequest, config: BrokerConfig
+) -> Decision[RegistrationResult]:
+    """The same process registers again, perhaps with other data. It stays fenced or unfenced.
+
+    With a log directory that works again, it may lead partitions that have no leader.
+    """
     result = (RegistrationResult(broker_epoch=earlier.epoch),)
     now = replace(
         earlier,
@@ -342,7 +407,16 @@ def _registered_again(earlier: BrokerRegistration, broker: RegistrationRequest) 
         log_dirs=now.log_dirs,
         machine_id=now.machine_id,
     )
-    return Decision((record,), result)
+    records: list[MetadataRecord] = [record]
+    returned = set(broker.log_dirs) - set(earlier.log_dirs)
+    if returned and earlier.active:
+        changer = PartitionChanger(image, config, online=(now.id, broker.log_dirs))
+        records += changer.shrink_isrs(
+            (topic, number)
+            for topic, number in leaderless(image)
+            if topic.partitions[number].directory_of(now.id) in returned
+        )
+    return Decision(tuple(records), result)
 
 
 def _check_introduction(image: MetadataImage, broker: RegistrationRequest) -> None:
@@ -360,7 +434,7 @@ def _check_introduction(image: MetadataImage, broker: RegistrationRequest) -> No
             f"Broker {broker.broker_id} has no address for clients. Set its listeners.",
         )
     for other in image.brokers.values():
-        if other.id != broker.broker_id and set(other.log_dirs) & set(broker.log_dirs):
+        if other.id != broker.broker_id and set(other.online_log_dirs) & set(broker.log_dirs):
             raise KafkaError(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
                 f"Broker {broker.broker_id} has a copy of the data directory of broker {other.id}. Start broker "

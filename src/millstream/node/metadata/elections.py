@@ -254,7 +254,7 @@ def _check(image: MetadataImage, broker_id: BrokerId, change: IsrChange, state: 
         )
     _check_members(change, state)
     for member, epoch in change.new_isr:
-        problem = _ineligible(image, member, epoch)
+        problem = _ineligible(image, state, member, epoch)
         if problem is not None:
             raise KafkaError(
                 ErrorCode.INELIGIBLE_REPLICA, f"Replica {member} cannot be in the ISR: {problem}. Remove it for now."
@@ -278,7 +278,7 @@ def _check_members(change: IsrChange, state: PartitionState) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
 
-def _ineligible(image: MetadataImage, member: int, epoch: int) -> str | None:
+def _ineligible(image: MetadataImage, state: PartitionState, member: int, epoch: int) -> str | None:
     broker = image.brokers.get(BrokerId(member))
     if broker is None:
         return "its broker is not registered"
@@ -288,4 +288,6 @@ def _ineligible(image: MetadataImage, member: int, epoch: int) -> str | None:
         return "its broker is fenced"
     if epoch not in (ANY_EPOCH, broker.epoch):
         return f"its broker is in epoch {broker.epoch}, not {epoch}"
+    if broker.has_several_log_dirs and not broker.has_directory(state.directory_of(member)):
+        return "its log directory is offline"
     return None

@@ -24,6 +24,8 @@ from millstream.node.metadata.records import (
 
 METADATA_VERSION = SupportedFeature(name="metadata.version", min_supported_version=7, max_supported_version=30)
 """The metadata versions of Kafka whose records are supported; 30 is 4.3-IV0 (cordoned log directories, KIP-1066)."""
+CONTROLLERS_REGISTER = 15
+"""From this metadata version (3.7-IV0) on, controllers register (KIP-919)."""
 GROUP_VERSION = SupportedFeature(name="group.version", min_supported_version=0, max_supported_version=1)
 """Level 1: the broker can assign the partitions of groups (KIP-848)."""
 SHARE_VERSION = SupportedFeature(name="share.version", min_supported_version=0, max_supported_version=1)
@@ -37,6 +39,8 @@ ELIGIBLE_LEADER_REPLICAS_VERSION = SupportedFeature(
     name="eligible.leader.replicas.version", min_supported_version=0, max_supported_version=1
 )
 """Level 1: replicas that left an ISR below `min.insync.replicas` stay eligible to lead (KIP-966)."""
+KRAFT_VERSION_RANGE = SupportedFeature(name="kraft.version", min_supported_version=0, max_supported_version=1)
+"""A feature of the quorum, which keeps its level itself."""
 SUPPORTED_FEATURES = (
     METADATA_VERSION,
     GROUP_VERSION,
@@ -112,6 +116,10 @@ def missing_features(image: MetadataImage) -> tuple[FeatureLevelRecord, ...]:
     )
 
 
+def controllers_register(image: MetadataImage) -> bool:
+    return image.features.get(METADATA_VERSION.name, 0) >= CONTROLLERS_REGISTER
+
+
 def eligible_leader_replicas_enabled(image: MetadataImage) -> bool:
     return image.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION.name, 0) >= 1
 
@@ -125,21 +133,23 @@ def transaction_version(image: MetadataImage) -> int:
     return image.features.get(TRANSACTION_VERSION.name, 0)
 
 
-def check_feature_support(image: MetadataImage, broker_id: int, offered: Sequence[SupportedFeature]) -> None:
-    """Raises UNSUPPORTED_VERSION if the broker does not support the feature levels of the cluster."""
+def check_feature_support(
+    image: MetadataImage, node_id: int, offered: Sequence[SupportedFeature], role: str = "broker"
+) -> None:
+    """Raises UNSUPPORTED_VERSION if the node does not support the feature levels of the cluster."""
+    node = f"{role.capitalize()} {node_id}"
     ranges = {feature.name: feature for feature in offered}
     for name, level in image.features.items():
         feature = ranges.get(name)
         if feature is None:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"Broker {broker_id} does not support feature {name}, which the cluster uses at level {level}. "
-                "Upgrade the broker.",
+                f"{node} does not support feature {name}, which the cluster uses at level {level}. Upgrade the {role}.",
             )
         if not feature.min_supported_version <= level <= feature.max_supported_version:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"Broker {broker_id} supports {name} from level {feature.min_supported_version} to "
+                f"{node} supports {name} from level {feature.min_supported_version} to "
                 f"{feature.max_supported_version}, but the cluster uses level {level}. Run a version that supports it.",
             )
 
@@ -199,6 +209,10 @@ def _check(image: MetadataImage, update: FeatureUpdate) -> None:
             ranges.append((f"broker {broker.id} supports", theirs))
         elif level > 0:
             raise _refused(name, f"broker {broker.id} does not know this feature; upgrade or unregister it first")
+    for controller in image.controllers.values():
+        theirs = next((feature for feature in controller.features if feature.name == name), None)
+        if theirs is not None:
+            ranges.append((f"controller {controller.controller_id} supports", theirs))
     for owner, feature in ranges:
         if level > 0 and not feature.min_supported_version <= level <= feature.max_supported_version:
             lowest, highest = feature.min_supported_version, feature.max_supported_version

@@ -20,6 +20,7 @@ from millstream.node.metadata import records
 from millstream.node.metadata.records import (
     LOST_DIRECTORY,
     NO_LEADER,
+    UNASSIGNED_DIRECTORY,
     AccessControlEntryRecord,
     ConfigRecord,
     CorruptMetadataError,
@@ -83,9 +84,22 @@ class BrokerRegistration:
         """Whether it may lead partitions and be in an ISR."""
         return not self.fenced and not self.in_controlled_shutdown
 
+    def has_directory(self, directory: UUID) -> bool:
+        """Whether a replica in this log directory is online: the directory is in use, or not assigned yet."""
+        return not self.log_dirs or directory.int < LOST_DIRECTORY.int or directory in self.online_log_dirs
+
+    @property
+    def online_log_dirs(self) -> tuple[UUID, ...]:
+        return tuple(each for each in self.log_dirs if each != LOST_DIRECTORY)
+
+    @property
+    def has_several_log_dirs(self) -> bool:
+        """Then the broker says itself where its replicas are."""
+        return len(self.log_dirs) > 1
+
     @property
     def has_offline_log_dir(self) -> bool:
-        """Whether it reported that its log directory has failed. The next registration clears this."""
+        """Whether it reported that a log directory has failed. The next registration without one clears this."""
         return LOST_DIRECTORY in self.log_dirs
 
 
@@ -104,6 +118,11 @@ class PartitionState:
     leader_recovery_state: int = 0
     eligible_leader_replicas: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
+
+    def directory_of(self, replica: int) -> UUID:
+        """The log directory of a replica; unassigned if it is not known."""
+        known = dict(zip(self.replicas, self.directories, strict=False))
+        return known.get(replica, UNASSIGNED_DIRECTORY)
 
     @property
     def has_leader(self) -> bool:
@@ -131,6 +150,8 @@ class MetadataImage:
     epoch: int = 0
     """The controller epoch in which that record was written."""
     brokers: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
+    controllers: Mapping[int, RegisterControllerRecord] = field(default_factory=dict)
+    """The registered controllers by node id, also those that do not run now."""
     topics: Mapping[TopicName, TopicImage] = field(default_factory=dict)
     topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=dict)
     names_by_folded: Mapping[str, TopicName] = field(default_factory=dict)
@@ -173,9 +194,20 @@ class MetadataImage:
         return self.configs.get(ALL_BROKERS, _EMPTY)
 
     def cordoned(self, broker_id: int) -> bool:
-        """Whether the broker gets no new replicas (KIP-1066). A broker has one log directory."""
+        """Whether the broker gets no new replicas (KIP-1066): all of its log directories are cordoned.
+
+        The metadata has the ids of the directories, the setting their paths: they are counted.
+        """
+        paths = self.cordoned_log_dirs(broker_id)
+        broker = self.brokers.get(BrokerId(broker_id))
+        directories = len(broker.online_log_dirs) if broker is not None else 1
+        return "*" in paths or len(paths) >= max(1, directories)
+
+    def cordoned_log_dirs(self, broker_id: int) -> tuple[str, ...]:
+        """`cordoned.log.dirs` of a broker: paths, or `*`."""
         name = cluster.CORDONED_LOG_DIRS.name
-        return bool(self.broker_config(broker_id).get(name, self.default_broker_config.get(name)))
+        text = self.broker_config(broker_id).get(name, self.default_broker_config.get(name)) or ""
+        return tuple(dict.fromkeys(path for each in text.split(",") if (path := each.strip())))
 
     @property
     def partition_count(self) -> int:
@@ -420,6 +452,9 @@ class _Builder:
         )
         self._brokers.add(record.broker_id)
 
+    def register_controller(self, record: records.RegisterControllerRecord) -> None:
+        self._map("controllers")[record.controller_id] = record
+
     def unregister_broker(self, record: records.UnregisterBrokerRecord) -> None:
         self._broker(record.broker_id, record.broker_epoch)
         del self._map("brokers")[record.broker_id]
@@ -580,6 +615,7 @@ _APPLIERS: dict[type[Any], Callable[[_Builder, Any], None]] = {
     records.RegisterBrokerRecord: _Builder.register_broker,
     records.UnregisterBrokerRecord: _Builder.unregister_broker,
     records.BrokerRegistrationChangeRecord: _Builder.broker_registration_change,
+    records.RegisterControllerRecord: _Builder.register_controller,
     records.TopicRecord: _Builder.topic,
     records.PartitionRecord: _Builder.partition,
     records.PartitionChangeRecord: _Builder.partition_change,

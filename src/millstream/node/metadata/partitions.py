@@ -21,6 +21,7 @@ controller's own file. Settings of single brokers do not count.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 from itertools import zip_longest
 from random import Random
@@ -35,7 +36,13 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId, Place, TopicId
 from millstream.node.metadata.features import eligible_leader_replicas_enabled
 from millstream.node.metadata.image import MetadataImage, PartitionState, ResourceType, TopicImage
-from millstream.node.metadata.records import NO_LEADER, UNASSIGNED_DIRECTORY, PartitionChangeRecord, PartitionRecord
+from millstream.node.metadata.records import (
+    LOST_DIRECTORY,
+    NO_LEADER,
+    UNASSIGNED_DIRECTORY,
+    PartitionChangeRecord,
+    PartitionRecord,
+)
 
 
 class ReplicationRules:
@@ -103,7 +110,8 @@ class PartitionChanger:
     """Computes the change records of partitions for one decision.
 
     `leaving` can no longer lead, although it is active in the image. `arriving` can lead, although it is fenced in the
-    image. `crashed` restarted after an unclean shutdown: its log may have lost acknowledged records.
+    image. `crashed` restarted after an unclean shutdown: its log may have lost acknowledged records. `online`: the log
+    directories that a broker has from now on.
     """
 
     def __init__(
@@ -114,8 +122,10 @@ class PartitionChanger:
         leaving: BrokerId | None = None,
         arriving: BrokerId | None = None,
         crashed: BrokerId | None = None,
+        online: tuple[BrokerId, Collection[UUID]] | None = None,
     ) -> None:
         self._image = image
+        self._online = online
         self._rules = ReplicationRules(image, config)
         active: set[int] = {broker.id for broker in image.brokers.values() if broker.active}
         if arriving is not None:
@@ -147,12 +157,18 @@ class PartitionChanger:
         adding: Sequence[int] | None = None,
         removing: Sequence[int] | None = None,
         leader_recovery_state: int | None = None,
+        directories: tuple[UUID, ...] | None = None,
+        emptied: int | None = None,
     ) -> PartitionChangeRecord | None:
         """The record for the given changes and their consequences: completed reassignment, ELR, leader, epoch.
 
-        None if nothing changes.
+        `emptied`: a replica that has lost its log, so it must not lead because it led last. None if nothing changes.
         """
         old = topic.partitions[number]
+        if directories is not None:
+            old = replace(old, directories=directories)
+        if emptied is not None and old.last_known_elr == (emptied,):
+            old = replace(old, last_known_elr=())
         rules = self._rules
         new_isr = old.isr if isr is None else tuple(isr)
         new_replicas = old.replicas if replicas is None else tuple(replicas)
@@ -199,7 +215,8 @@ class PartitionChanger:
             "eligible_leader_replicas": eligible,
             "last_known_elr": self._last_known_leader(old, new_isr, leader),
         }
-        changes: dict[str, Any] = {name: value for name, value in wanted.items() if value != getattr(old, name)}
+        before = topic.partitions[number]
+        changes: dict[str, Any] = {name: value for name, value in wanted.items() if value != getattr(before, name)}
         if new_epoch:
             changes["leader"] = leader
         return PartitionChangeRecord(partition_id=number, topic_id=topic.id, **changes) if changes else None
@@ -221,7 +238,7 @@ class PartitionChanger:
         complete = isr or eligible
         first = (replicas[0], old.leader) if election is Election.PREFERRED and replicas else (old.leader,)
         for replica in (*first, *replicas):
-            if replica in complete and replica in active:
+            if replica in complete and replica in active and self._has_kept_its_disk(old, replica):
                 return replica, False
         if self._rules.eligible_leader_replicas and not complete and len(old.last_known_elr) == 1:
             last = old.last_known_elr[0]
@@ -229,7 +246,7 @@ class PartitionChanger:
                 return last, True
         if election is Election.UNCLEAN:
             for replica in sorted(replicas, key=lambda each: not self._has_kept_its_disk(old, each)):
-                if replica in active:
+                if replica in active and not self._has_failed_disk(old, replica):
                     return replica, True
         return NO_LEADER, False
 
@@ -250,16 +267,28 @@ class PartitionChanger:
         if replicas == old.replicas and not joined:
             return old.directories
         known = dict(zip(old.replicas, old.directories, strict=False))
-        return tuple(
-            directory_of(self._image, replica) if replica in joined or replica not in known else known[replica]
-            for replica in replicas
-        )
+
+        def directory(replica: int) -> UUID:
+            found = directory_of(self._image, replica)
+            if replica in joined and found != UNASSIGNED_DIRECTORY:
+                return found
+            return known.get(replica, found)  # a broker with several directories says itself where the replica is
+
+        return tuple(map(directory, replicas))
 
     def _has_kept_its_disk(self, partition: PartitionState, replica: int) -> bool:
         """Whether the replica's log directory is still there. A broker with a new, empty directory must not lead."""
+        broker, at = self._image.brokers.get(BrokerId(replica)), partition.directory_of(replica)
+        if self._online is not None and self._online[0] == replica:
+            return at.int < LOST_DIRECTORY.int or at in self._online[1]
+        return broker is None or broker.has_directory(at)
+
+    def _has_failed_disk(self, partition: PartitionState, replica: int) -> bool:
+        """Whether the replica is in a log directory that has failed, of a broker with several. Such a replica is not
+        created anew elsewhere, so it cannot lead."""
         broker = self._image.brokers.get(BrokerId(replica))
-        at = dict(zip(partition.replicas, partition.directories, strict=False)).get(replica, UNASSIGNED_DIRECTORY)
-        return broker is None or not broker.log_dirs or at == UNASSIGNED_DIRECTORY or at in broker.log_dirs
+        several = broker is not None and broker.has_several_log_dirs
+        return (several or self._online is not None) and not self._has_kept_its_disk(partition, replica)
 
 
 def directory_of(image: MetadataImage, broker_id: int) -> UUID:

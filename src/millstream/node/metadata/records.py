@@ -72,6 +72,17 @@ class RegisterBrokerRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterControllerRecord:
+    """A controller process registered (KIP-919)."""
+
+    controller_id: int
+    incarnation_id: UUID
+    zk_migration_ready: bool = False
+    end_points: tuple[Endpoint, ...] = ()
+    features: tuple[SupportedFeature, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBrokerRecord:
     """A broker was unregistered."""
 
@@ -338,6 +349,7 @@ MetadataRecord = (
     RegisterBrokerRecord
     | UnregisterBrokerRecord
     | BrokerRegistrationChangeRecord
+    | RegisterControllerRecord
     | TopicRecord
     | PartitionRecord
     | PartitionChangeRecord
@@ -372,6 +384,7 @@ _WRITTEN_VERSIONS: dict[type[Any], tuple[str, int]] = {
     RegisterBrokerRecord: ("register_broker", 3),
     UnregisterBrokerRecord: ("unregister_broker", 0),
     BrokerRegistrationChangeRecord: ("broker_registration_change", 2),
+    RegisterControllerRecord: ("register_controller", 0),
     TopicRecord: ("topic", 0),
     PartitionRecord: ("partition", 2),
     PartitionChangeRecord: ("partition_change", 2),

@@ -17,6 +17,7 @@ from millstream.node.security.sasl_server import SaslCounts
 from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.listener import Listener
 from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth
+from millstream.node.storage.log.directories import LogDirectories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,8 @@ class ObservedNode(Protocol):
     broker: Broker | None
     is_stopping: bool
     directory: DirectoryHealth | None
+    """The directory of the metadata log."""
+    directories: LogDirectories | None
     offline: DirectoryFailure | None
     probe: ProcessProbe | None
     sasl_counts: SaslCounts | None

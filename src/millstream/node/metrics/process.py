@@ -21,13 +21,19 @@ RESIDENT = gauge("process_resident_memory_bytes", "Memory of the process that is
 VIRTUAL = gauge("process_virtual_memory_bytes", "Address space of the process.")
 FILES = gauge("process_open_fds", "Open file descriptors: sockets and segments.")
 MAX_FILES = gauge("process_max_fds", "The limit of open file descriptors.")
-DISK_TOTAL = gauge("millstream_disk_total_bytes", "The size of the data directory's file system.", "directory")
+DISK_TOTAL = gauge("millstream_disk_total_bytes", "The size of the file system of a log directory.", "directory")
 DISK_FREE = gauge("millstream_disk_free_bytes", "The free space of this file system for the process.", "directory")
 DIRECTORY_OFFLINE = gauge(
     "millstream_log_directory_offline",
     "1 while the log directory is offline (Kafka: OfflineLogDirectoryCount). A full disk does not count.",
     "directory",
 )
+DIRECTORY_LOGS = gauge("millstream_log_directory_logs", "The number of logs in the log directory.", "directory")
+MOVES = gauge("millstream_log_moves", "Logs that are being moved between the log directories of this broker.")
+MOVES_FINISHED = counter(
+    "millstream_log_moves_finished_total", "Moves of logs between log directories that have ended."
+)
+MOVES_FAILED = counter("millstream_log_moves_failed_total", "Moves of logs between log directories that have failed.")
 LOOP_LAG = histogram(
     "millstream_event_loop_lag_seconds",
     "The delay of a timer of the event loop, measured four times a second: every request may wait this long.",
@@ -48,8 +54,17 @@ async def collect(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     roles = [name for name, has in (("broker", config.is_broker), ("controller", config.is_controller)) if has]
     page.add(NODE, 1, str(config.node_id), ",".join(roles), cluster_id)
     page.add(READY, why_not_ready(node) is None)
-    if node.directory is not None:
+    if node.directories is not None:
+        for directory in node.directories.all:
+            is_offline = directory.health.failure is not None or not node.directories.is_online(directory)
+            page.add(DIRECTORY_OFFLINE, is_offline, directory.root)
+            page.add(DIRECTORY_LOGS, len(directory.partitions), directory.root)
+    elif node.directory is not None:
         page.add(DIRECTORY_OFFLINE, node.directory.failure is not None, node.directory.root)
+    if node.broker is not None:
+        page.add(MOVES, len(node.broker.moves))
+        page.add(MOVES_FINISHED, node.broker.moves.finished)
+        page.add(MOVES_FAILED, node.broker.moves.failed)
     if node.probe is None:
         return
     reading = await node.probe.read()
@@ -65,6 +80,10 @@ async def collect(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
             page.add(family, value)
     page.add(DISK_TOTAL, reading.disk_total_bytes, config.data_dir)
     page.add(DISK_FREE, reading.disk_free_bytes, config.data_dir)
+    for directory in node.directories.data if node.directories is not None else ():
+        if directory.health is not node.directory and directory.space is not None:
+            page.add(DISK_TOTAL, directory.space.total_bytes, directory.root)
+            page.add(DISK_FREE, directory.space.usable_bytes, directory.root)
     page.add_histogram(LOOP_LAG, reading.loop_lag)
     for generation, pauses in enumerate(reading.collections):
         page.add_histogram(COLLECTIONS, pauses, str(generation))
@@ -86,6 +105,10 @@ PROCESS = MetricsSubject(
         DISK_TOTAL,
         DISK_FREE,
         DIRECTORY_OFFLINE,
+        DIRECTORY_LOGS,
+        MOVES,
+        MOVES_FINISHED,
+        MOVES_FAILED,
         LOOP_LAG,
         COLLECTIONS,
         SYNCS,

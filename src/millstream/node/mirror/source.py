@@ -270,7 +270,8 @@ class _Prepared:
         return values
 
     def _check_files(self, values: Mapping[str, str]) -> None:
-        """The same for files that are sent, or prove who this broker is: of a token, of a private key, a keytab."""
+        """The same for files that are sent, or prove who this broker is: of a token, of a private key, a keytab; and
+        for the address that tokens are requested from."""
         # Imported here: it needs a library that a node without OAUTHBEARER does not load.
         from millstream.node.security.jwks import file_of
 
@@ -283,6 +284,9 @@ class _Prepared:
         )
         for path in filter(None, used):
             self._real_path(path)
+        url = values.get(sasl.SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL.name)
+        if url and file_of(url) is None and url not in self._config[mirror.TOKEN_URLS]:
+            raise SecretError(f"{url} is not requested: it is not in {mirror.TOKEN_URLS.name} of this broker")
 
     def _read(self, path: str) -> bytes:
         """A file that a secret refers to. A client that creates links must not be able to send any file to a source."""

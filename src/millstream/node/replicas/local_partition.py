@@ -15,6 +15,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicPartition
 from millstream.formats.model.ordered_set import OrderedSet
 from millstream.node.environment import Environment
+from millstream.node.metadata.image import PartitionState
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS
 from millstream.node.replicas.acknowledgement import CommitWaiter, CommitWaiters, OnCommitted
 from millstream.node.replicas.core.leader import Proposal
@@ -107,6 +108,7 @@ class LocalPartition:
         "is_closed",
         "is_internal",
         "is_leader",
+        "is_lost",
         "is_mirror",
         "leader_epoch",
         "leader_id",
@@ -132,6 +134,8 @@ class LocalPartition:
         self.role = Role.OFFLINE
         self.is_leader = False
         """The same as `role is Role.LEADER`, for the hot path."""
+        self.is_lost = False
+        """Whether its log is in a log directory that is offline."""
         self.leader_id = NO_LEADER
         self.leader_epoch = -1
         self.high_watermark = 0
@@ -226,6 +230,11 @@ class LocalPartition:
             raise self.not_leader()
 
     def not_leader(self) -> KafkaError:
+        if self.is_lost:
+            return KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the log of {self.topic_partition} is in a log directory that is offline",
+            )
         return KafkaError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this node does not lead {self.topic_partition}: refresh metadata"
         )
@@ -313,8 +322,22 @@ class LocalPartition:
     def _flushed(self) -> None:
         """More is on disk than before."""
 
+    def hold_flushes(self) -> bool:
+        """Begin no flush until `release_flushes`; False while one runs. Acknowledgements that need one wait."""
+        if self._flushing:
+            return False
+        self._flushing = True
+        return True
+
+    def release_flushes(self) -> None:
+        self._flushing = False
+        if self._flush_waiters and not self.is_lost:
+            self._start_flush()
+
     def _finish_flush(self, error: KafkaError | None) -> None:
         waiting, self._flush_waiters = self._flush_waiters, []
+        if not waiting:
+            return
         safe = self.log.recovery_point
         for offset, callback in waiting:
             if error is not None or offset <= safe:
@@ -331,7 +354,9 @@ class Replicas(Protocol):
     @property
     def node_id(self) -> int: ...
 
-    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool: ...
+    def is_eligible(self, broker_id: int, broker_epoch: int, state: PartitionState | None) -> bool:
+        """Whether a broker may be in the ISR of a partition."""
+        ...
 
     def is_alive(self, broker_id: int) -> bool: ...
 
@@ -351,14 +376,15 @@ class Replicas(Protocol):
 class PartitionContext:
     """The `ReplicaContext` of the leader of one log."""
 
-    __slots__ = ("_log", "_replicas")
+    __slots__ = ("_log", "_partition", "_replicas")
 
-    def __init__(self, replicas: Replicas, log: PartitionLog) -> None:
+    def __init__(self, replicas: Replicas, log: PartitionLog, partition: "Partition") -> None:
         self._replicas = replicas
         self._log = log
+        self._partition = partition
 
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        return self._replicas.is_eligible(broker_id, broker_epoch)
+        return self._replicas.is_eligible(broker_id, broker_epoch, self._partition.state)
 
     def is_alive(self, broker_id: int) -> bool:
         return self._replicas.is_alive(broker_id)

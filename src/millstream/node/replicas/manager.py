@@ -6,6 +6,7 @@ Partitions, fetchers and handlers get their knowledge of the cluster here; its o
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from uuid import UUID
 
 from millstream.config.broker_config import BrokerConfig
@@ -17,13 +18,15 @@ from millstream.node.cluster.cluster_view import LostBrokers
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage, PartitionState
 from millstream.node.replicas.core.leader import Proposal
+from millstream.node.replicas.directory_assignments import DirectoryAssignments
 from millstream.node.replicas.fetcher import Node, ReplicaFetcher
 from millstream.node.replicas.isr_changes import ControllerRequests, IsrChanges
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.replicas.roles import Metadata, ReplicaRoles
 from millstream.node.replicas.throttle import ReplicaThrottle
-from millstream.node.storage.log.directory import LogDirectory
+from millstream.node.storage.disk import Job
+from millstream.node.storage.log.directories import LogDirectories
 from millstream.node.storage.log.tiered_part import TierStart
 
 
@@ -93,12 +96,16 @@ RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _log = logging.getLogger("millstream.replication")
 
 
+def _done(job: Job, future: "asyncio.Future[OSError | None]") -> None:
+    job.done(future.result())
+
+
 class ReplicaManager:
     def __init__(
         self,
         metadata: Metadata,
         link: ControllerRequests,
-        logs: LogDirectory,
+        logs: LogDirectories,
         environment: Environment,
         *,
         broker_epoch: Callable[[], int] | None = None,
@@ -133,7 +140,10 @@ class ReplicaManager:
             lambda: self.image, lambda: self.config[cluster.BROKER_SESSION_TIMEOUT_MS] / 1000, now
         )
         self.fetchers = ReplicaFetchers(self, self.follower_throttle, environment)
-        self.roles = ReplicaRoles(metadata, logs, environment, self, self.fetchers, other_logs=other_logs)
+        self.assignments = DirectoryAssignments(link, self.node_id, self.broker_epoch, environment)
+        self.roles = ReplicaRoles(
+            metadata, logs, environment, self, self.fetchers, self.assignments, other_logs=other_logs
+        )
         self.tier_start: StartOfTier = _no_tier
         self._timers: list[asyncio.TimerHandle] = []
         self._checkpointed = 0
@@ -161,6 +171,7 @@ class ReplicaManager:
         for timer in self._timers:
             timer.cancel()
         self._isr_changes.close()
+        self.assignments.close()
         self.fetchers.close()
         self.roles.close()
 
@@ -187,9 +198,12 @@ class ReplicaManager:
     def _broker(self, broker_id: int) -> BrokerRegistration | None:
         return self.image.brokers.get(BrokerId(broker_id))
 
-    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+    def is_eligible(self, broker_id: int, broker_epoch: int, state: PartitionState | None) -> bool:
         broker = self._broker(broker_id)
-        return broker is not None and broker.active and broker_epoch in (-1, broker.epoch)
+        if broker is None or not broker.active or broker_epoch not in (-1, broker.epoch):
+            return False
+        # What a follower had reported before its log directory failed does not count any more.
+        return state is None or not broker.has_several_log_dirs or broker.has_directory(state.directory_of(broker_id))
 
     def is_alive(self, broker_id: int) -> bool:
         broker = self._broker(broker_id)
@@ -275,11 +289,12 @@ class ReplicaManager:
         replicated = [p.high_watermark for p in self.partitions if p.state is not None and len(p.state.replicas) > 1]
         if sum(replicated) == self._checkpointed:
             return
-        job = self._logs.checkpoint_job(self._environment.clock.now_ms())
-        if job is not None:
+        jobs = self._logs.checkpoint_jobs(self._environment.clock.now_ms())
+        if jobs:
             self._checkpointed = sum(replicated)
+        for job in jobs:
             future = self._environment.offload(job.run)
-            future.add_done_callback(lambda done: job.done(done.result()))
+            future.add_done_callback(partial(_done, job))
 
     def _repeat(self, action: Callable[[], None], interval_s: Callable[[], float]) -> None:
         place = len(self._timers)

@@ -78,6 +78,7 @@ class Partition(LocalPartition):
             self._follow_state(state)
             return
         self._leave_role()
+        self.is_lost = False
         self.state = state
         self.role, self.is_leader = Role.LEADER, True
         self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
@@ -97,12 +98,22 @@ class Partition(LocalPartition):
             self.state = state
             return
         self._leave_role()
+        self.is_lost = False
         self.state = state
         self.role = Role.FOLLOWER
         self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
         if self._log is not None:
             self._log.high_watermark = self.high_watermark
         self.wake_all()
+
+    def lose_log(self, state: PartitionState | None) -> None:
+        """The log directory of the replica is offline."""
+        self.is_lost = True
+        self._log = None
+        self.go_offline()
+        self.state = state
+        if state is not None:
+            self.leader_epoch = state.leader_epoch
 
     def go_offline(self) -> None:
         """This node no longer has a replica of the partition, or stops."""
@@ -145,7 +156,7 @@ class Partition(LocalPartition):
         return PartitionLeader(
             self._replicas.node_id,
             log,
-            PartitionContext(self._replicas, log),
+            PartitionContext(self._replicas, log, self),
             replicas=state.replicas,
             isr=state.isr,
             leader_epoch=state.leader_epoch,
@@ -399,6 +410,11 @@ class Partition(LocalPartition):
         follower = self._leader.followers.get(broker_id) if self._leader is not None else None
         if follower is not None and int(at * 1000) > follower.fetched_ms:
             follower.note_at_end(int(at * 1000))
+
+    def release_flushes(self) -> None:
+        super().release_flushes()
+        if self.is_leader and self._leader is not None and self._log is not None:
+            self._flush_to_commit(self._log)
 
     def _flush_to_commit(self, log: PartitionLog) -> None:
         if log.config.flush_before_ack and log.recovery_point < log.log_end_offset and not self._flushing:

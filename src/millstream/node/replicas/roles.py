@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
+from uuid import UUID
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.topic_config import LogConfig, resolve_log_config, topic_defaults
@@ -16,12 +17,13 @@ from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicPartition
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta, MetadataImage, PartitionState, ResourceType, TopicImage
+from millstream.node.metadata.records import UNASSIGNED_DIRECTORY
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS
 from millstream.node.replicas.local_partition import NO_LEADER, Replicas, Role
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.storage.disk import Job
-from millstream.node.storage.log.directory import LogDirectory
+from millstream.node.storage.log.directories import LogDirectories
 from millstream.node.storage.log.partition_log import PartitionLog
 
 _log = logging.getLogger("millstream.broker")
@@ -47,14 +49,21 @@ class Fetchers(Protocol):
     def stop(self, partition: Partition) -> None: ...
 
 
+class Assignments(Protocol):
+    """The controller's knowledge of the log directories of this node's replicas."""
+
+    def assign(self, topic_id: UUID, partition: int, directory: UUID) -> object: ...
+
+
 class ReplicaRoles:
     def __init__(
         self,
         metadata: Metadata,
-        logs: LogDirectory,
+        logs: LogDirectories,
         environment: Environment,
         replicas: Replicas,
         fetchers: Fetchers,
+        assignments: Assignments,
         *,
         other_logs: Iterable[TopicPartition] = (),
     ) -> None:
@@ -65,12 +74,18 @@ class ReplicaRoles:
         self._environment = environment
         self._replicas = replicas
         self._fetchers = fetchers
+        self._assignments = assignments
+        self.moving_to: dict[TopicPartition, UUID] = {}
+        """The directories that the controller has for replicas that are about to be there (`directory_moves`)."""
+        self.on_released: Callable[[TopicPartition], None] = lambda at: None
+        """Called before the log of a partition is deleted."""
         self._not_ours = frozenset(other_logs)
         self._log_defaults = topic_defaults(metadata.config)
         self.on_opened: Callable[[PartitionLog], None] = lambda log: None
 
     def begin(self) -> None:
         """Takes the roles that the metadata image has for this node; called once, when the image is up to date."""
+        self._settle_duplicates()
         self._set_strays_aside()
         self._log_defaults = topic_defaults(self._metadata.config)
         for topic in self._metadata.image.topics.values():
@@ -116,6 +131,10 @@ class ReplicaRoles:
                 _log.error("role_not_taken partition=%s error=%s", partition.topic_partition, error)
 
     def _take_role(self, partition: Partition, state: PartitionState) -> None:
+        if not self._find_home(partition, state):
+            self._fetchers.stop(partition)
+            partition.lose_log(state)
+            return
         before = partition.role, partition.leader_id, partition.leader_epoch
         if state.leader == self._replicas.node_id:
             if partition.role is Role.FOLLOWER:
@@ -128,6 +147,48 @@ class ReplicaRoles:
                 self._fetchers.stop(partition)
             else:
                 self._fetchers.follow(partition)
+
+    def _find_home(self, partition: Partition, state: PartitionState) -> bool:
+        """Whether the log directory of the replica is online. The controller is told if it has another one."""
+        at, node_id = partition.topic_partition, self._replicas.node_id
+        assigned = state.directory_of(node_id)
+        home = self._logs.home(at, assigned, self._metadata.image.cordoned_log_dirs(node_id))
+        if home is None:
+            return False
+        if len(self._logs.data) > 1 and self.moving_to.get(at, home.id) != assigned:
+            self._assignments.assign(partition.topic_id, at.partition, self.moving_to.get(at, home.id))
+        return True
+
+    def directory_failed(self, lost: Iterable[TopicPartition], directory_id: UUID) -> None:
+        """Takes the replicas in a log directory offline."""
+        for at in sorted(lost):
+            partition = self.partitions.by_name.get(at.topic.encode(), {}).get(at.partition)
+            if partition is None:
+                continue
+            state = self._metadata.image.partition(at)
+            self._fetchers.stop(partition)
+            partition.lose_log(state)
+            if state is not None and state.directory_of(self._replicas.node_id) != directory_id:
+                # The controller takes only those replicas offline that it knows in this directory.
+                self._assignments.assign(partition.topic_id, at.partition, directory_id)
+
+    def directory_returned(self) -> None:
+        """Takes up the replicas in a log directory that works again, as after a start: nothing that was known of their
+        logs counts any more."""
+        self._set_strays_aside()
+        image = self._metadata.image
+        for lost in [each for each in self.partitions if each.is_lost]:
+            at = lost.topic_partition
+            state, topic = image.partition(at), image.topics.get(at.topic)
+            if state is None or topic is None or self._replicas.node_id not in state.replicas:
+                continue
+            partition = self._new_partition(at, topic)
+            try:
+                self._take_role(partition, state)
+            except (KafkaError, OSError) as error:
+                _log.error("role_not_taken partition=%s error=%s", at, error)
+            if not partition.is_lost:
+                self.partitions.add(partition)
 
     def _new_partition(self, at: TopicPartition, topic: TopicImage) -> Partition:
         partition = Partition(at, topic.id, partial(self._open_log, at, topic), self._environment, self._replicas)
@@ -146,7 +207,9 @@ class ReplicaRoles:
     def _release(self, partition: Partition) -> None:
         self._fetchers.stop(partition)
         partition.go_offline()
-        if partition.topic_partition in self._logs.partitions:
+        self.on_released(partition.topic_partition)
+        self._logs.forget_lost(partition.topic_partition)
+        if self._logs.has(partition.topic_partition):
             try:
                 self._run(self._logs.delete(partition.topic_partition))
             except KafkaError as error:
@@ -165,7 +228,7 @@ class ReplicaRoles:
     def _open_or_create(self, at: TopicPartition, topic: TopicImage) -> PartitionLog:
         config = self._config_of(topic.name)
         now_ms = self._environment.clock.now_ms()
-        if at in self._logs.partitions:
+        if self._logs.has(at):
             log = self._logs.open(at, config, now_ms)
             if log.topic_id == NO_TOPIC_ID and not self._is_led_elsewhere(at):
                 self._logs.adopt(at, topic.id)
@@ -174,7 +237,9 @@ class ReplicaRoles:
             # The log is of a deleted topic of the same name. Or the file with its topic id is damaged: then the leader
             # has all records.
             self._logs.set_aside(at)
-        return self._logs.create(at, topic.id, config, now_ms)
+        state = self._metadata.image.partition(at)
+        assigned = UNASSIGNED_DIRECTORY if state is None else state.directory_of(self._replicas.node_id)
+        return self._logs.create(at, topic.id, config, now_ms, assigned)
 
     def _is_led_elsewhere(self, at: TopicPartition) -> bool:
         state = self._metadata.image.partition(at)
@@ -213,6 +278,17 @@ class ReplicaRoles:
                 partition.follow_config(config)
                 if partition.is_leader:
                     partition.check_in_sync_set()
+
+    def _settle_duplicates(self) -> None:
+        """Of a log that several directories have, the one that the controller knows counts; others are set aside."""
+        for at, places in sorted(self._logs.duplicates().items()):
+            state = self._metadata.image.partition(at)
+            assigned = None if state is None else state.directory_of(self._replicas.node_id)
+            kept = next((each for each in places if each.id == assigned), places[0])
+            for each in places:
+                if each is not kept:
+                    _log.warning("log_in_two_directories partition=%s kept=%s", at, kept.root)
+                    each.set_aside(at)
 
     def _set_strays_aside(self) -> None:
         """Sets aside logs that are not in the metadata, for example after a crash during their deletion."""

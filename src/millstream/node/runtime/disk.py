@@ -17,7 +17,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from millstream.common.prometheus import PAUSE_SECONDS, Histogram
 from millstream.formats.records.batch import Bytes
-from millstream.node.storage.disk import DirectoryEntry, OnError
+from millstream.node.storage.disk import DirectoryEntry, OnError, Space
 
 _PAGE_BYTES = 4096
 RESIDENCY_STEP_BYTES = 128 * 1024
@@ -299,6 +299,11 @@ class RealDisk:
         os.rename(temporary, path)
         if durable:
             self.sync_directory(os.path.dirname(path))
+
+    @_reports_errors(reading=True)
+    def space(self, path: str) -> Space:
+        found = os.statvfs(path)
+        return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     @_reports_errors(reading=True)
     def map(self, path: str) -> memoryview:

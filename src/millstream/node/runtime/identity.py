@@ -46,6 +46,11 @@ def claim_directory(disk: Disk, root: str, node_id: int, cluster_id: str | None,
         return identity
     found = {p.name: p.value for p in parse_properties(disk.read_bytes(path).decode(errors="replace"), path)}
     directory_id = _parse_uuid(found.get("directory.id", ""))
+    if found.get("version") == "0":
+        raise ConfigError(
+            f"{path} is of a Kafka with ZooKeeper (version=0): migrate that cluster to KRaft first, with Kafka 3.9",
+            name="log.dirs",
+        )
     if found.get("version") != "1" or not found.get("node.id", "").isdigit():
         raise ConfigError(f"{path} is damaged: restore it, or start with an empty --data-dir", name="log.dirs")
     identity = Identity(found.get("cluster.id") or None, int(found["node.id"]), directory_id or random_uuid(randomness))

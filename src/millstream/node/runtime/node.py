@@ -12,17 +12,23 @@ import os
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
+from uuid import UUID
 
+from millstream.common.background_tasks import BackgroundTasks
 from millstream.config.addresses import Listener as ListenerConfig
 from millstream.config.broker_config import BrokerConfig, contact_limit_s
 from millstream.config.setting import ConfigError
 from millstream.config.table import cluster, network, node, sasl
 from millstream.config.table import log as log_settings
+from millstream.formats.model.identifiers import BrokerId
 from millstream.node.broker.broker import Broker
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.controller_link import ControllerLink, LeaderListener
+from millstream.node.cluster.controller_registration import ControllerRegistration
 from millstream.node.cluster.lifecycle import BrokerLifecycle, ControllerContact
 from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
+from millstream.node.consensus.quorum.metadata_log import METADATA_PARTITION
 from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
 from millstream.node.consensus.quorum.opening import formatted_records, inspect_metadata, open_quorum
 from millstream.node.consensus.raft.voter_set import Endpoint as VoterEndpoint
@@ -30,7 +36,7 @@ from millstream.node.controller.active_controller import changes_broker_settings
 from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
-from millstream.node.metadata.records import Endpoint, UserScramCredentialRecord
+from millstream.node.metadata.records import LOST_DIRECTORY, Endpoint, UserScramCredentialRecord
 from millstream.node.metrics.endpoints import NodeEndpoints
 from millstream.node.metrics.observed_node import ProcessProbe
 from millstream.node.runtime.handover_file import hand_over, read_handover
@@ -51,6 +57,7 @@ from millstream.node.server.listener import Listener
 from millstream.node.server.service import HeldRequests, Peer, Service
 from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth, try_directory
 from millstream.node.storage.disk import Disk
+from millstream.node.storage.log.directories import LogDirectories
 from millstream.node.storage.log.directory import DirectoryInUseError, LogDirectory
 
 _log = logging.getLogger("millstream.node")
@@ -63,6 +70,7 @@ _REPORT_TIMEOUT_SECONDS = 1.0
 """The time for which a broker with a failed disk tries to report it to the controller. Its partitions accept no writes
 during this time."""
 _DIRECTORY_CHECK_SECONDS = 1.0
+_LONGEST_DIRECTORY_PAUSE_SECONDS = 60.0
 
 
 class Node:
@@ -103,7 +111,8 @@ class Node:
         self._loop = environment.loop
         self._disk = disk
         self._root = os.path.abspath(config.data_dir)
-        self._logs: LogDirectory | None = None
+        """The directory of the metadata log."""
+        self._logs: LogDirectories | None = None
         self._identity: Identity | None = None
         self._listeners: list[Listener] = []
         self._open_connections: list[OpenConnections] = []
@@ -112,14 +121,19 @@ class Node:
         self.loader: MetadataLoader | None = None
         self.controller: ControllerRole | None = None
         self._link: ControllerLink | None = None
+        self._registration: ControllerRegistration | None = None
         self.lifecycle: BrokerLifecycle | None = None
         self._maintenance: asyncio.TimerHandle | None = None
         self._metadata_changed: asyncio.Event | None = None
         self.directory: DirectoryHealth | None = None
+        """The health of the directory of the metadata log."""
+        self.directories: LogDirectories | None = None
         self.offline: DirectoryFailure | None = None
         """The failure of the log directory for which this node went offline."""
         self.controller_knows = False
         """Whether the controller knows that this node is offline."""
+        self._returning = BackgroundTasks()
+        """Attempts to use failed log directories again."""
         self._giving_up: asyncio.Task[None] | None = None
         self._directory_check: asyncio.TimerHandle | None = None
         self.failure: asyncio.Future[str] = environment.loop.create_future()
@@ -150,7 +164,7 @@ class Node:
         tls = self.tls = NodeTls(config, self._environment)
         environment = self.environment = self._environment = tls.secured()
         self._metadata_changed = asyncio.Event()
-        logs, identity = self._open_directory()
+        logs, identity = self._open_directories()
         self._first_users = read_first_users(self._root, self._disk.read_bytes)
         handover = read_handover(self._disk, self._root)
         end_points = self._bind(config.listeners, self._listeners)
@@ -161,7 +175,7 @@ class Node:
         tls.start()
         quorum = self.quorum = open_quorum(
             config,
-            logs,
+            logs.metadata,
             self._disk,
             environment,
             directory_id=identity.directory_id,
@@ -191,6 +205,11 @@ class Node:
         leaders = LeaderListener()
         quorum.subscribe(leaders)
         if not config.is_broker:
+            apis = None if self.controller is None else self.controller.apis
+            client_id = f"controller-{config.node_id}"
+            link = self._link = ControllerLink(quorum, apis, loader, environment, client_id=client_id)
+            leaders.subscribe(link.leader_changed)
+            self._register_controller(link, loader, controller_end_points)
             quorum.start()
             self._serve_controllers()
             return f"{controller_end_points[0].host}:{controller_end_points[0].port}"
@@ -208,13 +227,15 @@ class Node:
             environment,
             contact,
             end_points=end_points,
-            directory_id=identity.directory_id,
+            log_dirs=lambda: registered_log_dirs(logs),
             previous_broker_epoch=logs.previous_broker_epoch,
             on_fatal=self._fail,
             adopted=handover.adopted,
             retired=handover.retired,
         )
         leaders.subscribe(lifecycle.leader_changed)
+        if config.is_controller:
+            self._register_controller(link, loader, controller_end_points)
         quorum.start()
         self._serve_controllers()
         lifecycle.start()
@@ -239,12 +260,22 @@ class Node:
         # Metadata responses list only unfenced brokers, and some clients never retry after an empty list.
         while not view.is_unfenced_here:
             await self._next_change()
-        logs.health.recovered()  # operations that failed during the start were repeated, or will be
+        for each in logs.all:
+            if logs.is_online(each):
+                each.health.recovered()  # operations that failed during the start were repeated, or will be
+        for each in logs.offline:
+            self._returning.start(self._wait_for_directory(each), loop=self._loop)
         self._limit_connections(self.broker)
         _serve(self._listeners, self.broker.dispatcher)
         self._held.give_to(self.broker.dispatcher)
         self._schedule_maintenance()
         return f"{end_points[0].host}:{end_points[0].port}"
+
+    def _register_controller(
+        self, link: ControllerLink, loader: MetadataLoader, end_points: tuple[Endpoint, ...]
+    ) -> None:
+        self._registration = ControllerRegistration(self._config.node_id, link, loader, self._environment, end_points)
+        self._registration.start()
 
     def _open_authorizer(self, loader: MetadataLoader) -> StandardAuthorizer | None:
         """The authorizer, which follows the ACLs of the metadata before anything else does."""
@@ -255,30 +286,57 @@ class Node:
             loader.subscribe(lambda delta: authorizer.follow(delta, loader.image))
         return authorizer
 
-    def _open_directory(self) -> tuple[LogDirectory, Identity]:
+    def _open_directories(self) -> tuple[LogDirectories, Identity]:
         config = self._config
-        logs = LogDirectory(
+        logs = LogDirectories(
             self._disk,
-            self._root,
+            [os.path.abspath(each) for each in config.log_dirs],
+            metadata_root=self._root,
             max_open_files=config[log_settings.MAX_OPEN_FILES],
             producer_id_expiration_ms=config[log_settings.PRODUCER_ID_EXPIRATION_MS],
             checkpoint_interval_ms=config[log_settings.LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS],
             retention_check_interval_ms=config[log_settings.LOG_RETENTION_CHECK_INTERVAL_MS],
         )
-        self.directory = logs.health
+        self.directory, self.directories = logs.metadata.health, logs
         self.directory.on_failure = self._directory_failed
+        self._logs = logs
+        # Before recovery: the directory of another node must not be changed.
+        for directory in sorted(logs.all, key=lambda each: each is not logs.metadata):
+            try:
+                self._claim(directory)
+            except OSError as error:
+                if directory is logs.metadata:
+                    raise
+                logs.unusable(directory, error)
+        logs.start(self._environment.clock.now_ms())
+        for directory in logs.online:
+            if directory is not logs.metadata:
+                directory.health.on_failure = partial(self._other_directory_failed, directory)
+        assert self._identity is not None
+        return logs, self._identity
+
+    def _claim(self, directory: LogDirectory) -> None:
+        """Locks a directory and reads its identity. ConfigError if it belongs to another node, cluster or process."""
+        assert self.directories is not None
+        config, is_metadata = self._config, directory is self.directories.metadata
         try:
-            logs.take()
+            directory.take()
         except DirectoryInUseError as error:
             raise ConfigError(f"{error}: stop the other process, or use another --data-dir", name="log.dirs") from None
-        self._logs = logs
-        inspect_metadata(self._disk, self._root, config)
-        # Before recovery: the directory of another node must not be changed.
-        self._identity = claim_directory(
-            self._disk, self._root, config.node_id, config[node.CLUSTER_ID], self._environment.randomness
-        )
-        logs.start(self._environment.clock.now_ms())
-        return logs, self._identity
+        if is_metadata:
+            inspect_metadata(self._disk, self._root, config)
+        elif self._disk.exists(f"{directory.root}/{METADATA_PARTITION}"):
+            raise ConfigError(
+                f"the metadata log is in {directory.root}, not in {self._root}: set metadata.log.dir={directory.root}",
+                name="metadata.log.dir",
+            )
+        known = config[node.CLUSTER_ID] if self._identity is None else self._identity.cluster_id
+        identity = claim_directory(self._disk, directory.root, config.node_id, known, self._environment.randomness)
+        directory.id = identity.directory_id
+        if is_metadata:
+            self._identity = identity
+        elif identity.cluster_id is None and known is not None:
+            keep_cluster_id(self._disk, directory.root, identity, known)
 
     def _bind(self, wanted: Iterable[ListenerConfig], into: list[Listener]) -> tuple[Endpoint, ...]:
         """Binds listeners without serving them yet, so that their addresses are known for the registration."""
@@ -357,7 +415,13 @@ class Node:
                 "controller.quorum.voters"
             )
         else:
+            assert self.directories is not None
             self._identity = keep_cluster_id(self._disk, self._root, self._identity, cluster_id)
+            for directory in self.directories.online:
+                if directory is not self.directories.metadata:
+                    keep_cluster_id(
+                        self._disk, directory.root, replace(self._identity, directory_id=directory.id), cluster_id
+                    )
             self.quorum.cluster_id = cluster_id
 
     async def _next_change(self) -> None:
@@ -403,11 +467,87 @@ class Node:
         if self._logs is None or attempt.cancelled():
             return
         assert self.directory is not None
-        broken = self.broker.broken_log() if self.broker is not None else None
-        if attempt.result() is None and broken is None:
+        broken = [] if self.broker is None else [each for each, _ in self.broker.broken_logs()]
+        if attempt.result() is None and self._logs.metadata not in broken:
             self.directory.recovered()
         else:
             self._directory_check = self._loop.call_later(_DIRECTORY_CHECK_SECONDS, self._look_at_directory)
+
+    # Failure of another log directory than that of the metadata log
+
+    def _other_directory_failed(self, directory: LogDirectory) -> None:
+        """Called in the thread in which the error occurred."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the node has stopped
+            self._loop.call_soon_threadsafe(self._lose_directory, directory)
+
+    def _lose_directory(self, directory: LogDirectory) -> None:
+        """Takes the replicas of a directory offline. If it was the last one for replicas, the node goes offline."""
+        logs, failure = self._logs, directory.health.failure
+        if logs is None or self.broker is None or failure is None or self.is_stopping:
+            return  # during the start: `recovered` clears it, or the next operation fails again
+        if not logs.is_online(directory):
+            return
+        if logs.online == [directory]:
+            logs.metadata.health.fail(failure)  # no replica is left
+            return
+        _log.error("log_directory_offline directory=%s error=%s", directory.root, failure.reason)
+        told = self.broker.directory_failed(directory)
+        self._returning.start(self._report_directory(directory, told), loop=self._loop)
+        self._returning.start(self._wait_for_directory(directory), loop=self._loop)
+
+    async def _report_directory(self, directory: LogDirectory, told: "list[asyncio.Future[bool]]") -> None:
+        if told:
+            await asyncio.wait(told, timeout=_REPORT_TIMEOUT_SECONDS)
+        if self.lifecycle is not None:
+            self.lifecycle.directory_failed(directory.id)
+
+    async def _wait_for_directory(self, directory: LogDirectory) -> None:
+        """Uses a failed directory again when its disk works again."""
+        failure = directory.health.failure or DirectoryFailure(
+            directory.root, "it could not be used at the start", True
+        )
+        pause_s = _DIRECTORY_CHECK_SECONDS
+        while self._logs is not None:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_DIRECTORY_PAUSE_SECONDS)
+            if not self._is_reported(directory):
+                continue
+            fresh = self._logs.fresh(directory)
+            try:
+                problem = await self._environment.offload(lambda: self._reopen(fresh, failure))  # noqa: B023
+            except (ConfigError, OSError) as error:
+                problem = error
+            if problem is None and self._logs is not None:
+                self._return_directory(fresh)
+                return
+            fresh.release()
+            _log.warning("log_directory_still_offline directory=%s error=%s", directory.root, problem)
+
+    def _is_reported(self, directory: LogDirectory) -> bool:
+        """Whether the controller knows of the failure. Before that, this node may still be leader of replicas in the
+        directory, whose last records may be lost."""
+        assert self.loader is not None and self.broker is not None
+        registered = self.loader.image.brokers.get(BrokerId(self._config.node_id))
+        known = registered is None or directory.id not in registered.log_dirs
+        return known and self.broker.replicas.assignments.is_settled
+
+    def _reopen(self, fresh: LogDirectory, failure: DirectoryFailure) -> Exception | None:
+        """Locks, checks and repairs a directory. Runs in a thread."""
+        self._disk.make_directory(fresh.root)
+        problem = try_directory(self._disk, fresh.root, failure)
+        if problem is not None:
+            return problem
+        self._claim(fresh)
+        fresh.start(self._environment.clock.now_ms())
+        return None
+
+    def _return_directory(self, fresh: LogDirectory) -> None:
+        assert self._logs is not None and self.broker is not None and self.lifecycle is not None
+        fresh.health.on_failure = partial(self._other_directory_failed, fresh)
+        self._logs.bring_online(fresh)
+        _log.info("log_directory_online directory=%s partitions=%d", fresh.root, len(fresh.partitions))
+        self.lifecycle.directory_returned(fresh.id)
+        self.broker.directory_returned()
 
     def _goes_offline(self) -> bool:
         """Whether this node goes offline, or is offline, because its log directory has failed."""
@@ -455,9 +595,8 @@ class Node:
         assert self.broker is not None
         try:
             self.broker.maintain()
-            broken = self.broker.broken_log()
-            if broken is not None:
-                self.broker.logs.health.fail(broken)
+            for directory, broken in self.broker.broken_logs():
+                directory.health.fail(broken)
         except Exception:
             _log.exception("maintenance_failed")
         self._schedule_maintenance()
@@ -482,6 +621,7 @@ class Node:
             self._directory_check.cancel()
         if self._giving_up is not None:
             self._giving_up.cancel()
+        self._returning.cancel()
         self._endpoints.close()
         self.sasl.close()
         if self.security is not None:
@@ -494,6 +634,8 @@ class Node:
         if self.lifecycle is not None:
             broker_epoch = self.lifecycle.broker_epoch
             self.lifecycle.close()
+        if self._registration is not None:
+            self._registration.close()
         if self._link is not None:
             self._link.close()
         if self.broker is not None:
@@ -516,6 +658,11 @@ class Node:
                 broker_epoch=broker_epoch if broker_epoch >= 0 else self._logs.previous_broker_epoch,
             )
             self._logs = None
+
+
+def registered_log_dirs(logs: LogDirectories) -> list[UUID]:
+    """The ids of the log directories in a registration; `LOST` stands for those that are offline."""
+    return [*(each.id for each in logs.online), *([LOST_DIRECTORY] if logs.offline else [])]
 
 
 class _FlushBudget:

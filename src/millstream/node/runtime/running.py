@@ -31,7 +31,7 @@ from millstream.node.cluster.lifecycle import BrokerLifecycle
 from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
 from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
 from millstream.node.controller.controller_role import ControllerRole
-from millstream.node.data.log_dirs import offline_directory
+from millstream.node.data.log_dirs import offline_directories
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataImage
 from millstream.node.metrics.endpoints import NodeEndpoints
@@ -52,6 +52,7 @@ from millstream.node.server.listener import Listener
 from millstream.node.server.request import Api, ApiVersions, Context, api
 from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth, try_directory
 from millstream.node.storage.disk import Disk
+from millstream.node.storage.log.directories import LogDirectories
 
 _log = logging.getLogger("millstream.node")
 
@@ -81,6 +82,7 @@ class OfflineNode:
         self.broker: Broker | None = None
         self.sasl_counts: SaslCounts | None = None
         self.offline: DirectoryFailure | None = failure
+        self.directories: LogDirectories | None = None
         self.directory: DirectoryHealth | None = DirectoryHealth(os.path.abspath(config.data_dir))
         self.directory.failure = failure
         self._failure = failure
@@ -146,7 +148,7 @@ class OfflineNode:
         return self._versions.handle(request, context)
 
     def _describe_log_dirs(self, request: DescribeLogDirsRequest, context: Context) -> DescribeLogDirsResponse:
-        return offline_directory(self._root)
+        return offline_directories(os.path.abspath(each) for each in self.config.log_dirs)
 
 
 _SWITCH_SECONDS = 0.0005

@@ -249,6 +249,15 @@ SPLITS: dict[str, tuple[Split, ...]] = {
     "alter_partition_reassignments": (_topics("partitions", "partitions", of="responses", row="partition_index"),),
     "list_partition_reassignments": (_topics("partition_indexes", "partitions"),),
     "alter_partition": (_topics("partitions", "partitions", key="topic_id", row="partition_index"),),
+    "assign_replicas_to_dirs": (
+        Split(
+            (
+                Level("directories", "directories", ("id_",)),
+                Level("topics", "topics", ("topic_id",)),
+                Level("partitions", "partitions", ("partition_index",)),
+            ),
+        ),
+    ),
 }
 
 _BOUNDS = dict.fromkeys(SPLITS, _SPLIT_ITEMS) | {

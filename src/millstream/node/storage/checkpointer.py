@@ -156,9 +156,10 @@ class Checkpointer:
     def _read_with(
         self, decode: Callable[[bytes], dict[TopicPartition, T]], name: str
     ) -> dict[TopicPartition, T] | None:
-        """None if the file is missing or damaged."""
+        """None if the file is missing, empty (as Kafka leaves one that it never wrote) or damaged."""
         try:
-            return decode(self._disk.read_bytes(f"{self._root}/{name}"))
+            data = self._disk.read_bytes(f"{self._root}/{name}")
+            return decode(data) if data else None
         except FileNotFoundError:
             return None
         except DamagedFileError as error:

@@ -19,6 +19,13 @@ class DirectoryEntry(NamedTuple):
     is_directory: bool
 
 
+class Space(NamedTuple):
+    """The size of a file system, and how much of it this process may still use."""
+
+    total_bytes: int
+    usable_bytes: int
+
+
 class File(Protocol):
     """An open file, read and written at positions. Safe to use from several threads."""
 
@@ -115,6 +122,10 @@ class Disk(Protocol):
 
     def write_atomically(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Replace the file atomically. `durable` also waits until it is on stable storage."""
+        ...
+
+    def space(self, path: str) -> Space:
+        """The space of the file system of `path`."""
         ...
 
     def map(self, path: str) -> memoryview:

@@ -22,6 +22,7 @@ CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 DELETED_DIRECTORY_SUFFIX = "-delete"
 STRAY_DIRECTORY_SUFFIX = "-stray"
+FUTURE_DIRECTORY_SUFFIX = "-future"
 TEMPORARY_SUFFIX = ".tmp"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
@@ -34,9 +35,12 @@ CLEANED_OFFSETS = "cleaner-offset-checkpoint"
 TRANSACTION_INDEXES = "transaction-index-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
+MOVED = ".moved"
+"""In a log that was moved here from another directory of the node: where both have the log, this one counts."""
 
 _OFFSET_NAME = re.compile(r"(\d{20})(\.[a-z]+)")
 _DIRECTORY_NAME = re.compile(r"([A-Za-z0-9._-]{1,249})-(0|[1-9]\d{0,9})")
+_FUTURE_NAME = re.compile(r"([A-Za-z0-9._-]{1,249}-\d{1,10})\.[0-9a-f]+-future")
 _LONGEST_NAME = 255
 
 
@@ -57,8 +61,14 @@ def parse_directory(name: str) -> TopicPartition | None:
     return TopicPartition(TopicName(match[1]), int(match[2])) if match else None
 
 
+def parse_future_directory(name: str) -> TopicPartition | None:
+    """The partition that a directory is a copy of, made by a move that is not finished."""
+    match = _FUTURE_NAME.fullmatch(name)
+    return parse_directory(match[1]) if match else None
+
+
 def retired_directory(partition: TopicPartition, unique: str, suffix: str) -> str:
-    """The name of a log's directory that is no longer in use: about to be removed, or kept as a stray."""
+    """The name of a log's directory that is not in use: to be removed, kept as a stray, or an unfinished copy."""
     tail = f"-{partition.partition}.{unique}{suffix}"
     return partition.topic[: _LONGEST_NAME - len(tail)] + tail
 

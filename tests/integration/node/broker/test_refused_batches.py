@@ -65,7 +65,7 @@ class Node:
             node_id=1,
             lag_max_ms=lambda: 0,
             is_alive=lambda broker_id: False,
-            is_eligible=lambda broker_id, epoch: False,
+            is_eligible=lambda broker_id, epoch, state: False,
             broker_epoch=lambda: 1,
             has_lost_controller=lambda: self.has_lost_controller,
         )

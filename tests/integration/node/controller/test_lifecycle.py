@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from millstream.formats.model.identifiers import BrokerId
+from millstream.node.cluster.controller_registration import ControllerRegistration
+from millstream.node.metadata.records import Endpoint
 from tests.unit.node.controller.bench import CLUSTER_ID
 from tests.unit.node.controller.served import World, run
 from tests.waiting import until_async
@@ -14,6 +16,33 @@ async def heartbeats(world: World, count: int) -> None:
     """Waits for so many more of them."""
     wanted = world.controller.heard + count
     await until_async(lambda: world.controller.heard >= wanted)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_controller_registers_each_time_it_starts(is_local: bool) -> None:
+    """KIP-919: the active controller too, and again if another process took its id."""
+
+    async def test(world: World) -> None:
+        def start(port: int) -> ControllerRegistration:
+            link = world.new_link(world.controller.apis if is_local else None)
+            at = Endpoint(name="CONTROLLER", host="h", port=port)
+            made = ControllerRegistration(3, link, world.quorum, world.environment, (at,))
+            made.start()
+            return made
+
+        def port() -> int:
+            found = world.view.image.controllers.get(3)
+            return -1 if found is None else found.end_points[0].port
+
+        first = start(1)
+        await until_async(lambda: port() == 1)
+        assert {each.name for each in world.view.image.controllers[3].features} >= {"metadata.version", "kraft.version"}
+        first.close()
+        second = start(2)
+        await until_async(lambda: port() == 2)
+        second.close()
+
+    run(test)
 
 
 def test_a_broker_registers_and_serves() -> None:

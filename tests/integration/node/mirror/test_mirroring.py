@@ -1,7 +1,7 @@
 """Mirroring between clusters: equal offsets and bytes, groups that move over, and the end of mirroring."""
 
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -224,8 +224,11 @@ def test_reverse_cuts_what_the_new_side_does_not_have(mirror: Mirror) -> None:
 
 
 def test_prefixed_names_and_no_loops(mirror: Mirror) -> None:
+    """Active and active: both sides have a topic of one name with records of their own, and a mirror of the other's."""
     topic = make_source_topic(mirror.source, fresh("both"))
+    make_source_topic(mirror.here, topic)
     produce(mirror.source, topic, some(3))
+    produce(mirror.here, topic, [f"east {value}" for value in some(5)])
     mirror.create(rf".*{topic}", prefix="west.")
     eventually(lambda: _equals(mirror.state(f"west.{topic}"), "mirroring"))
     mirror.await_equal(f"west.{topic}", topic)
@@ -236,9 +239,17 @@ def test_prefixed_names_and_no_loops(mirror: Mirror) -> None:
         assert f"west.{topic}" in back.admin.status(back.name).conflicts
 
     eventually(is_told)
-    names = list(back.admin.cluster.topics())
-    assert f"east.west.{topic}" not in names
-    assert f"west.east.west.{topic}" not in mirror.admin.cluster.topics()
+    back.await_equal(f"east.{topic}", topic)
+    eventually(lambda: _contains(mirror.admin.status(mirror.name).conflicts, f"east.{topic}"))
+    assert [len(read_all(mirror.source, name)) for name in (topic, f"east.{topic}")] == [3, 5]
+    assert [len(read_all(mirror.here, name)) for name in (topic, f"west.{topic}")] == [5, 3]
+    for cluster in (mirror.admin.cluster, back.admin.cluster):
+        names = [name for name in cluster.topics() if topic in name]
+        assert len(names) == 2, names
+
+
+def _contains(found: Mapping[str, str], name: str) -> None:
+    assert name in found, found
 
 
 def test_mistakes_are_told(mirror: Mirror, here: EmbeddedCluster) -> None:

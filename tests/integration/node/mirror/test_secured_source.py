@@ -19,6 +19,7 @@ from tests.waiting import eventually, until
 
 pytestmark = pytest.mark.timeout(300)
 SECRET = "mirror-secret-1"
+TOKEN_URL = "https://127.0.0.1:1/token"
 _MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 JAAS = f'{_MODULE} username="admin" password="{SECRET}" user_admin="{SECRET}";'
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -51,6 +52,7 @@ def here(directory: Path) -> Iterator[EmbeddedBroker]:
         "authorizer.class.name": AUTHORIZER,
         "super.users": "User:ANONYMOUS",
         "millstream.mirror.secrets.dir": str(directory),
+        "millstream.mirror.token.urls": TOKEN_URL,
     }
     with EmbeddedBroker(settings) as running:
         yield running
@@ -160,6 +162,12 @@ def test_a_link_does_not_send_or_use_other_files_of_the_broker(here: EmbeddedBro
     admin.create(link, {**where, "security.protocol": "SASL_PLAINTEXT", **token})
     admin.change(link, {"sasl.oauthbearer.token.endpoint.url": "https://[nothing"})
     _until_problem(admin, link, "not valid")
+    admin.change(link, {"sasl.oauthbearer.token.endpoint.url": "https://169.254.169.254/token"})
+    _until_problem(admin, link, "169.254.169.254/token is not requested: it is not in millstream.mirror.token.urls")
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    jaas = f'{module} required clientId="a" clientSecret="b";'
+    admin.change(link, {"sasl.oauthbearer.token.endpoint.url": TOKEN_URL, "sasl.jaas.config": jaas})
+    _until_problem(admin, link, "no token")  # it is allowed, and nobody answers there
     admin.delete(link)
 
 

@@ -161,7 +161,7 @@ class Nobody:
     def has_lost_controller(self) -> bool:
         return False
 
-    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+    def is_eligible(self, broker_id: int, broker_epoch: int, state: object = None) -> bool:
         return False
 
     def is_alive(self, broker_id: int) -> bool:

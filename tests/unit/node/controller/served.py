@@ -12,7 +12,7 @@ from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.controller_link import ControllerLink, Forwarding
 from millstream.node.cluster.lifecycle import BrokerLifecycle, ControllerContact
 from millstream.node.controller.active_controller import ActiveController
-from millstream.node.controller.cluster_handlers import ProducerIdHandlers
+from millstream.node.controller.cluster_handlers import ControllerRegistrationHandlers, ProducerIdHandlers
 from millstream.node.controller.controller_apis import ControllerApis
 from millstream.node.controller.heartbeats import Heartbeats
 from millstream.node.controller.topic_handlers import TopicHandlers
@@ -63,6 +63,7 @@ class ServedController:
                 "create_topics": self._noted(topics.create_topics),
                 "delete_topics": topics.delete_topics,
                 "allocate_producer_ids": ProducerIdHandlers(self.active).allocate_producer_ids,
+                "controller_registration": ControllerRegistrationHandlers(self.active).controller_registration,
                 "broker_registration": self._noted(self.heartbeats.broker_registration),
                 "broker_heartbeat": self._counted(self.heartbeats.broker_heartbeat),
                 "unregister_broker": self.heartbeats.unregister_broker,
@@ -140,7 +141,7 @@ class World:
             self.environment,
             ControllerContact(self.loop.time, lambda: contact_limit_s(self.config), self.loop.time),
             end_points=(Endpoint(name="PLAINTEXT", host="127.0.0.1", port=port or self.controller.served.address[1]),),
-            directory_id=UUID(int=directory),
+            log_dirs=lambda: [UUID(int=directory)],
             previous_broker_epoch=-1,
             on_fatal=self.fatal.append,
         )

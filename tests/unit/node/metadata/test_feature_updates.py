@@ -1,11 +1,13 @@
 """Levels of features: what a new cluster begins with, and how they change."""
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId
+from millstream.node.metadata.brokers import register_controller
 from millstream.node.metadata.features import (
     SUPPORTED_FEATURES,
     FeatureUpdate,
@@ -14,7 +16,13 @@ from millstream.node.metadata.features import (
     update_features,
 )
 from millstream.node.metadata.image import MetadataImage, apply
-from millstream.node.metadata.records import ConfigRecord, FeatureLevelRecord, SupportedFeature
+from millstream.node.metadata.records import (
+    ConfigRecord,
+    Endpoint,
+    FeatureLevelRecord,
+    RegisterControllerRecord,
+    SupportedFeature,
+)
 from millstream.node.metadata.topics import NewTopic
 from tests.unit.node.metadata.cluster import Cluster
 
@@ -32,6 +40,35 @@ def test_a_new_cluster_begins_with_the_newest_levels_and_its_id() -> None:
     assert image.features == {feature.name: feature.max_supported_version for feature in SUPPORTED_FEATURES}
     assert image.cluster_id == "x"
     assert image.default_broker_config == {"min.insync.replicas": "2"}
+
+
+def test_controllers_must_support_the_levels_too() -> None:
+    cluster = Cluster(1)
+    at = (Endpoint(name="CONTROLLER", host="h", port=9093),)
+    first = RegisterControllerRecord(
+        controller_id=7, incarnation_id=UUID(int=1), end_points=at, features=SUPPORTED_FEATURES
+    )
+    cluster.take(register_controller(cluster.image, first))
+    assert cluster.image.controllers == {7: first}
+    assert not register_controller(cluster.image, first).records  # it is known
+    for wrong, code in (
+        (replace(first, end_points=()), ErrorCode.INVALID_REGISTRATION),
+        (replace(first, features=SUPPORTED_FEATURES[1:]), ErrorCode.UNSUPPORTED_VERSION),
+    ):
+        with pytest.raises(KafkaError) as refused:
+            register_controller(cluster.image, wrong)
+        assert refused.value.code == code
+    old = replace(cluster.image, features={"metadata.version": 14})
+    with pytest.raises(KafkaError, match=r"register from metadata\.version 15"):
+        register_controller(old, first)
+
+    update(cluster, "share.version", 0, UpgradeType.SAFE_DOWNGRADE)
+    others = [each for each in SUPPORTED_FEATURES if each.name != "share.version"]
+    none_yet = SupportedFeature(name="share.version", min_supported_version=0, max_supported_version=0)
+    later = replace(first, controller_id=8, features=(*others, none_yet))
+    cluster.take(register_controller(cluster.image, later))
+    with pytest.raises(KafkaError, match="controller 8 supports levels 0 to 0"):
+        update(cluster, "share.version", 1)
 
 
 def test_a_feature_goes_off_and_on() -> None:

@@ -79,6 +79,15 @@ WRITTEN_BY_KAFKA: list[tuple[MetadataRecord, str]] = [
         REGISTRATION,
         f"0100030000000100{ID_HEX}0000000000000007{PLAINTEXT_AND_VERSION_HEX}0372310000010011021{DIRECTORY_HEX[1:]}",
     ),
+    (
+        RegisterControllerRecord(
+            controller_id=1,
+            incarnation_id=ID,
+            end_points=REGISTRATION.end_points,
+            features=REGISTRATION.features,
+        ),
+        f"011b0000000001{ID_HEX}00{PLAINTEXT_AND_VERSION_HEX}00",
+    ),
     (UnregisterBrokerRecord(broker_id=BROKER, broker_epoch=7), "01010000000001000000000000000700"),
     (
         BrokerRegistrationChangeRecord(

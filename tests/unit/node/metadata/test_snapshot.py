@@ -62,6 +62,12 @@ BROKERS = st.builds(
     in_controlled_shutdown=st.booleans(),
     log_dirs=st.lists(UUIDS, max_size=2).map(tuple),
 )
+CONTROLLERS = st.builds(
+    RegisterControllerRecord,
+    controller_id=st.integers(0, 5),
+    incarnation_id=UUIDS,
+    end_points=st.just((Endpoint(name="A", host="h", port=1, security_protocol=1),)),
+)
 RESOURCES = st.sampled_from([ConfigResource(2, "a"), ConfigResource(4, ""), ConfigResource(4, "1")])
 VALUES = st.dictionaries(st.sampled_from(["x", "y"]), st.sampled_from(["", "1"]), min_size=1)
 
@@ -121,6 +127,7 @@ def images(draw: st.DrawFn) -> MetadataImage:
         offset=7,
         epoch=3,
         brokers={broker.id: broker for broker in draw(st.lists(BROKERS, max_size=3))},
+        controllers={each.controller_id: each for each in draw(st.lists(CONTROLLERS, max_size=2))},
         topics=topics,
         topics_by_id={topic.id: topic for topic in topics.values()},
         names_by_folded={folded(name): name for name in topics},

@@ -39,7 +39,7 @@ class Around:
     def has_lost_controller(self) -> bool:
         return False
 
-    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+    def is_eligible(self, broker_id: int, broker_epoch: int, state: object = None) -> bool:
         return True
 
     def is_alive(self, broker_id: int) -> bool:

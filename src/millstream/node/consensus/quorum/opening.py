@@ -157,9 +157,24 @@ def inspect_metadata(disk: Disk, root: str, config: BrokerConfig) -> None:
         raise ConfigError(f"the data directory {root} cannot be used: {problem}", name="log.dirs")
 
 
+def read_directory(disk: Disk, root: str) -> tuple[MetadataImage, bool]:
+    """The metadata in a data directory that no process uses, and whether the voters of its quorum are in the log.
+    ConfigError if it cannot be read. Writes nothing."""
+    directory = f"{root}/{_PARTITION}"
+    if not disk.exists(directory):
+        raise ConfigError(
+            f"{root} has no metadata log ({_PARTITION}): name the data directory of a node", name="log.dirs"
+        )
+    found = _Summary()
+    try:
+        _inspect(disk, root, directory, found)
+        return read_image(disk, root), found.has_voters
+    except (CorruptMetadataError, OSError) as error:
+        raise unreadable(directory, error) from None
+
+
 def read_image(disk: Disk, root: str) -> MetadataImage:
-    """The metadata in a data directory that no process uses, up to the last record; CorruptMetadataError if it cannot be
-    read. Writes nothing."""
+    """The metadata in a data directory, up to the last record; CorruptMetadataError if it cannot be read."""
     directory = f"{root}/{_PARTITION}"
     snapshots = Snapshots(disk, directory)
     snapshots.find()
@@ -195,6 +210,8 @@ class _Summary:
     log_dirs: dict[int, tuple[UUID, ...]] = field(default_factory=dict)
     """The log directories with which each broker registered last."""
     voters: tuple[int, ...] = ()
+    has_voters: bool = False
+    """Whether they are in the log, not only in the settings."""
     has_cluster_id: bool = False
 
     def take(self, value: bytes) -> None:
@@ -236,12 +253,12 @@ def _features_problem(found: _Summary) -> str | None:
 
 
 def _directories_problem(found: _Summary, config: BrokerConfig) -> str | None:
-    count = len(found.log_dirs.get(config.node_id, ()))
-    if count < 2 or found.has_cluster_id:
+    count, here = len(found.log_dirs.get(config.node_id, ())), len(config.log_dirs)
+    if count <= here or found.has_cluster_id:
         return None
     return (
-        f"node {config.node_id} had {count} log directories at Kafka, and a node has one here: move all replicas into "
-        "one directory with kafka-reassign-partitions first"
+        f"node {config.node_id} had {count} log directories at Kafka, and its settings name {here} here: name all of "
+        "them in log.dirs"
     )
 
 
@@ -282,7 +299,7 @@ def _inspect(disk: Disk, root: str, directory: str, found: _Summary) -> None:
     for snapshot in snapshots.ids:
         content = snapshots.check(snapshot, found.take)
         if content.voters is not None:
-            found.voters = content.voters.ids
+            found.voters, found.has_voters = content.voters.ids, True
     bases = _segments(disk, directory)
     must_be_whole = disk.exists(f"{root}/{CLEAN_SHUTDOWN}")
     end, epoch = bases[0] if bases else 0, -1
@@ -345,7 +362,7 @@ def _inspect_records(where: str, header: BatchHeader, content: memoryview, found
             if not header.is_control:
                 found.take(record.value or b"")
             elif isinstance(control := decode_control(record), Voters):
-                found.voters = control.voters.ids
+                found.voters, found.has_voters = control.voters.ids, True
     except KafkaError as error:
         raise CorruptMetadataError(f"{where}: {error.message}") from None
     except CorruptMetadataError as error:

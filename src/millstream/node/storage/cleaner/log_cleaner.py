@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from millstream.common.background_tasks import BackgroundTasks
 from millstream.formats.model.errors import KafkaError
@@ -24,7 +25,6 @@ from millstream.node.storage.cleaner.plan import (
     first_dirty_offset,
     is_compacted,
 )
-from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 
 _log = logging.getLogger("millstream.cleaner")
@@ -52,10 +52,20 @@ class CleanerProgress:
     """Batches that the last pass kept as they are, because they are above the limits for decompression."""
 
 
+class Logs(Protocol):
+    """The open logs of a node."""
+
+    def loaded(self) -> list[PartitionLog]: ...
+
+    def loaded_log(self, partition: TopicPartition) -> PartitionLog | None: ...
+
+    def want_checkpoint(self) -> None: ...
+
+
 class LogCleaner:
     def __init__(
         self,
-        logs: LogDirectory,
+        logs: Logs,
         settings: Callable[[], CleanerSettings],
         *,
         offload: Offload,
@@ -80,6 +90,8 @@ class LogCleaner:
         self._found_nothing_ms: int | None = None
         """When no log was due at the last check; None if the next check is due at once."""
         self._soon: asyncio.TimerHandle | None = None
+        self._held: set[TopicPartition] = set()
+        """Logs that are about to move to another directory."""
         self._closed = False
 
     def tick(self) -> None:
@@ -114,6 +126,17 @@ class LogCleaner:
             self._soon.cancel()
         for cleaning in self._running.values():
             cleaning.abort()
+
+    def hold(self, partition: TopicPartition) -> bool:
+        """Begin no pass of this log, and abort the one that runs. Whether none runs any more."""
+        self._held.add(partition)
+        running = self._running.get(partition)
+        if running is not None:
+            running.abort()
+        return running is None
+
+    def release(self, partition: TopicPartition) -> None:
+        self._held.discard(partition)
 
     def progress(self) -> list[CleanerProgress]:
         now_ms = self._now_ms()
@@ -162,7 +185,7 @@ class LogCleaner:
             if now_ms < not_before_ms:
                 return False
             del self._not_before_ms[partition]
-        return partition not in self._running and log.failure is None
+        return partition not in self._running and partition not in self._held and log.failure is None
 
     def _is_wanted(self, log: PartitionLog) -> bool:
         return not self._closed and self._logs.loaded_log(log.topic_partition) is log and is_compacted(log)

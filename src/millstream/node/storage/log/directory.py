@@ -16,16 +16,18 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicPartition
 from millstream.node.storage.checkpointer import Checkpointer
 from millstream.node.storage.directory_health import DirectoryHealth
-from millstream.node.storage.disk import DirectoryLock, Disk, FileCache, Job
+from millstream.node.storage.disk import DirectoryLock, Disk, FileCache, Job, Space
 from millstream.node.storage.file_formats import (
     CLEAN_SHUTDOWN,
     DELETED_DIRECTORY_SUFFIX,
     LOCK,
+    MOVED,
     PARTITION_METADATA,
     STRAY_DIRECTORY_SUFFIX,
     TEMPORARY_SUFFIX,
     encode_topic_id,
     parse_directory,
+    parse_future_directory,
     retired_directory,
 )
 from millstream.node.storage.log.loader import create_log, load_log, read_topic_id
@@ -70,6 +72,7 @@ _log = logging.getLogger("millstream.storage")
 
 DAY_MS = 24 * 60 * 60 * 1000
 NO_EPOCH = -1
+NO_DIRECTORY_ID = UUID(int=0)
 MANY_FLUSHES = 32
 PRODUCER_EXPIRY_INTERVAL_MS = 10 * 60 * 1000
 
@@ -88,12 +91,21 @@ class LogDirectory:
         producer_id_expiration_ms: int = DAY_MS,
         checkpoint_interval_ms: int = 60_000,
         retention_check_interval_ms: int = 0,
+        cache: FileCache | None = None,
     ) -> None:
+        """`cache`: the open files of all directories of a node; errors of its disk are then noted by the caller."""
         self.root = root
+        self.id = NO_DIRECTORY_ID
+        """The `directory.id` of its `meta.properties`, once that was read."""
         self.health = DirectoryHealth(root)
-        disk.on_error = self.health.note
+        if cache is None:
+            disk.on_error = self.health.note
         self._disk = self.disk = disk
-        self._cache = FileCache(disk, max_open_files)
+        self._cache = cache or FileCache(disk, max_open_files)
+        self.space: Space | None = None
+        """The space of its file system when it was last looked at."""
+        self.futures: list[TopicPartition] = []
+        """Partitions whose move to this directory was not finished when the node stopped; known after `start`."""
         self.producer_id_expiration_ms = producer_id_expiration_ms
         self._checkpoint_interval_ms = checkpoint_interval_ms
         self._retention_check_interval_ms = retention_check_interval_ms
@@ -152,6 +164,10 @@ class LogDirectory:
                 partition = parse_directory(name)
                 if partition is not None:
                     self._present.add(partition)
+                elif (partition := parse_future_directory(name)) is not None:
+                    # The log is whole in another directory. The copy is made again.
+                    self.futures.append(partition)
+                    disk.remove_directory(f"{root}/{name}")
             elif name.endswith(TEMPORARY_SUFFIX):
                 disk.remove(f"{root}/{name}")
         reports = [] if clean else self._recovery.run(self._present, progress)
@@ -164,6 +180,7 @@ class LogDirectory:
             disk.remove(f"{root}/{CLEAN_SHUTDOWN}")
             disk.sync_directory(root)
         self._last_checkpoint_ms = self._last_expiry_ms = now_ms
+        self.space = disk.space(root)
         self._started = True
         _log.info(
             "log_directory_started root=%s partitions=%d clean=%s repaired=%d",
@@ -259,6 +276,8 @@ class LogDirectory:
         """A new, empty log; the partition must not have one yet."""
         assert partition not in self._present, f"{partition} has a log"
         try:
+            if self._disk.exists(self._directory(partition)):  # of a log that has just moved to another directory
+                self._retire(partition, DELETED_DIRECTORY_SUFFIX)
             log = create_log(self._disk, self._cache, self._directory(partition), partition, topic_id, config, now_ms)
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be created: {error}") from error
@@ -295,6 +314,69 @@ class LogDirectory:
         log.damaged_from = self._recovery.damaged_from.pop(partition, None)
         self._logs[partition] = log
         return log
+
+    def was_moved_here(self, partition: TopicPartition) -> bool:
+        """Whether a move to this directory has ended, and the log may still be in the other directory too."""
+        return self._disk.exists(f"{self._directory(partition)}/{MOVED}")
+
+    def forget_move(self, partition: TopicPartition) -> None:
+        """The log is in no other directory any more."""
+        self._disk.remove(f"{self._directory(partition)}/{MOVED}")
+
+    def take_over(self, log: PartitionLog, folder: str, now_ms: int, *, synced_end: int, cleaned_offset: int) -> None:
+        """Make a copy of an open log, in `folder` of this directory, the log itself: the log goes on here.
+
+        `synced_end`: the copy is on stable storage up to here. OSError: the log is where it was.
+        """
+        partition = log.topic_partition
+        target = self._directory(partition)
+        self._disk.rename(folder, target)
+        try:
+            copy = load_log(
+                self._disk,
+                self._cache,
+                target,
+                partition,
+                log.config,
+                now_ms,
+                recovery_point=synced_end,
+                log_start_offset=log.log_start_offset,
+                transaction_indexes=[segment.base_offset for segment in log.segments if segment.aborted],
+            )
+            if copy.log_end_offset != log.log_end_offset or copy.log_start_offset != log.log_start_offset:
+                raise OSError(
+                    f"the copy has the offsets {copy.log_start_offset} to {copy.log_end_offset}, the log has "
+                    f"{log.log_start_offset} to {log.log_end_offset}"
+                )
+        except OSError as error:
+            try:
+                self._disk.rename(target, folder)
+            except OSError:
+                # The copy counts at the next start, so the log must not get records that the copy does not have.
+                log.fail(f"the move to {self.root} cannot be undone: {error}")
+            raise
+        log.move_to(copy)
+        log.cleaned_offset = min(log.cleaned_offset, cleaned_offset)
+        self._present.add(partition)
+        self._logs[partition] = log
+        self._checkpoints.is_wanted = True
+
+    def let_go(self, partition: TopicPartition) -> None:
+        """The log goes on in another directory. Its files here are no longer in use; `delete` removes them."""
+        self._logs.pop(partition, None)
+        self._present.discard(partition)
+        self._checkpoints.forget(partition)
+        self._recovery.forget(partition)
+
+    def release(self) -> None:
+        """Close all files without a write: the disk has failed."""
+        self._checkpoints.close()
+        for log in self._logs.values():
+            log.release()
+        self._logs.clear()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def topic_id(self, partition: TopicPartition) -> UUID:
         """The topic id that a log was created with, read without opening it; NO_TOPIC_ID when its file is damaged."""
@@ -407,6 +489,16 @@ class LogDirectory:
         if (is_checkpoint_due or self._checkpoints.is_wanted) and (job := self.checkpoint_job(now_ms)) is not None:
             jobs.append(job)
         return jobs
+
+    def space_job(self) -> Job:
+        """Look at the free space of the disk."""
+        found: list[Space] = []
+
+        def done(failure: OSError | None) -> None:
+            if failure is None:
+                self.space = found[0]
+
+        return Job(f"look_at_space root={self.root}", lambda: found.append(self._disk.space(self.root)), done)
 
     def want_checkpoint(self) -> None:
         """Make `maintenance` write the checkpoints next time."""

@@ -589,6 +589,19 @@ class PartitionLog:
         for segment in self.segments:
             segment.close()
 
+    def move_to(self, copy: "PartitionLog") -> None:
+        """Go on with the files of an equal log in another directory. Readers of the old files keep them open."""
+        old = self.segments
+        truncations = self.truncations + 1  # work in threads on the old files is stale
+        self.directory, self.segments, self.snapshots = copy.directory, copy.segments, copy.snapshots
+        self.epoch_file, self.flush_state = copy.epoch_file, copy.flush_state
+        self.flush_state.truncations = truncations
+        self.place_local_start()
+        successors = {segment.base_offset: segment for segment in self.segments}
+        for segment in old:
+            segment.dropped, segment.successor = True, successors.get(segment.base_offset)
+            segment.close()
+
     def fail(self, reason: str) -> None:
         """Accept no more writes until the log is opened again."""
         _log.error("log_failed partition=%s reason=%s", self.topic_partition, reason)

@@ -1,0 +1,106 @@
+"""The registration of a controller (KIP-919): the cluster knows its listeners and the features that it supports.
+
+A controller registers each time it starts, and again if the metadata has another process under its id. The active
+controller refuses one that does not support the features of the cluster; it tries again, because it may be upgraded, or
+another may lead then. A controller that is not registered takes part in the quorum all the same.
+"""
+
+import asyncio
+import contextlib
+import logging
+from uuid import UUID
+
+from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.cluster.controller_link import ControllerLink
+from millstream.node.controller.active_controller import ImageSource
+from millstream.node.environment import Environment
+from millstream.node.metadata.features import KRAFT_VERSION_RANGE, SUPPORTED_FEATURES, controllers_register
+from millstream.node.metadata.image import MetadataDelta
+from millstream.node.metadata.records import Endpoint
+
+_TIMEOUT_SECONDS = 10.0
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 60.0
+_log = logging.getLogger("millstream.controller")
+
+
+class ControllerRegistration:
+    def __init__(
+        self,
+        node_id: int,
+        link: ControllerLink,
+        source: ImageSource,
+        environment: Environment,
+        end_points: tuple[Endpoint, ...],
+    ) -> None:
+        self._node_id = node_id
+        self._link = link
+        self._source = source
+        self._environment = environment
+        self._end_points = end_points
+        self._incarnation_id = UUID(int=environment.randomness.getrandbits(128), version=4)
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        source.subscribe(self._follow)
+
+    def start(self) -> None:
+        self._task = self._environment.loop.create_task(self._run())
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    @property
+    def _is_wanted(self) -> bool:
+        image = self._source.image
+        own = image.controllers.get(self._node_id)
+        return controllers_register(image) and (own is None or own.incarnation_id != self._incarnation_id)
+
+    def _follow(self, delta: MetadataDelta) -> None:
+        self._news.set()
+
+    async def _run(self) -> None:
+        pause_s = _SHORTEST_PAUSE_SECONDS
+        while True:
+            self._news.clear()
+            if not self._is_wanted:
+                pause_s = _SHORTEST_PAUSE_SECONDS
+                await self._news.wait()
+                continue
+            problem = await self._register()
+            if problem is not None:
+                _log.warning("controller_registration_refused node=%d error=%s", self._node_id, problem)
+            with contextlib.suppress(TimeoutError):  # the record comes back with the metadata
+                async with asyncio.timeout(pause_s):
+                    while self._is_wanted:
+                        await self._news.wait()
+                        self._news.clear()
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_SECONDS)
+
+    async def _register(self) -> str | None:
+        """None, or what was wrong."""
+        features = (*SUPPORTED_FEATURES, KRAFT_VERSION_RANGE)
+        fields = {
+            "controller_id": self._node_id,
+            "incarnation_id": self._incarnation_id,
+            "zk_migration_ready": False,
+            "listeners": [
+                {"name": each.name, "host": each.host, "port": each.port, "security_protocol": each.security_protocol}
+                for each in self._end_points
+            ],
+            "features": [
+                {
+                    "name": each.name,
+                    "min_supported_version": each.min_supported_version,
+                    "max_supported_version": each.max_supported_version,
+                }
+                for each in features
+            ],
+        }
+        try:
+            response = await self._link.request("controller_registration", fields, timeout_s=_TIMEOUT_SECONDS)
+        except KafkaError as error:
+            return str(error)
+        if response.error_code:
+            return f"{ErrorCode(response.error_code).name} {response.error_message or ''}".strip()
+        _log.info("controller_registered node=%d", self._node_id)
+        return None
