@@ -12,6 +12,7 @@ from millstream.config.table import log, tier, topic
 DAY_MS = 24 * 60 * 60 * 1000
 NO_LIMIT = -1
 LIKE_RETENTION = -2
+LIKE_LOCAL_RETENTION = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,8 @@ class LogConfig:
     remote_log_delete_on_disable: bool = False
     local_retention_ms: int = LIKE_RETENTION
     local_retention_bytes: int = LIKE_RETENTION
+    remote_copy_lag_ms: int = 0
+    remote_copy_lag_bytes: int = LIKE_LOCAL_RETENTION
     batch_max_records: int = log.BATCH_MAX_RECORDS.default
     """The broker setting `millstream.batch.max.records`: the same for all topics."""
     roll_ms: int = field(init=False)
@@ -176,6 +179,14 @@ def _check_tiered(config: LogConfig, broker: BrokerConfig) -> None:
             )
         if local != LIKE_RETENTION and whole != NO_LIMIT and not 0 <= local <= whole:
             raise ConfigError(f"{setting}={local} must not be above retention.{unit}={whole}", name=setting)
+        lag: int = getattr(config, f"remote_copy_lag_{unit}")
+        kept = whole if local == LIKE_RETENTION else local
+        if kept != NO_LIMIT and lag > kept:
+            raise ConfigError(
+                f"remote.copy.lag.{unit}={lag} must not be above the local retention of {kept}: segments are deleted "
+                "from the disk only when they are in the tier",
+                name=f"remote.copy.lag.{unit}",
+            )
 
 
 def check_tier_change(overrides: Mapping[str, str], stored: Mapping[str, str], broker: BrokerConfig) -> None:

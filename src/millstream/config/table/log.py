@@ -351,6 +351,24 @@ LOG_LOCAL_RETENTION_BYTES = long(
     update=_DYNAMIC,
     allowed=at_least(-2),
 )
+LOG_REMOTE_COPY_LAG_MS = long(
+    "log.remote.copy.lag.ms",
+    0,
+    "The age of its newest record at which a closed segment is copied to the tier. 0: at once. -1: the local retention "
+    "time (KIP-1241).",
+    unit="ms",
+    update=_DYNAMIC,
+    allowed=at_least(-1),
+)
+LOG_REMOTE_COPY_LAG_BYTES = long(
+    "log.remote.copy.lag.bytes",
+    -1,
+    "The size of the log after a closed segment at which it is copied to the tier, even if it is not old enough by "
+    "`log.remote.copy.lag.ms`. -1: the local retention size (KIP-1241).",
+    unit="bytes",
+    update=_DYNAMIC,
+    allowed=at_least(-1),
+)
 MIN_INSYNC_REPLICAS = integer(
     "min.insync.replicas",
     1,

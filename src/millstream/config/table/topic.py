@@ -224,6 +224,24 @@ PREALLOCATE = boolean(
     only_default=log.NOT_PREALLOCATED,
     synonyms=_from(log.LOG_PREALLOCATE),
 )
+REMOTE_COPY_LAG_BYTES = long(
+    "remote.copy.lag.bytes",
+    -1,
+    "The size of the log after a closed segment at which it is copied to the tier, even if it is not old enough by "
+    "`remote.copy.lag.ms`. -1 means the local retention size.",
+    unit="bytes",
+    allowed=at_least(-1),
+    synonyms=_from(log.LOG_REMOTE_COPY_LAG_BYTES),
+)
+REMOTE_COPY_LAG_MS = long(
+    "remote.copy.lag.ms",
+    0,
+    "The age of its newest record at which a closed segment is copied to the tier. 0 means at once, -1 the local "
+    "retention time.",
+    unit="ms",
+    allowed=at_least(-1),
+    synonyms=_from(log.LOG_REMOTE_COPY_LAG_MS),
+)
 REMOTE_LOG_COPY_DISABLE = boolean(
     "remote.log.copy.disable",
     False,

@@ -11,7 +11,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from millstream.node.storage.object_store import (
@@ -31,28 +32,100 @@ _WHOLE_BYTES = 8 << 20
 a random part, so that no other writer has the same."""
 _PART_BYTES = 8 << 20
 _ATTEMPTS_SECONDS = 20
+_LONGEST_SLEEP_S = 0.2
 UNLIMITED = (1 << 63) - 1
 
 
 class Pace:
-    """Delays a thread so that a rate is kept, over about a second."""
+    """Delays threads so that a rate is kept, over about a second. A rate that changes counts at once, and a thread that
+    waits is released when the store is closed."""
 
-    def __init__(self, rate: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        rate: Callable[[], int],
+        is_closed: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._rate = rate
+        self._is_closed = is_closed
+        self._clock = clock
+        self._sleep = sleep
         self._lock = threading.Lock()
-        self._free_at = 0.0
+        self._at = clock()
+        self._free = 0.0
+        """Bytes that may be taken now; below 0 after a take that was larger than what was free."""
 
     def take(self, size: int) -> None:
+        while (wait := self._try(size)) > 0:
+            if self._is_closed():
+                raise StoreError("the store is closed")
+            self._sleep(min(wait, _LONGEST_SLEEP_S))
+
+    def _try(self, size: int) -> float:
+        """0 if the bytes are taken, else after how many seconds to try again."""
         rate = self._rate()
-        if rate >= UNLIMITED:
-            return
         with self._lock:
-            now = time.monotonic()
-            begin = max(self._free_at, now - 1.0)
-            self._free_at = begin + size / rate
-            wait = self._free_at - now
-        if wait > 0:
-            time.sleep(wait)
+            now = self._clock()
+            earned = (now - self._at) * rate
+            self._at = now
+            if rate >= UNLIMITED:
+                self._free = 0.0
+                return 0.0
+            self._free = min(self._free + earned, float(rate))
+            if self._free < -0.5:  # less than a byte is not worth a wait
+                return -self._free / rate
+            self._free -= size
+            return 0.0
+
+
+class DaemonThreads:
+    """Threads for calls that may take long. They do not keep the process from ending, as those of ThreadPoolExecutor
+    do: a store that does not respond must not delay the stop of a broker."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most = most
+        self._name = name
+        self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._count = 0
+        self.is_closed = False
+
+    def submit(self, function: Callable[[], T]) -> "Future[T]":
+        """Called by one thread."""
+        future: Future[T] = Future()
+        if self.is_closed:
+            future.set_exception(StoreError("the store is closed"))
+            return future
+        self._calls.put((function, future))
+        if not self._idle.acquire(blocking=False) and self._count < self._most:
+            self._count += 1
+            threading.Thread(target=self._work, name=f"{self._name}-{self._count}", daemon=True).start()
+        return future
+
+    def close(self) -> None:
+        """Threads end after their call; calls that wait are dropped."""
+        self.is_closed = True
+        for _ in range(self._count):
+            self._calls.put(None)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            function, future = call
+            if not self.is_closed and future.set_running_or_notify_cancel():
+                self._call(function, future)
+            self._idle.release()
+
+    def _call(self, function: Callable[[], Any], future: "Future[Any]") -> None:
+        """When the store was closed meanwhile, nobody waits for the result, and the event loop may have ended."""
+        try:
+            result = function()
+        except BaseException as error:
+            if not self.is_closed:
+                future.set_exception(error)
+        else:
+            if not self.is_closed:
+                future.set_result(result)
 
 
 class ThreadedStore:
@@ -61,12 +134,12 @@ class ThreadedStore:
     def __init__(self, store: Any, loop: asyncio.AbstractEventLoop, rates: StoreRates) -> None:
         self._store = store
         self._loop = loop
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="millstream-tier")
-        self._writing = Pace(rates.write)
-        self._reading = Pace(rates.read)
+        self._threads = DaemonThreads(_THREADS, "millstream-tier")
+        self._writing = Pace(rates.write, lambda: self._threads.is_closed)
+        self._reading = Pace(rates.read, lambda: self._threads.is_closed)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     async def create(self, name: str, parts: Callable[[], Iterator[bytes]], size: int) -> None:
         await self._run(lambda: self._create(name, parts, size))
@@ -165,10 +238,7 @@ class ThreadedStore:
             except (BaseError, OSError, ValueError) as error:
                 raise StoreError(_short(error)) from None
 
-        try:
-            return await self._loop.run_in_executor(self._threads, call)
-        except RuntimeError as error:  # the threads have ended
-            raise StoreError(str(error)) from None
+        return await asyncio.wrap_future(self._threads.submit(call), loop=self._loop)
 
 
 class DirectoryStore(ThreadedStore):

@@ -10,6 +10,7 @@ manifest. After an error it runs again after a pause that grows; local segments 
 import asyncio
 import logging
 from collections.abc import Iterator
+from itertools import islice
 from typing import Protocol
 
 from millstream.config.broker_config import BrokerConfig, ConfigSource
@@ -24,7 +25,7 @@ from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.storage.disk import Disk
 from millstream.node.storage.file_formats import DamagedFileError
 from millstream.node.storage.log.partition_log import PartitionLog
-from millstream.node.storage.log.retention import waits_for_tier
+from millstream.node.storage.log.retention import ready_to_copy, waits_for_tier
 from millstream.node.storage.log.tiered_part import TierStart
 from millstream.node.storage.object_store import NoObjectError, StoreError, StoreRates
 from millstream.node.tier.cache import TierCache
@@ -282,7 +283,8 @@ class TierManager:
         log, manifest = each.log, each.manifest
         assert manifest is not None
         stable = min(log.readable_end, log.last_stable_offset, log.recovery_point)
-        return to_copy(closed_segments(log), max(manifest.end_offset, log.log_start_offset), stable)
+        ready = islice(closed_segments(log), ready_to_copy(log, self._environment.clock.now_ms()))
+        return to_copy(ready, max(manifest.end_offset, log.log_start_offset), stable)
 
     async def _copy_segment(self, each: PartitionTier, segment: LocalSegment, epoch: int) -> bool:
         context, log = each.context, each.log

@@ -249,6 +249,23 @@ def test_the_manifest_names_the_objects(broker: EmbeddedBroker, store: Path) -> 
     assert manifest["topic"] == "named" and manifest["configs"]["remote.storage.enable"] == "true"
 
 
+def test_copies_wait_for_their_lag(broker: EmbeddedBroker, store: Path) -> None:
+    """60 KB of the log must come after a segment before it is copied, or the segment must be an hour old."""
+    lags = {"remote.copy.lag.ms": "3600000", "remote.copy.lag.bytes": "60000", "local.retention.bytes": "60000"}
+    admin = make_tiered(broker.bootstrap_servers, "lagging", lags)
+    produce(broker.bootstrap_servers, "lagging", range(1000))
+    until(lambda: _offset(broker, "lagging", -5)[0] > 0, "the oldest segments are in the tier")
+    until(lambda: _offset(broker, "lagging", -4)[0] > 0, "they go from the disk")
+    sizes = [path.stat().st_size for path in (broker.data_dir / "lagging-0").glob("*.log")]
+    assert sum(sizes) >= 60_000, "the newest ones stay on the disk alone"
+    assert _offset(broker, "lagging", -5)[0] < 700
+    _alter(admin, "lagging", remote_copy_lag_ms="0")
+    until(lambda: _offset(broker, "lagging", -5)[0] > 700, "without a lag all closed segments are in the tier")
+    assert len(consume(broker.bootstrap_servers, "lagging", 1000)) == 1000
+    with pytest.raises(KafkaException, match=r"remote\.copy\.lag\.bytes=70000 must not be above the local retention"):
+        _alter(admin, "lagging", remote_copy_lag_bytes="70000")
+
+
 def test_a_topic_that_has_records_can_be_tiered(broker: EmbeddedBroker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     config = {"internal.segment.bytes": "20000"}

@@ -157,6 +157,18 @@ def _end(broker: EmbeddedBroker) -> int:
         consumer.close()
 
 
+def test_a_store_that_does_not_respond_keeps_no_broker_from_stopping(s3: FaultyStore) -> None:  # noqa: F811
+    with EmbeddedBroker({**QUICK, "millstream.tier.url": s3.url}) as broker:
+        make_tiered(broker.bootstrap_servers, "orders")
+        hold = s3.proxy.hold(lambda request: request.is_segment_write)
+        produce(broker.bootstrap_servers, "orders", range(500))
+        hold.wait()
+        broker.stop()  # an error if it does not end by itself
+        s3.proxy.calm()
+        broker.start()
+        check_everything(broker, "orders", 500)
+
+
 def test_after_a_failed_part_only_that_part_is_sent_again(s3: FaultyStore) -> None:  # noqa: F811
     with EmbeddedBroker({**QUICK, "millstream.tier.url": s3.url}) as broker:
         make_tiered(broker.bootstrap_servers, "large", {"internal.segment.bytes": "25000000"})

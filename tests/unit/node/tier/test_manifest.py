@@ -1,5 +1,7 @@
 """The manifest of a tiered partition: what it names, and how it changes."""
 
+import json
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -9,6 +11,7 @@ from millstream.node.storage.log.leader_epochs import LeaderEpochs
 from millstream.node.tier.core.decisions import LocalSegment, backoff_s, expired_start, to_copy
 from millstream.node.tier.core.manifest import (
     DamagedManifestError,
+    DataKey,
     Manifest,
     State,
     TieredSegment,
@@ -32,7 +35,14 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
     assert decode_manifest(encode_manifest(written)) == written
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"version": 2}', b"\xff\xfe"])
+def test_a_manifest_with_keys_has_a_version_that_others_refuse() -> None:
+    written = manifest(replace(segment(0, 10), key=DataKey("k1", b"wrapped")))
+    assert decode_manifest(encode_manifest(written)) == written
+    assert json.loads(encode_manifest(written))["version"] == 2
+    assert json.loads(encode_manifest(manifest(segment(0, 10))))["version"] == 1
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"version": 3}', b"\xff\xfe"])
 def test_what_is_no_manifest_is_refused(data: bytes) -> None:
     with pytest.raises(DamagedManifestError):
         decode_manifest(data)

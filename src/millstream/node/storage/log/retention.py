@@ -7,7 +7,7 @@ retention of the topic to the tier.
 
 import logging
 
-from millstream.config.topic_config import LIKE_RETENTION
+from millstream.config.topic_config import LIKE_LOCAL_RETENTION, LIKE_RETENTION
 from millstream.node.storage.disk import Job
 from millstream.node.storage.log.partition_log import PartitionLog
 
@@ -57,6 +57,21 @@ def expired_count(log: PartitionLog, now_ms: int) -> int:
 def waits_for_tier(log: PartitionLog, now_ms: int) -> bool:
     """Whether local retention would remove more segments if they were in the tier."""
     return log.config.remote_storage_enable and _locally_expired(log, now_ms) > _tiered(log)
+
+
+def ready_to_copy(log: PartitionLog, now_ms: int) -> int:
+    """How many of the oldest segments may go to the tier, by `remote.copy.lag.ms` and `remote.copy.lag.bytes`: those
+    that one of both lets go, and those that local retention waits for. May read a time index."""
+    config = log.config
+    lag_ms, lag_bytes = config.remote_copy_lag_ms, config.remote_copy_lag_bytes
+    if lag_ms == 0 or lag_bytes == 0:
+        return len(log.segments)
+    counts = [_locally_expired(log, now_ms)]
+    if lag_ms != LIKE_LOCAL_RETENTION:
+        counts.append(_too_old(log, lag_ms, now_ms))
+    if lag_bytes != LIKE_LOCAL_RETENTION:
+        counts.append(_too_large(log, lag_bytes))
+    return max(counts)
 
 
 def _locally_expired(log: PartitionLog, now_ms: int) -> int:

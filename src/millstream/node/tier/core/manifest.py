@@ -20,6 +20,8 @@ from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 VERSION = 1
+VERSION_WITH_KEYS = 2
+"""If objects are encrypted: a Millstream that does not know keys must not replace such a manifest."""
 MANIFEST = "manifest.json"
 SEGMENT_SUFFIX = ".segment"
 
@@ -205,7 +207,7 @@ class Manifest:
 def encode_manifest(manifest: Manifest) -> bytes:
     return json.dumps(
         {
-            "version": VERSION,
+            "version": VERSION_WITH_KEYS if any(segment.key for segment in manifest.segments) else VERSION,
             "topic": manifest.topic,
             "topicId": str(manifest.topic_id),
             "partition": manifest.partition,
@@ -244,7 +246,7 @@ def _key_fields(key: DataKey | None) -> dict[str, str]:
 def decode_manifest(data: bytes) -> Manifest:
     try:
         fields = json.loads(data)
-        if fields["version"] != VERSION:
+        if fields["version"] not in (VERSION, VERSION_WITH_KEYS):
             raise DamagedManifestError(f"version {fields['version']} is not known: use a newer Millstream")
         return Manifest(
             topic=fields["topic"],
