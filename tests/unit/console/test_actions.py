@@ -17,6 +17,7 @@ _PAGES = Path(millstream.console.__file__).parent
 READING = {
     "_examined",
     "_in_turn",
+    "admin.plan_deletion",
     "admin.settings",
     "check",
     "export",
