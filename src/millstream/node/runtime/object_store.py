@@ -117,7 +117,7 @@ class DaemonThreads:
             self._idle.release()
 
     def _call(self, function: Callable[[], Any], future: "Future[Any]") -> None:
-        """When the store was closed meanwhile, nobody waits for the result, and the event loop may have ended."""
+        """A store that was closed meanwhile has no waiter for the result, and the event loop may have ended."""
         try:
             result = function()
         except BaseException as error:
