@@ -179,7 +179,7 @@ class _SqlView:
             else window_of(None, None if chosen == "all" else chosen, chosen == "all")
         )
         access = Access(LocalRegistryClient(console.registry), visitor.mask_of, Decoder(console.registry).decode)
-        limits = Limits(window, records_bytes=_RECORDS_BYTES)
+        limits = Limits(window, records_bytes=_RECORDS_BYTES, is_isolated=True)
         return Query(console.cluster, text, access=access, limits=limits, stop=stop, progress=self._note_progress)
 
     def _note_progress(self, topic: str, done: int, total: int) -> None:

@@ -151,7 +151,7 @@ class _SqlRoutes:
             LocalRegistryClient(caller_registry(self._parts.registry)), caller.mask_of, self._decoder.decode
         )
         window = window_of(body.last, body.since, body.from_beginning)
-        limits = Limits(window, records_bytes=_RECORDS_BYTES)
+        limits = Limits(window, records_bytes=_RECORDS_BYTES, is_isolated=True)
         return Query(caller.connection.cluster, body.query, access=access, limits=limits, stop=stop)
 
     def _run(self, body: SqlBody, stop: Stop) -> Any:
