@@ -194,10 +194,10 @@ def _document(result: Result, most: int) -> dict[str, Any]:
     rows: list[list[Any]] = []
     size = 0
     for batch in limited(result.batches, most + 1):
-        rows += rows_of(batch)
         size += batch.nbytes
         if size > _MAX_RESULT_BYTES:
             raise _too_large()
+        rows += rows_of(batch)
     names = distinct(result.schema.names)
     return {
         "columns": [{"name": name, "type": kind} for name, kind in zip(names, result.types, strict=True)],

@@ -153,6 +153,7 @@ def test_rows_as_csv_and_parquet_and_at_most_so_many(ask: Caller) -> None:
         ("copy (select 1) to '/tmp/x'", 422, "single SELECT"),
         ("select a.x from range(1000000000) a(x), range(1000000000) b(x) order by a.x * b.x", 422, "memory"),
         ("select length(repeat('x', 4000000000))", 422, "memory"),
+        ("select repeat('x', 10000) from range(9000)", 422, "larger than 64 MB"),
     ],
 )
 def test_a_query_that_cannot_run_says_why(ask: Caller, query: str, status: int, reason: str) -> None:
