@@ -35,7 +35,7 @@ class Limits:
     engine_bytes: int = DEFAULT_MEMORY_BYTES
     """Of DuckDB, beside the records."""
     is_isolated: bool = False
-    """DuckDB runs in a process of its own (`isolated.py`): for a query of somebody else."""
+    """DuckDB runs in a process of its own (`isolated.py`): for a query of another client."""
 
 
 @dataclass(slots=True)
