@@ -13,7 +13,7 @@ from millstream.console.console import UserError
 from millstream.console.frame import Frame, console_page
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.messages.writing import RecordWriter
-from millstream.console.snippets import SNIPPETS, Connection, connection_of
+from millstream.console.snippets import SNIPPETS, Connection, connection_of, topic_of_link
 from millstream.console.topics.settings import name_error
 from millstream.console.visitor import Action
 from millstream.console.widgets import FieldErrors, FormValues, LiveSelect, card, heading, send_form, send_form_on_enter
@@ -47,7 +47,7 @@ class FirstSteps:
         self._frame = frame
         self._reader = frame.reader()
         self._shown: Connection | None = None
-        self._topic = frame.url.text("topic")
+        self._topic = topic_of_link(frame.url.text("topic"))
         with card("1. A topic"):
             if frame.may(Action.CREATE_TOPIC):
                 with ui.element("div").classes("ms-form"):

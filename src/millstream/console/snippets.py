@@ -6,6 +6,7 @@ Pure. Secrets are never part of a program: it has `USER` and `PASSWORD` in their
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from millstream.console.topics.settings import name_error
 from millstream.raw_client.settings import WireSettings
 
 _TOKENS = "OAUTHBEARER"
@@ -57,6 +58,11 @@ class Connection:
         if self.has_tls:
             found["ssl.ca.location"] = "ca.pem"
         return found
+
+
+def topic_of_link(text: str) -> str:
+    """Empty if it is not the name of a topic: the name is part of programs that people copy into a shell."""
+    return text if name_error(text, {}) is None else ""
 
 
 def connection_of(

@@ -28,6 +28,7 @@ from millstream.sql.reading import TopicRead, window_of
 _MAX_ROWS = 10_000
 _CELL_CHARACTERS = 200
 _TIMEOUT_S = 60.0
+_MAX_RESULT_BYTES = 16 << 20
 _RECORDS_BYTES = 512 << 20
 _AT_ONCE = 2
 _SEND_KEY = (
@@ -179,7 +180,7 @@ class _SqlView:
             else window_of(None, None if chosen == "all" else chosen, chosen == "all")
         )
         access = Access(LocalRegistryClient(console.registry), visitor.mask_of, Decoder(console.registry).decode)
-        limits = Limits(window, records_bytes=_RECORDS_BYTES)
+        limits = Limits(window, records_bytes=_RECORDS_BYTES, is_isolated=True)
         return Query(console.cluster, text, access=access, limits=limits, stop=stop, progress=self._note_progress)
 
     def _note_progress(self, topic: str, done: int, total: int) -> None:
@@ -187,7 +188,13 @@ class _SqlView:
 
     def _rows(self, text: str, stop: Stop) -> _Rows:
         with self._prepared(text, stop).run() as result:
-            rows = [row for batch in limited(result.batches, _MAX_ROWS + 1) for row in rows_of(batch)]
+            rows: list[list[Any]] = []
+            size_bytes = 0
+            for batch in limited(result.batches, _MAX_ROWS + 1):
+                size_bytes += batch.nbytes
+                if size_bytes > _MAX_RESULT_BYTES:
+                    raise SqlError(f"the rows are larger than {_MAX_RESULT_BYTES >> 20} MB", "select fewer columns")
+                rows += rows_of(batch)
             return _Rows(distinct(result.schema.names), result.types, rows, result.read)
 
     def _pipeline(self, text: str, stop: Stop) -> str:

@@ -151,7 +151,7 @@ class _SqlRoutes:
             LocalRegistryClient(caller_registry(self._parts.registry)), caller.mask_of, self._decoder.decode
         )
         window = window_of(body.last, body.since, body.from_beginning)
-        limits = Limits(window, records_bytes=_RECORDS_BYTES)
+        limits = Limits(window, records_bytes=_RECORDS_BYTES, is_isolated=True)
         return Query(caller.connection.cluster, body.query, access=access, limits=limits, stop=stop)
 
     def _run(self, body: SqlBody, stop: Stop) -> Any:
@@ -194,10 +194,10 @@ def _document(result: Result, most: int) -> dict[str, Any]:
     rows: list[list[Any]] = []
     size = 0
     for batch in limited(result.batches, most + 1):
-        rows += rows_of(batch)
         size += batch.nbytes
         if size > _MAX_RESULT_BYTES:
             raise _too_large()
+        rows += rows_of(batch)
     names = distinct(result.schema.names)
     return {
         "columns": [{"name": name, "type": kind} for name, kind in zip(names, result.types, strict=True)],

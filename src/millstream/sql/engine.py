@@ -12,6 +12,7 @@ from millstream.sql.errors import NotInstalledError
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
 
 DEFAULT_MEMORY_BYTES = 512 << 20
 _PARSING_MEMORY_BYTES = 64 << 20
@@ -54,3 +55,19 @@ def open_engine(memory_bytes: int = _PARSING_MEMORY_BYTES, threads: int = 2) -> 
         yield engine
     finally:
         engine.close()
+
+
+def define(engine: "duckdb.DuckDBPyConnection", path: tuple[str, ...], table: "pa.Table") -> None:
+    """The table under the name that the query has for it."""
+    if len(path) == 1:
+        engine.register(path[0], table)
+        return
+    schema, name = path
+    inner = f"__{schema}.{name}"
+    engine.register(inner, table)
+    engine.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(schema)}")
+    engine.execute(f"CREATE VIEW {_quoted(schema)}.{_quoted(name)} AS SELECT * FROM {_quoted(inner)}")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

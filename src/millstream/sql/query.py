@@ -8,27 +8,23 @@ Blocking: not for an event loop. `stop.cancel()` from another thread ends it.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from millstream.access.masking import Mask
 from millstream.raw_client import Cluster
 from millstream.schemas.registry_client import RegistryClient
-from millstream.sql.engine import DEFAULT_MEMORY_BYTES, check_installed, open_engine
+from millstream.sql.engine import DEFAULT_MEMORY_BYTES, check_installed, define, open_engine
 from millstream.sql.errors import SqlError, Stop
+from millstream.sql.isolated import RESULT_ROWS, EngineError, run_isolated
 from millstream.sql.reading import MemoryBudget, TopicRead, TopicReader, Window, plan, sample
 from millstream.sql.statement import Bounds, parse_statement
 from millstream.sql.topic_columns import Masked, TopicColumns, check_names
 
-if TYPE_CHECKING:
-    import duckdb
-
 DEFAULT_TIMEOUT_S = 60.0
-_RESULT_ROWS = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +34,8 @@ class Limits:
     """Of the records that are read, decompressed."""
     engine_bytes: int = DEFAULT_MEMORY_BYTES
     """Of DuckDB, beside the records."""
+    is_isolated: bool = False
+    """DuckDB runs in a process of its own (`isolated.py`): for a query of another client."""
 
 
 @dataclass(slots=True)
@@ -101,25 +99,45 @@ class Query:
             tables[name], found = self._read(name, budget)
             read.append(found)
         reading_s = time.monotonic() - began
-        with open_engine(self._limits.engine_bytes) as engine:
+        named = {use.path: tables[use.topic] for use in self.statement.tables}
+        try:
+            with self._executed(named) as (schema, types, batches):
+                yield Result(schema, types, self._batches(batches), read, reading_s)
+        except (duckdb.Error, EngineError) as error:
+            raise self._explained(error) from None
+
+    @contextmanager
+    def _executed(
+        self, tables: Mapping[tuple[str, ...], pa.Table]
+    ) -> Iterator[tuple[pa.Schema, list[str], Iterator[pa.RecordBatch]]]:
+        """DuckDB's result: schema, types in its words, batches."""
+        text, memory_bytes = self.statement.text, self._limits.engine_bytes
+        if self._limits.is_isolated:
+            with run_isolated(text, tables, memory_bytes, self.stop) as result:
+                yield result.schema, result.types, result.batches()
+            return
+        with open_engine(memory_bytes) as engine:
             try:
-                for use in {use.path: use for use in self.statement.tables}.values():
-                    _define(engine, use.path, tables[use.topic])
+                for path, table in tables.items():
+                    define(engine, path, table)
                 self.stop.interrupts(engine.interrupt)
-                relation = engine.sql(self.statement.text)
+                relation = engine.sql(text)
                 types = [str(kind) for kind in relation.types]
-                reader = relation.to_arrow_reader(_RESULT_ROWS)
-                yield Result(reader.schema, types, self._batches(reader), read, reading_s)
-            except duckdb.Error as error:
-                raise self._explained(error) from None
+                reader = relation.to_arrow_reader(RESULT_ROWS)
+                yield reader.schema, types, iter(reader)
             finally:
                 self.stop.finish()
 
     def columns(self, topic: str) -> TopicColumns:
-        """The columns of a topic of the query, for a pipeline: names and types, without a mask, and no values."""
+        """The columns of a topic of the query, for a pipeline: names and types, and no values."""
         ranges, _ = plan(self._cluster, topic, self._limits.window, Bounds())
         rows = sample(self._cluster, topic, ranges, self.stop)
-        return TopicColumns(topic, self.statement, rows, self._access.registry, None)
+        registry, masked = self._access.registry, self._access.masked(topic)
+        found = TopicColumns(topic, self.statement, rows, registry, None)
+        if masked is None or not found.inferred:
+            return found
+        # Names of fields are data where no schema says them: {"ann@example.org": 1}.
+        return TopicColumns(topic, self.statement, rows, registry, masked)
 
     def _read(self, name: str, budget: MemoryBudget) -> tuple[pa.Table, TopicRead]:
         topic, window = self.topics[name], self._limits.window
@@ -134,15 +152,15 @@ class Query:
             reader.result.left_out = left_out
         return table, reader.result
 
-    def _batches(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    def _batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import duckdb
 
         while True:
             try:
-                batch = reader.read_next_batch()
+                batch = next(batches)
             except StopIteration:
                 return
-            except (duckdb.Error, pa.ArrowException, OSError) as error:
+            except (duckdb.Error, EngineError, pa.ArrowException, OSError) as error:
                 raise self._explained(error) from None
             self.stop.check()
             yield batch
@@ -160,19 +178,3 @@ class Query:
                 "read fewer records, or group and join by fewer values",
             )
         return SqlError(text)
-
-
-def _define(engine: "duckdb.DuckDBPyConnection", path: tuple[str, ...], table: pa.Table) -> None:
-    """The table under the name that the query has for it."""
-    if len(path) == 1:
-        engine.register(path[0], table)
-        return
-    schema, name = path
-    inner = f"__{schema}.{name}"
-    engine.register(inner, table)
-    engine.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(schema)}")
-    engine.execute(f"CREATE VIEW {_quoted(schema)}.{_quoted(name)} AS SELECT * FROM {_quoted(inner)}")
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

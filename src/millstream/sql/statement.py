@@ -20,8 +20,46 @@ MAX_CHARACTERS = 100_000
 _MAX_PARTS = 2
 _TABLE_FUNCTIONS = frozenset(("range", "generate_series", "unnest", "repeat", "json_each", "json_tree", "query_table"))
 """Functions in FROM that read nothing from outside."""
-_VOLATILE = frozenset(("random", "uuid", "uuidv4", "uuidv7", "gen_random_uuid", "nextval", "currval", "setseed"))
-"""Functions that have another value in each row."""
+_EVALUATED = frozenset(
+    [
+        "+",
+        "-",
+        "*",
+        "/",
+        "//",
+        "%",
+        "abs",
+        "now",
+        "get_current_timestamp",
+        "transaction_timestamp",
+        "today",
+        "get_current_date",
+        "current_date",
+        "date_trunc",
+        "date_add",
+        "date_sub",
+        "to_seconds",
+        "to_milliseconds",
+        "to_minutes",
+        "to_hours",
+        "to_days",
+        "to_weeks",
+        "to_months",
+        "to_years",
+        "to_timestamp",
+        "make_date",
+        "make_timestamp",
+        "make_timestamptz",
+        "epoch_ms",
+        "strptime",
+        "trunc",
+    ]
+)
+"""Functions in a constant that is evaluated before the query runs: cheap ones, with the same value in each row. Nothing
+stops this evaluation."""
+_MOST_NODES = 50
+_MOST_EVALUATED = 200
+"""Constants of a query. Further conditions do not make it read less."""
 _MIRRORED = {
     "COMPARE_EQUAL": "COMPARE_EQUAL",
     "COMPARE_GREATERTHAN": "COMPARE_LESSTHAN",
@@ -100,8 +138,11 @@ def parse_statement(text: str) -> Statement:
         raise SqlError("the query is empty", "write for example: select * from orders limit 10")
     if len(text) > MAX_CHARACTERS:
         raise SqlError(f"the query has {len(text):,} characters; at most {MAX_CHARACTERS:,} are read")
-    with open_engine() as engine:
-        return _parse(engine, text)
+    try:
+        with open_engine() as engine:
+            return _parse(engine, text)
+    except RecursionError:
+        raise SqlError("the query is nested too deeply", "write shorter expressions, or WITH and joins") from None
 
 
 def _parse(engine: "duckdb.DuckDBPyConnection", text: str) -> Statement:
@@ -236,6 +277,7 @@ def _bounds(
     uses = [table.topic.lower() for table in tables]
     once = {table.topic: table for table in tables if uses.count(table.topic.lower()) == 1}
     found: dict[str, Bounds] = {}
+    evaluated = 0
     for node in nodes:
         if node.get("type") != "SELECT_NODE" or not node.get("where_clause"):
             continue
@@ -246,6 +288,9 @@ def _bounds(
             for column, kind, values in _comparisons(condition):
                 place = _place(column, sources)
                 if place is not None and place.topic in once and once[place.topic] == place:
+                    evaluated += len(values)
+                    if evaluated > _MOST_EVALUATED:
+                        return found
                     bound = _bound(engine, column["column_names"][-1].lower(), kind, values)
                     if bound is not None:
                         found[place.topic] = found.get(place.topic, Bounds()).within(bound)
@@ -301,10 +346,11 @@ def _comparisons(node: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, li
 
 def _is_constant(node: Any) -> bool:
     parts = list(nodes_of(node))
-    if any(each.get("function_name") in _VOLATILE for each in parts):
+    if len(parts) > _MOST_NODES:
         return False
-    kinds = {each.get("class") for each in parts}
-    return not kinds & {"COLUMN_REF", "SUBQUERY", "STAR", "WINDOW", "PARAMETER", "LAMBDA"}
+    if not {each.get("class") for each in parts} <= {None, "CONSTANT", "TYPE", "CAST", "FUNCTION"}:
+        return False
+    return all(each["function_name"] in _EVALUATED for each in parts if "function_name" in each)
 
 
 def _place(column: dict[str, Any], sources: dict[str, TableUse]) -> TableUse | None:

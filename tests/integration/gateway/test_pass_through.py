@@ -24,7 +24,7 @@ _READ, _WRITE, _DESCRIBE = 3, 4, 8
 RULES = """
 [roles]
 default = "none"
-users = { alice = "admin", ann = "operator", bob = "viewer", nil = "admin" }
+users = { alice = "admin", ann = "operator", bob = "viewer", dora = "viewer", nil = "admin" }
 [[masks]]
 topics = ["shared*"]
 fields = ["value.card"]
@@ -290,6 +290,21 @@ def test_by_no_route_anything_is_done_or_shown_without_an_acl(ask: Caller, kafka
         end = cluster.offsets({TopicPartition("mine", 0): LATEST})[TopicPartition("mine", 0)].offset
         assert end == 1, "nothing was written"
         assert cluster.committed_offsets("g-secret", [TopicPartition("mine", 0)]) == {TopicPartition("mine", 0): 1}
+
+
+def test_a_query_reads_with_the_rights_and_the_masks_of_its_caller(ask: Caller, kafka: SecuredKafka) -> None:
+    assert produce(ask, "shared", ANN).status == 200
+    query = {"query": "select distinct n, card from shared"}
+    allowed = ask("POST", "/v1/sql", query, ANN)
+    assert allowed.status == 200 and allowed.json["rows"] and b"4111" not in allowed.body, allowed.body
+    kafka.add_user("dora", "dora")
+    allow(kafka, "dora", _TOPIC, "shared", _DESCRIBE)
+    for path in ("/v1/sql", "/v1/sql/pipeline"):
+        only_described = ask("POST", path, query, basic("dora", "dora"))
+        assert only_described.status == 403, only_described.body
+        assert only_described.json["missing_acl"]["operation"] == "Read", only_described.body
+        unseen = ask("POST", path, {"query": "select * from mine"}, basic("nil", "nil"))
+        assert unseen.status == 422 and "there is no topic 'mine'" in unseen.json["message"], unseen.body
 
 
 def test_an_open_stream_ends_when_its_user_is_refused(ask: Caller, kafka: SecuredKafka) -> None:

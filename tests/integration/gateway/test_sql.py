@@ -32,7 +32,7 @@ RULES = """
 users = { vera = "viewer", ada = "admin" }
 [[masks]]
 topics = ["sql-*"]
-fields = ["value.card.number", "headers.token"]
+fields = ["value.card.number", "value.by_mail", "headers.token"]
 """
 
 
@@ -57,6 +57,7 @@ def ask(broker: EmbeddedBroker) -> Iterator[Caller]:
 
 def _fill(ask: Caller) -> None:
     produce(ask, "sql-plain", [{"id": i, "total": i / 2, "card": {"number": f"4111-{i}"}} for i in range(10)])
+    produce(ask, "sql-map", [{"id": 1, "by_mail": {"ann@example.org": 1}}])
     produce(ask, "sql-text", ["first", "second"])
     produce(ask, "sql.dotted", [{"id": 3, "note": "three"}])
     avro = [{"id": i, "placed": 1767225600000 + i, "card": {"number": f"4111-{i}"}} for i in range(3)]
@@ -151,6 +152,8 @@ def test_rows_as_csv_and_parquet_and_at_most_so_many(ask: Caller) -> None:
         ("select * from read_csv('/etc/passwd')", 422, "cannot be used in FROM"),
         ("copy (select 1) to '/tmp/x'", 422, "single SELECT"),
         ("select a.x from range(1000000000) a(x), range(1000000000) b(x) order by a.x * b.x", 422, "memory"),
+        ("select length(repeat('x', 4000000000))", 422, "memory"),
+        ("select repeat('x', 10000) from range(9000)", 422, "larger than 64 MB"),
     ],
 )
 def test_a_query_that_cannot_run_says_why(ask: Caller, query: str, status: int, reason: str) -> None:
@@ -163,6 +166,9 @@ def test_a_query_ends_in_time_and_with_its_caller(ask: Caller) -> None:
     endless = "select count(*) from range(1000000000000) a where a.range % 3 = 1"
     late = refused(ask, endless, timeout_s=0.2)
     assert late.status == 408 and "longer than 0.2 s" in late.json["message"]
+    for name in ("levenshtein", "damerau_levenshtein"):  # DuckDB itself does not interrupt a function
+        late = refused(ask, f"select {name}(repeat('a', 5000000), repeat('b', 5000000))", timeout_s=1)
+        assert late.status == 408, late.body
     for _ in range(4):  # two at a time: if they went on, the last query would get 429
         connection = http.client.HTTPConnection(ask.address, timeout=30)
         connection.request("POST", "/v1/sql", json.dumps({"query": endless, "timeout_s": 300}).encode(), basic("ada"))
@@ -182,5 +188,7 @@ def test_the_pipeline_of_a_query(ask: Caller) -> None:
     body = {"query": 'select id from "sql-avro" where id > 1', "topic": "out"}
     text = ask("POST", "/v1/sql/pipeline", body, basic("vera")).json["pipeline"]
     assert "format: avro" in text and 'topic: "out"' in text
+    text = ask("POST", "/v1/sql/pipeline", {"query": 'select * from "sql-map"'}, basic("vera")).json["pipeline"]
+    assert "by_mail" in text and "ann@example.org" not in text  # names of fields in a masked field are masked
     ordered = ask("POST", "/v1/sql/pipeline", {"query": 'select id from "sql-avro" order by id'}, basic("vera"))
     assert ordered.status == 422 and "ORDER BY" in ordered.json["message"]

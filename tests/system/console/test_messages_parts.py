@@ -132,6 +132,38 @@ def test_records_that_cannot_be_compared_are_counted_with_the_reason() -> None:
     assert "too long" in deep.reason
 
 
+_TEN = "[0,0,0,0,0,0,0,0,0,0]"
+
+
+def _nested(loop: str) -> str:
+    text = "true"
+    for _ in range(12):
+        text = f"{_TEN}.{loop}(x,{text})"
+    return text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _nested("all"),  # lists of the expression itself
+        _nested("existsOne"),
+        f"'''it's''' != 'a' && {_nested('all')} && key != 'z'",  # loops behind an apostrophe
+        "key.all(a, key.all(b, key.all(c, true)))",
+    ],
+)
+def test_loops_in_loops_are_bounded_whatever_they_go_through(text: str) -> None:
+    """An evaluation cannot be interrupted: without the bound these would run for hours."""
+    expression = parse_expression(text)
+    found = record({"a": 1}, orjson.dumps([0] * 5000))
+    assert expression is not None and not expression.holds("t", found, decode(found.key), decode(found.value))
+    assert expression.reason == "its lists are too long for lists in lists"
+
+
+def test_texts_cannot_grow_from_loop_to_loop() -> None:
+    with pytest.raises(FilterError, match=r"too many \+"):
+        parse_expression("['a']" + ".map(x,x+x+x+x+x+x+x+x+x+x)" * 15 + "[0] == ''")
+
+
 def test_no_filter_at_all() -> None:
     assert parse_expression("  ") is None
     assert not RecordFilter(decode)

@@ -21,10 +21,13 @@ from millstream.registry.decoding import Decoded
 NAMES = ("value", "key", "headers", "topic", "partition", "offset", "time")
 _LONGEST = 500
 _MAX_STEPS = 1_000_000
-_MACRO = re.compile(
-    r"""\.\s*(?:all|exists|exists_one|map|filter)\s*\(|(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|[()]"""
-)
-_LOOP_NAME = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(\s*(\w+)\s*,")
+_MAX_GROWTH = 1_000
+_LOOP = r"(?:all|exists|exists_one|existsOne|map|filter)"
+_MACRO = re.compile(rf"""\.\s*{_LOOP}\s*\(|(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|[()]""")
+_LOOP_WORD = re.compile(rf"\b{_LOOP}\b")
+_HARD_TO_READ = re.compile(r"""'''|\"\"\"|\\|//""")
+"""Texts in three quotes, escapes and comments can look like the end of a text to `_MACRO`."""
+_LOOP_NAME = re.compile(rf"\.\s*{_LOOP}\s*\(\s*(\w+)\s*,")
 _POSITION = re.compile(r"<input>:1:(\d+): (.*)")
 _EXAMPLES = "for example value.total > 100, value.name.contains('smith'), key == 'a', partition == 0"
 
@@ -52,6 +55,13 @@ class Expression:
                 f"There are {', '.join(NAMES)}"
             )
         self._depth = _depth(text)
+        self._own_length = text.count(",") + 1
+        """No list or map that is written in the expression is longer."""
+        loops = len(_LOOP_WORD.findall(text)) or 1
+        self._growth = (text.count("+") / loops + 1) ** loops
+        """How many times longer than all of its parts a list or text can become: `.map(x, x + x).map(x, x + x)`."""
+        if self._growth > _MAX_GROWTH:
+            raise FilterError("the filter has too many + in loops (map, filter, all, exists): write it with fewer")
         self._lock = threading.Lock()
         self.misfits = 0
         """Records whose types do not fit the expression."""
@@ -59,9 +69,11 @@ class Expression:
         """Of the first of them."""
 
     def holds(self, topic: str, record: FoundRecord, key: Decoded, value: Decoded) -> bool:
-        if self._depth > 1 and _longest_list(value.value) ** self._depth > _MAX_STEPS:
-            self._note("its lists are too long for lists in lists")
-            return False
+        if self._depth > 1:
+            longest = max(_longest_list(value.value), _longest_list(key.value), len(record.headers), self._own_length)
+            if (longest * self._growth) ** self._depth > _MAX_STEPS:
+                self._note("its lists are too long for lists in lists")
+                return False
         names = {
             "value": value.value,
             "key": key.value,
@@ -104,7 +116,9 @@ def _syntax(text: str, message: str) -> str:
 
 
 def _depth(text: str) -> int:
-    """How many loops over lists are in each other."""
+    """How many loops over lists are in each other, or more."""
+    if _HARD_TO_READ.search(text):
+        return len(_LOOP_WORD.findall(text))
     open_: list[bool] = []
     deepest = 0
     for found in _MACRO.finditer(text):

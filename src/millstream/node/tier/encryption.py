@@ -91,8 +91,13 @@ def open_keyring(file: str | None, command: str | None) -> Keyring | None:
     if file is not None:
         return Keyring(f"the key file {file}", lambda: _read_file(file))
     if command is not None:
-        return Keyring(f"the output of the key command {command!r}", lambda: _run_command(command))
+        return Keyring(f"the output of the key command {_program(command)}", lambda: _run_command(command))
     return None
+
+
+def _program(command: str) -> str:
+    """For messages: the arguments may have a token of the vault."""
+    return repr((command.split() or [""])[0])
 
 
 def _read_file(path: str) -> str:
@@ -104,18 +109,21 @@ def _read_file(path: str) -> str:
 
 
 def _run_command(command: str) -> str:
+    name = f"the key command {_program(command)}"
     try:
         arguments = shlex.split(command)
         if not arguments:
-            raise ValueError("the key command is empty")
+            raise ValueError("it is empty")
         done = subprocess.run(
             arguments, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S
         )
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise ValueError(f"the key command {command!r} failed: {error}") from None
+    except subprocess.TimeoutExpired:  # its text has all arguments
+        raise ValueError(f"{name} took longer than {_COMMAND_TIMEOUT_S:g} s") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{name} failed: {error}") from None
     if done.returncode != 0:
         said = (done.stderr.strip().splitlines() or ["no message"])[-1][:200]
-        raise ValueError(f"the key command {command!r} ended with exit code {done.returncode}: {said}")
+        raise ValueError(f"{name} ended with exit code {done.returncode}: {said}")
     return done.stdout[:_MOST_KEYS_BYTES]
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from millstream.config.loading import load_broker_config
+from millstream.formats.model.access_control import AclOperation, AclResourceType
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import request_schema
 from millstream.node.security.audit_log import AuditLog
@@ -44,6 +45,19 @@ def test_off() -> None:
         log = audit_log(asyncio.get_running_loop())
         fail(log, 3)
         assert (log.recorded, log.is_enabled, log.samples_data) == (0, False, False)
+
+    asyncio.run(run())
+
+
+def test_allowed_access_to_records_is_sampled() -> None:
+    async def run() -> None:
+        for sample, least, most in (("0", 0, 0), ("0.25", 200, 300), ("1", 1000, 1000)):
+            log = audit_log(
+                asyncio.get_running_loop(), "millstream.audit.enable=true", f"millstream.audit.data.sample={sample}"
+            )
+            for _ in range(1000):
+                log.data_access(PEER, AclOperation.READ, AclResourceType.TOPIC, "orders")
+            assert least <= log.recorded <= most  # the randomness has a seed
 
     asyncio.run(run())
 

@@ -141,3 +141,13 @@ def test_keys_of_a_file_and_of_a_command(tmp_path: Path) -> None:
     assert failing is not None
     with pytest.raises(WrongKeyError, match="exit code 1: vault is sealed"):
         failing.key("first")
+
+
+def test_arguments_of_the_key_command_are_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.node.tier.encryption._COMMAND_TIMEOUT_S", 0.01)
+    for command in ("sleep 60 s3cret", "false s3cret", "no-such-program s3cret", "true 's3cret", "true s3cret"):
+        keyring = open_keyring(None, command)
+        assert keyring is not None
+        with pytest.raises(WrongKeyError) as found:
+            keyring.key("a")
+        assert "key command" in str(found.value) and "s3cret" not in str(found.value)

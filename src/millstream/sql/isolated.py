@@ -1,0 +1,162 @@
+"""DuckDB in a process of its own, for queries of others: the gateway and the console.
+
+DuckDB cannot be interrupted within a function (`levenshtein` of long texts), and its limit of memory does not count the
+texts that functions make (`repeat('x', 4000000000)`). So the process has limits of memory and CPU from the operating
+system, and is killed when the query must end.
+
+The parent writes to its input: a line of JSON (`_Task`), then each table as an Arrow IPC stream. The process writes
+frames: a kind (1 byte), a length (4 bytes), the data. Kinds: S the schema, T the types in DuckDB's words (JSON), B a
+batch, E an error, Z the end.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from struct import Struct
+from typing import IO
+
+import pyarrow as pa
+
+from millstream.sql.engine import define, open_engine
+from millstream.sql.errors import SqlError, Stop
+
+RESULT_ROWS = 8192
+_FRAME = Struct(">cI")
+_MAX_FRAME_BYTES = 128 << 20
+_BASE_BYTES = 1 << 30
+"""Address space for Python, its libraries, and the stacks and arenas of threads."""
+_ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG")
+"""The process gets no other variables: they may hold secrets."""
+
+
+_ENDED = "the process of the query has ended: it needs too much memory or time"
+
+
+class EngineError(Exception):
+    """What DuckDB said, or how its process ended."""
+
+
+class IsolatedResult:
+    """The schema, and then the batches."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
+        self.schema = pa.ipc.read_schema(pa.py_buffer(self._next(b"S")))
+        self.types: list[str] = json.loads(self._next(b"T"))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        while data := self._next(b"B"):
+            yield pa.ipc.read_record_batch(pa.py_buffer(data), self.schema)
+
+    def _next(self, wanted: bytes) -> bytes:
+        """Empty at the end."""
+        head = self._source.read(_FRAME.size)
+        if len(head) < _FRAME.size:
+            raise EngineError(_ENDED)
+        kind, size = _FRAME.unpack(head)
+        data = self._source.read(size) if size <= _MAX_FRAME_BYTES else b""
+        if len(data) < size:
+            raise EngineError(_ENDED)
+        if kind == b"E":
+            raise EngineError(data.decode(errors="replace"))
+        if kind not in (wanted, b"Z"):
+            raise EngineError(f"the process of the query sent {kind!r} instead of {wanted!r}")
+        return data
+
+
+@contextmanager
+def run_isolated(
+    text: str, tables: Mapping[tuple[str, ...], pa.Table], memory_bytes: int, stop: Stop
+) -> Iterator[IsolatedResult]:
+    """EngineError says what is wrong. `stop` kills the process."""
+    # -P: no module of the working directory.
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "millstream.sql.isolated"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        stop.interrupts(process.kill)
+        size_bytes = sum(table.nbytes for table in tables.values())
+        task = {
+            "text": text,
+            "paths": list(tables),
+            "memory_bytes": memory_bytes,
+            "address_bytes": _BASE_BYTES + 2 * memory_bytes + 2 * size_bytes,
+            "cpu_s": int(stop.timeout_s * (os.cpu_count() or 1)) + 10,
+        }
+        try:
+            process.stdin.write(json.dumps(task).encode() + b"\n")
+            for table in tables.values():
+                with pa.ipc.new_stream(process.stdin, table.schema) as writer:
+                    writer.write_table(table)
+            process.stdin.close()
+        except OSError:
+            pass  # it has ended: its last frame says why
+        yield IsolatedResult(process.stdout)
+    finally:
+        stop.finish()
+        process.kill()
+        process.stdout.close()
+        try:
+            process.stdin.close()
+        except OSError:
+            pass  # bytes that it did not read
+        process.wait()
+
+
+def _main(source: IO[bytes], out: IO[bytes]) -> None:
+    import duckdb
+
+    task = json.loads(source.readline())
+    _limit(resource.RLIMIT_CPU, task["cpu_s"])
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_AS, task["address_bytes"])
+    try:
+        tables = [pa.ipc.open_stream(source).read_all() for _ in task["paths"]]
+        with open_engine(task["memory_bytes"]) as engine:
+            for path, table in zip(task["paths"], tables, strict=True):
+                define(engine, tuple(path), table)
+            relation = engine.sql(task["text"])
+            types = [str(kind) for kind in relation.types]
+            reader = relation.to_arrow_reader(RESULT_ROWS)
+            _send(out, b"S", reader.schema.serialize())
+            _send(out, b"T", json.dumps(types).encode())
+            for batch in reader:
+                _send(out, b"B", batch.serialize())
+        _send(out, b"Z", b"")
+    except SqlError as error:
+        _send(out, b"E", str(error).encode())
+    except MemoryError:
+        _send(out, b"E", b"Out of Memory")
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
+        text = str(error)
+        _send(out, b"E", b"Out of Memory" if "bad_alloc" in text else text.encode()[:_MAX_FRAME_BYTES])
+
+
+def _limit(kind: int, most: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(kind, (most, most))
+
+
+def _send(out: IO[bytes], kind: bytes, data: "bytes | pa.Buffer") -> None:
+    size = len(data)
+    if size > _MAX_FRAME_BYTES:
+        raise SqlError(f"rows of the result are larger than {_MAX_FRAME_BYTES >> 20} MB", "select smaller values")
+    out.write(_FRAME.pack(kind, size))
+    out.write(data)
+    out.flush()
+
+
+if __name__ == "__main__":
+    _main(sys.stdin.buffer, sys.stdout.buffer)
+    os._exit(0)  # DuckDB's module writes of leaks at a usual exit

@@ -1,0 +1,1 @@
+"""Parts of SQL over topics that need no broker."""

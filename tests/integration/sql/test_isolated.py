@@ -1,0 +1,64 @@
+"""DuckDB in a process of its own: results, errors, and what DuckDB itself does not stop."""
+
+import os
+
+import pyarrow as pa
+import pytest
+
+from millstream.sql.errors import Stop
+from millstream.sql.isolated import EngineError, run_isolated
+
+MEMORY = 64 << 20
+
+
+def test_tables_go_in_and_batches_come_out() -> None:
+    left = pa.table({"id": range(20_000)})
+    right = pa.table({"id": range(20_000), "name": ["ü"] * 20_000})
+    tables: dict[tuple[str, ...], pa.Table] = {("my-topic",): left, ("shop", "orders"): right}
+    text = 'select t.id, o.name from "my-topic" t join shop.orders o using (id)'
+    with run_isolated(text, tables, MEMORY, Stop(60)) as result:
+        found = pa.Table.from_batches(result.batches(), result.schema)
+    assert result.types == ["BIGINT", "VARCHAR"]
+    assert sorted(found.column("id").to_pylist()) == list(range(20_000))
+    assert set(found.column("name").to_pylist()) == {"ü"}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("select nothing", "nothing"),
+        ("select case when a.range = 50000 then cast('x' as int) end from range(100000) a", "Could not convert"),
+        ("select length(repeat('x', 4000000000))", "Out of Memory"),  # beyond DuckDB's own limit
+    ],
+)
+def test_an_error_comes_out_also_after_the_first_rows(text: str, reason: str) -> None:
+    with pytest.raises(EngineError, match=reason), run_isolated(text, {}, MEMORY, Stop(60)) as result:
+        list(result.batches())
+
+
+def test_a_function_that_duckdb_does_not_interrupt_is_ended() -> None:
+    """It would run for hours."""
+    text = "select levenshtein(repeat('a', 5000000), repeat('b', 5000000))"
+    with pytest.raises(EngineError, match="has ended"), run_isolated(text, {}, MEMORY, Stop(1)) as result:
+        list(result.batches())
+
+
+def test_a_query_that_is_left_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_SECRET_OF_A_TEST", "s3cret")
+    tables: dict[tuple[str, ...], pa.Table] = {("t",): pa.table({"id": range(100_000)})}
+    with run_isolated("select * from t", tables, MEMORY, Stop(60)) as result:
+        next(result.batches())
+        children = _children()
+        environments = [_environment(child) for child in children]
+    assert children and b"s3cret" not in b"".join(environments)
+    assert not _children() & children
+
+
+def _children() -> set[str]:
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        return set(file.read().split())
+
+
+def _environment(process: str) -> bytes:
+    with open(f"/proc/{process}/environ", "rb") as file:
+        return file.read()
