@@ -53,7 +53,10 @@ def some(count: int, word: str = "v") -> list[str]:
 
 def test_records_transactions_and_settings_are_as_at_the_source(mirror: Mirror) -> None:
     topic = make_source_topic(
-        mirror.source, fresh("orders"), 2, {"retention.ms": "7654321", "max.message.bytes": "9999"}
+        mirror.source,
+        fresh("orders"),
+        2,
+        {"retention.ms": "7654321", "max.message.bytes": "9999", "message.timestamp.type": "LogAppendTime"},
     )
     produce(mirror.source, topic, some(50), partition=1)
     transaction(mirror.source, topic, some(5, "committed"), "commit", transactional_id=fresh("tx"))
@@ -158,6 +161,27 @@ def test_pause_and_a_source_that_retains_less_than_the_lag(mirror: Mirror) -> No
     mirror.await_equal(topic)
     eventually(lambda: _equals([row[0] for row in read_all(mirror.here, topic)], list(range(25, 30))))
     until(lambda: mirror.partitions(topic)[0].records_skipped == 15)
+
+
+@pytest.mark.parametrize("end", ["lifted", "failover"])
+def test_a_throttled_link_tells_its_lag(mirror: Mirror, end: str) -> None:
+    topic = make_source_topic(mirror.source, fresh("slow"))
+    produce(mirror.source, topic, [f"{number:01000d}" for number in range(300)], **{"batch.size": 16384})
+    mirror.create(topic, throttle_bytes_per_second="1024")
+    mirror.await_topic(topic)
+
+    def is_behind() -> bool:
+        # A fetch has up to 64 KiB. Then a link with 1 KiB per second rests for a minute.
+        row = mirror.partitions(topic)[0]
+        return row.end > 0 and row.lag_records > 100 and row.lag_bytes > 100_000 and row.lag_seconds > 0
+
+    until(is_behind, "no lag in records, bytes and seconds is reported")
+    if end == "lifted":
+        mirror.admin.change(mirror.name, {"throttle.bytes.per.second": None})
+        mirror.await_equal(topic)
+    else:
+        (missing,) = mirror.admin.failover(mirror.name)
+        assert missing.source_end == 300 and missing.records == 300 - missing.end > 0
 
 
 def test_the_log_start_follows_the_source(mirror: Mirror) -> None:
