@@ -153,7 +153,7 @@ _REVERSE = Doc(
         closed=True,
     ),
     response=record({"dry_run": FLAG, "removed": _MISSING}),
-    errors=(404, 422),
+    errors=(404, 422, 502),
     example={"dry_run": True, "to_here": "east-1:9092"},
 )
 _VERIFY = Doc(
@@ -192,7 +192,7 @@ _VERIFY = Doc(
             ),
         }
     ),
-    errors=(404, 422, 429),
+    errors=(404, 422, 429, 502),
     example={"topics": ["orders"]},
 )
 
