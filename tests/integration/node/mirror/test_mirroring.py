@@ -11,6 +11,7 @@ from confluent_kafka import TopicPartition as Place
 from millstream.admin.errors import InvalidArgumentError, NotFoundError
 from millstream.admin.mirrors import MirrorError
 from millstream.admin.topics import ConfigResource, TopicAdmin
+from millstream.formats.records.record import Record, build_batch
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.raw_client.offsets import LATEST
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
@@ -91,6 +92,14 @@ def test_a_mirror_topic_refuses_writes_and_says_why(mirror: Mirror) -> None:
     with pytest.raises(KafkaException) as refused:
         produce(mirror.here, topic, ["x"])
     assert refused.value.args[0].name() == "POLICY_VIOLATION"
+    data = {"index": 0, "records": build_batch([Record(b"k", b"v")])}
+    rows = [{"name": topic, "partition_data": [data]}]
+    leader = mirror.admin.cluster.leader_of(TopicPartition(topic, 0)).node_id
+    response = mirror.admin.cluster.call(
+        "produce", node=leader, at_most=12, acks=-1, timeout_ms=30_000, topic_data=rows
+    )
+    (row,) = response.responses[0].partition_responses
+    assert "is a mirror of a topic of another cluster" in row.error_message and "mirror promote" in row.error_message
     with pytest.raises(KafkaException):
         transaction(mirror.here, topic, ["x"], "commit", transactional_id=fresh("tx"))
     with pytest.raises(KafkaException) as refused:
@@ -211,6 +220,11 @@ def test_a_topic_that_was_created_again_fails_with_the_reason(mirror: Mirror) ->
     (failed,) = mirror.admin.mirror_topics(mirror.name)
     assert "again" in failed.reason or "any more" in failed.reason
     assert len(read_all(mirror.here, topic)) == 3  # its records stay readable
+    produce(mirror.source, topic, some(2, "new"))
+    delete_topic(mirror.here, topic)
+    mirror.await_topic(topic)
+    mirror.await_equal(topic)
+    eventually(lambda: _equals([row[2] for row in read_all(mirror.here, topic)], [b"new0", b"new1"]))
 
 
 def test_reverse_cuts_what_the_new_side_does_not_have(mirror: Mirror) -> None:
