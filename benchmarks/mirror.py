@@ -32,7 +32,7 @@ from benchmarks.compare.target import KafkaTarget, MillstreamTarget, Target, sta
 from millstream.admin.mirrors import MirrorAdmin
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.raw_client.offsets import LATEST
-from tools import apache_kafka, mirror_maker
+from tools import apache_kafka, kafka_libraries, mirror_maker
 
 COPIERS = ("none", "link", "mirror-maker")
 TOPIC = "load"
@@ -99,7 +99,7 @@ def measure(copier: str, source_kind: str, count: int, directory: Path) -> Measu
             link = {"bootstrap.servers": source.bootstrap, "topics": TOPIC}
             MirrorAdmin(destination).create("bench", link)
         elif copier == "mirror-maker":
-            jars = mirror_maker.resolve()
+            jars = kafka_libraries.connect()
             made = mirror_maker.MirrorMaker(
                 jars, directory / "mm2", source.bootstrap, here.bootstrap, TOPIC, PARTITIONS
             )

@@ -1,71 +1,17 @@
-"""MirrorMaker 2, fetched from Maven Central by name, and run as one process of its own ("dedicated mode").
-
-It lands beside Apache Kafka in the git-ignored `.cache/`, once.
-"""
+"""MirrorMaker 2 as one process of its own ("dedicated mode"). `kafka_libraries.connect` fetches its jars."""
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.apache_kafka import CACHE, KAFKA_VERSION, KafkaDistribution, ToolchainMissingError, copy_jars, exclusive
+from tools.apache_kafka import KafkaDistribution
 
 MAIN_CLASS = "org.apache.kafka.connect.mirror.MirrorMaker"
 # bin/connect-mirror-maker.sh of the distribution.
 DEFAULT_HEAP = ("-Xms256M", "-Xmx2G")
-_POM = """\
-<project>
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>millstream</groupId>
-  <artifactId>mirror-maker</artifactId>
-  <version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>connect-mirror</artifactId><version>{kafka}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>2.25.3</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
-_LOG4J = """\
-status = error
-appender.out.type = Console
-appender.out.name = out
-appender.out.target = SYSTEM_ERR
-appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = [%d] %p %m (%c)%n
-rootLogger.level = warn
-rootLogger.appenderRef.out.ref = out
-"""
-
-
-def installed() -> KafkaDistribution | None:
-    """The jars if they are in the cache already; never downloads."""
-    directory = CACHE / "mirror-maker" / KAFKA_VERSION
-    return KafkaDistribution(KAFKA_VERSION, directory) if (directory / "complete").exists() else None
-
-
-def resolve() -> KafkaDistribution:
-    """The jars, fetched with Maven on first use."""
-    if not shutil.which("java"):
-        raise ToolchainMissingError("java (17 or newer) is not installed")
-    with exclusive("mirror-maker"):
-        if (present := installed()) is not None:
-            return present
-        directory = CACHE / "mirror-maker" / KAFKA_VERSION
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
-        (directory / "pom.xml").write_text(_POM.format(kafka=KAFKA_VERSION))
-        (directory / "log4j2-tool.properties").write_text(_LOG4J)
-        copy_jars(directory, f"MirrorMaker {KAFKA_VERSION}")
-        (directory / "complete").touch()
-        return KafkaDistribution(KAFKA_VERSION, directory)
 
 
 @dataclass

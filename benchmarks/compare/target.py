@@ -93,7 +93,7 @@ class MillstreamTarget:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
             )
-        self._bootstrap = self._address_from_ready_line(timeout_s=30)
+        self._bootstrap = self._address_from_ready_line(timeout_s=120)
 
     def wait_until_ready(self) -> None:
         """The ready line is printed when it accepts connections."""

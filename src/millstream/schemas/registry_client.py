@@ -201,7 +201,8 @@ class RegistryClient:
         try:
             # No address may use the time of the others.
             timeout_left = min(deadline - time.monotonic(), max(1.0, self._timeout_s / (len(self.urls) + 1)))
-            with self._open(request, max(0.1, timeout_left)) as response:
+            # A last attempt shortly before the deadline still gets a second: less would only hide the reason.
+            with self._open(request, max(1.0, timeout_left)) as response:
                 content = response.read()
         except HTTPError as error:
             with error:

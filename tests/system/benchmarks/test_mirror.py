@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import mirror
-from tools import mirror_maker
+from tools import kafka_libraries
+from tools.apache_kafka import ToolchainMissingError
 
 
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, list[dict[str, object]]]:
@@ -26,8 +27,10 @@ def test_a_link_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_mirror_maker_is_measured_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if mirror_maker.installed() is None:
-        pytest.skip("MirrorMaker 2 is not in .cache (python -m benchmarks.mirror fetches it)")
+    try:
+        kafka_libraries.connect()
+    except ToolchainMissingError as error:
+        pytest.skip(str(error))
     table, values = run(tmp_path, capsys)
     assert [each["copier"] for each in values] == list(mirror.COPIERS)
     assert "link beside MirrorMaker 2" in table
