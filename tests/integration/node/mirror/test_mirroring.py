@@ -1,5 +1,6 @@
 """Mirroring between clusters: equal offsets and bytes, groups that move over, and the end of mirroring."""
 
+import json
 import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,10 +8,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as Place
+from typer.testing import CliRunner
 
 from millstream.admin.errors import InvalidArgumentError, NotFoundError
 from millstream.admin.mirrors import MirrorError
 from millstream.admin.topics import ConfigResource, TopicAdmin
+from millstream.cli.app import app
 from millstream.formats.records.record import Record, build_batch
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.raw_client.offsets import LATEST
@@ -234,12 +237,12 @@ def test_reverse_cuts_what_the_new_side_does_not_have(mirror: Mirror) -> None:
     mirror.await_equal(topic)
     mirror.admin.pause(mirror.name)
     produce(mirror.source, topic, some(7, "lost"))  # the source is cut off, and goes on
-    mirror.admin.failover(mirror.name)
+    (missing,) = _command("failover", mirror)
+    assert (missing["topic"], missing["end"]) == (topic, 10)
     produce(mirror.here, topic, some(4, "new"))
-    back = {"bootstrap.servers": mirror.here, "interval.ms": "200"}
-    (removed,) = mirror.admin.reverse(mirror.name, mirror.source_admin, back, dry_run=True)
-    assert (removed.end, removed.records) == (10, 7)
-    mirror.admin.reverse(mirror.name, mirror.source_admin, back)
+    (planned,) = _command("reverse", mirror, "--dry-run")
+    assert (planned["end"], planned["records"]) == (10, 7)
+    assert _command("reverse", mirror) == [planned]
     reversed_mirror = Mirror(mirror.name, mirror.here, mirror.source)
     reversed_mirror.await_equal(topic)
     values = [row[2] for row in read_all(mirror.source, topic)]
@@ -308,6 +311,12 @@ def test_mistakes_are_told(mirror: Mirror, here: EmbeddedCluster) -> None:
     until(lambda: nowhere.admin.status(nowhere.name).problem != "")
     for link in (itself, nowhere):
         link.admin.delete(link.name)
+
+
+def _command(word: str, mirror: Mirror, *options: str) -> Any:
+    result = CliRunner().invoke(app, ["mirror", word, mirror.name, *options, "--json", "-b", mirror.here])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return json.loads(result.stdout)
 
 
 def _metric(address: str, name: str, link: str) -> float:
