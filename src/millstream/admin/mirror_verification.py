@@ -5,9 +5,11 @@ same CRC32C, which covers everything but offset and leader epoch. A compacted to
 only: there, records at the same offset must be equal, and a record may be missing on one side.
 """
 
+import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from crc32c import crc32c
 
@@ -36,26 +38,50 @@ class Verified:
     compacted: int = 0
     """Records of a compacted topic that only one side has."""
 
+    def document(self) -> dict[str, Any]:
+        """The result as JSON, for the command line and over HTTP."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "start": self.start,
+            "end": self.end,
+            "batches": self.batches,
+            "checksum": f"{self.checksum:08x}",
+            "compacted": self.compacted,
+            "difference": self.difference or None,
+        }
 
-def verify_topic(here: Cluster, source: Cluster, mirror: MirrorTopic, *, is_compacted: bool) -> Iterator[Verified]:
-    """Compares all partitions that both sides have."""
+
+class OutOfTimeError(Exception):
+    """The time for a comparison is over."""
+
+
+def verify_topic(
+    here: Cluster, source: Cluster, mirror: MirrorTopic, *, is_compacted: bool, deadline: float | None = None
+) -> Iterator[Verified]:
+    """Compares all partitions that both sides have. OutOfTimeError after `deadline` (of `time.monotonic`)."""
     count = min(here.partitions_of(mirror.name), source.partitions_of(mirror.source_name))
     for index in range(count):
         ours, theirs = TopicPartition(mirror.name, index), TopicPartition(mirror.source_name, index)
         start = max(_offset(here, ours, EARLIEST), _offset(source, theirs, EARLIEST))
         end = min(_offset(here, ours, LATEST), _offset(source, theirs, LATEST))
         compare = _compare_records if is_compacted else _compare_batches
-        yield compare(ours, _batches(here, ours, start, end), _batches(source, theirs, start, end), start, end)
+        left, right = _batches(here, ours, start, end, deadline), _batches(source, theirs, start, end, deadline)
+        yield compare(ours, left, right, start, end)
 
 
 def _offset(cluster: Cluster, at: TopicPartition, when: int) -> int:
     return cluster.offsets({at: when}, read_committed=False)[at].offset
 
 
-def _batches(cluster: Cluster, at: TopicPartition, start: int, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+def _batches(
+    cluster: Cluster, at: TopicPartition, start: int, end: int, deadline: float | None
+) -> Iterator[tuple[BatchHeader, memoryview]]:
     """The batches that begin before `end`."""
     offset = start
     while offset < end:
+        if deadline is not None and time.monotonic() > deadline:
+            raise OutOfTimeError
         fetched = cluster.fetch(at, offset, max_bytes=_FETCH_BYTES, max_wait_ms=_WAIT_MS, read_committed=False)
         after = offset
         for place, header in iterate_headers(fetched.data):
@@ -99,10 +125,14 @@ def _difference(left: tuple[BatchHeader, memoryview] | None, right: tuple[BatchH
             return f"the batch at offset {header.base_offset} of the {side} is damaged: its checksum is wrong"
     ours, theirs = left[0], right[0]
     if (ours.base_offset, ours.last_offset_delta) != (theirs.base_offset, theirs.last_offset_delta):
-        return f"the batch at offset {ours.base_offset} of the mirror is at {theirs.base_offset} at the source"
+        return f"the batch at offsets {_offsets(ours)} of the mirror is at {_offsets(theirs)} at the source"
     if ours.crc != theirs.crc:
         return f"the batch at offset {ours.base_offset} differs: checksum {ours.crc:08x}, source {theirs.crc:08x}"
     return ""
+
+
+def _offsets(header: BatchHeader) -> str:
+    return f"{header.base_offset} to {header.base_offset + header.last_offset_delta}"
 
 
 def _compare_records(

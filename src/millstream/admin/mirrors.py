@@ -149,6 +149,16 @@ class Missing:
         """-1 if it is not known."""
         return max(0, self.source_end - self.end) if self.source_end >= 0 else -1
 
+    def document(self) -> dict[str, Any]:
+        """As JSON, for the command line and over HTTP."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "end": self.end,
+            "source_end": self.source_end,
+            "records": self.records,
+        }
+
 
 @dataclass(slots=True)
 class _Reports:
@@ -201,7 +211,7 @@ class MirrorAdmin:
             ) from None
         self.change(name, settings)
 
-    def change(self, name: str, settings: Mapping[str, str | None]) -> None:
+    def change(self, name: str, settings: Mapping[str, str | None], *, validate_only: bool = False) -> None:
         """Sets settings of a link; None removes one."""
         changes = []
         for setting, value in settings.items():
@@ -217,7 +227,7 @@ class MirrorAdmin:
                     raise InvalidArgumentError(error.message) from None
             operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
             changes.append(ConfigChange(full, value, operation))
-        self._topics.change(ConfigResource.BROKER, "", changes)
+        self._topics.change(ConfigResource.BROKER, "", changes, validate_only=validate_only)
 
     def pause(self, name: str) -> None:
         self.link(name)
@@ -409,6 +419,10 @@ class MirrorAdmin:
         infos = self.cluster.topics(names)
         return [TopicPartition(name, index) for name in names for index in range(len(infos[name].partitions))]
 
+    def comparable(self, name: str, topics: Collection[str] = ()) -> list[MirrorTopic]:
+        """The topics of a link that can be compared with the source: all but failed ones."""
+        return self._chosen(name, topics, ("mirroring", "promoting", "promoted"))
+
     def _chosen(self, name: str, topics: Collection[str], states: Collection[str]) -> list[MirrorTopic]:
         self.link(name)
         found = {each.name: each for each in self.mirror_topics(name)}
@@ -454,6 +468,8 @@ class MirrorAdmin:
         cut = self._cut_by_reversal(names, source)
         if dry_run:
             return cut
+        # The old source is changed first. So what would be refused here must be refused before that.
+        self.change(name, dict.fromkeys(link.settings), validate_only=True)
         groups = link.setting(mirror.GROUPS.name, mirror.GROUPS.default)
         pattern = "|".join(re.escape(each) for each in names)
         source.create(name, {mirror.TOPICS.name: pattern, mirror.GROUPS.name: groups, **back})

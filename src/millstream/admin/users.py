@@ -94,16 +94,21 @@ class UserAdmin:
                     "salted_password": hashlib.pbkdf2_hmac(algorithm, password.encode(), salt, iterations),
                 }
             )
-        self._alter(name, upsertions=rows, deletions=[])
+        for row in rows:
+            self._alter(name, upsertions=[row])
 
     def remove(self, name: str) -> list[str]:
         """Removes a user with all its mechanisms; returns them."""
         (user,) = self.users([name])
         rows = [{"name": name, "mechanism": MECHANISMS[each][0]} for each in user.iterations]
-        self._alter(name, upsertions=[], deletions=rows)
+        for row in rows:
+            self._alter(name, deletions=[row])
         return list(user.iterations)
 
-    def _alter(self, name: str, *, upsertions: list[dict[str, Any]], deletions: list[dict[str, Any]]) -> None:
+    def _alter(
+        self, name: str, *, upsertions: Sequence[dict[str, Any]] = (), deletions: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        """One request for each mechanism: Kafka refuses a user that is twice in a request (DUPLICATE_RESOURCE)."""
         response = self._cluster.call("alter_user_scram_credentials", upsertions=upsertions, deletions=deletions)
         for row in response.results:
             check(f"user {name}", row)

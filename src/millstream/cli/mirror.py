@@ -100,6 +100,9 @@ def create(
 
 @app.command("list")
 def list_links(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Only this link. [default: all]", show_default=False)
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -110,12 +113,12 @@ def list_links(
     \b
     Examples:
       millstream mirror list
-      millstream mirror list --json
+      millstream mirror list west --json
     """
     admin = _admin(bootstrap, timeout, settings)
     topics = admin.mirror_topics()
     rows = []
-    for link in admin.links():
+    for link in admin.links() if name is None else [admin.link(name)]:
         states: dict[str, int] = {}
         for each in topics:
             if each.link == link.name:
@@ -326,19 +329,11 @@ def verify(
     source = _source_admin(admin.link(name), source_config, timeout)
     rows = [
         result
-        for each in admin.mirror_topics(name)
-        if (not topic or each.name in topic) and each.state != "failed"
+        for each in admin.comparable(name, topic or ())
         for result in verify_topic(admin.cluster, source.cluster, each, is_compacted=admin.is_compacted(each.name))
     ]
     if json:
-        print_json(
-            [
-                {"topic": row.topic, "partition": row.partition, "start": row.start, "end": row.end,
-                 "batches": row.batches, "checksum": f"{row.checksum:08x}", "compacted": row.compacted,
-                 "difference": row.difference or None}
-                for row in rows
-            ]
-        )  # fmt: skip
+        print_json([row.document() for row in rows])
     else:
         print_table(
             ("topic", "partition", "start", "end", "batches", "checksum", "result"),
@@ -450,13 +445,7 @@ def _remarks(found: "LinkStatus") -> list[str]:
 
 def _print_missing(missing: "list[Missing]", json: bool, columns: tuple[str, ...]) -> None:
     if json:
-        print_json(
-            [
-                {"topic": row.topic, "partition": row.partition, "end": row.end, "source_end": row.source_end,
-                 "records": row.records}
-                for row in missing
-            ]
-        )  # fmt: skip
+        print_json([row.document() for row in missing])
         return
     print_table(
         columns,

@@ -90,7 +90,7 @@ SQL = Doc(
             ),
         }
     ),
-    errors=(408, 429, 501),
+    errors=(408, 422, 429, 501),
     example={"query": "select * from orders limit 10"},
 )
 PIPELINE = Doc(
@@ -98,7 +98,7 @@ PIPELINE = Doc(
     summary="Get the pipeline file for a query",
     body=PipelineBody,
     response=record({"pipeline": TEXT}),
-    errors=(429, 501),
+    errors=(422, 429, 501),
     example={"query": "select * from orders where total > 100", "topic": "large-orders"},
 )
 

@@ -7,7 +7,7 @@ import pytest
 
 from millstream.gateway.server import Gateway, GatewayOptions
 from millstream.testing import EmbeddedBroker
-from tests.mirrors import fresh, make_source_topic, produce
+from tests.mirrors import Mirror, fresh, make_source_topic, produce, read_all
 from tests.waiting import eventually
 
 
@@ -18,9 +18,14 @@ def source() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture(scope="module")
-def http() -> Iterator[httpx.Client]:
+def here() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def http(here: EmbeddedBroker) -> Iterator[httpx.Client]:
     with (
-        EmbeddedBroker() as here,
         Gateway(GatewayOptions(here.bootstrap_servers)) as gateway,
         httpx.Client(base_url=gateway.url, timeout=70, trust_env=False) as client,
     ):
@@ -69,6 +74,57 @@ def test_failover_and_mistakes(http: httpx.Client, source: EmbeddedBroker) -> No
     assert http.post("/mirrors", json={"name": "x"}).status_code == 422
     assert http.post("/mirrors", json=body | {"name": "y", "settings": {"colour": "red"}}).status_code == 400
     assert http.get("/mirrors/unknown").status_code == 404
+
+
+def test_a_link_is_compared_and_reversed(http: httpx.Client, source: EmbeddedBroker, here: EmbeddedBroker) -> None:
+    topic = make_source_topic(source.bootstrap_servers, fresh("back"))
+    produce(source.bootstrap_servers, topic, ["a", "b"])
+    settings = {"interval.ms": "200"}
+    body = {"name": "back", "from": source.bootstrap_servers, "topics": topic, "settings": settings}
+    assert http.post("/mirrors", json=body).status_code == 201
+    mirror = Mirror("back", source.bootstrap_servers, here.bootstrap_servers)
+    mirror.await_equal(topic)
+    compared = http.post("/mirrors/back/verify", json={"topics": [topic]}).json()
+    assert (compared["equal"], compared["complete"]) == (True, True)
+    assert [(row["topic"], row["start"], row["end"]) for row in compared["partitions"]] == [(topic, 0, 2)]
+    assert http.post("/mirrors/back/reverse", json={}).status_code == 400  # it is not promoted
+    http.post("/mirrors/back/pause")
+    produce(source.bootstrap_servers, topic, ["lost", "lost too"])
+    http.post("/mirrors/back/failover", json={})
+    produce(here.bootstrap_servers, topic, ["new"])
+    compared = http.post("/mirrors/back/verify", json={}).json()
+    assert compared["equal"] is False and "batch at offset" in compared["partitions"][0]["difference"], compared
+
+    wrong: list[tuple[str, dict[str, object], int, str]] = [
+        ("verify", {"topics": ["x"]}, 404, "not a mirror topic"),
+        ("verify", {"timeout_s": 0}, 422, "timeout_s"),
+        ("verify", {"source": {"ssl.ca.location": "/etc/hostname"}}, 422, "ssl.ca.location"),
+        ("verify", {"source": {"security.protocol": "SASL_PLAINTEXT"}}, 422, "sasl.mechanism"),
+        ("reverse", {"dry_run": "yes"}, 422, "dry_run"),
+        ("reverse", {"back": {"topics": ".*"}}, 422, "topics"),
+        ("reverse", {"source": {"sasl.oauthbearer.token.endpoint.url": "file:///x"}}, 422, "endpoint.url"),
+        (
+            "reverse",
+            {"source": {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+             | {"sasl.username": "a", "sasl.password": "hidden-9"}},
+            502,
+            f"the source {source.bootstrap_servers}",
+        ),
+    ]  # fmt: skip
+    for action, request, status, reason in wrong:
+        refused = http.post(f"/mirrors/back/{action}", json=request)
+        assert refused.status_code == status, refused.text
+        assert reason in refused.json()["message"] and "hidden-9" not in refused.text
+
+    planned = http.post("/mirrors/back/reverse", json={"dry_run": True}).json()
+    removed = {"topic": topic, "partition": 0, "end": 2, "source_end": 4, "records": 2}
+    assert planned == {"dry_run": True, "removed": [removed]}
+    assert http.get("/mirrors/back").status_code == 200
+    done = http.post("/mirrors/back/reverse", json={"to_here": here.bootstrap_servers, "back": settings})
+    assert done.json() == {"dry_run": False, "removed": [removed]}
+    assert http.get("/mirrors/back").status_code == 404  # the link is at the old source now
+    Mirror("back", here.bootstrap_servers, source.bootstrap_servers).await_equal(topic)
+    assert [row[2] for row in read_all(source.bootstrap_servers, topic)] == [b"a", b"b", b"new"]
 
 
 def _is(found: object, expected: object) -> None:

@@ -63,7 +63,8 @@ def basic(name: str) -> dict[str, str]:
 PEOPLE_BY_ROLE = {Role.NONE: "nora", Role.VIEWER: "vera", Role.OPERATOR: "otto", Role.ADMIN: "ada"}
 OPERATORS = re.compile(
     r"/topics/[^/]+/messages(/batch)?$|/produce$|/records(:batch)?$|/consumers/[^/]+|/(share-)?groups/[^/]+/offsets$"
-    r"|/subjects/[^/]+/versions$|/mirrors/[^/]+/(pause|resume)$"
+    r"|/subjects/[^/]+/versions$|/mirrors/[^/]+/(pause|resume|verify)$"
+    r"|^/topics/[^/]+(/partitions/[^/]+)?$"
 )
 QUESTIONS = re.compile(r"^/compatibility/|^/subjects/[^/]+$|^/v1/sql(/pipeline)?$")
 

@@ -19,11 +19,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
-from confluent_kafka import Message, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import TopicPartition as Place
 
 from millstream.raw_client import TopicPartition
+from millstream.simulator.history import History, Recorder, Seen, Send, check
 from tests.mirrors import Mirror, cluster_of, make_source_topic, read_all
 from tests.repository import REPOSITORY
 from tests.system.chaos.nodes import MillstreamNode
@@ -198,10 +201,15 @@ class Side:
 # The clients
 
 
+def partition_name(partition: int) -> str:
+    return f"{TOPIC}-{partition}"
+
+
 class Writer:
     """An idempotent producer that writes until it is stopped; what was acknowledged, by partition and offset."""
 
     def __init__(self, bootstrap: str, word: str) -> None:
+        self.recorder = Recorder()
         self.acknowledged: dict[int, dict[int, bytes]] = {partition: {} for partition in range(PARTITIONS)}
         self.count = 0
         self._word = word
@@ -216,13 +224,15 @@ class Writer:
     def _run(self) -> None:
         number = 0
         while not self._stop.wait(0.003):
-            value = f"{self._word}-{number}".ljust(300, ".")
-            self._producer.produce(TOPIC, value, partition=number % PARTITIONS, on_delivery=self._delivered)
+            value, partition = f"{self._word}-{number}".ljust(300, "."), number % PARTITIONS
+            operation = self.recorder.send(self._word, partition_name(partition), value)
+            self._producer.produce(TOPIC, value, partition=partition, on_delivery=partial(self._delivered, operation))
             self._producer.poll(0)
             number += 1
 
-    def _delivered(self, error: object, message: Message) -> None:
+    def _delivered(self, operation: Send, error: object, message: Message) -> None:
         assert error is None, error
+        self.recorder.acked(operation, message.offset())
         self.acknowledged[message.partition() or 0][message.offset() or 0] = message.value() or b""
         self.count += 1
 
@@ -234,6 +244,60 @@ class Writer:
         self._stop.set()
         self._thread.join()
         assert self._producer.flush(PATIENCE_S) == 0
+
+
+class Reader:
+    """A consumer of one side without a group, from the first record on. It runs through all faults."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self.recorder = Recorder()
+        self._name = name
+        self._positions = dict.fromkeys(range(PARTITIONS), 0)
+        self._problem = ""
+        self._stop = threading.Event()
+        # A position that the log does not have is an error: it must not be reset.
+        settings = {"group.id": "unused", "enable.auto.commit": False, "auto.offset.reset": "error", "log_level": 0}
+        more = {"topic.metadata.refresh.interval.ms": 1000, "reconnect.backoff.max.ms": 500, "fetch.wait.max.ms": 200}
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, **settings, **more})
+        self.recorder.assigned(name, {partition_name(at): 0 for at in self._positions})
+        self._consumer.assign([Place(TOPIC, at, 0) for at in self._positions])
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            invoked_at, seen = self.recorder.now(), []
+            for message in self._consumer.consume(500, 0.2):
+                error = message.error()
+                if error is None:
+                    partition, offset = message.partition() or 0, message.offset() or 0
+                    seen.append(Seen(partition_name(partition), offset, (message.value() or b"").decode()))
+                    self._positions[partition] = offset + 1
+                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    self._problem = error.str()
+            self.recorder.poll(self._name, invoked_at, seen)
+
+    def read_to(self, ends: list[int]) -> None:
+        """Reads up to these ends, and stops."""
+        until(
+            lambda: bool(self._problem) or all(self._positions[at] >= end for at, end in enumerate(ends)),
+            f"{self._name} does not come to the end",
+        )
+        self.stop()
+        assert not self._problem, f"{self._name}: {self._problem}"
+
+    def stop(self) -> None:
+        if not self._stop.is_set():
+            self._stop.set()
+            self._thread.join()
+            self._consumer.close()
+
+
+def check_history(sends: list[Send], reader: Reader) -> None:
+    """All sends against all that a side's consumer read, to the end."""
+    report = check(History(sends=sends, reading=reader.recorder.history.reading))
+    say(f"{reader._name}: {report}")
+    assert report.clean and report.records_read >= report.acked == len(sends) > 0, str(report)
 
 
 def commit(bootstrap: str, offsets: Mapping[int, int]) -> None:
@@ -273,6 +337,11 @@ def run(directory: Path, delay_ms: float, loss: float, seed: int) -> None:
         there.await_topic(TOPIC)
         writer = Writer(west.bootstrap, "west")
         stack.callback(writer._stop.set)
+        readers = [
+            Reader(side.bootstrap, f"reader in the {name}") for name, side in zip(SIDES, (west, east), strict=True)
+        ]
+        for reader in readers:
+            stack.callback(reader.stop)
         writer.goes_on()
         for side in (west, east):
             for victim in (side.leader, side.controller):
@@ -301,6 +370,9 @@ def run(directory: Path, delay_ms: float, loss: float, seed: int) -> None:
         lost = sum(map(len, writer.acknowledged.values())) - sum(ends)
         say(f"the east has {sum(ends)} records; {lost} of the west were not mirrored")
         assert lost > 0, "records were written during the cut"
+        readers[0].read_to(there.ends(TOPIC, at_source=True))
+        written = writer.recorder.history.sends
+        check_history(written, readers[0])
 
         after = Writer(east.bootstrap, "east")
         stack.callback(after._stop.set)
@@ -322,6 +394,15 @@ def run(directory: Path, delay_ms: float, loss: float, seed: int) -> None:
             assert both[0] == both[1]
             kept = {at: value for at, value in writer.acknowledged[partition].items() if at < ends[partition]}
             assert both[0] == kept | after.acknowledged[partition]
+        mirrored_ends = {partition_name(at): end for at, end in enumerate(ends)}
+        kept_sends = [
+            send for send in written if send.offset is not None and send.offset < mirrored_ends[send.partition]
+        ]
+        again = Reader(west.bootstrap, "reader in the west, after the way back")
+        stack.callback(again.stop)
+        for reader in (readers[1], again):
+            reader.read_to(back.ends(TOPIC))
+            check_history([*kept_sends, *after.recorder.history.sends], reader)
         back.admin.promote(back.name, timeout_s=PATIENCE_S)
         say("equal, byte for byte; the west leads again")
 

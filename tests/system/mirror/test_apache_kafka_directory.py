@@ -171,8 +171,7 @@ def fill(kafka: apache_kafka.ApacheKafkaBroker) -> None:
     for group, protocol in (("old", "classic"), ("new", "consumer")):
         assert len(read_as_group(at, group, 20, protocol)) == 20
     with cluster_of(at) as cluster:
-        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
-            UserAdmin(cluster).set_password("alice", "secret", [mechanism], 4096)
+        UserAdmin(cluster).set_password("alice", "secret", ["SCRAM-SHA-256", "SCRAM-SHA-512"], 4096)
         acl = Acl(
             "User:alice",
             AclResourceType.TOPIC,

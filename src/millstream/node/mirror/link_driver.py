@@ -40,6 +40,7 @@ class LinkDriver:
         self.problem = ""
         self._stale = asyncio.Event()
         self._allowed_at = 0.0
+        self._throttle_changed = asyncio.Event()
         self._epochs_wanted: dict[str, int] = {}
         self._task = environment.loop.create_task(self._run())
 
@@ -62,6 +63,10 @@ class LinkDriver:
 
     def set_link(self, link: Link) -> None:
         """The definition has changed, but not the connection."""
+        if link.throttle_bytes != self.link.throttle_bytes:
+            self._allowed_at = 0.0
+            self._throttle_changed.set()
+            self._throttle_changed = asyncio.Event()
         self.link = link
         self.metadata_is_stale()
 
@@ -163,7 +168,9 @@ class LinkDriver:
         now = self._environment.loop.time()
         self._allowed_at = max(self._allowed_at, now) + size / self.link.throttle_bytes
         if self._allowed_at > now:
-            await asyncio.sleep(self._allowed_at - now)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._allowed_at - now):
+                    await self._throttle_changed.wait()
 
     async def raise_epoch(self, pulled: PulledPartition, epoch: int) -> None:
         name = pulled.topic.name

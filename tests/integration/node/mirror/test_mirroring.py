@@ -1,5 +1,6 @@
 """Mirroring between clusters: equal offsets and bytes, groups that move over, and the end of mirroring."""
 
+import json
 import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,10 +8,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as Place
+from typer.testing import CliRunner
 
 from millstream.admin.errors import InvalidArgumentError, NotFoundError
 from millstream.admin.mirrors import MirrorError
 from millstream.admin.topics import ConfigResource, TopicAdmin
+from millstream.cli.app import app
+from millstream.formats.records.record import Record, build_batch
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.raw_client.offsets import LATEST
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
@@ -53,7 +57,10 @@ def some(count: int, word: str = "v") -> list[str]:
 
 def test_records_transactions_and_settings_are_as_at_the_source(mirror: Mirror) -> None:
     topic = make_source_topic(
-        mirror.source, fresh("orders"), 2, {"retention.ms": "7654321", "max.message.bytes": "9999"}
+        mirror.source,
+        fresh("orders"),
+        2,
+        {"retention.ms": "7654321", "max.message.bytes": "9999", "message.timestamp.type": "LogAppendTime"},
     )
     produce(mirror.source, topic, some(50), partition=1)
     transaction(mirror.source, topic, some(5, "committed"), "commit", transactional_id=fresh("tx"))
@@ -88,6 +95,14 @@ def test_a_mirror_topic_refuses_writes_and_says_why(mirror: Mirror) -> None:
     with pytest.raises(KafkaException) as refused:
         produce(mirror.here, topic, ["x"])
     assert refused.value.args[0].name() == "POLICY_VIOLATION"
+    data = {"index": 0, "records": build_batch([Record(b"k", b"v")])}
+    rows = [{"name": topic, "partition_data": [data]}]
+    leader = mirror.admin.cluster.leader_of(TopicPartition(topic, 0)).node_id
+    response = mirror.admin.cluster.call(
+        "produce", node=leader, at_most=12, acks=-1, timeout_ms=30_000, topic_data=rows
+    )
+    (row,) = response.responses[0].partition_responses
+    assert "is a mirror of a topic of another cluster" in row.error_message and "mirror promote" in row.error_message
     with pytest.raises(KafkaException):
         transaction(mirror.here, topic, ["x"], "commit", transactional_id=fresh("tx"))
     with pytest.raises(KafkaException) as refused:
@@ -160,6 +175,27 @@ def test_pause_and_a_source_that_retains_less_than_the_lag(mirror: Mirror) -> No
     until(lambda: mirror.partitions(topic)[0].records_skipped == 15)
 
 
+@pytest.mark.parametrize("end", ["lifted", "failover"])
+def test_a_throttled_link_tells_its_lag(mirror: Mirror, end: str) -> None:
+    topic = make_source_topic(mirror.source, fresh("slow"))
+    produce(mirror.source, topic, [f"{number:01000d}" for number in range(300)], **{"batch.size": 16384})
+    mirror.create(topic, throttle_bytes_per_second="1024")
+    mirror.await_topic(topic)
+
+    def is_behind() -> bool:
+        # A fetch has up to 64 KiB. Then a link with 1 KiB per second rests for a minute.
+        row = mirror.partitions(topic)[0]
+        return row.end > 0 and row.lag_records > 100 and row.lag_bytes > 100_000 and row.lag_seconds > 0
+
+    until(is_behind, "no lag in records, bytes and seconds is reported")
+    if end == "lifted":
+        mirror.admin.change(mirror.name, {"throttle.bytes.per.second": None})
+        mirror.await_equal(topic)
+    else:
+        (missing,) = mirror.admin.failover(mirror.name)
+        assert missing.source_end == 300 and missing.records == 300 - missing.end > 0
+
+
 def test_the_log_start_follows_the_source(mirror: Mirror) -> None:
     topic = make_source_topic(mirror.source, fresh("start"))
     produce(mirror.source, topic, some(10))
@@ -187,6 +223,11 @@ def test_a_topic_that_was_created_again_fails_with_the_reason(mirror: Mirror) ->
     (failed,) = mirror.admin.mirror_topics(mirror.name)
     assert "again" in failed.reason or "any more" in failed.reason
     assert len(read_all(mirror.here, topic)) == 3  # its records stay readable
+    produce(mirror.source, topic, some(2, "new"))
+    delete_topic(mirror.here, topic)
+    mirror.await_topic(topic)
+    mirror.await_equal(topic)
+    eventually(lambda: _equals([row[2] for row in read_all(mirror.here, topic)], [b"new0", b"new1"]))
 
 
 def test_reverse_cuts_what_the_new_side_does_not_have(mirror: Mirror) -> None:
@@ -196,12 +237,12 @@ def test_reverse_cuts_what_the_new_side_does_not_have(mirror: Mirror) -> None:
     mirror.await_equal(topic)
     mirror.admin.pause(mirror.name)
     produce(mirror.source, topic, some(7, "lost"))  # the source is cut off, and goes on
-    mirror.admin.failover(mirror.name)
+    (missing,) = _command("failover", mirror)
+    assert (missing["topic"], missing["end"]) == (topic, 10)
     produce(mirror.here, topic, some(4, "new"))
-    back = {"bootstrap.servers": mirror.here, "interval.ms": "200"}
-    (removed,) = mirror.admin.reverse(mirror.name, mirror.source_admin, back, dry_run=True)
-    assert (removed.end, removed.records) == (10, 7)
-    mirror.admin.reverse(mirror.name, mirror.source_admin, back)
+    (planned,) = _command("reverse", mirror, "--dry-run")
+    assert (planned["end"], planned["records"]) == (10, 7)
+    assert _command("reverse", mirror) == [planned]
     reversed_mirror = Mirror(mirror.name, mirror.here, mirror.source)
     reversed_mirror.await_equal(topic)
     values = [row[2] for row in read_all(mirror.source, topic)]
@@ -270,6 +311,12 @@ def test_mistakes_are_told(mirror: Mirror, here: EmbeddedCluster) -> None:
     until(lambda: nowhere.admin.status(nowhere.name).problem != "")
     for link in (itself, nowhere):
         link.admin.delete(link.name)
+
+
+def _command(word: str, mirror: Mirror, *options: str) -> Any:
+    result = CliRunner().invoke(app, ["mirror", word, mirror.name, *options, "--json", "-b", mirror.here])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return json.loads(result.stdout)
 
 
 def _metric(address: str, name: str, link: str) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from millstream.admin.acls import Acl, AclAdmin
+from millstream.admin.acls import Acl, AclAdmin, exactly
 from millstream.admin.mirrors import MirrorAdmin
 from millstream.cli.app import app
 from millstream.formats.model.access_control import AclOperation, AclPatternType, AclPermission, AclResourceType
@@ -91,23 +91,43 @@ def test_the_commands_with_a_secured_source(
     }
     with Cluster(source.bootstrap_servers, login, client_id="test", timeout_s=30) as cluster:
         cluster.create_topic(topic, 2, 1)
+        cluster.create_topic("_schemas", 1, 1)
         AclAdmin(cluster).add([_reading(topic)])
         at = ("-b", here.bootstrap_servers)
-        arguments = ("--from", source.bootstrap_servers, "--topics", f"{topic}.*", "--throttle", "50MB", "--acls")
+        arguments = (
+            "--from",
+            source.bootstrap_servers,
+            "--topics",
+            f"{topic}.*",
+            "--throttle",
+            "50MB",
+            "--acls",
+            "--schemas",
+        )
         run("mirror", "create", link, *arguments, "--source-config", str(properties), *at)
 
         def is_copied() -> None:
             status = json.loads(run("mirror", "status", link, "--json", *at))
             assert status["problem"] is None, status
-            assert [(each["name"], each["state"]) for each in status["topics"]] == [(topic, "mirroring")]
-            assert [row["lag_records"] for row in status["topics"][0]["partitions"]] == [0, 0]
+            found = {each["name"]: each for each in status["topics"]}
+            assert {name: each["state"] for name, each in found.items()} == {
+                topic: "mirroring",
+                "_schemas": "mirroring",
+            }
+            assert [row["lag_records"] for row in found[topic]["partitions"]] == [0, 0]
 
         eventually(is_copied)
         shown = run("mirror", "list", "--json", *at)
         assert SECRET not in shown and "***" in shown and topic in shown
+        assert run("mirror", "list", link, "--json", *at) == shown
+        verify = ("mirror", "verify", link, "--source-config", str(properties), *at)
+        nothing = CliRunner().invoke(app, [*verify, "--topic", "unknown"])
+        assert nothing.exit_code != 0 and "not a mirror topic" in f"{nothing.output}{nothing.exception}"
         rows = json.loads(run("mirror", "verify", link, "--source-config", str(properties), "--json", *at))
-        assert [row["difference"] for row in rows] == [None, None]
+        assert [row["difference"] for row in rows] == [None, None, None]
         until(lambda: _principals(here, topic) == {"User:reader"}, "the ACL did not come over")
+        AclAdmin(cluster).remove([exactly(_reading(topic))])
+        until(lambda: _principals(here, topic) == set(), "the ACL was not removed")
         run("mirror", "pause", link, *at)
         assert json.loads(run("mirror", "list", "--json", *at))[0]["settings"]["paused"] == "true"
         run("mirror", "resume", link, *at)
