@@ -176,7 +176,10 @@ class StoredLog:
             if offset == before:
                 if "compact" in log.config.cleanup_policy:
                     return  # compacted, up to a batch that ends beyond `below`
-                raise LookupError(f"{log.topic_partition} has no batch at offset {offset}, but ends at {below}")
+                raise LookupError(
+                    f"{log.topic_partition} has no whole batch from offset {offset} to {below}: records are missing, or"
+                    " the high watermark is within a batch"
+                )
 
 
 def _headers_from(data: memoryview, offset: int) -> Iterator[tuple[int, tuple[int, ...]]]:

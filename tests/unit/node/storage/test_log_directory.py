@@ -475,3 +475,26 @@ def test_after_an_unclean_stop_only_flushed_batches_are_committed(node: Node, cl
     log = node.log(config)
     node.directory.restore_high_watermark(log)
     assert (log.high_watermark, log.log_end_offset) == (committed, 3)
+
+
+def test_the_high_watermark_is_between_batches_after_a_truncation_and_an_unclean_stop(node: Node) -> None:
+    """After a truncation, the last batch that is left must be flushed again. It is committed whole, or not at all."""
+    log = node.log()
+    append(log, b"a", b"b")
+    append(log, b"c", b"d", b"e")
+    append(log, b"f")
+    flush = log.flush_job()
+    assert flush is not None
+    flush.done(flush.run())
+    log.truncate_to(5)
+    assert log.recovery_point == 2
+    log.high_watermark = 5
+    os.utime(node.file(0), ns=(0, 1))  # surely before the checkpoint
+    node.directory.want_checkpoint()
+    job = node.directory.checkpoint_job(NOW)
+    assert job is not None
+    job.done(job.run())
+    node.restart(clean=False)
+    log = node.log()
+    node.directory.restore_high_watermark(log)
+    assert (log.high_watermark, log.log_end_offset) == (2, 5)

@@ -40,14 +40,15 @@ class FlushState:
         """Files were created or removed."""
         self._directory_changed = True
 
-    def truncated(self, end_offset: int, segment_base: int) -> None:
-        """The log was cut to `end_offset`, in a segment that begins at `segment_base`.
+    def truncated(self, last_batch: int) -> None:
+        """The log was cut after the batch that begins at `last_batch`.
 
-        The recovery point goes one below the end, so that the next flush includes the segment that was cut. Else its
-        old tail could come back after a power cut, before records that are in the next segment by then.
+        The recovery point goes before this batch, so that the next flush includes the segment that was cut. Else its
+        old tail could come back after a power cut, before records that are in the next segment by then. It is never
+        within a batch: high watermarks are limited to it, and a batch is committed whole.
         """
         self._directory_changed = True
-        self.recovery_point = min(self.recovery_point, max(end_offset - 1, segment_base))
+        self.recovery_point = min(self.recovery_point, last_batch)
 
     def restarted(self, offset: int) -> None:
         """The log was emptied, and begins again at `offset`."""

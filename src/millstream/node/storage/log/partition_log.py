@@ -503,8 +503,8 @@ class PartitionLog:
 
     def _truncate(self, offset: int) -> None:
         self.flush_state.truncations += 1
-        end = self.segments.truncate_to(offset)
-        self.flush_state.truncated(end, self.segments.active.base_offset)
+        last_batch, end = self.segments.truncate_to(offset)
+        self.flush_state.truncated(last_batch)
         self.log_end_offset = end
         self.cleaned_offset = min(self.cleaned_offset, end)
         self.log_start_offset = min(self.log_start_offset, end)

@@ -327,11 +327,16 @@ class Segment:
 
     def read_end_offset(self) -> int:
         """The offset after the segment's last batch."""
-        end = self.base_offset
+        return self.read_last_batch()[1]
+
+    def read_last_batch(self) -> tuple[int, int]:
+        """The first offset of the segment's last batch, and the offset after it; both its base offset if it is
+        empty."""
+        begin = end = self.base_offset
         start = self._start_before(self.base_offset + MAX_RELATIVE_OFFSET, False)
         for _, header in walk_headers(self.file(), start, self.size):
-            end = header.last_offset + 1
-        return end
+            begin, end = header.base_offset, header.last_offset + 1
+        return begin, end
 
     def boundary_at_or_before(self, position: int) -> int:
         """The greatest indexed batch start that is not past `position`, or 0."""

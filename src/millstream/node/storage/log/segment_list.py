@@ -94,8 +94,9 @@ class SegmentList:
         del self._segments[0], self._bases[0]
         return paths
 
-    def truncate_to(self, offset: int) -> int:
-        """Remove every batch that reaches `offset`; returns the end offset that is left.
+    def truncate_to(self, offset: int) -> tuple[int, int]:
+        """Remove every batch that reaches `offset`; returns the first offset of the last batch that is left in the
+        active segment, and the end offset. They are equal if no batch is left in it.
 
         A batch is kept whole or not at all, and the cleaner leaves gaps, so the end may be before `offset`.
         """
@@ -107,7 +108,7 @@ class SegmentList:
         position = active.find(offset)
         if position is not None:
             active.truncate(position, offset)
-        return active.read_end_offset()
+        return active.read_last_batch()
 
     def restart_in(self, segment: Segment) -> None:
         """Remove all segments, and go on in `segment`."""
