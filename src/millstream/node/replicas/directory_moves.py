@@ -25,7 +25,6 @@ from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.moving import LogMove
 
 _log = logging.getLogger("millstream.replication")
-_SHORT_SECONDS = 0.01
 
 
 class DirectoryMoves:
@@ -46,6 +45,8 @@ class DirectoryMoves:
         self._config = config
         self._moves: dict[TopicPartition, tuple[LogDirectory, asyncio.Task[None]]] = {}
         self._copies: dict[TopicPartition, LogMove] = {}
+        self._completions: dict[TopicPartition, asyncio.Task[None]] = {}
+        """The last part of moves: the old log is removed."""
         self._tasks = BackgroundTasks()
         self._closed = False
         self.finished = 0
@@ -98,8 +99,8 @@ class DirectoryMoves:
             del self._moves[at]
             task.cancel()
             partition = self._roles.partitions.by_name.get(at.topic.encode(), {}).get(at.partition)
-            if at in self._roles.moving_to and source is not None and source is not directory and partition is not None:
-                del self._roles.moving_to[at]
+            if self._roles.moving_to.pop(at, None) is not None and source is not None and partition is not None:
+                # The controller has, or is about to get, the target. It must have the directory with the log.
                 told.append(self._assignments.assign(partition.topic_id, at.partition, source.id))
         return told
 
@@ -113,6 +114,9 @@ class DirectoryMoves:
     async def _move(self, partition: Partition, target: LogDirectory) -> None:
         at = partition.topic_partition
         try:
+            earlier = self._completions.get(at)
+            if earlier is not None:  # the old log may be where this move goes to
+                await asyncio.wait((earlier,))
             log = await partition.open()
             source = self._logs.place_of(at)
             if source is None or source is target:
@@ -141,20 +145,21 @@ class DirectoryMoves:
 
     async def _copy(self, partition: Partition, copy: LogMove) -> None:
         at, now_ms = partition.topic_partition, self._environment.clock.now_ms
-        is_assigned = False
+        is_assigned = is_finished = False
         while True:
             before = copy.copied_bytes
-            if is_assigned and not partition.hold_flushes():
-                await asyncio.sleep(_SHORT_SECONDS)
-                continue
             try:
+                if is_assigned:
+                    await partition.hold_flushes()
                 await self._run(copy.step(now_ms()))
                 if is_assigned and copy.is_at_end and self._cleaner.hold(at) and copy.finish(now_ms()):
-                    is_assigned = False  # flushes are released when the move is on stable storage
-                    self._tasks.start(self._complete(partition, copy), loop=self._environment.loop)
+                    is_finished = True  # flushes are released when the move is on stable storage
+                    completion = self._tasks.start(self._complete(partition, copy), loop=self._environment.loop)
+                    self._completions[at] = completion
+                    completion.add_done_callback(lambda _: self._completions.pop(at, None))
                     return
             finally:
-                if is_assigned:
+                if is_assigned and not is_finished:
                     partition.release_flushes()
             if copy.is_at_end and not is_assigned:
                 self._roles.moving_to[at] = copy.target.id
@@ -175,11 +180,25 @@ class DirectoryMoves:
         finally:
             partition.release_flushes()
         try:
+            await self._write_checkpoints(copy.target)
             await self._run(copy.retire())
         except (KafkaError, OSError) as error:
             _log.error("moved_log_not_removed partition=%s error=%s", partition.topic_partition, error)
         self.finished += 1
         _log.info("move_finished partition=%s to=%s", partition.topic_partition, copy.target.root)
+
+    async def _write_checkpoints(self, directory: LogDirectory) -> None:
+        """Returns when a checkpoint of the directory, with the logs that it has now, is on disk."""
+        written: asyncio.Future[OSError | None] = self._environment.loop.create_future()
+
+        def begin() -> None:
+            job = directory.checkpoint_job(self._environment.clock.now_ms())
+            if job is not None:
+                self._environment.offload(job.run).add_done_callback(lambda done: job.done(done.result()))
+
+        directory.when_checkpointed(lambda failure: None if written.done() else written.set_result(failure), begin)
+        if (failure := await written) is not None:
+            raise failure
 
     async def _throttle(self, copied: int) -> None:
         rate = self._config()[cluster.REPLICA_ALTER_LOG_DIRS_IO_MAX_BYTES_PER_SECOND]

@@ -99,8 +99,10 @@ class Waiters(OrderedSet[W]):
 class LocalPartition:
     __slots__ = (
         "_commit_waiters",
+        "_flush_ended",
         "_flush_waiters",
         "_flushing",
+        "_holds_flushes",
         "_log",
         "_open_log",
         "environment",
@@ -155,6 +157,8 @@ class LocalPartition:
         self._log: PartitionLog | None = None
         self._open_log = open_log
         self._flushing = False
+        self._holds_flushes = False
+        self._flush_ended: asyncio.Future[None] | None = None
         self._flush_waiters: list[tuple[int, Callable[[KafkaError | None], None]]] = []
         self._commit_waiters = CommitWaiters()
 
@@ -291,8 +295,12 @@ class LocalPartition:
     def when_flushed(self, offset: int, callback: Callable[[KafkaError | None], None]) -> None:
         """Calls back once everything before `offset` is on disk. One fsync serves all waiters at its start."""
         self._flush_waiters.append((offset, callback))
-        if not self._flushing:
+        if self._may_begin_flush:
             self._start_flush()
+
+    @property
+    def _may_begin_flush(self) -> bool:
+        return not self._flushing and not self._holds_flushes
 
     def _start_flush(self) -> None:
         try:
@@ -316,22 +324,24 @@ class LocalPartition:
                 self._finish_flush(None)
             else:
                 self._finish_flush(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log cannot be flushed: {failure}"))
+            if self._flush_ended is not None and not self._flush_ended.done():
+                self._flush_ended.set_result(None)
 
         future.add_done_callback(finished)
 
     def _flushed(self) -> None:
         """More is on disk than before."""
 
-    def hold_flushes(self) -> bool:
-        """Begin no flush until `release_flushes`; False while one runs. Acknowledgements that need one wait."""
+    async def hold_flushes(self) -> None:
+        """Begin no flush until `release_flushes`; returns when none runs. Acknowledgements that need one wait."""
+        self._holds_flushes = True
         if self._flushing:
-            return False
-        self._flushing = True
-        return True
+            self._flush_ended = self.environment.loop.create_future()
+            await self._flush_ended
 
     def release_flushes(self) -> None:
-        self._flushing = False
-        if self._flush_waiters and not self.is_lost:
+        self._holds_flushes = False
+        if self._flush_waiters and self._may_begin_flush and not self.is_lost:
             self._start_flush()
 
     def _finish_flush(self, error: KafkaError | None) -> None:
@@ -344,7 +354,7 @@ class LocalPartition:
                 callback(error)
             else:
                 self._flush_waiters.append((offset, callback))
-        if self._flush_waiters and not self._flushing:
+        if self._flush_waiters and self._may_begin_flush:
             self._start_flush()
 
 

@@ -417,7 +417,7 @@ class Partition(LocalPartition):
             self._flush_to_commit(self._log)
 
     def _flush_to_commit(self, log: PartitionLog) -> None:
-        if log.config.flush_before_ack and log.recovery_point < log.log_end_offset and not self._flushing:
+        if log.config.flush_before_ack and log.recovery_point < log.log_end_offset and self._may_begin_flush:
             self._start_flush()
 
     def _flushed(self) -> None:

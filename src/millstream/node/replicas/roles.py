@@ -172,6 +172,13 @@ class ReplicaRoles:
                 # The controller takes only those replicas offline that it knows in this directory.
                 self._assignments.assign(partition.topic_id, at.partition, directory_id)
 
+    def is_lost_in(self, at: TopicPartition, directory_id: UUID) -> bool:
+        """Whether the replica is offline, and the controller has it in this directory."""
+        partition = self.partitions.by_name.get(at.topic.encode(), {}).get(at.partition)
+        state = self._metadata.image.partition(at)
+        is_there = state is not None and state.directory_of(self._replicas.node_id) == directory_id
+        return is_there and partition is not None and partition.is_lost
+
     def directory_returned(self) -> None:
         """Takes up the replicas in a log directory that works again, as after a start: nothing that was known of their
         logs counts any more."""

@@ -544,7 +544,8 @@ class Node:
     def _return_directory(self, fresh: LogDirectory) -> None:
         assert self._logs is not None and self.broker is not None and self.lifecycle is not None
         fresh.health.on_failure = partial(self._other_directory_failed, fresh)
-        self._logs.bring_online(fresh)
+        roles = self.broker.replicas.roles
+        self._logs.bring_online(fresh, lambda at: roles.is_lost_in(at, fresh.id))
         _log.info("log_directory_online directory=%s partitions=%d", fresh.root, len(fresh.partitions))
         self.lifecycle.directory_returned(fresh.id)
         self.broker.directory_returned()

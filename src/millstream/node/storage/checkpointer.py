@@ -127,8 +127,9 @@ class Checkpointer:
             if log.cleaned_offset or partition in self.cleaned_offsets:
                 self.cleaned_offsets[partition] = log.cleaned_offset
         contents = [
-            (RECOVERY_POINTS, encode_offsets(self.recovery_points)),
+            # Before the recovery points: a log in these has its start in a checkpoint (see `startup_recovery`).
             (LOG_START_OFFSETS, encode_offsets({key: value for key, value in self.start_offsets.items() if value})),
+            (RECOVERY_POINTS, encode_offsets(self.recovery_points)),
             (HIGH_WATERMARKS, encode_offsets(self.high_watermarks)),
         ]
         if self.cleaned_offsets:

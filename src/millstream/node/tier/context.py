@@ -119,7 +119,8 @@ class TierContext:
     async def _cipher(self, segment: TieredSegment, key: DataKey) -> ObjectCipher:
         found = self._ciphers.get(segment.name)
         if found is None:
-            data_key = await self.environment.offload(lambda: unwrap(self.keyring, key, segment.name))
+            async with self.reading:  # a key command that does not respond must not take all threads of the node
+                data_key = await self.environment.offload(lambda: unwrap(self.keyring, key, segment.name))
             found = self._ciphers[segment.name] = ObjectCipher(data_key, key, segment.name, segment.object_bytes)
             if len(self._ciphers) > _CIPHERS:
                 self._ciphers.popitem(last=False)

@@ -238,7 +238,10 @@ class ObjectCipher:
                 raise DamagedObjectError(f"chunk {number} of {self._name} is damaged, or of another object") from None
             plain.append(chunk)
         begin = position - first * CHUNK_BYTES
-        return b"".join(plain)[begin : begin + length]
+        found = b"".join(plain)[begin : begin + length]
+        if len(found) != length:  # whole chunks may be missing at the end
+            raise DamagedObjectError(f"{self._name} ends at byte {position + len(found)}, before {position + length}")
+        return found
 
 
 def _blocks_of(parts: Iterator[bytes], size: int) -> Iterator[bytes]:

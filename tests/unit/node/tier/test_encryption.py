@@ -91,6 +91,11 @@ def test_damaged_exchanged_and_cut_objects_are_refused() -> None:
     )
     with pytest.raises(DamagedObjectError, match="chunk 0"):
         decrypt_object(exchanged, NAME, keyring())
+    envelope = decode_envelope(STORED)
+    assert envelope is not None
+    cipher = ObjectCipher(unwrap(keyring(), envelope.key, NAME), envelope.key, NAME, envelope.size)
+    with pytest.raises(DamagedObjectError, match=f"ends at byte {CHUNK_BYTES}, before {2 * CHUNK_BYTES}"):
+        cipher.decrypted(STORED[: CHUNK_BYTES + 16], 0, 2 * CHUNK_BYTES)
     torn = bytearray(STORED)
     torn[-20] ^= 1
     with pytest.raises(DamagedObjectError, match="envelope"):

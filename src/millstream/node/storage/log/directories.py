@@ -116,13 +116,14 @@ class LogDirectories:
         """A new object for a directory that is offline: to be started, and then brought online."""
         return self._new_directory(directory.root)
 
-    def bring_online(self, directory: LogDirectory) -> None:
-        """Use a directory again, after it was started again. A log that another directory has by now is set aside."""
+    def bring_online(self, directory: LogDirectory, counts: Callable[[TopicPartition], bool]) -> None:
+        """Use a directory again, after it was started again. Of a log that another directory has too, one is set aside:
+        the other one if `counts` says that the log of this directory is the replica."""
         at = next(slot for slot, each in enumerate(self.data) if each.root == directory.root)
         self.data[at] = directory
         for partition in sorted(directory.partitions):
-            if self.place_of(partition) is not None:
-                directory.set_aside(partition)
+            if (other := self.place_of(partition)) is not None:
+                (other if counts(partition) else directory).set_aside(partition)
         del self._offline[directory.root]
 
     # Start and stop
@@ -141,7 +142,7 @@ class LogDirectories:
                 self.unusable(directory, error)
         if not self.online:
             raise OSError(f"none of the log directories can be used: {', '.join(each.root for each in self.data)}")
-        self._settle_moves()
+        self._settle_moves(now_ms)
 
     def unusable(self, directory: LogDirectory, error: OSError) -> None:
         """A directory that cannot be used at the start."""
@@ -154,20 +155,22 @@ class LogDirectories:
         self._offline[directory.root] = frozenset(directory.partitions)
         directory.release()
 
-    def _settle_moves(self) -> None:
+    def _settle_moves(self, now_ms: int) -> None:
         """Finish moves that a crash interrupted after their rename."""
         if len(self.data) < 2:
             return
         for directory in self.online:
             others = [each for each in self.online if each is not directory]
-            for partition in [at for at in directory.partitions if directory.was_moved_here(at)]:
+            moved = [at for at in directory.partitions if directory.was_moved_here(at)]
+            is_written = bool(moved) and directory.keep_start_offsets(now_ms)
+            for partition in moved:
                 for other in others:
                     if partition in other.partitions:
                         _log.warning("move_finished partition=%s from=%s to=%s", partition, other.root, directory.root)
                         job = other.delete(partition)
                         self.disk.sync_directory(other.root)
                         job.done(job.run())
-                if not self.offline:  # else the old log may be in the directory that is offline
+                if is_written and not self.offline:  # else the old log may be in the directory that is offline
                     directory.forget_move(partition)
 
     def close(

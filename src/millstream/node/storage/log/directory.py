@@ -34,7 +34,12 @@ from millstream.node.storage.log.loader import create_log, load_log, read_topic_
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.recovery import RecoveryReport
 from millstream.node.storage.log.retention import retain
-from millstream.node.storage.log.startup_recovery import Progress, StartRecovery, find_transaction_indexes
+from millstream.node.storage.log.startup_recovery import (
+    Progress,
+    StartRecovery,
+    find_transaction_indexes,
+    read_moved,
+)
 
 OPENED_AT_ONCE = 10
 """Logs are opened on the event loop."""
@@ -166,7 +171,8 @@ class LogDirectory:
                     self._present.add(partition)
                 elif (partition := parse_future_directory(name)) is not None:
                     # The log is whole in another directory. The copy is made again.
-                    self.futures.append(partition)
+                    moved = read_moved(disk, f"{root}/{name}")
+                    self.futures.append(next(iter(moved), partition))  # the name of a long topic is cut
                     disk.remove_directory(f"{root}/{name}")
             elif name.endswith(TEMPORARY_SUFFIX):
                 disk.remove(f"{root}/{name}")
@@ -319,8 +325,16 @@ class LogDirectory:
         """Whether a move to this directory has ended, and the log may still be in the other directory too."""
         return self._disk.exists(f"{self._directory(partition)}/{MOVED}")
 
+    def keep_start_offsets(self, now_ms: int) -> bool:
+        """Write the checkpoints, at the start, so that `forget_move` may follow. Whether it worked."""
+        job = self.checkpoint_job(now_ms)
+        failure = None if job is None else job.run()
+        if job is not None:
+            job.done(failure)
+        return job is not None and failure is None
+
     def forget_move(self, partition: TopicPartition) -> None:
-        """The log is in no other directory any more."""
+        """The log is in no other directory any more, and a checkpoint of this one has its start."""
         self._disk.remove(f"{self._directory(partition)}/{MOVED}")
 
     def take_over(self, log: PartitionLog, folder: str, now_ms: int, *, synced_end: int, cleaned_offset: int) -> None:
@@ -330,6 +344,8 @@ class LogDirectory:
         """
         partition = log.topic_partition
         target = self._directory(partition)
+        if self._disk.exists(target):  # of an earlier move from here that could not remove it
+            self._retire(partition, DELETED_DIRECTORY_SUFFIX)
         self._disk.rename(folder, target)
         try:
             copy = load_log(
@@ -348,7 +364,7 @@ class LogDirectory:
                     f"the copy has the offsets {copy.log_start_offset} to {copy.log_end_offset}, the log has "
                     f"{log.log_start_offset} to {log.log_end_offset}"
                 )
-        except OSError as error:
+        except Exception as error:
             try:
                 self._disk.rename(target, folder)
             except OSError:

@@ -6,11 +6,13 @@ folder gets the name of the partition: this rename is the moment of the move. Th
 
 What a crash leaves:
 - before the rename: the log where it was. The copy is removed at the next start, and the move begins again.
-- after it: both logs. The new one has the file `.moved`, so it counts, and the old one is removed.
+- after it: both logs. The new one has the file `.moved`, so it counts, and the old one is removed. The file has the
+  start of the log until a checkpoint of the new directory has it.
 A power cut may undo the rename, but no flushed record is lost: the copy is on stable storage up to the recovery point
 of the log before it is renamed, and no flush of the log counts before the rename is on stable storage.
 """
 
+from threading import Lock
 from typing import NamedTuple
 
 from millstream.node.storage.disk import Disk, File, Job
@@ -22,12 +24,14 @@ from millstream.node.storage.file_formats import (
     LEADER_EPOCHS,
     LOG_SUFFIX,
     MOVED,
+    PARTITION_METADATA,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TEMPORARY_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    encode_offsets,
     offset_file,
     parse_offset_file,
     retired_directory,
@@ -73,6 +77,12 @@ class LogMove:
         self._files: dict[int, File] = {}
         self._truncations = -1
         self._cleaned_offset = 0
+        self._noted_start = -1
+        """The start of the log in the file `.moved` of the copy."""
+        self._synced_names: set[str] = set()
+        """The files that were on stable storage before the last turn."""
+        self._working = Lock()
+        self._is_cancelled = False
 
     @property
     def copied_bytes(self) -> int:
@@ -107,21 +117,34 @@ class LogMove:
         pieces, is_end = self._next_pieces()
         end_offset, truncations = log.log_end_offset, log.truncations
         source, folder = log.directory, self.folder
+        start_offset = log.log_start_offset
+        notes_start = begins or start_offset != self._noted_start
 
         def run() -> None:
-            if begins:
-                disk.remove_directory(folder)
-                disk.make_directory(folder)
-                disk.write_atomically(f"{folder}/{MOVED}", b"")
-            for piece in pieces:
-                self._copy(disk, source, piece, is_end)
-            if is_end:
-                disk.sync_directory(folder)
-                disk.sync_directory(self.target.root)
+            with self._working:
+                if self._is_cancelled:
+                    return
+                if begins:
+                    disk.remove_directory(folder)
+                    disk.make_directory(folder)
+                    # Newer than the checkpoints of an earlier log of this name, which therefore do not count for it.
+                    if _copy_file(disk, f"{source}/{PARTITION_METADATA}", f"{folder}/{PARTITION_METADATA}"):
+                        disk.open(f"{folder}/{PARTITION_METADATA}").sync()
+                if notes_start:
+                    disk.write_atomically(f"{folder}/{MOVED}", encode_offsets({log.topic_partition: start_offset}))
+                for piece in pieces:
+                    self._copy(disk, source, piece, is_end)
+                if is_end:
+                    disk.sync_directory(folder)
+                    disk.sync_directory(self.target.root)
+                    if disk.exists(f"{source}/{MOVED}"):  # of an earlier move: two logs with this file would both count
+                        disk.remove(f"{source}/{MOVED}")
+                        disk.sync_directory(source)
 
         def done(failure: OSError | None) -> None:
             self.is_at_end = is_end and failure is None and truncations == log.truncations
             if failure is None and truncations == log.truncations:
+                self._noted_start = start_offset
                 for piece in pieces:
                     self._copied[piece.segment.base_offset] = _Copied(piece.segment, piece.end, piece.is_sealed)
                 if is_end:
@@ -183,6 +206,8 @@ class LogMove:
         log, disk = self.log, self.target.disk
         if self._truncations != log.truncations or not 0 <= log.recovery_point <= self.synced_end:
             return False
+        if self._noted_start != log.log_start_offset:
+            return False
         active = log.segments.active
         for segment in log.segments:
             copied = self._copied.get(segment.base_offset)
@@ -204,11 +229,12 @@ class LogMove:
         log, folder = self.log, self.folder
         own = {name for name, is_directory in disk.list(log.directory) if not is_directory}
         sealed = {f"{base:020d}{suffix}" for base in log.segments.bases[:-1] for suffix in SEGMENT_SUFFIXES}
+        self._synced_names = sealed
         active_log = f"{log.segments.active.base_offset:020d}{LOG_SUFFIX}"
         present = {name for name, _ in disk.list(folder)}
         for name in sorted(own):
-            is_copied = name in present and name.endswith(SNAPSHOT_SUFFIX)
-            if name in (active_log, LEADER_EPOCHS) or name in sealed or is_copied or name.endswith(_UNFINISHED):
+            is_copied = name in present and name.endswith((SNAPSHOT_SUFFIX, PARTITION_METADATA))
+            if name in (active_log, LEADER_EPOCHS, MOVED) or name in sealed or is_copied or name.endswith(_UNFINISHED):
                 continue
             _copy_file(disk, f"{log.directory}/{name}", f"{folder}/{name}")
         for name in sorted(present - own):
@@ -217,15 +243,19 @@ class LogMove:
         disk.write_bytes(f"{folder}/{LEADER_EPOCHS}", log.epochs.to_bytes())
 
     def settle(self) -> Job:
-        """Bring the rename to stable storage. Afterwards the old log may be removed (`retire`)."""
-        disk, target, log = self.target.disk, self.target, self.log
-        files = [log.epoch_file.path, *(segment.log.path for segment in log.segments if segment is log.segments.active)]
+        """Bring the rename, and the files that the last turn copied, to stable storage. When a checkpoint of the new
+        directory is there too, the old log may be removed (`retire`)."""
+        disk, target, log, synced = self.target.disk, self.target, self.log, self._synced_names
+        directory = log.directory
 
         def run() -> None:
-            for path in files:
-                if disk.exists(path):
-                    disk.open(path).sync()
-            disk.sync_directory(log.directory)
+            for name, is_directory in disk.list(directory):
+                if not is_directory and name not in synced:
+                    try:
+                        disk.open(f"{directory}/{name}").sync()
+                    except FileNotFoundError:
+                        pass  # retention or the cleaner removed it meanwhile
+            disk.sync_directory(directory)
             disk.sync_directory(target.root)
 
         return Job(f"settle_move partition={log.topic_partition}", run)
@@ -233,21 +263,28 @@ class LogMove:
     def retire(self) -> Job:
         """Take the old log away; the job removes its files, and the mark that both directories may have the log."""
         disk, source, target, partition = self.source.disk, self.source, self.target, self.log.topic_partition
-        removal = source.delete(partition)
+        is_removed = partition in source.partitions  # the topic was deleted meanwhile, and one of this name was created
+        removal = None if is_removed else source.delete(partition)
 
         def run() -> None:
             disk.sync_directory(source.root)
             target.forget_move(partition)
-            if (failure := removal.run()) is not None:
+            if removal is not None and (failure := removal.run()) is not None:
                 raise failure
 
         return Job(f"remove_moved partition={partition}", run)
 
     def cancel(self) -> Job:
-        """Remove the copy."""
+        """Remove the copy, after the step that may run in a thread."""
         disk, folder = self.target.disk, self.folder
-        self._files.clear()
-        return Job(f"remove_copy folder={folder}", lambda: disk.remove_directory(folder))
+
+        def run() -> None:
+            with self._working:
+                self._is_cancelled = True
+                self._files.clear()
+                disk.remove_directory(folder)
+
+        return Job(f"remove_copy folder={folder}", run)
 
 
 def _copy_bytes(source: File, target: File, start: int, end: int) -> None:

@@ -12,10 +12,12 @@ from millstream.node.storage.checkpointer import Checkpointer
 from millstream.node.storage.disk import Disk, Job
 from millstream.node.storage.file_formats import (
     LOG_SUFFIX,
+    MOVED,
     PARTITION_METADATA,
     SNAPSHOT_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     DamagedFileError,
+    decode_offsets,
     offset_file,
 )
 from millstream.node.storage.index.transaction_index import read_marker
@@ -32,6 +34,15 @@ MANY_LOGS = 32
 """From this many on, one sync of the file system is quicker than a sync of each file."""
 
 Progress = Callable[[int, int, str], None]
+
+
+def read_moved(disk: Disk, directory: str) -> dict[TopicPartition, int]:
+    """The partition and its start in the file that a move leaves in a log; nothing if there is no such file."""
+    path = f"{directory}/{MOVED}"
+    try:
+        return decode_offsets(disk.read_bytes(path)) if disk.exists(path) else {}
+    except DamagedFileError:
+        return {}  # of an older version
 
 
 class StartRecovery:
@@ -119,6 +130,8 @@ class StartRecovery:
         if disk.exists(metadata) and disk.modified_ns(metadata) > checkpoints.read_ns:
             # Created after the checkpoints, which are of an earlier log of this name.
             checkpoints.forget(partition)
+        if partition not in checkpoints.recovery_points:  # perhaps moved here after the checkpoints
+            checkpoints.start_offsets.update(read_moved(disk, directory))
         recovery_point = checkpoints.recovery_points.get(partition, 0)
         if is_settled(disk, directory, recovery_point, checkpoints.read_ns):
             return None
