@@ -5,7 +5,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.node.environment import Environment
+from millstream.node.replicas.directory_moves import DirectoryMoves
 from millstream.node.replicas.local_partition import LocalPartition
 from millstream.node.storage.disk import Job
 from millstream.node.storage.file_formats import DamagedFileError
@@ -257,3 +258,30 @@ async def hold_while_flushes_run() -> None:
     flushes[1].set_result(None)
     await asyncio.sleep(0)
     assert heard == [None, None]
+
+
+@pytest.mark.parametrize("failed", [0, 1], ids=["source", "target"])
+def test_the_controller_gets_the_directory_with_the_log_when_a_directory_fails_in_a_move(failed: int) -> None:
+    """The request with the target may be under way: without another one, the replica would seem to be online there."""
+    asyncio.run(fail_in_move(failed))
+
+
+async def fail_in_move(failed: int) -> None:
+    _, logs, move = logs_with_one()
+    for number, each in enumerate(logs.data):
+        each.id = UUID(int=100 + number)
+    assigned: list[tuple[object, ...]] = []
+    partition: Any = SimpleNamespace(topic_partition=PARTITION, topic_id=TOPIC_ID, open=asyncio.Event().wait)
+    roles: Any = SimpleNamespace(moving_to={}, partitions=SimpleNamespace(by_name={b"orders": {0: partition}}))
+    assignments: Any = SimpleNamespace(assign=lambda *fields: assigned.append(fields))
+    cleaner: Any = SimpleNamespace(release=lambda at: None)
+    environment: Any = SimpleNamespace(loop=asyncio.get_running_loop())
+    config: Any = None
+    moves = DirectoryMoves(logs, roles, assignments, cleaner, environment, lambda: config)
+    moves.begin(partition, move.target)
+    await asyncio.sleep(0)
+    roles.moving_to[PARTITION] = move.target.id
+    assert len(moves.directory_failed(logs.data[failed])) == 1
+    assert assigned == [(TOPIC_ID, 0, move.source.id)]
+    await asyncio.sleep(0)
+    assert len(moves) == 0 and not roles.moving_to
