@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from millstream.formats.model.errors import ErrorCode, InvalidRecordsError, KafkaError
+from millstream.formats.model.ordered_set import OrderedSet
 from millstream.formats.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionResult, ProduceRequest
 from millstream.formats.records.batch import ATTRIBUTES_START, TRANSACTIONAL_BIT
 from millstream.node.data.batch_opening import Opened, OpenedBatches, OpenedProduce
@@ -77,7 +78,7 @@ class ProduceHandler:
         self._transactional = transactional
         self._retry_order = RetryOrderGuard(environment.loop.time)
         self._gaps = LeaderChangeGapGuard(environment.loop.time)
-        self.waiting: set[PendingAck] = set()
+        self.waiting: OrderedSet[PendingAck] = OrderedSet()
         """Responses that wait for replicas or the disk."""
         self.errors: dict[int, int] = {}
         """Number of refused batches by error code."""
@@ -257,7 +258,7 @@ class PendingAck:
         timeout_ms: int,
         deliver: Deliver,
         loop: asyncio.AbstractEventLoop,
-        waiting: "set[PendingAck]",
+        waiting: "OrderedSet[PendingAck]",
     ) -> None:
         self._results = results
         self._waiting = waiting

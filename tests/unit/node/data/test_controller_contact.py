@@ -162,8 +162,9 @@ def test_where_an_epoch_ends_is_not_its_to_say(node: Node) -> None:
 class Produced:
     """A write that waits."""
 
-    def __init__(self, node: Node, sequence: int, *, acks: int = -1) -> None:
+    def __init__(self, node: Node, sequence: int, *, acks: int = -1, responded: list[int] | None = None) -> None:
         self.rows: list[int] = []
+        self._sequence, self._all_responded = sequence, responded
         data = batch(sequence)
         request = ProduceRequest(None, acks, 30_000, [(b"t", [PartitionData(0, 0, len(data))])])
         results, wait = node.handler.append(request, 12, bytearray(data))
@@ -175,6 +176,8 @@ class Produced:
     def _responded(self, results: ProduceResults) -> None:
         self.rows = [row.error for _, rows in results for row in rows]
         self.leaders = [row.current_leader for _, rows in results for row in rows]
+        if self._all_responded is not None:
+            self._all_responded.append(self._sequence)
 
 
 def test_a_producer_does_not_wait_in_vain(node: Node) -> None:
@@ -194,6 +197,17 @@ def test_a_producer_does_not_wait_in_vain(node: Node) -> None:
     assert node.partition.log.log_end_offset == 2, "it is in the log"
     node.partition.become_follower(LED_ELSEWHERE)
     assert again.rows == [NOT_LEADER]
+
+
+def test_producers_that_wait_in_vain_get_responses_in_the_order_of_their_requests(node: Node) -> None:
+    """In the order of a plain set of objects, a simulated run could not be repeated."""
+    node.partition.become_leader(LED_WITH_ANOTHER)
+    responded: list[int] = []
+    for sequence in range(20):
+        Produced(node, sequence, responded=responded)
+    node.has_lost_controller = True
+    node.let_pass(10.0)
+    assert responded == list(range(20))
 
 
 def test_who_waits_for_the_leader_alone_is_not_concerned(node: Node) -> None:
