@@ -21,6 +21,7 @@ LISTENER = "listener.name.plaintext"
 PASSWORD = "alice-secret-1"
 TOKEN_SECRET = "token-secret-1"
 ISSUER = "https://issuer.test"
+FAILURE_DELAY_MS = 20
 
 
 @dataclass
@@ -48,7 +49,7 @@ def sasl_settings(issuer: Issuer) -> dict[str, Any]:
         "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
-        "connection.failed.authentication.delay.ms": 20,
+        "connection.failed.authentication.delay.ms": FAILURE_DELAY_MS,
         "delegation.token.secret.key": TOKEN_SECRET,
         f"{LISTENER}.plain.sasl.jaas.config": f"{MODULES}.plain.PlainLoginModule required "
         f'username="admin" password="admin-secret-1" user_admin="admin-secret-1" user_alice="{PASSWORD}";',

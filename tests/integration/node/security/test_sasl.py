@@ -17,7 +17,18 @@ from millstream.node.security.core.oauthbearer import oauthbearer_client
 from millstream.testing import EmbeddedBroker
 from tests.certificates import authority
 from tests.integration.node.security.conftest import Connect
-from tests.sasl import LISTENER, MODULES, PASSWORD, Issuer, authenticate, handshake, plain, scram, upsertion
+from tests.sasl import (
+    FAILURE_DELAY_MS,
+    LISTENER,
+    MODULES,
+    PASSWORD,
+    Issuer,
+    authenticate,
+    handshake,
+    plain,
+    scram,
+    upsertion,
+)
 from tests.waiting import until
 from tests.wire import Closed, Wire, framed, request
 
@@ -63,6 +74,16 @@ def test_requests_that_do_not_wait_for_the_login_are_refused(wire: Wire) -> None
     wire.send_raw(login + framed(request("metadata", 12, {"topics": None}, 8)))
     correlation_id, answer = wire.receive("sasl_authenticate", 2)
     assert (correlation_id, answer.error_code) == (7, FAILED)
+    assert wire.is_closed()
+
+
+@pytest.mark.parametrize("user", ["admin", "unknown"])
+def test_the_response_to_a_failed_login_is_delayed(wire: Wire, user: str) -> None:
+    """By connection.failed.authentication.delay.ms. The delay is a lower bound, which no busy machine can miss."""
+    handshake(wire, "PLAIN")
+    sent = time.monotonic()
+    assert authenticate(wire, f"\0{user}\0wrong".encode()).error_code == FAILED
+    assert time.monotonic() - sent >= FAILURE_DELAY_MS / 1000
     assert wire.is_closed()
 
 
