@@ -11,7 +11,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/run_tests.py -n 4 --dist 
 SEED   ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev compile run demo check unit test test-all test-compiled clients simulate fuzz bench bench-tier bench-spark clean
+.PHONY: help install install-dev compile run demo check unit test test-all test-compiled clients simulate fuzz bench bench-tier bench-mirror bench-spark clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -99,6 +99,9 @@ bench: install-dev  ## Measure Millstream and Apache Kafka side by side; writes 
 
 bench-tier: install-dev  ## Measure tiered storage on an S3 server of this machine
 	$(BIN)/python -m benchmarks.tier
+
+bench-mirror: install-dev  ## Measure a mirror link beside MirrorMaker 2
+	$(BIN)/python -m benchmarks.mirror
 
 bench-spark: install-dev  ## Measure our Spark source and sink beside Spark's own Kafka connector
 	$(BIN)/python -m benchmarks.spark
