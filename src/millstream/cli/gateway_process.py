@@ -55,6 +55,7 @@ _PACKAGES = (
     "msgspec",
     "nicegui",
     "httpx",
+    "cel",
 )
 """The packages of the extra `gateway`, by the names of their modules."""
 _BIND_TIMEOUT_S = 2.0

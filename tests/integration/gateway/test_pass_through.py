@@ -282,6 +282,12 @@ def test_by_no_route_anything_is_done_or_shown_without_an_acl(ask: Caller, kafka
     assert all(not re.search(r"\{(topic|group|consumer_group)", path) for path in shown), (
         "lists, and what describes the cluster"
     )
+    # An instance of REST v2 is made without a request to the cluster. Nothing can be read with it.
+    instance = json.loads(other.pop(("post", "/consumers/{group}"))[1])["instance_id"]
+    place, v2 = f"/consumers/g-secret/instances/{instance}", {"Content-Type": "application/vnd.kafka.v2+json", **nil}
+    assert ask("POST", f"{place}/subscription", {"topics": ["mine"]}, v2).status in (204, 403)
+    read = ask("GET", f"{place}/records", None, {"Accept": "application/vnd.kafka.binary.v2+json", **nil})
+    assert read.status == 403 and b"missing_acl" in read.body, read.body
     # The rest: consumers that were not opened, and bodies that were refused before the cluster was asked.
     odd = {route: found for route, found in other.items() if not 400 <= found[0] < 500 or b"4111" in found[1]}
     assert odd == {}

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -34,15 +35,18 @@ def test_a_row_keeps_its_elements_focus_and_selection_while_its_values_change(
 ) -> None:
     make_topic("quiet", 1)
     page = looking.open("/topics?sort=-rate")
-    page.locator("tr", has_text="orders").wait_for()
+    page.locator("tbody a.ms-row-link", has_text=re.compile("^orders$")).wait_for()
     page.keyboard.press("j")
     page.evaluate("""() => {
-        const row = [...document.querySelectorAll("tbody tr")].find((each) => each.innerText.startsWith("orders"));
-        window.kept = {row, link: row.querySelector("a"), before: row.innerText, focused: document.activeElement};
-        document.getSelection().selectAllChildren(row.cells[0]);
+        const link = [...document.querySelectorAll("tbody a.ms-row-link")].find((each) => each.innerText === "orders");
+        const row = link.closest("tr");
+        window.kept = {row, link, before: row.innerText, focused: document.activeElement};
+        document.getSelection().selectAllChildren(link.closest("td"));
     }""")
     page.wait_for_function("kept.row.isConnected && kept.row.innerText !== kept.before")
-    assert page.evaluate("[kept.row.querySelector('a') === kept.link, document.activeElement === kept.focused]") == [
+    assert page.evaluate(
+        "[kept.row.querySelector('a.ms-row-link') === kept.link, document.activeElement === kept.focused]"
+    ) == [
         True,
         True,
     ]

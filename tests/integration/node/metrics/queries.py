@@ -15,8 +15,8 @@ RULES = DEPLOY / "prometheus" / "millstream.rules.yml"
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _GROUPING = re.compile(r"\b(by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
 _WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_RANGE = re.compile(r"\[[^\]]*\]")
-_OPERATORS = {"and", "or", "unless", "bool", "offset"}
+_RANGE = re.compile(r"\[[^\]]*\]|\boffset\s+\w+")
+_OPERATORS = {"and", "or", "unless", "bool"}
 FROM_PROMETHEUS = {"job", "instance"}
 
 

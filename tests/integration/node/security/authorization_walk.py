@@ -305,6 +305,11 @@ STEPS = (
         validate_only=True,
     ),
     _step("describe_log_dirs", _C(Op.DESCRIBE), topics=None),
+    _step(
+        "alter_replica_log_dirs",
+        _C(Op.ALTER),
+        dirs=[{"path": "/no-log-directory", "topics": [{"name": TOPIC, "partitions": [0]}]}],
+    ),
     _step("create_partitions", _T(Op.ALTER), topics=[{"name": TOPIC, "count": 2}], timeout_ms=5000, validate_only=True),
     _step("delete_groups", (Kind.GROUP, "walk-empty", Op.DELETE), groups_names=["walk-empty"]),
     _step(
