@@ -266,6 +266,8 @@ def test_by_no_route_anything_is_done_or_shown_without_an_acl(ask: Caller, kafka
         if path.startswith(OF_THE_REGISTRY) or path in OF_EVERYBODY:
             continue
         for method in set(methods) & {"get", "post", "put", "patch", "delete"}:
+            if (method, path) == ("post", "/consumers/{group}"):
+                continue  # below
             place = re.sub(r"\{([^}]*)\}", lambda found: names.get(found[1], "x"), path)
             body = next((each for end, each in BODIES.items() if path.endswith(end)), {}) if method != "get" else None
             answer = ask(method.upper(), place, body, nil)
@@ -283,11 +285,12 @@ def test_by_no_route_anything_is_done_or_shown_without_an_acl(ask: Caller, kafka
         "lists, and what describes the cluster"
     )
     # An instance of REST v2 is made without a request to the cluster. Nothing can be read with it.
-    instance = json.loads(other.pop(("post", "/consumers/{group}"))[1])["instance_id"]
+    instance = ask("POST", "/consumers/g-secret", {}, nil).json["instance_id"]
     place, v2 = f"/consumers/g-secret/instances/{instance}", {"Content-Type": "application/vnd.kafka.v2+json", **nil}
-    assert ask("POST", f"{place}/subscription", {"topics": ["mine"]}, v2).status in (204, 403)
+    subscription = ask("POST", f"{place}/subscription", {"topics": ["mine"]}, v2)
+    assert subscription.status == 403 and b"missing_acl" in subscription.body, subscription.body
     read = ask("GET", f"{place}/records", None, {"Accept": "application/vnd.kafka.binary.v2+json", **nil})
-    assert read.status == 403 and b"missing_acl" in read.body, read.body
+    assert read.status == 409, read.body
     # The rest: consumers that were not opened, and bodies that were refused before the cluster was asked.
     odd = {route: found for route, found in other.items() if not 400 <= found[0] < 500 or b"4111" in found[1]}
     assert odd == {}

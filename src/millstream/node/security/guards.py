@@ -120,6 +120,8 @@ def changed(given: Result, change: Callable[[Response], Response]) -> Result:
 
 def needs_cluster(api: str, *operations: Op) -> Guard:
     """The whole request needs one of these operations on the cluster."""
+    has_error = "error_code" in response_schema(api).root.new().__slots__
+    assert has_error or api in _CLUSTER_REFUSALS, f"a client could not see that {api} was refused"
 
     def guard(checks: Checks, request: Any, context: Context, handler: Handler) -> Result:
         if any(checks.cluster(context.peer, operation) for operation in operations):
@@ -266,6 +268,18 @@ def _elect_leaders(request: Any) -> Row:
     }
 
 
+def _alter_log_dirs(request: Any) -> Row:
+    rows: dict[str, list[Row]] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            refused = [
+                {"partition_index": index, "error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+                for index in topic.partitions
+            ]
+            rows.setdefault(topic.name, []).extend(refused)
+    return {"results": [{"topic_name": name, "partitions": partitions} for name, partitions in rows.items()]}
+
+
 def _create_acls(request: Any) -> Row:
     return {"results": [_error_row() for _ in request.creations]}
 
@@ -316,6 +330,7 @@ _CLUSTER_REFUSALS: Mapping[str, Callable[[Any], Row]] = {
     "delete_share_group_state": _share_state,
     "read_share_group_state_summary": _share_state,
     "elect_leaders": _elect_leaders,
+    "alter_replica_log_dirs": _alter_log_dirs,
     "create_acls": _create_acls,
     "delete_acls": _delete_acls,
     "alter_user_scram_credentials": _alter_scram,
