@@ -162,7 +162,8 @@ class _Messages:
                 ui.button(icon="bookmark_border", color=None).props(
                     'flat dense round size=sm data-testid=saved-filters aria-label="Saved filters"'
                 ),
-                ui.menu().on("show", self._read_saved),
+                # Emptied when it closes: an entry of the last time could be clicked before the new ones are there.
+                ui.menu().on("show", self._read_saved).on("hide", lambda: self._saved.clear()),
             ):
                 self._saved = ui.element("div").props("data-testid=saved-list")
             self._count = (
