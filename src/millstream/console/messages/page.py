@@ -163,7 +163,7 @@ class _Messages:
                     'flat dense round size=sm data-testid=saved-filters aria-label="Saved filters"'
                 ),
                 # Emptied when it closes: an entry of the last time could be clicked before the new ones are there.
-                ui.menu().on("show", self._read_saved).on("hide", lambda: self._saved.clear()),
+                ui.menu().on("show", self._read_saved).on("hide", self._forget_saved),
             ):
                 self._saved = ui.element("div").props("data-testid=saved-list")
             self._count = (
@@ -438,6 +438,9 @@ class _Messages:
         with self._frame.reporting("The records cannot be saved"):
             data = await self._frame.run(work)
             ui.download.content(data, f"{topic}.{extension}", EXPORTS[extension][1])
+
+    def _forget_saved(self) -> None:
+        self._saved.clear()
 
     async def _read_saved(self) -> None:
         """Saved filters are in this browser."""
