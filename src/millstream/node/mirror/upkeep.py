@@ -195,7 +195,7 @@ class Upkeep:
 
     async def _promote(self, mirrors: Iterable[MirrorTopic], metadata: SourceMetadata) -> None:
         promoting = [mirror for mirror in mirrors if mirror.state is MirrorState.PROMOTING]
-        for name in self._promotions.keys() - {mirror.name for mirror in promoting}:
+        for name in sorted(self._promotions.keys() - {mirror.name for mirror in promoting}):
             del self._promotions[name]
         for mirror in promoting:
             topic = metadata.topics.get(mirror.source_name)
@@ -261,7 +261,8 @@ class Upkeep:
                     raise KafkaError(ErrorCode(row.error_code), f"ACLs cannot be created here: {message}")
         gone = self._acls - seen
         if gone:
-            await self._cluster.controller_request("delete_acls", {"filters": [_acl_filter(key) for key in gone]})
+            filters = [_acl_filter(key) for key in sorted(gone, key=repr)]  # any order: each has its own text
+            await self._cluster.controller_request("delete_acls", {"filters": filters})
         self._acls = seen
 
 

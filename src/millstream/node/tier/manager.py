@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol
 
+from millstream.common.background_tasks import BackgroundTasks
 from millstream.config.broker_config import BrokerConfig, ConfigSource
 from millstream.config.setting import ConfigError
 from millstream.config.table import tier, topic
@@ -71,7 +72,7 @@ class TierManager:
         self._tiers: dict[tuple[bytes, int], PartitionTier] = {}
         self._topics: list[bytes] = []
         """The names of the tiered topics."""
-        self._removals: set[asyncio.Task[None]] = set()
+        self._removals = BackgroundTasks()
         self.counters = TierCounters()
         self.cache = TierCache(disk, root)
         self._sweep: asyncio.Task[None] | None = None
@@ -215,8 +216,9 @@ class TierManager:
             self.context.is_closed = True
             for each in self._tiers.values():
                 each.close()
-            for task in (*self._removals, *([self._sweep] if self._sweep is not None else [])):
-                task.cancel()
+            self._removals.cancel()
+            if self._sweep is not None:
+                self._sweep.cancel()
             self.context.store.close()
 
     # The task of a partition
@@ -356,9 +358,7 @@ class TierManager:
             each.close()
             if is_leader:
                 name = manifest_name(context.cluster_id(), deleted.id, index)
-                task = self._environment.loop.create_task(self._remove_deleted(name))
-                self._removals.add(task)
-                task.add_done_callback(self._removals.discard)
+                self._removals.start(self._remove_deleted(name), loop=self._environment.loop)
 
     async def _remove_deleted(self, name: str) -> None:
         for attempt in range(1, 6):
