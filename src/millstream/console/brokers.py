@@ -314,15 +314,15 @@ class SettingsTable:
         self._broker = broker
         self._scope = Source.BROKER if broker else Source.ALL_BROKERS
         self._settings: dict[str, BrokerSetting] = {}
-        value = Column("value", "Value" if broker else "Value of all brokers", cell="mono", searched=True)
+        value = Column("value", "Value" if broker else "Value of all brokers", cell="mono", searched=True, width=140)
         self._table = DataTable(
             [
-                Column("name", "Setting", searched=True, width=300),
+                Column("name", "Setting", searched=True, width=250),
                 value,
-                Column("source", "Source", cell="badge", width=160),
-                Column("default", "Default", cell="mono"),
-                Column("change", "Change", cell="badge", width=132),
-                Column("explanation", "Description", searched=True, width=320),
+                Column("source", "Source", cell="badge", width=178),
+                Column("default", "Default", cell="mono", width=110),
+                Column("change", "Change", cell="badge", width=130),
+                Column("explanation", "Description", searched=True),
             ],
             key="name",
             empty="No settings match. Clear the filter, or show all.",

@@ -37,7 +37,7 @@ from millstream.console.live.moves import (
 from millstream.console.live.snapshot import Snapshot, bytes_left, progress_of
 from millstream.console.tables import Column, DataTable
 from millstream.console.visitor import Action
-from millstream.console.widgets import FieldErrors, FormValues, LiveSelect, card, dialog, grid, heading, send_form
+from millstream.console.widgets import FieldErrors, FormValues, LiveSelect, card, dialog, heading, send_form
 from millstream.raw_client import WireError
 
 _PLANS = {BALANCE: "balance the cluster", DRAIN: "drain a broker", PLACE: "place partitions of a topic"}
@@ -255,34 +255,32 @@ class _PlanForm:
             self._help = ui.label("").classes("ms-help")
             self._errors = FieldErrors()
             self._summary = ui.label("").props("role=status data-testid=plan-summary")
-            with grid("two") as self._tables:
-                with ui.element("div"):
-                    self._moves = DataTable(
-                        [
-                            Column("partition", "Partition", cell="mono", searched=True),
-                            Column("from", "Replicas now", width=130),
-                            Column("to", "After", width=130),
-                            Column("bytes", "To copy", size, right=True, width=100),
-                            Column("note", "", cell="badge", width=110),
-                        ],
-                        key="partition",
-                        empty="Nothing to move",
-                        page_size=25,
-                        test_id="planned",
-                    )
-                with ui.element("div"):
-                    self._brokers = DataTable(
-                        [
-                            Column("id", "Broker", width=90),
-                            Column("replicas", "Replicas"),
-                            Column("leaders", "Preferred leaders"),
-                            Column("bytes", "Data"),
-                        ],
-                        key="id",
-                        empty="",
-                        filtered=False,
-                        test_id="planned-brokers",
-                    )
+            with ui.element("div").classes("ms-stack") as self._tables:
+                self._brokers = DataTable(
+                    [
+                        Column("id", "Broker", width=90),
+                        Column("replicas", "Replicas"),
+                        Column("leaders", "Preferred leaders"),
+                        Column("bytes", "Data"),
+                    ],
+                    key="id",
+                    empty="",
+                    filtered=False,
+                    test_id="planned-brokers",
+                )
+                self._moves = DataTable(
+                    [
+                        Column("partition", "Partition", cell="mono", searched=True),
+                        Column("from", "Replicas now", width=150),
+                        Column("to", "After", width=150),
+                        Column("bytes", "To copy", size, right=True, width=100),
+                        Column("note", "", cell="badge", width=130),
+                    ],
+                    key="partition",
+                    empty="Nothing to move",
+                    page_size=25,
+                    test_id="planned",
+                )
             with ui.element("div").classes("ms-actions"):
                 self._start = ui.button("Move", on_click=self._carry_out).props(
                     "unelevated no-caps data-testid=plan-start"

@@ -35,7 +35,7 @@ def make_on_broker_1(client: Cluster, cluster: EmbeddedCluster, topic: str, part
     """A topic on broker 1 alone that every broker knows, with some bytes in partition 0."""
     TopicAdmin(client).create(topic, assignments={index: [1] for index in range(partitions)})
     await_topic(cluster, topic, partitions)
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "batch.num.messages": 1})
     for _ in range(size // 100_000):
         producer.produce(topic, os.urandom(100_000), partition=0)
         producer.poll(0)
