@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -81,7 +81,7 @@ def test_a_setting_is_changed_and_reset_as_the_preview_shows(
     assert value(client, 1) == default
 
 
-def test_what_is_changed_is_found_and_a_restart_is_said(looking: Looking) -> None:
+def test_what_is_changed_is_found_and_a_restart_is_said(looking: Looking, screenshot: Callable[..., None]) -> None:
     page: Any = looking.open("/brokers?broker=1")
     looking.await_text("broker-settings", "node.id")
     page.get_by_test_id("only-changed").click()
@@ -91,6 +91,7 @@ def test_what_is_changed_is_found_and_a_restart_is_said(looking: Looking) -> Non
     page.get_by_test_id("broker-settings").get_by_text("node.id", exact=True).click()
     looking.await_text("read-only", "restarted")
     assert page.get_by_test_id("save-setting").count() == 0
+    screenshot("broker", "/brokers?broker=1", lambda tab: tab.get_by_text("while running").first.wait_for())
 
 
 def test_a_log_level_is_changed_and_reset(looking: Looking, client: Cluster) -> None:

@@ -43,7 +43,11 @@ def make_on_broker_1(client: Cluster, cluster: EmbeddedCluster, topic: str, part
 
 
 def test_partitions_are_placed_as_the_preview_shows(
-    looking: Looking, client: Cluster, cluster: EmbeddedCluster, make_topic: Callable[..., str]
+    looking: Looking,
+    client: Cluster,
+    cluster: EmbeddedCluster,
+    make_topic: Callable[..., str],
+    screenshot: Callable[..., None],
 ) -> None:
     topic = "placed"
     make_on_broker_1(client, cluster, topic, 3, 300_000)
@@ -70,10 +74,16 @@ def test_partitions_are_placed_as_the_preview_shows(
     assert replicas(client, topic) == [[2, 3], [2, 3], [1]]
     assert "topic=placed" in page.url and "replicas=2" in page.url
 
+    screenshot("reassignments", f"/reassignments?plan=place&topic={topic}&replicas=3", _preview)
     make_topic("placed-everywhere", 1, 3)
     looking.open("/reassignments?plan=drain&broker=3")
     page.get_by_test_id("plan-preview").click()
     looking.await_text("complaint", "only 2 broker(s) would be left")
+
+
+def _preview(page: Any) -> None:
+    page.get_by_test_id("plan-preview").click()
+    page.get_by_test_id("plan-start").wait_for()
 
 
 def test_a_throttled_move_is_shown_and_cancelled(looking: Looking, client: Cluster, cluster: EmbeddedCluster) -> None:
