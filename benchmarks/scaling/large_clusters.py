@@ -19,7 +19,7 @@ from uuid import UUID
 
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.identifiers import BrokerId
-from millstream.node.metadata.balance import BrokerSlot, PartitionLoad, plan_balance
+from millstream.admin.balance import BrokerSlot, PartitionLoad, plan_balance
 from millstream.node.metadata.brokers import (
     Heartbeat,
     RegistrationRequest,

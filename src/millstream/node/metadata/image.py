@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from millstream.config.table import cluster
-from millstream.formats.model.identifiers import BrokerId, Place, TopicId, TopicName, TopicPartition, default_machine
+from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName, TopicPartition
+from millstream.formats.model.placement import Place, default_machine
 from millstream.node.metadata import records
 from millstream.node.metadata.records import (
     LOST_DIRECTORY,
