@@ -8,6 +8,7 @@ from benchmarks import sql
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_all_formats_and_queries_are_measured() -> None:
     results = sql.main(["--tiny"])
     assert [(each["format"], each["query"]) for each in results] == [
