@@ -45,7 +45,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 class Job:
     """The job with all of Flink in one process. Use as a context manager."""
 
-    def __init__(self, bootstrap: str, directory: Path, naming: str, fails_at: int = 0) -> None:
+    def __init__(self, bootstrap: str, directory: Path, fails_at: int = 0) -> None:
         try:
             jars = kafka_libraries.flink()
             install_test_clients.need("javac", "a JDK, 17 or newer")
@@ -77,7 +77,7 @@ class Job:
         self._said = directory / "said"
         options = ["-Xmx512m", *OPENED, *apache_kafka.QUICK_START_OPTIONS]
         log4j = f"-Dlog4j2.configurationFile={jars.directory / 'log4j2-tool.properties'}"
-        arguments = [str(file), bootstrap, naming, str(fails_at)]
+        arguments = [str(file), bootstrap, "INCREMENTING", str(fails_at)]
         with open(self.log_file, "ab") as log, open(self._said, "ab") as said:
             self._process = subprocess.Popen(
                 ["java", *options, log4j, "-cp", f"{classes}:{jars.classpath}", "KeyedCounts", *arguments],
@@ -120,8 +120,7 @@ class Words:
         assert self._producer.flush(PATIENCE_S) == 0
 
 
-@pytest.mark.parametrize("naming", ["INCREMENTING", "POOLING"])
-def test_counts_are_exact_whatever_fails(cluster: EmbeddedCluster, tmp_path: Path, naming: str) -> None:
+def test_counts_are_exact_whatever_fails(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     bootstrap = cluster.bootstrap_servers
     words, counts = Words(bootstrap), Committed(bootstrap, OUTPUT, PARTITIONS)
 
@@ -130,7 +129,7 @@ def test_counts_are_exact_whatever_fails(cluster: EmbeddedCluster, tmp_path: Pat
         job.check()
 
     try:
-        with Job(bootstrap, tmp_path, naming, fails_at=60) as job:
+        with Job(bootstrap, tmp_path, fails_at=60) as job:
             words.send(400)
             await_all(job, "the words were not counted")
             words.send(400)  # the 60th of a word is among them
@@ -146,7 +145,7 @@ def test_counts_are_exact_whatever_fails(cluster: EmbeddedCluster, tmp_path: Pat
             counts.await_count(words.sent - 390, "nothing was counted")
             job.kill()
         words.send(200)
-        with Job(bootstrap, tmp_path, naming) as job:
+        with Job(bootstrap, tmp_path) as job:
             await_all(job, "counts are missing after a kill of the process")
             words.send(200)
             await_all(job, "nothing is counted after a kill of the process")
