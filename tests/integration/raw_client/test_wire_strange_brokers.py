@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from millstream.raw_client import Cluster, UnreachableError
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -35,7 +36,7 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
         thread.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        thread.join(PATIENCE_S)
         for each in kept:
             each.close()
 
