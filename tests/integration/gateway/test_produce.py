@@ -317,9 +317,9 @@ def test_with_curl(gateway: Gateway, broker: EmbeddedBroker, topic: str) -> None
 
 @pytest.mark.timeout(300)
 def test_a_cluster_that_goes_away_and_comes_back() -> None:
-    limits = Limits(produce_timeout_s=2)
+    limits = Limits(produce_timeout_s=5)
     with EmbeddedBroker() as broker:
-        options = GatewayOptions(broker.bootstrap_servers, limits=limits, timeout_s=2)
+        options = GatewayOptions(broker.bootstrap_servers, limits=limits, timeout_s=5)
         with (
             Gateway(options) as gateway,
             httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as http,
