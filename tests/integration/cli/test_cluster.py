@@ -129,13 +129,13 @@ class Started:
 
     def ready(self) -> Any:
         assert self.process.stdout is not None
-        readable, _, _ = select.select([self.process.stdout], [], [], 60)
+        readable, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
         assert readable, "not ready"
         return json.loads(self.process.stdout.readline())
 
     def error_line(self) -> str:
         assert self.process.stderr is not None
-        readable, _, _ = select.select([self.process.stderr], [], [], 30)
+        readable, _, _ = select.select([self.process.stderr], [], [], PATIENCE_S)
         assert readable, "nothing was said"
         return self.process.stderr.readline().decode()
 

@@ -25,11 +25,11 @@ def eventually(response: Callable[[], object], expected: object) -> None:
 
 def config_of(admin: AdminClient, topic: str, name: str) -> str:
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    return str(admin.describe_configs([resource])[resource].result(30)[name].value)
+    return str(admin.describe_configs([resource])[resource].result(PATIENCE_S)[name].value)
 
 
 def partitions_of(admin: AdminClient, topic: str) -> int:
-    return len(admin.list_topics(topic, timeout=30).topics[topic].partitions)
+    return len(admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions)
 
 
 def test_a_topic_from_its_creation_to_its_end(looking: Looking, admin: AdminClient) -> None:
@@ -84,7 +84,7 @@ def test_a_topic_from_its_creation_to_its_end(looking: Looking, admin: AdminClie
     looking.await_text("page-title", "Topics")
     page.wait_for_url("**/topics")
     page.get_by_test_id("topics").get_by_text("invoices").wait_for(state="detached")
-    eventually(lambda: "invoices" in admin.list_topics(timeout=30).topics, False)
+    eventually(lambda: "invoices" in admin.list_topics(timeout=PATIENCE_S).topics, False)
 
 
 def test_what_a_topic_is_like_while_it_is_used(
