@@ -134,6 +134,12 @@ class DataTable:
             if each["name"] == column:
                 each["cell"] = cell
 
+    def set_empty(self, text: str) -> None:
+        """The text of a table without rows."""
+        if self.table.props["empty"] != text:
+            self.table.props["empty"] = text
+            self.table.update()
+
     def unselect(self) -> None:
         """Selects no row."""
         self.selected = ()
@@ -206,7 +212,9 @@ class DataTable:
         return found
 
     def _texts(self, row: Row) -> dict[str, Any]:
-        texts: dict[str, Any] = {name: row[name] for name in ("_href", "_tones", "_bars") if name in row}
+        texts: dict[str, Any] = {name: row[name] for name in ("_tones", "_bars") if name in row}
+        if "_href" in row:
+            texts["_href"] = self._state.base + row["_href"]
         for name, column in self._columns.items():
             value = row.get(name)
             texts[name] = "" if value is None else column.show(value)
