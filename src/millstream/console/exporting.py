@@ -1,8 +1,8 @@
 """Rows as a file: JSON, CSV or Parquet, with the values themselves, not with their texts on the page.
 
 A spreadsheet takes a text in a CSV cell that begins with `=`, `+`, `-` or `@` for a formula. Records and names come
-from any client, so such a text gets an apostrophe in front. Numbers stay as they are, and JSON and Parquet have every text
-as it is.
+from any client, so such a text gets an apostrophe in front. Numbers stay as they are, and JSON and Parquet have every
+text as it is.
 """
 
 import csv
