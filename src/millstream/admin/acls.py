@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from millstream.admin.errors import InvalidArgumentError, check
+from millstream.admin.errors import AdminError, InvalidArgumentError, check
 from millstream.common.close_match import did_you_mean
 from millstream.formats.model.access_control import (
     CLUSTER_NAME,
@@ -21,15 +21,10 @@ from millstream.formats.model.access_control import (
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.raw_client import Cluster
-from millstream.raw_client.errors import RefusedError
 
 if TYPE_CHECKING:
     from millstream.node.metadata.records import AccessControlEntryRecord
 
-ACLS_ARE_OFF = (
-    "ACLs are off: authorizer.class.name is not set on the brokers, so every client may do everything. "
-    "Set it to org.apache.kafka.metadata.authorizer.StandardAuthorizer and restart them"
-)
 RESOURCES = {each.name.lower().replace("_", "-"): each for each in OPERATIONS}
 """Resource types by the names that users write."""
 
@@ -143,8 +138,20 @@ def read_resource(resource: str, name: str, operation: str) -> tuple[AclResource
     return kind, named, wanted
 
 
+class AclsAreOffError(AdminError):
+    """The brokers have no authorizer."""
+
+    error = ErrorCode.SECURITY_DISABLED
+
+    def __init__(self) -> None:
+        super().__init__(
+            "ACLs are off: authorizer.class.name is not set on the brokers, so every client may do everything. "
+            "Set it to org.apache.kafka.metadata.authorizer.StandardAuthorizer and restart them"
+        )
+
+
 class AclAdmin:
-    """Every method raises RefusedError with SECURITY_DISABLED, and a text that says so, if ACLs are off."""
+    """Every method raises AclsAreOffError if the brokers have no authorizer."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -240,7 +247,7 @@ class AclAdmin:
 
 def _check(what: str, row: Message) -> None:
     if row.error_code == ErrorCode.SECURITY_DISABLED:
-        raise RefusedError(ACLS_ARE_OFF, ErrorCode.SECURITY_DISABLED)
+        raise AclsAreOffError
     check(what, row)
 
 

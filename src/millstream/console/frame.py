@@ -204,7 +204,8 @@ class Frame:
         ui.add_head_html(_HEAD.format(base=self.url.base))
         dark = ui.dark_mode({"dark": True, "light": False}.get(theme))
         ui.page_title(" · ".join(filter(None, (self._entry.title, self.visitor.cluster, "Millstream"))))
-        with ui.header().classes("ms-header").props("bordered=false"):
+        several = len(self.visitor.clusters) > 1
+        with ui.header().classes("ms-header" + (" ms-has-clusters" if several else "")).props("bordered=false"):
             menu = (
                 ui.button(icon="menu", color=None)
                 .props('flat dense round aria-label="Navigation"')
@@ -214,7 +215,7 @@ class Frame:
             with ui.link(target="/").classes("ms-brand"):
                 ui.element("span").classes("ms-logo")
                 ui.label("Millstream")
-            if len(self.visitor.clusters) > 1:
+            if several:
                 self._add_clusters()
             self._cluster_id = ui.label("").classes("ms-muted ms-mono ms-cluster-id").props("data-testid=cluster-id")
             ui.space()
@@ -335,7 +336,9 @@ class Frame:
             text, tone = next(each.what for each in found if each.severity is worst), "bad"
         elif worst is Severity.WARNING:
             text, tone = next(each.what for each in found if each.severity is worst), "warn"
-        self._health.set_text(text)
+        if self._health.text != text:
+            self._health.set_text(text)
+            self._health.props["title"] = text  # on a narrow screen it is cut
         self._health.classes(remove="ms-good ms-warn ms-bad ms-dim", add=f"ms-{tone}")
         stale = snapshot.error is not None and snapshot.number > 0
         self._stale.set_visibility(stale)
