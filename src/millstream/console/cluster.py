@@ -54,7 +54,7 @@ def cluster(frame: Frame) -> None:
         stored = Stat("on disk, all replicas")
     with grid("two"):
         with card("Partitions per broker", note="leaders and followers"):
-            replicas = BarChart(test_id="chart-replicas")
+            replicas = BarChart(test_id="chart-replicas", least_step=1)
         with card("Disk per broker", note="MB of logs"):
             disks = BarChart(test_id="chart-disks")
     with card("Brokers"):

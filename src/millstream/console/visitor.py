@@ -31,6 +31,9 @@ class Action(Enum):
     MOVE_REPLICAS = "move replicas", Role.ADMIN
     ELECT_LEADERS = "elect leaders", Role.ADMIN
     CHANGE_ACLS = "change ACLs", Role.ADMIN
+    CHANGE_USERS = "change users", Role.ADMIN
+    EXPIRE_TOKENS = "expire tokens", Role.ADMIN
+    CHANGE_QUOTAS = "change quotas", Role.ADMIN
     SET_COMPATIBILITY = "change compatibility levels", Role.ADMIN
     DELETE_SCHEMA = "delete schemas", Role.ADMIN
     CREATE_MIRROR = "create mirror links", Role.ADMIN
@@ -72,6 +75,12 @@ class Visitor:
     """Whether the user may write records to a topic directly."""
     note: Callable[[Action, str, Sequence[object]], None] = lambda *_: None
     """Records an action, with its result (success, failure, denied) and its arguments."""
+    serves_http: bool = True
+    """Whether the HTTP API of the gateway is that of this cluster."""
+    cluster: str = ""
+    """The name of the cluster of the page, if the console has several."""
+    clusters: Sequence[str] = ()
+    """All clusters that the user may choose."""
 
     def check(self, action: Action | None = None) -> None:
         """UserError if the session is over, or if the role is not enough for the action."""

@@ -280,7 +280,10 @@ def _point(at: float, value: float) -> tuple[int, float | None]:
 class BarChart:
     """Stacked bars by category, such as leaders and followers by broker."""
 
-    def __init__(self, *, unit: str = "", height: int = 190, test_id: str = "") -> None:
+    def __init__(
+        self, *, unit: str = "", height: int = 190, test_id: str = "", least_step: float | None = None
+    ) -> None:
+        """`least_step`: between two numbers of the axis; 1 for what can only be counted."""
         self._shown: tuple[list[str], dict[str, list[float]]] | None = None
         self.chart = ui.echart(
             {
@@ -292,6 +295,7 @@ class BarChart:
                 "xAxis": {
                     "type": "value",
                     "name": unit,
+                    "minInterval": least_step,
                     "axisLabel": {"color": _INK, "hideOverlap": True},
                     "splitLine": {"lineStyle": {"color": _LINE}},
                 },

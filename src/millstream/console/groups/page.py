@@ -268,7 +268,7 @@ def _list(frame: Frame) -> None:
                 Column("coordinator", "Coordinator", right=True),
             ],
             key="group",
-            empty="No consumer groups",
+            empty="No consumer groups. A consumer makes one: `millstream consume TOPIC --group NAME`, or see Connect.",
             test_id="groups",
             name="",
             on_select=bulk.on_select,

@@ -43,7 +43,7 @@ def _list(frame: Frame) -> None:
                 Column("held", "In flight", count, right=True),
             ],
             key="group",
-            empty="No share groups",
+            empty="No share groups. A share consumer (KIP-932) makes one; `millstream share` changes its settings.",
             test_id="queues",
             name="",
             on_select=bulk.on_select,

@@ -31,7 +31,8 @@ from millstream.console.widgets import (
     send_form,
     wrap_column,
 )
-from millstream.raw_client import WireError
+from millstream.formats.model.errors import ErrorCode
+from millstream.raw_client import RefusedError, WireError
 
 # Names of the fields with errors, besides the settings.
 _NAME, _PARTITIONS, _REPLICAS = "name", "partitions", "replicas"
@@ -228,7 +229,12 @@ class SettingsView:
 
     async def load(self, changed: dict[str, str | None] | None = None) -> None:
         with self._frame.reporting("The settings cannot be read"):
-            found = await self._frame.run(read_settings, self._frame.console.cluster, self._topic, changed)
+            try:
+                found = await self._frame.run(read_settings, self._frame.console.cluster, self._topic, changed)
+            except RefusedError as error:
+                if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    return  # the page itself says so
+                raise
             self._settings = {each.name: each for each in found}
             self._table.update(
                 [
