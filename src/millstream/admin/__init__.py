@@ -13,6 +13,7 @@ Every call blocks until the response. All errors are `WireError`; its subclasses
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 
+from millstream.admin.branches import Branching, BranchPoint
 from millstream.admin.cluster import (
     Broker,
     ClusterAdmin,
@@ -40,6 +41,8 @@ from millstream.raw_client import Cluster, RefusedError, TopicPartition, Unreach
 __all__ = [
     "Admin",
     "AdminError",
+    "BranchPoint",
+    "Branching",
     "Broker",
     "ClusterAdmin",
     "ClusterInfo",

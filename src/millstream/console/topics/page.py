@@ -11,6 +11,7 @@ from millstream.console.formats import count, plural, rate, short_count, size
 from millstream.console.frame import Frame, console_page, go
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.tables import Column, DataTable
+from millstream.console.topics.branching import open_branching
 from millstream.console.topics.dialogs import SettingsView, TopicTemplate, open_creation
 from millstream.console.topics.hot_keys import EVERY_S, HotKeysView
 from millstream.console.topics.record_deletion import RecordDeletionDialog
@@ -107,6 +108,8 @@ class TopicDetail:
             )
             clone = ui.button("Clone…", icon="content_copy", on_click=self._clone)
             frame.offer(Action.CREATE_TOPIC, clone).props("outline no-caps data-testid=clone-topic")
+            branch = ui.button("Branch…", icon="call_split", on_click=lambda: open_branching(frame, topic))
+            frame.offer(Action.CREATE_TOPIC, branch).props("outline no-caps data-testid=branch-topic")
             records = ui.button("Delete records…", icon="auto_delete", on_click=self._delete_records)
             frame.offer(Action.DELETE_RECORDS, records).props(
                 "outline color=negative no-caps data-testid=open-delete-records"

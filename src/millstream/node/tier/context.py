@@ -3,10 +3,12 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from uuid import UUID
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import tier, topic
 from millstream.node.environment import Environment
+from millstream.node.metadata.image import Branch
 from millstream.node.storage.index.transaction_index import AbortedTransaction, decode_aborted
 from millstream.node.storage.object_store import ObjectStore
 from millstream.node.tier.cache import TierCache
@@ -75,9 +77,12 @@ class TierContext:
         describe: Callable[[str], tuple[int, dict[str, str]]],
         counters: TierCounters,
         keyring: Keyring | None = None,
+        branch_of: Callable[[UUID], Branch | None] = lambda topic_id: None,
     ) -> None:
-        """`describe` returns the number of partitions of a topic, and its settings."""
+        """`describe` returns the number of partitions of a topic, and its settings; `branch_of` what it is a branch
+        of."""
         self.keyring = keyring
+        self.branch_of = branch_of
         self._ciphers: OrderedDict[str, ObjectCipher] = OrderedDict()
         self.store = store
         self.cache = cache
