@@ -2,19 +2,22 @@
 
 python -m benchmarks.mirror                     # 3 rounds of 1,000,000 records of 1 KB each
 python -m benchmarks.mirror --source kafka      # from an Apache Kafka
+python -m benchmarks.mirror --pin               # source and producer on one core, destination and copier on another
 python -m benchmarks.mirror --scale 0.01 --rounds 1 --only link
 
 Each round has a new source, a new destination (always Millstream) and one copier: none (what producers reach alone),
 the link of the destination, or MirrorMaker 2 with its defaults and a task for each partition. A producer writes as fast
 as it can. Meanwhile the ends of both sides are read ten times a second: the lag in seconds is the age of the first
 record that the destination does not have. CPU is that of the destination and of the copier together, because the link
-runs in the destination.
+runs in the destination. In practice the two sides are two machines. With `--pin` they do not share a core, so that
+what producers of the source lose is what the source spends on the copier, not what the destination takes from it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -39,6 +42,7 @@ TOPIC = "load"
 PARTITIONS = 6
 RECORD_BYTES = 1000
 RECORDS = 1_000_000
+_SOURCE_CORES, _DESTINATION_CORES = {0}, {1}
 _SAMPLE_SECONDS = 0.1
 _WARM_UP_RECORDS = 6_000
 _READY_TIMEOUT_SECONDS = 180.0
@@ -66,6 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="part of the records")
     parser.add_argument("--only", action="append", choices=COPIERS, help="only this copier (repeatable)")
     parser.add_argument("--source", choices=("millstream", "kafka"), default="millstream")
+    parser.add_argument(
+        "--pin", action="store_true", help="a core for each side: 0 for the source, 1 for the destination"
+    )
     parser.add_argument("--output", type=Path, default=_RESULTS, help="the file of all values")
     chosen = parser.parse_args(arguments)
     wanted = [each for each in COPIERS if not chosen.only or each in chosen.only]
@@ -75,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
         for number in range(chosen.rounds):
             for copier in wanted if number % 2 == 0 else reversed(wanted):
                 with tempfile.TemporaryDirectory(prefix="mirror-") as directory:
-                    found.append(measure(copier, chosen.source, count, Path(directory)))
+                    found.append(measure(copier, chosen.source, count, Path(directory), chosen.pin))
                 print(f"round {number + 1}: {_line(found[-1])}", file=sys.stderr)
     except apache_kafka.ToolchainMissingError as reason:
         print(f"benchmarks.mirror: {reason}", file=sys.stderr)
@@ -86,10 +93,16 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def measure(copier: str, source_kind: str, count: int, directory: Path) -> Measured:
+def measure(copier: str, source_kind: str, count: int, directory: Path, pinned: bool = False) -> Measured:
     """One round with new brokers."""
     with ExitStack() as stack:
+        if pinned:
+            stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
+            # Processes and threads take over the cores of the thread that starts them.
+            os.sched_setaffinity(0, _SOURCE_CORES)
         source = stack.enter_context(_running(source_kind, directory / "source"))
+        if pinned:
+            os.sched_setaffinity(0, _DESTINATION_CORES)
         here = stack.enter_context(_running("millstream", directory / "here"))
         there = stack.enter_context(Cluster(source.bootstrap, {}, client_id="benchmark", timeout_s=60))
         destination = stack.enter_context(Cluster(here.bootstrap, {}, client_id="benchmark", timeout_s=60))
@@ -104,6 +117,8 @@ def measure(copier: str, source_kind: str, count: int, directory: Path) -> Measu
                 jars, directory / "mm2", source.bootstrap, here.bootstrap, TOPIC, PARTITIONS
             )
             pids.append(stack.enter_context(made).pid)
+        if pinned:
+            os.sched_setaffinity(0, _SOURCE_CORES)
         producer = Producer(source.bootstrap, TOPIC, acks="all")
         stack.callback(producer.close)
         producer.send(_WARM_UP_RECORDS, RECORD_BYTES)

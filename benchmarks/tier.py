@@ -3,15 +3,18 @@
 One broker and a real S3 server (`tests/s3_server.py`) on this machine. Measured:
 
 - history read through the broker from the tier, beside the same topic read from its own disk, and beside the same
-  ranges read from the S3 server by `obstore` alone. Files of broker and store are dropped from the page cache before
-  each read. Target: at least 0.8 of `obstore`;
-- the time to acknowledge of a steady producer: at rest, while segments go up, and while two consumers read history.
-  Target: p99 at most 1.2 times that at rest;
+  ranges read from the S3 server by `obstore` alone. Once by bare Fetch requests, so that no client library takes the
+  cores, and once by librdkafka. Files of broker and store are dropped from the page cache before each read. Target: at
+  least 0.8 of `obstore`;
+- the time to acknowledge of a steady producer: at rest, while segments go up (with and without a limit of the rate),
+  and while two consumers, each a process, read history from the tier, and from the disk to compare. Target: p99 at most
+  1.2 times that at rest;
 - CPU time of the broker for each GB that goes up, with nothing else to do.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import tempfile
 import threading
@@ -32,6 +35,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from benchmarks.compare import wire
+from benchmarks.compare.loads import raw_transfer
 from benchmarks.compare.process_stat import cpu_seconds
 from millstream.cli.bench.load import percentile
 from millstream.testing import EmbeddedBroker
@@ -41,6 +46,7 @@ from tests.waiting import until
 _RANGE_BYTES = 4 << 20
 _RECORD_BYTES = 1024
 _RATE = 500
+_COPY_BYTES_PER_SECOND = 20_000_000
 _WARM_S = 1.0
 
 
@@ -73,7 +79,7 @@ class Bench:
         servers = broker.bootstrap_servers
         admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
         waiting = {"remote.storage.enable": "true", "remote.log.copy.disable": "true"}
-        for name, config in (("local", {}), ("quiet", waiting), ("busy", waiting), ("steady", {})):
+        for name, config in (("local", {}), ("quiet", waiting), ("busy", waiting), ("slow", waiting), ("steady", {})):
             topic = NewTopic(name, 1, 1, config={"internal.segment.bytes": self._segment_bytes, **config})
             admin.create_topics([topic])[name].result(60)
             if name != "steady":
@@ -86,15 +92,27 @@ class Bench:
         # The producer, at rest and beside work.
         self.results["p99_ms_rest"] = self._p99(servers, lambda: None)
         self.results["p99_ms_uploading"] = self._p99(servers, lambda: self._copy(admin, broker, "busy"))
+        _limit_copies(admin, _COPY_BYTES_PER_SECOND)
+        self.results["p99_ms_uploading_20_mb_per_second"] = self._p99(
+            servers, lambda: self._copy(admin, broker, "slow")
+        )
+        with _readers(servers, "local", 2):
+            self.results["p99_ms_two_readers_of_the_disk"] = self._p99(servers, lambda: None)
         broker.restart()  # the cache of the tier is empty again
         with _readers(servers, "quiet", 2):
             self.results["p99_ms_two_readers_of_history"] = self._p99(servers, lambda: None)
         self.results["p99_ms_rest_again"] = self._p99(servers, lambda: None)
-        # Reading: each cold.
-        broker.restart()
-        for name, topic_name in (("history_mb_per_second", "quiet"), ("local_cold_mb_per_second", "local")):
+        # Reading: each cold, with an empty cache of the tier.
+        for name, topic_name in (("history", "quiet"), ("local_cold", "local")):
+            broker.restart()
             _drop_pages(self._directory)
-            self.results[name] = _read(servers, topic_name, self._records)
+            self.results[f"{name}_librdkafka_mb_per_second"] = _read(servers, topic_name, self._records)
+        for name, topic_name in (("history", "quiet"), ("local_cold", "local")):
+            broker.restart()
+            _drop_pages(self._directory)
+            with wire.connect(servers) as connection:
+                size, seconds = raw_transfer.fetch(connection, topic_name, self._records, allow_empty=True)
+            self.results[f"{name}_mb_per_second"] = size / 1e6 / seconds
         for in_flight in (1, 2):
             _drop_pages(self._directory)
             self.results[f"obstore_{in_flight}_in_flight_mb_per_second"] = _read_objects(server, in_flight)
@@ -105,6 +123,10 @@ class Bench:
             self.results["history_mb_per_second"] / self.results["local_cold_mb_per_second"]
         )
         self.results["p99_uploading_of_rest"] = self.results["p99_ms_uploading"] / rest
+        self.results["p99_uploading_20_mb_per_second_of_rest"] = (
+            self.results["p99_ms_uploading_20_mb_per_second"] / rest
+        )
+        self.results["p99_readers_of_the_disk_of_rest"] = self.results["p99_ms_two_readers_of_the_disk"] / rest
         self.results["p99_readers_of_rest"] = self.results["p99_ms_two_readers_of_history"] / rest
 
     def _copy(self, admin: AdminClient, broker: EmbeddedBroker, topic: str) -> int:
@@ -200,26 +222,35 @@ def _read(servers: str, topic: str, records: int) -> float:
 
 @contextmanager
 def _readers(servers: str, topic: str, count: int) -> Any:
-    """Consumers that read a topic from its beginning, again and again."""
-    is_over = threading.Event()
-
-    def read() -> None:
-        while not is_over.is_set():
-            consumer = _consumer(servers, topic)
-            idle = 0
-            while not is_over.is_set() and idle < 5:
-                idle = 0 if consumer.consume(10_000, 0.2) else idle + 1
-            consumer.close()
-
-    threads = [threading.Thread(target=read) for _ in range(count)]
-    for thread in threads:
-        thread.start()
+    """Processes that read a topic from its beginning, again and again."""
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_read_forever, args=(servers, topic), daemon=True) for _ in range(count)]
+    for process in processes:
+        process.start()
     try:
         yield
     finally:
-        is_over.set()
-        for thread in threads:
-            thread.join()
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _read_forever(servers: str, topic: str) -> None:
+    while True:
+        consumer = _consumer(servers, topic)
+        idle = 0
+        while idle < 5:
+            idle = 0 if consumer.consume(10_000, 0.2) else idle + 1
+        consumer.close()
+
+
+def _limit_copies(admin: AdminClient, rate: int) -> None:
+    entry = ConfigEntry(
+        "remote.log.manager.copy.max.bytes.per.second", str(rate), incremental_operation=AlterConfigOpType.SET
+    )
+    broker = str(next(iter(admin.list_topics(timeout=60).brokers)))
+    resource = ConfigResource(ResourceType.BROKER, broker, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 def _read_objects(server: S3Server, in_flight: int) -> float:

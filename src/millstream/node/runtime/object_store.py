@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from millstream.formats.records.batch import Bytes
 from millstream.node.storage.object_store import (
     ConflictError,
     NoObjectError,
@@ -173,12 +174,12 @@ class ThreadedStore:
             self._writing.take(len(part))
             yield part
 
-    async def read(self, name: str, position: int, length: int) -> bytes:
+    async def read(self, name: str, position: int, length: int) -> Bytes:
         import obstore
 
-        def get() -> bytes:
+        def get() -> Bytes:
             self._reading.take(length)
-            return bytes(obstore.get_range(self._store, name, start=position, length=length))
+            return memoryview(obstore.get_range(self._store, name, start=position, length=length))  # no copy
 
         return await self._run(get)
 

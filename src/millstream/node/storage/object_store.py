@@ -8,6 +8,8 @@ write, either may be the case: the caller reads again.
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from millstream.formats.records.batch import Bytes
+
 Version = str
 """The version of an object's content (an ETag): equal versions have equal bytes."""
 
@@ -35,7 +37,7 @@ class ObjectStore(Protocol):
         """A new object, of a name that only this call uses. `parts` returns its bytes, in a thread."""
         ...
 
-    async def read(self, name: str, position: int, length: int) -> bytes:
+    async def read(self, name: str, position: int, length: int) -> Bytes:
         """A range; fewer bytes only at the end of the object."""
         ...
 

@@ -12,13 +12,14 @@ from collections import OrderedDict
 from threading import Lock
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.records.batch import LOG_OVERHEAD, PLACEMENT
+from millstream.formats.records.batch import LOG_OVERHEAD, PLACEMENT, Bytes, has_valid_checksum, iterate_headers
 from millstream.node.storage.disk import Disk, File
-from millstream.node.storage.log.batch_scan import walk_checked
+from millstream.node.storage.index.offset_index import OffsetIndex
 from millstream.node.storage.log.log_reader import Slice, empty_slice
 from millstream.node.tier.core.manifest import TieredSegment
 
 CACHE_DIRECTORY = "remote-log-index-cache"
+RANGE_BYTES = 4 << 20
 
 
 class TieredSlice(Slice):
@@ -46,19 +47,24 @@ class TieredSlice(Slice):
 class Chunk:
     """A range of whole batches of one segment."""
 
-    __slots__ = ("end_offset", "file", "first_offset", "lasts", "next_position", "positions", "segment_name", "size")
+    __slots__ = ("end_offset", "file", "first_offset", "lasts", "position", "positions", "segment_name", "size")
 
-    def __init__(self, segment_name: str, file: File, next_position: int) -> None:
+    def __init__(self, segment_name: str, file: File, position: int) -> None:
         self.segment_name = segment_name
         self.file = file
-        self.next_position = next_position
-        """Where the next range begins, in the log bytes of the segment."""
+        self.position = position
+        """Where it begins, in the log bytes of the segment."""
         self.lasts: array[int] = array("q")
         """The last offset of each batch."""
         self.positions: array[int] = array("q")
         self.size = 0
         self.first_offset = -1
         self.end_offset = -1
+
+    @property
+    def next_position(self) -> int:
+        """Where the next range begins."""
+        return self.position + self.size
 
     def slice(self, offset: int, max_bytes: int, up_to: int, at_least_one: bool) -> Slice:
         """Whole batches from the one that holds `offset` on, before `up_to`."""
@@ -82,7 +88,7 @@ class BadRangeError(Exception):
     """The bytes from the tier are damaged."""
 
 
-def first_batch_bytes(data: bytes) -> int:
+def first_batch_bytes(data: Bytes) -> int:
     """The size of the batch at the beginning."""
     if len(data) < PLACEMENT.size:
         raise BadRangeError("the range is too short for a batch")
@@ -92,7 +98,22 @@ def first_batch_bytes(data: bytes) -> int:
 RESTORED_EPOCH = 0
 
 
-def _with_epoch(data: bytes, epoch: int) -> bytes:
+def range_starts(index: memoryview, log_bytes: int) -> "array[int]":
+    """Where the ranges of a segment begin: at batches that its offset index has, so that several can be read
+    at the same time. They are at most RANGE_BYTES apart, if the index has so many entries."""
+    positions = OffsetIndex(index).positions
+    starts = array("q", [0])
+    while (limit := starts[-1] + RANGE_BYTES) < log_bytes:
+        slot = bisect_right(positions, limit)
+        if slot and positions[slot - 1] > starts[-1]:
+            slot -= 1
+        if slot == len(positions) or not starts[-1] < positions[slot] < log_bytes:
+            break
+        starts.append(positions[slot])
+    return starts
+
+
+def _with_epoch(data: Bytes, epoch: int) -> bytes:
     """The same batches with another leader epoch, which their checksums do not cover."""
     changed = bytearray(data)
     position = 0
@@ -103,14 +124,13 @@ def _with_epoch(data: bytes, epoch: int) -> bytes:
     return bytes(changed)
 
 
-def write_chunk(disk: Disk, path: str, segment: TieredSegment, position: int, data: bytes) -> Chunk:
+def write_chunk(disk: Disk, path: str, segment: TieredSegment, position: int, data: Bytes) -> Chunk:
     """Check the whole batches at the beginning of `data`, and put them into a file. May block."""
     file = disk.create(path)
     try:
-        file.write_at(0, _with_epoch(data, RESTORED_EPOCH) if segment.is_restored else data)
         chunk = Chunk(segment.name, file, position)
-        for at, header, holds in walk_checked(file, 0, len(data)):
-            if not holds or header.last_offset < chunk.end_offset:
+        for at, header in iterate_headers(data):
+            if header.last_offset < chunk.end_offset or not has_valid_checksum(data, at, header):
                 raise BadRangeError(f"the batch at byte {position + at} of {segment.name} is damaged")
             if chunk.first_offset < 0:
                 chunk.first_offset = header.base_offset
@@ -120,11 +140,13 @@ def write_chunk(disk: Disk, path: str, segment: TieredSegment, position: int, da
             chunk.end_offset = header.last_offset + 1
         if not chunk.size:
             raise BadRangeError(f"there is no batch at byte {position} of {segment.name}")
-        chunk.next_position = position + chunk.size
-        if chunk.next_position >= segment.log_bytes:  # compaction may have removed the last offsets
+        # Compaction may have removed the first and the last offsets.
+        if position == 0:
+            chunk.first_offset = min(chunk.first_offset, segment.base_offset)
+        if chunk.next_position >= segment.log_bytes:
             chunk.end_offset = max(chunk.end_offset, segment.end_offset)
-        if chunk.size < len(data):
-            file.truncate(chunk.size)
+        whole = memoryview(data)[: chunk.size]
+        file.write_at(0, _with_epoch(whole, RESTORED_EPOCH) if segment.is_restored else whole)
     except BaseException:
         disk.remove(path)
         raise
@@ -136,8 +158,9 @@ class TierCache:
         self.disk = disk
         self._directory = f"{root}/{CACHE_DIRECTORY}"
         self._chunks: OrderedDict[tuple[str, int], Chunk] = OrderedDict()
-        self._by_segment: dict[str, list[int]] = {}
-        """The first offsets of the ranges of a segment."""
+        """By segment and position."""
+        self._by_segment: dict[str, list[tuple[int, int]]] = {}
+        """First offset and position of the ranges of a segment, in order."""
         self._files = 0
         self._is_begun = False
         self._beginning = Lock()
@@ -164,33 +187,44 @@ class TierCache:
         return f"{self._directory}/{self._files}.range"
 
     def find(self, segment: TieredSegment, offset: int) -> Chunk | None:
+        """The range that has an offset."""
         firsts = self._by_segment.get(segment.name)
         if not firsts:
             return None
-        slot = bisect_right(firsts, offset) - 1
+        slot = bisect_right(firsts, (offset, segment.log_bytes)) - 1
         if slot < 0:
             return None
-        key = segment.name, firsts[slot]
-        chunk = self._chunks[key]
-        if offset >= chunk.end_offset:
-            return None
-        self._chunks.move_to_end(key)
-        return chunk
+        chunk = self.at(segment.name, firsts[slot][1])
+        return chunk if chunk is not None and offset < chunk.end_offset else None
 
-    def position_after(self, segment: TieredSegment, offset: int) -> int | None:
-        """The position of the batch that begins at `offset`, if the range before it is here."""
-        chunk = self.find(segment, offset - 1)
-        return chunk.next_position if chunk is not None and chunk.end_offset == offset else None
+    def at(self, segment_name: str, position: int) -> Chunk | None:
+        """The range that begins at a position of a segment."""
+        key = segment_name, position
+        chunk = self._chunks.get(key)
+        if chunk is not None:
+            self._chunks.move_to_end(key)
+        return chunk
 
     def add(self, chunk: Chunk, limit_bytes: int) -> list[str]:
         """Add a range; returns the files to remove."""
-        key = chunk.segment_name, chunk.first_offset
+        key = chunk.segment_name, chunk.position
         removed = []
         if key in self._chunks:
             removed.append(self._drop(key))
-        self._chunks[key] = chunk
+        # Compaction may have removed the offsets between two ranges: then the second one begins where the first ends.
         firsts = self._by_segment.setdefault(chunk.segment_name, [])
-        firsts.insert(bisect_left(firsts, chunk.first_offset), chunk.first_offset)
+        slot = bisect_left(firsts, (chunk.first_offset, chunk.position))
+        if slot:
+            before = self._chunks[chunk.segment_name, firsts[slot - 1][1]]
+            if before.next_position == chunk.position:
+                chunk.first_offset = before.end_offset
+        if slot < len(firsts):
+            after = self._chunks[chunk.segment_name, firsts[slot][1]]
+            if chunk.next_position == after.position:
+                after.first_offset = chunk.end_offset
+                firsts[slot] = after.first_offset, after.position
+        firsts.insert(slot, (chunk.first_offset, chunk.position))
+        self._chunks[key] = chunk
         self.size_bytes += chunk.size
         while self.size_bytes > limit_bytes and len(self._chunks) > 1:
             removed.append(self._drop(next(iter(self._chunks))))
@@ -199,7 +233,7 @@ class TierCache:
     def _drop(self, key: tuple[str, int]) -> str:
         chunk = self._chunks.pop(key)
         firsts = self._by_segment[key[0]]
-        firsts.remove(key[1])
+        firsts.remove((chunk.first_offset, chunk.position))
         if not firsts:
             del self._by_segment[key[0]]
         self.size_bytes -= chunk.size

@@ -1,24 +1,29 @@
 """What all tiered partitions of a node share: the store, the cache, limits and counters."""
 
 import asyncio
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import tier, topic
+from millstream.formats.records.batch import Bytes
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import Branch
+from millstream.node.storage.index import offset_index
 from millstream.node.storage.index.transaction_index import AbortedTransaction, decode_aborted
 from millstream.node.storage.object_store import ObjectStore
-from millstream.node.tier.cache import TierCache
+from millstream.node.tier.cache import TierCache, range_starts
 from millstream.node.tier.core import object_format
 from millstream.node.tier.core.manifest import DataKey, TieredSegment
 from millstream.node.tier.core.object_format import Tail
 from millstream.node.tier.encryption import NO_KEYS, Keyring, ObjectCipher, WrongKeyError, unwrap
 from millstream.node.tier.uploads import EncryptedObject, PreparedObject
 
-_TAILS_BYTES = 64 << 20
+_INDEXES_BYTES = 64 << 20
 """How many bytes of indexes are kept in memory."""
 _ABORTED_LISTS = 1000
 _CIPHERS = 1000
@@ -45,6 +50,23 @@ class TierCounters:
         self.read_bytes = 0
         self.read_errors = 0
         self.reads = 0
+
+
+class Indexes(NamedTuple):
+    """What is kept in memory of a segment."""
+
+    tail: Tail
+    offsets: memoryview
+    """The offset index."""
+    starts: "array[int]"
+    """Where its ranges begin."""
+    size: int
+
+
+def _decode(data: Bytes, segment: TieredSegment) -> Indexes:
+    tail = object_format.decode_tail(data, segment.object_bytes)
+    offsets = tail.parts.get(object_format.OFFSET_INDEX, memoryview(b""))
+    return Indexes(tail, offsets, range_starts(offsets, segment.log_bytes), len(data))
 
 
 class Slots:
@@ -94,8 +116,8 @@ class TierContext:
         self.copying = Slots(lambda: config()[tier.REMOTE_LOG_MANAGER_COPIER_THREAD_POOL_SIZE])
         self.reading = Slots(lambda: config()[tier.REMOTE_LOG_READER_THREADS])
         self.is_closed = False
-        self._tails: OrderedDict[str, tuple[Tail, int]] = OrderedDict()
-        self._tails_bytes = 0
+        self._indexes: OrderedDict[str, Indexes] = OrderedDict()
+        self._indexes_bytes = 0
         self._aborted: OrderedDict[str, list[AbortedTransaction]] = OrderedDict()
 
     def restored_from(self, topic_name: str) -> str | None:
@@ -105,7 +127,7 @@ class TierContext:
     def nonce(self) -> str:
         return f"{self.environment.randomness.getrandbits(64):016x}"
 
-    async def read(self, segment: TieredSegment, position: int, length: int) -> bytes:
+    async def read(self, segment: TieredSegment, position: int, length: int) -> Bytes:
         """A range of an object, decrypted if it is encrypted, within the limit of reads under way."""
         if segment.key is None:
             return await self._read(segment.name, position, length)
@@ -114,7 +136,7 @@ class TierContext:
         stored = await self._read(segment.name, start, size)
         return await self.environment.offload(lambda: cipher.decrypted(stored, position, length))
 
-    async def _read(self, name: str, position: int, length: int) -> bytes:
+    async def _read(self, name: str, position: int, length: int) -> Bytes:
         async with self.reading:
             data = await self.store.read(name, position, length)
         self.counters.reads += 1
@@ -141,24 +163,42 @@ class TierContext:
         return EncryptedObject(prepared, self.keyring, key_id)
 
     async def tail(self, segment: TieredSegment) -> Tail:
-        """The indexes of a segment, checked; of the last ones from memory."""
-        found = self._tails.get(segment.name)
-        if found is not None:
-            self._tails.move_to_end(segment.name)
-            if segment.name not in self._aborted:
-                self._note_aborted(segment, found[0])
-            return found[0]
-        size = segment.object_bytes - segment.log_bytes
-        data = await self.read(segment, segment.log_bytes, size)
-        tail = object_format.decode_tail(data, segment.object_bytes)
-        self._note_aborted(segment, tail)
-        if segment.name not in self._tails:
-            self._tails[segment.name] = tail, size
-            self._tails_bytes += size
-            while self._tails_bytes > _TAILS_BYTES and len(self._tails) > 1:
-                _, (_, gone) = self._tails.popitem(last=False)
-                self._tails_bytes -= gone
-        return tail
+        """The sections of a segment after the log bytes, checked."""
+        return (await self.indexes(segment)).tail
+
+    async def load_indexes(self, segment: TieredSegment) -> None:
+        await self.indexes(segment)
+
+    async def indexes(self, segment: TieredSegment) -> Indexes:
+        """The indexes of a segment; of the last segments from memory."""
+        found = self._indexes.get(segment.name)
+        if found is None:
+            size = segment.object_bytes - segment.log_bytes
+            data = await self.read(segment, segment.log_bytes, size)
+            found = await self.environment.offload(partial(_decode, data, segment))
+            if segment.name not in self._indexes:
+                self._indexes[segment.name] = found
+                self._indexes_bytes += found.size
+                while self._indexes_bytes > _INDEXES_BYTES and len(self._indexes) > 1:
+                    self._indexes_bytes -= self._indexes.popitem(last=False)[1].size
+        else:
+            self._indexes.move_to_end(segment.name)
+        if segment.name not in self._aborted:
+            self._note_aborted(segment, found.tail)
+        return found
+
+    def range_starts(self, segment: TieredSegment) -> "array[int] | None":
+        """Where ranges of a segment begin; None if its indexes are not in memory."""
+        found = self._indexes.get(segment.name)
+        if found is None:
+            return None
+        self._indexes.move_to_end(segment.name)
+        return found.starts
+
+    def position_before(self, segment: TieredSegment, offset: int) -> int:
+        """The position of an indexed batch that is not after an offset. The indexes are in memory."""
+        entries = self._indexes[segment.name].offsets
+        return max(offset_index.around(entries, offset - segment.base_offset)[0][1], 0)
 
     def aborted(self, name: str) -> list[AbortedTransaction] | None:
         """The aborted transactions of a segment; None if they are not in memory."""

@@ -29,6 +29,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
 
+from millstream.formats.records.batch import Bytes
 from millstream.node.storage.object_store import StoreError
 from millstream.node.tier.core.manifest import DataKey
 from millstream.node.tier.core.object_format import DamagedObjectError
@@ -223,7 +224,7 @@ class ObjectCipher:
         start = first * _STORED_CHUNK
         return start, min((last + 1) * _STORED_CHUNK, self._stored_chunks_size) - start
 
-    def decrypted(self, stored: bytes, position: int, length: int) -> bytes:
+    def decrypted(self, stored: Bytes, position: int, length: int) -> bytes:
         """A range of the plain object, from the bytes of `stored_range`. DamagedObjectError if they are not right."""
         first = position // CHUNK_BYTES
         view = memoryview(stored)

@@ -1,31 +1,36 @@
 """Reading the tier: ranges of a segment's log bytes go into the cache, a little ahead of the reader.
 
-One range of a segment is under way at most once, however many readers wait for it. When it is here, or has failed, the
-waiting readers are woken. After a failure the same range is not requested again for a while: readers get the error.
+The indexes of a segment come first: they say where its ranges begin. Then several ranges are read at the same time. One
+range is under way at most once, however many readers wait for it. When it is here, or has failed, the waiting readers
+are woken. After a failure the same range is not requested again for a while: readers get the error.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
 
 from millstream.config.table import tier
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.opening import BeyondLimitsError, OpeningLimits, first_record_at, latest_record
-from millstream.node.storage.index import offset_index, time_index
+from millstream.node.storage.index import time_index
 from millstream.node.storage.index.time_search import FoundOffset
 from millstream.node.storage.log.batch_scan import walk_headers
 from millstream.node.storage.log.log_reader import Slice, empty_slice
 from millstream.node.storage.object_store import NoObjectError, StoreError
-from millstream.node.tier.cache import BadRangeError, Chunk, TieredSlice, first_batch_bytes, write_chunk
+from millstream.node.tier.cache import RANGE_BYTES, BadRangeError, Chunk, TieredSlice, first_batch_bytes, write_chunk
 from millstream.node.tier.context import TierContext
 from millstream.node.tier.core import object_format
 from millstream.node.tier.core.decisions import backoff_s
 from millstream.node.tier.core.manifest import TieredSegment
 from millstream.node.tier.core.object_format import DamagedObjectError
 
-RANGE_BYTES = 4 << 20
-_RANGES_AHEAD = 3
+_RANGES_AHEAD = 4
+_INDEXES = -1
+"""In place of a position: the indexes of a segment."""
 _log = logging.getLogger("millstream.tier")
 
 
@@ -58,11 +63,8 @@ class SegmentReader:
         """A slice of the cache; an empty one if the range is requested now. `following` is the next segment. None if
         the segment has no batch at or after the offset, because compaction has removed them: the next one follows."""
         cache = self._context.cache
-        if segment.has_aborted and self._context.aborted(segment.name) is None:
-            self._request(segment, offset)
-            return empty_slice()
         chunk = cache.find(segment, offset)
-        if chunk is None:
+        if chunk is None or not self._has_aborted(segment):
             cache.misses += 1
             self._request(segment, offset)
             return empty_slice()
@@ -83,19 +85,33 @@ class SegmentReader:
 
     # Requesting
 
+    def _has_aborted(self, segment: TieredSegment) -> bool:
+        """Whether the aborted transactions of a segment are in memory, if it has any."""
+        return not segment.has_aborted or self._context.aborted(segment.name) is not None
+
     def _read_ahead(self, segment: TieredSegment, following: TieredSegment | None, chunk: Chunk) -> None:
-        """Request the first of the next few ranges that is not in the cache: where it begins is known."""
+        """Request those of the next few ranges that are not in the cache."""
+        position = chunk.next_position
         for _ in range(_RANGES_AHEAD):
-            if chunk.end_offset >= segment.end_offset:
+            if position >= segment.log_bytes:
                 if following is None:
                     return
-                segment, following = following, None
-            ahead = self._context.cache.find(segment, chunk.end_offset)
-            if ahead is None:
-                if segment.name not in self._failures:
-                    self._begin(segment, chunk.end_offset)
+                segment, following, position = following, None, 0
+            ahead = self._context.cache.at(segment.name, position)
+            if ahead is not None:
+                position = ahead.next_position
+                continue
+            if segment.name in self._failures:
                 return
-            chunk = ahead
+            starts = self._context.range_starts(segment)
+            if starts is None:
+                self._begin(segment, _INDEXES)
+                return
+            end = _range_end(segment, starts, position)
+            self._begin(segment, position)
+            if end - position > RANGE_BYTES:
+                return  # where the next one begins is not known
+            position = end
 
     def _request(self, segment: TieredSegment, offset: int) -> None:
         failed = self._failures.get(segment.name)
@@ -103,13 +119,32 @@ class SegmentReader:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{self._partition}: the tier cannot be read at {offset}: {failed[2]}"
             )
-        self._begin(segment, offset)
+        self._begin(segment, self._missing(segment, offset))
 
-    def _begin(self, segment: TieredSegment, offset: int) -> "asyncio.Task[None]":
-        key = segment.name, offset
+    def _missing(self, segment: TieredSegment, offset: int) -> int:
+        """What must be read next, so that the batch with an offset can be read."""
+        context = self._context
+        starts = context.range_starts(segment)
+        if starts is None or not self._has_aborted(segment):
+            return _INDEXES
+        position = starts[bisect_right(starts, context.position_before(segment, offset)) - 1]
+        while (chunk := context.cache.at(segment.name, position)) is not None:
+            if chunk.end_offset > offset:
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"{self._partition}: {segment.name} has no batch with offset {offset}: the object is damaged",
+                )
+            position = chunk.next_position
+        return position
+
+    def _begin(self, segment: TieredSegment, position: int) -> "asyncio.Task[None]":
+        key = segment.name, position
         task = self._under_way.get(key)
         if task is None:
-            task = self._context.environment.loop.create_task(self._fetch(segment, offset))
+            context = self._context
+            work: Coroutine[Any, Any, None]
+            work = context.load_indexes(segment) if position == _INDEXES else self._fetch(segment, position)
+            task = context.environment.loop.create_task(work)
             self._under_way[key] = task
             task.add_done_callback(lambda done: self._ended(key, done))
         return task
@@ -137,54 +172,27 @@ class SegmentReader:
         self._failures[name] = count, environment.loop.time() + pause, str(error)
         _log.warning("tier_not_read partition=%s object=%s retry_s=%.1f error=%s", self._partition, name, pause, error)
 
-    async def _fetch(self, segment: TieredSegment, offset: int) -> None:
-        """Put the range that has `offset` into the cache."""
+    async def _fetch(self, segment: TieredSegment, position: int) -> None:
+        """Put the range that begins at a position into the cache."""
         context = self._context
-        if segment.has_aborted and context.aborted(segment.name) is None:
-            await context.tail(segment)
-        position = await self._position(segment, offset)
-        is_next = position in (0, context.cache.position_after(segment, offset))
-        while context.cache.find(segment, offset) is None:
-            if position >= segment.log_bytes:
-                raise BadRangeError(f"{segment.name} has no batch with offset {offset}")
-            chunk = await self._fetch_range(segment, position)
-            if chunk.first_offset > offset:
-                if not is_next:
-                    raise BadRangeError(f"{segment.name} has no batch with offset {offset}")
-                chunk.first_offset = offset  # compaction has removed the offsets between
-            is_next = True
-            removed = context.cache.add(chunk, context.config()[tier.TIER_CACHE_BYTES])
-            if removed:
-                await context.environment.offload(partial(context.cache.remove_files, removed))
-            position = chunk.next_position
-
-    async def _position(self, segment: TieredSegment, offset: int) -> int:
-        """Where to begin: at a batch that is not after `offset`."""
-        if offset <= segment.base_offset:
-            return 0
-        known = self._context.cache.position_after(segment, offset)
-        if known is not None:
-            return known
-        tail = await self._context.tail(segment)
-        entries = tail.parts[object_format.OFFSET_INDEX]
-        return max(offset_index.around(entries, offset - segment.base_offset)[0][1], 0)
-
-    async def _fetch_range(self, segment: TieredSegment, position: int) -> Chunk:
-        context = self._context
-        length = min(RANGE_BYTES, segment.log_bytes - position)
+        starts = (await context.indexes(segment)).starts
+        length = min(RANGE_BYTES, _range_end(segment, starts, position) - position)
         data = await context.read(segment, position, length)
         first = first_batch_bytes(data)
         if first > len(data):
             if position + first > segment.log_bytes:
                 raise BadRangeError(f"the batch at byte {position} of {segment.name} is damaged")
-            data += await context.read(segment, position + len(data), first - len(data))
+            data = b"".join((data, await context.read(segment, position + len(data), first - len(data))))
         cache, path = context.cache, context.cache.new_path()
 
         def write() -> Chunk:
             cache.begin()
             return write_chunk(cache.disk, path, segment, position, data)
 
-        return await context.environment.offload(write)
+        chunk = await context.environment.offload(write)
+        removed = cache.add(chunk, context.config()[tier.TIER_CACHE_BYTES])
+        if removed:
+            await context.environment.offload(partial(cache.remove_files, removed))
 
     # Searching by time
 
@@ -195,7 +203,7 @@ class SegmentReader:
             if chunk is not None:
                 return chunk
             try:
-                await asyncio.shield(self._begin(segment, offset))
+                await asyncio.shield(self._begin(segment, self._missing(segment, offset)))
             except (StoreError, BadRangeError, DamagedObjectError, OSError) as error:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._partition}: {error}") from error
 
@@ -227,10 +235,16 @@ class SegmentReader:
 
     async def _offset_for_time(self, segment: TieredSegment, timestamp: int) -> int:
         try:
-            tail = await self._context.tail(segment)
+            tail = (await self._context.indexes(segment)).tail
         except (StoreError, DamagedObjectError) as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._partition}: {error}") from error
         return segment.base_offset + time_index.lookup(tail.parts[object_format.TIME_INDEX], timestamp)
+
+
+def _range_end(segment: TieredSegment, starts: "array[int]", position: int) -> int:
+    """Where the range that begins at a position ends, in the log bytes of a segment."""
+    slot = bisect_right(starts, position)
+    return starts[slot] if slot < len(starts) else segment.log_bytes
 
 
 def _first_in(chunk: Chunk, timestamp: int, least_offset: int, limits: OpeningLimits) -> FoundOffset | None:

@@ -314,13 +314,18 @@ def test_copies_go_on_after_records_beyond_the_tier_were_deleted(node: Node) -> 
 
 
 @pytest.mark.plain  # replaces a method of the log
-def test_offsets_that_compaction_has_removed_do_not_stop_readers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_indexed", [True, False])
+def test_offsets_that_compaction_has_removed_do_not_stop_readers(
+    node: Node, monkeypatch: pytest.MonkeyPatch, is_indexed: bool
+) -> None:
     """A topic that was compacted before it was tiered: gaps at the beginning, in, and at the end of segments."""
     size = len(batch(b"value"))
     monkeypatch.setattr("millstream.node.tier.reading.RANGE_BYTES", size)
+    if is_indexed:
+        monkeypatch.setattr("millstream.node.tier.cache.RANGE_BYTES", size)
 
     async def scenario() -> None:
-        log = node.log(LogConfig(remote_storage_enable=True, segment_bytes=3 * size))
+        log = node.log(LogConfig(remote_storage_enable=True, segment_bytes=3 * size, index_interval_bytes=0))
         written = list(range(10, 131, 10))
         for offset in written:
             log.append_as_follower(batch(b"value", base_offset=offset, leader_epoch=0), now_ms=1000)

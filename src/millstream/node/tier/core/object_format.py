@@ -18,6 +18,8 @@ from uuid import UUID
 
 from crc32c import crc32c
 
+from millstream.formats.records.batch import Bytes
+
 LOG = "log"
 OFFSET_INDEX = "index"
 TIME_INDEX = "timeindex"
@@ -92,7 +94,7 @@ class Tail(NamedTuple):
     parts: Mapping[str, memoryview]
 
 
-def decode_tail(data: bytes, object_size: int) -> Tail:
+def decode_tail(data: Bytes, object_size: int) -> Tail:
     """The end of an object, from the end of its log bytes on or from before; DamagedObjectError if it is not whole."""
     footer = decode_footer(data)
     start = object_size - len(data)
@@ -110,7 +112,7 @@ def decode_tail(data: bytes, object_size: int) -> Tail:
     return Tail(footer, parts)
 
 
-def footer_bytes(trailer: bytes) -> int:
+def footer_bytes(trailer: Bytes) -> int:
     """How many bytes the footer and the trailer have."""
     if len(trailer) < TRAILER_BYTES:
         raise DamagedObjectError("it is too short")
@@ -120,14 +122,14 @@ def footer_bytes(trailer: bytes) -> int:
     return int(length) + TRAILER_BYTES
 
 
-def decode_footer(data: bytes) -> Footer:
+def decode_footer(data: Bytes) -> Footer:
     size = footer_bytes(data)
     if size > len(data):
         raise DamagedObjectError("the footer is cut")
     text = data[len(data) - size : len(data) - TRAILER_BYTES]
     if crc32c(text) != _TRAILER.unpack(data[-TRAILER_BYTES:])[1]:
         raise DamagedObjectError("the footer has a wrong checksum")
-    fields = json.loads(text)
+    fields = json.loads(bytes(text))
     if fields["version"] != VERSION:
         raise DamagedObjectError(f"version {fields['version']} is not known: use a newer Millstream")
     identity = SegmentIdentity(
