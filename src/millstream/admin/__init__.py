@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 
 from millstream.admin.balance import PlannedReassignment
+from millstream.admin.branches import Branching, BranchPoint
 from millstream.admin.cluster import (
     Broker,
     ClusterAdmin,
@@ -42,6 +43,8 @@ from millstream.raw_client import Cluster, RefusedError, TopicPartition, Unreach
 __all__ = [
     "Admin",
     "AdminError",
+    "BranchPoint",
+    "Branching",
     "Broker",
     "ClusterAdmin",
     "ClusterInfo",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
+from millstream.admin.branches import Branching, create_branch, plan_branch
 from millstream.admin.cluster import ClusterAdmin, ClusterInfo
 from millstream.admin.errors import check
 from millstream.formats.model.errors import ErrorCode
@@ -141,6 +142,24 @@ class TopicAdmin:
             "create_topics", topics=[topic], validate_only=validate_only, timeout_ms=_CHANGE_TIMEOUT_MS
         )
         check(f"topic {name!r}", response.topics[0])
+
+    def branch(
+        self,
+        parent: str,
+        name: str,
+        *,
+        at_ms: int | None = None,
+        offsets: Mapping[TopicPartition, int] | None = None,
+        configs: Mapping[str, str] | None = None,
+        groups: Mapping[str, str] | None = None,
+    ) -> Branching:
+        """Creates a branch of a topic: a topic with the same records up to a point, which goes on by itself.
+
+        The point is the end now, the first record at or after a time, or an offset for each partition. `configs` are
+        set instead of the parent's. `groups` maps groups to those that get their committed offsets.
+        """
+        points = plan_branch(self._cluster, parent, at_ms=at_ms, offsets=offsets)
+        return create_branch(self._cluster, parent, name, points, configs=configs, groups=groups)
 
     def delete(self, name: str) -> None:
         """Deletes a topic and its records."""

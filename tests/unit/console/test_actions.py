@@ -30,7 +30,6 @@ READING = {
     "preview_resets",
     "preview_reversal",
     "read",
-    "read_access",
     "read_all_brokers",
     "read_broker",
     "read_acls",

@@ -11,6 +11,7 @@ from millstream.console.formats import count, plural, rate, short_count, size
 from millstream.console.frame import Frame, console_page, go
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.tables import Column, DataTable
+from millstream.console.topics.branching import open_branching
 from millstream.console.topics.dialogs import SettingsView, TopicTemplate, open_creation
 from millstream.console.topics.hot_keys import EVERY_S, HotKeysView
 from millstream.console.topics.record_deletion import RecordDeletionDialog
@@ -112,6 +113,8 @@ class TopicDetail:
                 "Move replicas…", icon="move_down", on_click=lambda: go("/reassignments", plan="place", topic=topic)
             )
             frame.offer(Action.MOVE_REPLICAS, replicas).props("outline no-caps data-testid=move-replicas")
+            branch = ui.button("Branch…", icon="call_split", on_click=lambda: open_branching(frame, topic))
+            frame.offer(Action.CREATE_TOPIC, branch).props("outline no-caps data-testid=branch-topic")
             records = ui.button("Delete records…", icon="auto_delete", on_click=self._delete_records)
             frame.offer(Action.DELETE_RECORDS, records).props(
                 "outline color=negative no-caps data-testid=open-delete-records"

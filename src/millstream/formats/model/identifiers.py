@@ -18,6 +18,8 @@ TimestampMs = NewType("TimestampMs", int)
 
 NO_TOPIC_ID = TopicId(UUID(int=0))
 """Sent in place of an unknown topic id."""
+BRANCHES = "millstream.branches"
+"""The feature in ApiVersions by which a client knows that a cluster can create branches of topics."""
 
 NO_PRODUCER_ID = ProducerId(-1)
 UNKNOWN_OFFSET = Offset(-1)

@@ -125,6 +125,7 @@ class PartitionLog:
         self.flush_state = FlushState(disk, directory, recovery_point)
         self._write_failed = False
         """Whether the last attempt to write found no room or a broken disk."""
+        producers.begin_anew(log_end_offset)
 
     @property
     def config(self) -> LogConfig:
@@ -341,6 +342,8 @@ class PartitionLog:
             if found is not None:
                 aborted.append(found)
             position += size
+        if self.producers.begins_at:
+            self.producers.begin_anew(self.log_end_offset)
         if self.producers.transactions:
             _ = self.first_unstable_offset  # forgets transactions whose markers are committed
         return aborted
@@ -517,6 +520,7 @@ class PartitionLog:
             self.disk, self.directory, self.segments, self.snapshots.offsets, self.log_start_offset
         )
         self.producers = rebuilt.with_verifications(self.producers)
+        self.producers.begin_anew(end)
         if self.damaged_from is not None and end <= self.damaged_from:
             self.damaged_from = None
         self._seal_cut()
