@@ -20,7 +20,7 @@ FOUND_BY = {"NoAllowedClientIsRefused", "CommittedMetadataIsStable"}
 SECURED = Options(secured=True)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seeds", [range(1, 3), pytest.param(range(3, 25), marks=pytest.mark.slow)], ids=str)
 def test_no_client_is_refused(seeds: range) -> None:
     results = list(run_seeds(seeds, SECURED, processes=os.cpu_count() or 1))
@@ -34,7 +34,7 @@ def test_a_connection_that_breaks_during_a_login_is_made_again() -> None:
     assert result.ok, result.violation
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", [Scenario.POWER, Scenario.BLACKOUT, Scenario.FAILOVER, Scenario.TRANSACTIONS])
 def test_no_client_is_refused_in(scenario: Scenario) -> None:
@@ -70,7 +70,7 @@ def _without(kind: type[Any]) -> Callable[[pytest.MonkeyPatch], None]:
     return plant
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "plant",
     [
