@@ -69,6 +69,7 @@ check: install-dev  ## Format, lint, words, types, the direction of imports, and
 	$(BIN)/codespell -D - -D tools/words.txt src docs README.md CONTRIBUTING.md
 	$(BIN)/mypy
 	$(BIN)/python tools/check_compiled.py
+	$(BIN)/python tools/check_order.py
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/bandit -q -c pyproject.toml -r src
 	$(BIN)/python -m pip check

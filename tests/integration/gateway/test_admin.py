@@ -35,7 +35,7 @@ def test_the_life_of_a_topic(http: httpx.Client) -> None:
     body = {"name": name, "partitions": 2, "configs": {"retention.ms": 60000, "cleanup.policy": "compact"}}
     made = http.post("/topics", json=body)
     assert made.status_code == 201
-    summary = {"name": name, "partition_count": 2, "replication_factor": 1, "internal": False}
+    summary = {"name": name, "partition_count": 2, "replication_factor": 1, "internal": False, "branch_of": None}
     assert made.json() == summary
     refused(http.post("/topics", json=body), 409, 40902)
     assert http.get(f"/topics?prefix={name}").json() == {"topics": [summary]}
@@ -61,6 +61,25 @@ def test_the_life_of_a_topic(http: httpx.Client) -> None:
     assert http.delete(f"/topics/{name}").status_code == 204
     refused(http.get(f"/topics/{name}"), 404, 40403)
     refused(http.delete(f"/topics/{name}"), 404, 40403)
+
+
+def test_a_branch_of_a_topic(http: httpx.Client) -> None:
+    name = f"admin-{uuid4().hex[:8]}"
+    assert http.post("/topics", json={"name": name, "partitions": 1}).status_code == 201
+    for number in range(3):
+        assert http.post(f"/topics/{name}/messages", json={"value": str(number)}).status_code == 200
+    body = {"name": f"{name}-test", "offsets": [{"partition": 0, "offset": 2}], "configs": {"retention.ms": -1}}
+    made = http.post(f"/topics/{name}/branches", json=body)
+    assert made.status_code == 201, made.text
+    assert made.json()["partitions"] == [{"partition": 0, "start": 0, "offset": 2, "note": None}]
+    found = http.get(f"/topics/{name}-test").json()
+    assert (found["branch_of"], found["configs"]) == (name, {"retention.ms": "-1"})
+    assert found["partitions"][0]["end_offset"] == 2
+    refused(http.post(f"/topics/{name}/branches", json=body), 409, 40902)
+    refused(http.post(f"/topics/{name}/branches", json={}), 422)
+    refused(http.post(f"/topics/{name}/branches", json={"name": "x", "offsets": {"0": 1}}), 422)
+    refused(http.post(f"/topics/{name}/branches", json={"name": "x", "at": -5}), 422)
+    assert http.post("/topics/no-such-topic/branches", json={"name": "x"}).status_code == 404
 
 
 def test_topics_that_cannot_be(http: httpx.Client) -> None:

@@ -49,7 +49,11 @@ def chromium() -> str:
 @pytest.fixture(scope="package")
 def cluster(chromium: str) -> Iterator[EmbeddedCluster]:
     """Three nodes. A test that kills one starts it again before it ends."""
-    settings = {"group.share.min.record.lock.duration.ms": 1000, "broker.session.timeout.ms": 4000}
+    settings = {
+        "group.share.min.record.lock.duration.ms": 1000,
+        "broker.session.timeout.ms": 4000,
+        "replica.fetch.max.bytes": 100_000,  # one fetch in eleven seconds passes any throttle: let it be small
+    }
     with EmbeddedCluster(3, settings) as running:
         yield running
 

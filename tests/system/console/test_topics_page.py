@@ -115,14 +115,6 @@ def _hot(tab: Any) -> None:
     tab.get_by_test_id("hot-keys").get_by_text("customer-").first.wait_for()
 
 
-def test_a_topic_that_is_not_there(looking: Looking) -> None:
-    page = looking.open("/topics?topic=<b>nothing</b>")
-    assert page.get_by_test_id("page-title").inner_text() == "<b>nothing</b>"
-    looking.await_text("no-topic", "This topic does not exist")
-    assert page.get_by_test_id("delete-topic").is_hidden() and page.get_by_test_id("tab-settings").is_hidden()
-    page.get_by_test_id("banner").filter(has_text="settings cannot be read").wait_for()
-
-
 @pytest.mark.slow
 def test_a_thousand_topics_are_filtered_and_sorted(looking: Looking, admin: AdminClient) -> None:
     names = [f"many-{number:04d}" for number in range(1000)]

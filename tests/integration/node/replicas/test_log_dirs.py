@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.admin.cluster import ClusterAdmin, LogDirectory
@@ -17,6 +17,7 @@ from millstream.raw_client import Cluster
 from millstream.raw_client import TopicPartition as Partition
 from millstream.raw_client.errors import RefusedError
 from millstream.testing import EmbeddedBroker
+from millstream.testing.node_process import NodeProcessError
 from tests.waiting import PATIENCE_S, until
 from tests.wire import Wire, batch
 
@@ -122,6 +123,27 @@ def test_new_replicas_are_spread_and_stay_where_they_are(broker: EmbeddedBroker,
     assert {path: set(each.sizes) for path, each in _directories(broker).items()} == before
     for disk in disks:
         assert "directory.id=" in (disk / "meta.properties").read_text()
+
+
+def test_directories_that_the_settings_file_cordons_get_nothing_new(disks: tuple[Path, Path]) -> None:
+    both = f"{disks[0]},{disks[1]}"
+    with EmbeddedBroker({**SETTINGS, "cordoned.log.dirs": str(disks[0])}, data_dir=both) as broker:
+        _create(broker, "orders", 4)
+        found = _directories(broker)
+        assert [each.is_cordoned for each in found.values()] == [True, False]
+        assert [len(each.sizes) for each in found.values()] == [0, 4]
+    with EmbeddedBroker({**SETTINGS, "cordoned.log.dirs": "*"}, data_dir=both) as broker:
+        with pytest.raises(KafkaException, match="cordoned"):
+            _create(broker, "more", 1)
+        _admin(broker).alter_configs({}, {broker_id(broker): {"cordoned.log.dirs": ""}})
+        _create(broker, "more", 1)  # a value that is set while the broker runs counts before the file
+    with pytest.raises(NodeProcessError, match="none of the log directories"):
+        EmbeddedBroker({"cordoned.log.dirs": "/elsewhere"}, data_dir=both).start()
+
+
+def broker_id(broker: EmbeddedBroker) -> int:
+    (only,) = _admin(broker).read().brokers
+    return only.id
 
 
 def test_a_log_moves_while_it_is_written_and_is_whole_after_a_crash(
