@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
 
 from tests.system.clients import brokers
 from tests.system.clients.client_program import eventually
@@ -22,7 +29,7 @@ PARTITIONS = 6
 SETTINGS = {
     "group.consumer.heartbeat.interval.ms": "300",
     "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.session.timeout.ms": "20000",
+    "group.consumer.session.timeout.ms": "5000",
     "group.consumer.min.session.timeout.ms": "1000",
     "group.consumer.assignment.interval.ms": "100",
     "group.initial.rebalance.delay.ms": "0",
@@ -111,6 +118,14 @@ def make_topic(bootstrap: str, name: str, partitions: int = PARTITIONS) -> None:
     admin.create_topics([NewTopic(name, partitions, 1)])[name].result(PATIENCE_S)
 
 
+def lengthen_sessions(bootstrap: str, group: str) -> None:
+    """On a busy machine a heartbeat may be many seconds late."""
+    entry = ConfigEntry("consumer.session.timeout.ms", "60000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+
+
 def write(bootstrap: str, topic: str, first: int, count: int) -> set[bytes]:
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
     values = [b"record-%05d" % number for number in range(first, first + count)]
@@ -181,6 +196,7 @@ def test_a_static_member_that_restarts_keeps_its_partitions(
     quick: brokers.BrokerProcess, topic: str, reader: StartReader
 ) -> None:
     make_topic(quick.bootstrap_servers, topic)
+    lengthen_sessions(quick.bootstrap_servers, topic)
     one, two = reader(group_instance_id="one"), reader(group_instance_id="two")
     assert eventually(lambda: shared([one, two], topic))
     had, calm = set(one.owned), two.rebalances
