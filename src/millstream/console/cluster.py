@@ -55,12 +55,12 @@ def cluster(frame: Frame) -> None:
     with card("Brokers"):
         brokers = DataTable(
             [
-                Column("id", "Broker", width=96),
-                Column("state", "State", cell="badge", width=120),
-                Column("address", "Address", cell="nowrap", width=180),
-                Column("rack", "Rack", width=80),
+                Column("id", "Broker", width=84),
+                Column("state", "State", cell="badge", width=110),
+                Column("address", "Address", cell="nowrap", width=165),
+                Column("rack", "Rack", width=70),
                 Column("leads", "Leaders", count, right=True, width=84),
-                Column("share", "Share of leaders", cell="bar"),
+                Column("share", "Share of leaders", cell="bar", width=145),
                 Column("replicas", "Replicas", count, right=True, width=88),
                 Column("behind", "Not in sync", count, right=True, width=112),
                 Column("disk", "Logs", size, right=True, width=92),
@@ -77,9 +77,9 @@ def cluster(frame: Frame) -> None:
             quorum = DataTable(
                 [
                     Column("id", "Node", width=84),
-                    Column("role", "Role", cell="badge"),
+                    Column("role", "Role", cell="badge", width=100),
                     Column("end", "Log end", count, right=True),
-                    Column("lag", "Lag", count, right=True),
+                    Column("lag", "Lag", count, right=True, width=80),
                     Column("caught_up", "Caught up", ago, right=True, width=112),
                 ],
                 key="id",
