@@ -55,12 +55,12 @@ def cluster(frame: Frame) -> None:
     with card("Brokers"):
         brokers = DataTable(
             [
-                Column("id", "Broker", width=84),
-                Column("state", "State", cell="badge", width=110),
-                Column("address", "Address", cell="nowrap", width=165),
-                Column("rack", "Rack", width=70),
-                Column("leads", "Leaders", count, right=True, width=84),
-                Column("share", "Share of leaders", cell="bar", width=145),
+                Column("id", "Broker", width=92),
+                Column("state", "State", cell="badge", width=108),
+                Column("address", "Address", cell="nowrap", width=150),
+                Column("rack", "Rack", width=60),
+                Column("leads", "Leaders", count, right=True, width=92),
+                Column("share", "Share of leaders", cell="bar"),
                 Column("replicas", "Replicas", count, right=True, width=88),
                 Column("behind", "Not in sync", count, right=True, width=112),
                 Column("disk", "Logs", size, right=True, width=92),
