@@ -27,6 +27,8 @@ class Action(Enum):
     CHANGE_SETTINGS = "change settings of topics", Role.ADMIN
     DELETE_GROUP = "delete groups", Role.ADMIN
     DELETE_OFFSETS = "delete offsets of groups", Role.ADMIN
+    CHANGE_BROKER_SETTINGS = "change settings of brokers", Role.ADMIN
+    MOVE_REPLICAS = "move replicas", Role.ADMIN
     ELECT_LEADERS = "elect leaders", Role.ADMIN
     CHANGE_ACLS = "change ACLs", Role.ADMIN
     CHANGE_USERS = "change users", Role.ADMIN
@@ -36,8 +38,10 @@ class Action(Enum):
     DELETE_SCHEMA = "delete schemas", Role.ADMIN
     CREATE_MIRROR = "create mirror links", Role.ADMIN
     PROMOTE_MIRROR = "promote mirror topics", Role.ADMIN
+    REVERSE_MIRROR = "reverse mirror links", Role.ADMIN
     DELETE_MIRROR = "delete mirror links", Role.ADMIN
     PAUSE_MIRROR = "pause mirror links", Role.OPERATOR
+    CHANGE_LOG_LEVELS = "change log levels", Role.OPERATOR
     PRODUCE = "produce records", Role.OPERATOR
     MOVE_OFFSETS = "move offsets", Role.OPERATOR
     REDRIVE = "send dead letters back", Role.OPERATOR

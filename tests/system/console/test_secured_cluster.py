@@ -14,6 +14,7 @@ from millstream.admin.users import UserAdmin
 from millstream.raw_client import Cluster, WireError
 from tests.integration.raw_client.kafka_with_security import SecuredKafka, secured_millstream
 from tests.system.console.conftest import PATIENCE_MS, SIZE, GatewayProcess, Looking
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
 ACCESS = '[roles]\nusers = { alice = "admin", vera = "viewer" }\n'
@@ -110,7 +111,7 @@ def test_a_viewer_sees_its_topics_and_no_buttons_that_change_something(
     assert page.get_by_test_id("confirm").count() == 0
     # What a page does not offer, the server refuses, whoever asks for it.
     auth = ("vera", PASSWORDS["vera"])
-    refused = httpx.delete(f"{secured_gateway.url}/topics/orders", auth=auth, timeout=60)
+    refused = httpx.delete(f"{secured_gateway.url}/topics/orders", auth=auth, timeout=PATIENCE_S)
     assert (refused.status_code, refused.json()["error_code"]) == (403, 40302)
     with Cluster(broker.address("PLAINTEXT")) as cluster:
         assert "orders" in cluster.topics()
@@ -139,7 +140,7 @@ def test_who_is_throttled_is_shown_on_a_cluster_with_users(sign_in: Any, broker:
     login |= {"sasl.username": "alice", "sasl.password": PASSWORDS["alice"]}
     producer = Producer({"bootstrap.servers": broker.address("SASL"), **login})
     producer.produce("orders", b"x" * 1000)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     looking = sign_in("alice", "/quotas")
     looking.await_text("quota-usage", "user=alice")
     looking.await_text("quota-usage", "within the quota")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from nicegui import ui
 
@@ -176,7 +176,20 @@ class _Creation:
         self._created(name)
 
 
-def value_input(setting: TopicSetting, value: str) -> Any:
+class Described(Protocol):
+    """A setting of a topic or a broker, as forms show it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def explanation(self) -> str: ...
+    @property
+    def allowed(self) -> str: ...
+    @property
+    def choices(self) -> tuple[str, ...]: ...
+
+
+def value_input(setting: Described, value: str) -> Any:
     """An input for a value: a selection if there are few choices, else a text field."""
     if setting.choices:
         options = list(setting.choices) if value in setting.choices or not value else [value, *setting.choices]
@@ -187,7 +200,7 @@ def value_input(setting: TopicSetting, value: str) -> Any:
     return field.props("outlined dense").classes("ms-stack")
 
 
-def help_text(setting: TopicSetting) -> str:
+def help_text(setting: Described) -> str:
     allowed = f" Allowed: {setting.allowed}." if setting.allowed else ""
     return setting.explanation.rstrip() + allowed
 
@@ -227,7 +240,7 @@ class SettingsView:
                 [
                     {
                         "name": each.name,
-                        "value": _value(each),
+                        "value": each.shown_value,
                         "source": each.source.label,
                         "_tones": {"source": "info" if each.is_own else "dim"},
                         "without": each.without if each.is_own else "",
@@ -252,7 +265,7 @@ class _Editing:
         with dialog(f"{setting.name} of {topic}", test_id="edit-setting") as self._dialog:
             ui.label(help_text(setting)).classes("ms-help")
             with ui.element("dl").classes("ms-facts"):
-                facts = [("Value", _value(setting)), ("Source", setting.source.label)]
+                facts = [("Value", setting.shown_value), ("Source", setting.source.label)]
                 if setting.source is Source.TOPIC:
                     facts.append(("Default", setting.without or ""))
                 for word, text in facts:
@@ -303,12 +316,3 @@ class _Editing:
             else f"{self._setting.name} was set to {value}."
         )
         await self._view.load(changes)
-
-
-def _value(setting: TopicSetting) -> str:
-    if setting.value is None:
-        return "(secret)"
-    words = setting.value_in_words
-    if words == "no limit":
-        return words  # clearer than nineteen digits
-    return f"{setting.value} ({words})" if words else setting.value
