@@ -41,7 +41,7 @@ def clients(frame: Frame) -> None:
             [
                 Column("client", "Client id", searched=True),
                 Column("software", "Software", searched=True),
-                Column("who", "Principal, address", searched=True),
+                Column("who", "Principal", searched=True),
                 Column("latency", "Request, ms", _number, right=True),
                 Column("queue", "Queue, ms", _number, right=True),
                 Column("throttle", "Throttle, ms", _number, right=True),

@@ -61,10 +61,10 @@ def cluster(frame: Frame) -> None:
         brokers = DataTable(
             [
                 Column("id", "Broker", cell="link", width=96),
-                Column("state", "State", cell="badge", width=120),
-                Column("address", "Address", cell="nowrap", width=180),
-                Column("rack", "Rack", width=80),
-                Column("leads", "Leaders", count, right=True, width=84),
+                Column("state", "State", cell="badge", width=108),
+                Column("address", "Address", cell="nowrap", width=150),
+                Column("rack", "Rack", width=60),
+                Column("leads", "Leaders", count, right=True, width=92),
                 Column("share", "Share of leaders", cell="bar"),
                 Column("replicas", "Replicas", count, right=True, width=88),
                 Column("behind", "Not in sync", count, right=True, width=112),
@@ -82,9 +82,9 @@ def cluster(frame: Frame) -> None:
             quorum = DataTable(
                 [
                     Column("id", "Node", width=84),
-                    Column("role", "Role", cell="badge"),
+                    Column("role", "Role", cell="badge", width=100),
                     Column("end", "Log end", count, right=True),
-                    Column("lag", "Lag", count, right=True),
+                    Column("lag", "Lag", count, right=True, width=80),
                     Column("caught_up", "Caught up", ago, right=True, width=112),
                 ],
                 key="id",

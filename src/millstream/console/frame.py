@@ -275,8 +275,7 @@ class Frame:
         with (
             ui.button(self.visitor.cluster, icon="dns", color=None)
             .props('flat dense no-caps icon-right=arrow_drop_down data-testid=cluster aria-label="Cluster"')
-            .classes("ms-cluster")
-            .tooltip("Choose the cluster"),
+            .classes("ms-cluster"),
             ui.menu().props("data-testid=clusters"),
         ):
             for name in self.visitor.clusters:

@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 PAGE_SIZES = (25, 50, 100, 250)
 _WIDTHS_PX = {"badge": 140, "bar": 160, "replica": 132}
 _RIGHT_PX = 104
-_LETTER_PX, _AROUND_LABEL_PX = 7.6, 42
+_LETTER_PX, _AROUND_LABEL_PX = 6.8, 38
 """A letter of a label in the header, and what is around it: the padding and the arrow of the sort order."""
 _FLEXIBLE_PX = 130
 """What a column without a width has at least; below, the table scrolls."""
@@ -57,7 +57,8 @@ class Column:
     @property
     def least_px(self) -> int:
         wanted = self.width or _WIDTHS_PX.get(self.cell) or (_RIGHT_PX if self.right else _FLEXIBLE_PX)
-        return max(wanted, round(len(self.label) * _LETTER_PX) + _AROUND_LABEL_PX)
+        label = round(len(self.label) * _LETTER_PX) + _AROUND_LABEL_PX
+        return max(wanted, label) if self.right else wanted
 
 
 class _TableElement(ui.element, component="static/data_table.js"):
