@@ -43,6 +43,7 @@ OUR_FIELDS = {
     from_epoch int64 0+ = -1
   retired_brokers []int32 0+ tag:10002:0+""",
     ),
+    ("request", "create_acls"): (None, "  mirror_link string 2+ null:2+ tag:10000:2+ = null"),
     ("request", "create_topics"): (
         "      value string 2+ null:2+",
         """\

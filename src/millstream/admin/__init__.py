@@ -13,6 +13,7 @@ Every call blocks until the response. All errors are `WireError`; its subclasses
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 
+from millstream.admin.balance import PlannedReassignment
 from millstream.admin.branches import Branching, BranchPoint
 from millstream.admin.cluster import (
     Broker,
@@ -33,6 +34,7 @@ from millstream.admin.errors import (
     NotFoundError,
 )
 from millstream.admin.groups import Group, GroupAdmin, GroupListing, GroupMember, GroupOffset
+from millstream.admin.moves import MoveError, Mover, assignment_plan, balance_plan, drain_plan
 from millstream.admin.offsets import OffsetMove, ResetTarget, ResetTo, partitions_of
 from millstream.admin.topics import ConfigChange, ConfigEntry, ConfigOperation, ConfigResource, TopicAdmin
 from millstream.admin.transactions import OpenTransaction, Transaction, TransactionAdmin, TransactionListing
@@ -59,11 +61,14 @@ __all__ = [
     "GroupOffset",
     "InvalidArgumentError",
     "LogDirectories",
+    "MoveError",
+    "Mover",
     "NoQuorumLeaderError",
     "NotFoundError",
     "OffsetMove",
     "OpenTransaction",
     "Partition",
+    "PlannedReassignment",
     "Quorum",
     "QuorumNode",
     "Reassignment",
@@ -77,6 +82,9 @@ __all__ = [
     "TransactionListing",
     "UnreachableError",
     "WireError",
+    "assignment_plan",
+    "balance_plan",
+    "drain_plan",
     "partitions_of",
 ]
 

@@ -21,6 +21,8 @@ class ConfigResource(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    """The loggers of one broker, each with its level."""
 
 
 class ConfigOperation(IntEnum):
@@ -218,7 +220,8 @@ class TopicAdmin:
     # Settings
 
     def settings(self, resource: ConfigResource, name: str, names: Sequence[str] | None = None) -> list[ConfigEntry]:
-        """Settings by name. For a broker, `name` is its id, or empty for the defaults of all brokers."""
+        """Settings by name. For a broker, `name` is its id, or empty for the defaults of all brokers. The settings of
+        BROKER_LOGGER are the levels of its loggers."""
         wanted = {"resource_type": int(resource), "resource_name": name, "configuration_keys": names}
         response = self._ask_about(
             resource, name, "describe_configs", resources=[wanted], include_synonyms=True, include_documentation=True
@@ -248,8 +251,8 @@ class TopicAdmin:
         check(_called(resource, name), response.responses[0])
 
     def _ask_about(self, resource: ConfigResource, name: str, api: str, **fields: Any) -> Message:
-        """Sends a request about settings. Only the broker itself knows its settings."""
-        if resource is ConfigResource.BROKER and name:
+        """Sends a request about settings. Only the broker itself knows its settings and loggers."""
+        if resource is not ConfigResource.TOPIC and name:
             if int(name) not in {row.node_id for row in self._cluster.brokers()}:
                 raise refusal(f"broker {name}", ErrorCode.RESOURCE_NOT_FOUND, "there is no such broker")
             return self._cluster.call(api, node=int(name), **fields)

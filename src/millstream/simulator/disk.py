@@ -518,10 +518,12 @@ class DiskSession:
     def write_bytes(self, path: str, data: bytes) -> None:
         self.create(path).write_at(0, data)
 
-    def write_atomically(self, path: str, data: bytes, *, durable: bool = True) -> None:
+    def write_atomically(self, path: str, data: bytes, *, durable: bool = True, modified_ns: int | None = None) -> None:
         temporary = path + ".tmp"
         file = self.create(temporary)
         file.write_at(0, data)
+        if modified_ns is not None:
+            self._inode(temporary).modified_ns = modified_ns
         if durable:
             file.sync()
         self.rename(temporary, path)

@@ -13,13 +13,14 @@ from millstream.admin.groups import read_assignment
 from millstream.gateway.server import Gateway
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.test_produce import make_topic
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
 def http(gateway: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, timeout=30, trust_env=False) as client:
+    with httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as client:
         yield client
 
 
@@ -129,7 +130,7 @@ def test_groups(http: httpx.Client, broker: EmbeddedBroker, protocol: str) -> No
     consumer = Consumer(settings)
     try:
         consumer.subscribe([topic])
-        assert consumer.poll(20) is not None
+        assert consumer.poll(PATIENCE_S) is not None
         consumer.commit(offsets=[Place(topic, 0, 1)], asynchronous=False)
         found = http.get(f"/groups/{group}").json()
         assert (found["type"], found["state"]) == (protocol, "Stable")

@@ -25,18 +25,6 @@ NO_PRODUCER_ID = ProducerId(-1)
 UNKNOWN_OFFSET = Offset(-1)
 
 
-class Place(NamedTuple):
-    """Where a broker is. What fails together is in one zone (`broker.rack`), or on one machine."""
-
-    zone: str | None
-    machine: str
-
-
-def default_machine(broker_id: int) -> str:
-    """The machine of a broker that names none: it has one of its own."""
-    return f"machine-{broker_id}"
-
-
 class TopicPartition(NamedTuple):
     """One partition of one topic; prints as the name of its directory."""
 

@@ -1115,6 +1115,8 @@ class CreateAclsRequest(Decoded):
 
     creations: list[CreateAclsRequestCreations]
     """array of structure, versions 1+."""
+    mirror_link: str | None
+    """string, versions 2+; default null; tag 10000."""
 
 class CreateAclsResponseResults(TypedDict):
     """An item of results."""

@@ -15,15 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from millstream.config.table import cluster
-from millstream.formats.model.identifiers import (
-    NO_TOPIC_ID,
-    BrokerId,
-    Place,
-    TopicId,
-    TopicName,
-    TopicPartition,
-    default_machine,
-)
+from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, TopicId, TopicName, TopicPartition
+from millstream.formats.model.placement import Place, default_machine
 from millstream.node.metadata import records
 from millstream.node.metadata.records import (
     LOST_DIRECTORY,
@@ -77,6 +70,8 @@ class BrokerRegistration:
     in_controlled_shutdown: bool = False
     log_dirs: tuple[UUID, ...] = ()
     machine_id: str | None = None
+    cordoned_log_dirs: tuple[UUID, ...] = ()
+    """The log directories that the settings file of the broker cordons, as it reports them."""
 
     @property
     def machine(self) -> str:
@@ -221,18 +216,17 @@ class MetadataImage:
     def cordoned(self, broker_id: int) -> bool:
         """Whether the broker gets no new replicas (KIP-1066): all of its log directories are cordoned.
 
-        The metadata has the ids of the directories, the setting their paths: they are counted.
+        The dynamic setting counts before the file of the broker. It has the paths of directories, the metadata has
+        their ids: they are counted.
         """
-        paths = self.cordoned_log_dirs(broker_id)
-        broker = self.brokers.get(BrokerId(broker_id))
-        directories = len(broker.online_log_dirs) if broker is not None else 1
-        return "*" in paths or len(paths) >= max(1, directories)
-
-    def cordoned_log_dirs(self, broker_id: int) -> tuple[str, ...]:
-        """`cordoned.log.dirs` of a broker: paths, or `*`."""
         name = cluster.CORDONED_LOG_DIRS.name
-        text = self.broker_config(broker_id).get(name, self.default_broker_config.get(name)) or ""
-        return tuple(dict.fromkeys(path for each in text.split(",") if (path := each.strip())))
+        text = self.broker_config(broker_id).get(name, self.default_broker_config.get(name))
+        broker = self.brokers.get(BrokerId(broker_id))
+        online = broker.online_log_dirs if broker is not None else ()
+        if text is None:
+            return bool(online) and broker is not None and set(online) <= set(broker.cordoned_log_dirs)
+        paths = {path for each in text.split(",") if (path := each.strip())}
+        return "*" in paths or len(paths) >= max(1, len(online))
 
     @property
     def partition_count(self) -> int:
@@ -502,6 +496,7 @@ class _Builder:
             in_controlled_shutdown=record.in_controlled_shutdown,
             log_dirs=record.log_dirs,
             machine_id=record.machine_id,
+            cordoned_log_dirs=record.cordoned_log_dirs or (),
         )
         self._brokers.add(record.broker_id)
 
@@ -520,6 +515,9 @@ class _Builder:
             fenced=broker.fenced if record.fenced == 0 else record.fenced > 0,
             in_controlled_shutdown=broker.in_controlled_shutdown or record.in_controlled_shutdown > 0,
             log_dirs=record.log_dirs or broker.log_dirs,
+            cordoned_log_dirs=broker.cordoned_log_dirs
+            if record.cordoned_log_dirs is None
+            else record.cordoned_log_dirs,
         )
         self._brokers.add(record.broker_id)
 

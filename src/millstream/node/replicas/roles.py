@@ -12,6 +12,7 @@ from typing import Protocol
 from uuid import UUID
 
 from millstream.config.broker_config import BrokerConfig
+from millstream.config.table.cluster import CORDONED_LOG_DIRS
 from millstream.config.topic_config import LogConfig, resolve_log_config, topic_defaults
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicPartition
@@ -176,7 +177,7 @@ class ReplicaRoles:
         """Whether the log directory of the replica is online. The controller is told if it has another one."""
         at, node_id = partition.topic_partition, self._replicas.node_id
         assigned = state.directory_of(node_id)
-        home = self._logs.home(at, assigned, self._metadata.image.cordoned_log_dirs(node_id))
+        home = self._logs.home(at, assigned, self._metadata.config[CORDONED_LOG_DIRS])
         if home is None:
             return False
         if len(self._logs.data) > 1 and self.moving_to.get(at, home.id) != assigned:

@@ -326,10 +326,12 @@ class RealDisk:
         self.create(path).write_at(0, data)
 
     @_reports_errors(reading=False)
-    def write_atomically(self, path: str, data: bytes, *, durable: bool = True) -> None:
+    def write_atomically(self, path: str, data: bytes, *, durable: bool = True, modified_ns: int | None = None) -> None:
         temporary = path + ".tmp"
         file = self.create(temporary)
         file.write_at(0, data)
+        if modified_ns is not None:
+            os.utime(file.fileno(), ns=(modified_ns, modified_ns))
         if durable:
             file.sync()
         del file

@@ -132,8 +132,9 @@ class Disk(Protocol):
         """Make or overwrite a file, not atomically: for files that can be rebuilt when they are damaged."""
         ...
 
-    def write_atomically(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Replace the file atomically. `durable` also waits until it is on stable storage."""
+    def write_atomically(self, path: str, data: bytes, *, durable: bool = True, modified_ns: int | None = None) -> None:
+        """Replace the file atomically. `durable` also waits until it is on stable storage. `modified_ns`: the time of
+        modification that the file gets; None for the present time."""
         ...
 
     def space(self, path: str) -> Space:

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Protocol
 from uuid import UUID
 
+from millstream.common.background_tasks import BackgroundTasks
 from millstream.config.broker_config import BrokerConfig, ConfigSource
 from millstream.config.setting import ConfigError
 from millstream.config.table import tier, topic
@@ -78,7 +79,7 @@ class TierManager:
         self._tiers: dict[tuple[bytes, int], PartitionTier] = {}
         self._topics: list[bytes] = []
         """The names of the tiered topics."""
-        self._removals: set[asyncio.Task[None]] = set()
+        self._removals = BackgroundTasks()
         self.counters = TierCounters()
         self.cache = TierCache(disk, root)
         self._sweep: asyncio.Task[None] | None = None
@@ -234,8 +235,9 @@ class TierManager:
             self.context.is_closed = True
             for each in self._tiers.values():
                 each.close()
-            for task in (*self._removals, *([self._sweep] if self._sweep is not None else [])):
-                task.cancel()
+            self._removals.cancel()
+            if self._sweep is not None:
+                self._sweep.cancel()
             self.context.store.close()
 
     # The task of a partition
@@ -380,9 +382,7 @@ class TierManager:
             each.close()
             if is_leader:
                 name = manifest_name(context.cluster_id(), deleted.id, index)
-                task = self._environment.loop.create_task(self._remove_deleted(name, deleted))
-                self._removals.add(task)
-                task.add_done_callback(self._removals.discard)
+                self._removals.start(self._remove_deleted(name, deleted), loop=self._environment.loop)
 
     async def _remove_deleted(self, name: str, deleted: TopicImage) -> None:
         attempt = 0

@@ -65,7 +65,9 @@ class UnopenedLogs:
         self, present: Iterable[TopicPartition], opened: Container[TopicPartition], now_ms: int
     ) -> list[TopicPartition]:
         """The next few logs to open."""
-        if not self._waiting and (self._began_ms is None or now_ms - self._began_ms >= ROUND_INTERVAL_MS):
+        began_ms = self._began_ms
+        # The clock may have been set back.
+        if not self._waiting and (began_ms is None or not 0 <= now_ms - began_ms < ROUND_INTERVAL_MS):
             self._began_ms = now_ms
             self._waiting.extend(sorted(each for each in present if each not in opened))
         taken: list[TopicPartition] = []
@@ -129,6 +131,7 @@ class LogDirectory:
         self._started = False
         self._last_checkpoint_ms: int | None = None
         self._last_expiry_ms: int | None = None
+        self._last_maintenance_ms = 0
         self.started_clean = False
         """Whether the last stop was a clean one; known after `start`."""
         self.previous_broker_epoch = NO_EPOCH
@@ -508,6 +511,9 @@ class LogDirectory:
         return None for a partition whose settings are not known.
         """
         jobs: list[Job] = []
+        if now_ms < self._last_maintenance_ms:
+            self._clock_was_set_back(now_ms)
+        self._last_maintenance_ms = now_ms
         if config_of is not None:
             self._open_some(now_ms, config_of)
         expire = self._last_expiry_ms is None or now_ms - self._last_expiry_ms >= PRODUCER_EXPIRY_INTERVAL_MS
@@ -539,6 +545,15 @@ class LogDirectory:
         if (is_checkpoint_due or self._checkpoints.is_wanted) and (job := self.checkpoint_job(now_ms)) is not None:
             jobs.append(job)
         return jobs
+
+    def _clock_was_set_back(self, now_ms: int) -> None:
+        """Everything is due now, not when the clock is where it was. The checkpoints are written at once: changes after
+        them must be later by the clock of the file system, or recovery does not find them."""
+        self._last_checkpoint_ms = self._last_retention_ms = self._last_expiry_ms = None
+        for log in self._logs.values():
+            since_ms = log.flush_state.unflushed_since_ms
+            if since_ms is not None and since_ms > now_ms:
+                log.flush_state.unflushed_since_ms = now_ms
 
     def space_job(self) -> Job:
         """Look at the free space of the disk."""

@@ -158,7 +158,7 @@ def scan_files(disk: Disk, directory: str) -> LogFiles:
         parsed = parse_offset_file(name)
         if parsed is not None:
             found.add(parsed)
-    for offset, suffix in [entry for entry in found if entry[1] == TRANSACTION_INDEX_SUFFIX]:
+    for offset, suffix in [entry for entry in sorted(found) if entry[1] == TRANSACTION_INDEX_SUFFIX]:
         if (offset, LOG_SUFFIX) not in found:  # else a later segment of that name would use it
             disk.remove(offset_file(directory, offset, suffix))
             found.discard((offset, suffix))

@@ -523,6 +523,19 @@ class PartitionLog:
         self.producers.begin_anew(end)
         if self.damaged_from is not None and end <= self.damaged_from:
             self.damaged_from = None
+        self._seal_cut()
+
+    def _seal_cut(self) -> None:
+        """A power cut may bring back some of the bytes that were cut, between records that were written over the
+        others. Their checksums would be right. So the next records go into a new file, or the cut is on stable storage
+        first: for an empty file, and if the disk has no room for another."""
+        active = self.segments.active
+        try:
+            self.roll(active.created_ms)
+        except OSError as error:
+            _log.warning("cut_not_sealed partition=%s error=%s: flushed instead", self.topic_partition, error)
+        if active is self.segments.active:
+            active.file().sync()
 
     def forget_epochs_after(self, epoch: int) -> int | None:
         """Forget epochs that no leader can have had yet; the offset at which the first of them began, None if there was

@@ -71,6 +71,7 @@ class StartRecovery:
                 # Only this partition is affected: opening it fails with the same error.
                 _log.error("log_not_recovered partition=%s error=%s", partition, error)
                 self._unrecovered.add(partition)
+                self._distrust(partition)
                 continue
             if report is not None and not report.is_clean:
                 reports.append(report)
@@ -145,11 +146,21 @@ class StartRecovery:
         start_offset = checkpoints.start_offsets.get(partition, 0)
         report = recover_log(disk, directory, recovery_point, start_offset, checkpoint_ns=checkpoints.read_ns)
         checkpoints.recovery_points[partition] = min(report.recovery_point, report.end_offset)
+        if partition in checkpoints.cleaned_offsets:  # it may be of records that a truncation removed, too
+            cleaned = min(checkpoints.cleaned_offsets[partition], report.recovery_point)
+            checkpoints.cleaned_offsets[partition] = cleaned
         if report.damaged_from is not None:
             self.damaged_from[partition] = report.damaged_from
         if report.end_offset > report.recovery_point:
             self._unsynced[partition] = report.end_offset, report.checked_bytes
         return report
+
+    def _distrust(self, partition: TopicPartition) -> None:
+        """The recovery point may be of records that a truncation removed. The next checkpoint is newer than the change
+        that tells so: the whole log is to be checked."""
+        points = self._checkpoints.recovery_points
+        if partition in points:
+            points[partition] = min(points[partition], self._checkpoints.start_offsets.get(partition, 0))
 
     def _sync(self, unsynced: Iterable[TopicPartition]) -> None:
         disk, partitions = self._disk, list(unsynced)
