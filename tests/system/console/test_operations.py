@@ -51,6 +51,18 @@ def test_records_are_deleted_as_previewed(
     assert [each.offset for each in client.offsets(dict.fromkeys(places, EARLIEST)).values()] == [4, 4]
 
 
+def test_a_topic_is_branched(looking: Looking, client: Cluster, make_topic: Callable[..., str]) -> None:
+    topic = make_topic("operated-parent", 2, 1)
+    page: Any = looking.open(f"/topics?topic={topic}")
+    page.get_by_test_id("branch-topic").click()
+    page.get_by_test_id("branch-name").fill("operated-branch")
+    page.get_by_test_id("branch-create").click()
+    page.wait_for_url("**topic=operated-branch")
+    made = TopicAdmin(client).topic("operated-branch")
+    assert (made.branch_of, len(made.partitions)) == (topic, 2)
+    TopicAdmin(client).delete("operated-branch")
+
+
 def test_a_topic_is_cloned_and_several_are_deleted(
     looking: Looking, client: Cluster, make_topic: Callable[..., str]
 ) -> None:
