@@ -435,10 +435,18 @@ def _check_directories(config: BrokerConfig) -> None:
     for path in paths:
         if paths.count(path) > 1:
             raise ConfigError(f"{name} has {path} twice: write each directory once", name=name)
-    for path in {*paths, os.path.abspath(config.data_dir)}:
+    for path in sorted({*paths, os.path.abspath(config.data_dir)}):
         around = next((other for other in paths if path.startswith(f"{other.rstrip('/')}/")), None)
         if around is not None:
             raise ConfigError(f"{path} is inside {around}: log directories must not be inside each other", name=name)
+    cordoned = cluster.CORDONED_LOG_DIRS
+    for each in cordoned.parse(config.layers[ConfigSource.STATIC_BROKER_CONFIG].get(cordoned.name, "")):
+        path = os.path.abspath(each)
+        if each != "*" and not any(own == path or own.startswith(f"{path.rstrip('/')}/") for own in paths):
+            raise ConfigError(
+                f"{cordoned.name} has {each}, which is none of the log directories: write entries of {name}, or *",
+                name=cordoned.name,
+            )
 
 
 def _check_tier(config: BrokerConfig) -> None:

@@ -148,7 +148,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """
         self.dead = True
         self._ready.clear()
-        self._pending_tasks = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
+        names = {task: task.get_name() for task in asyncio.all_tasks(self)}  # any order: they are sorted
+        self._pending_tasks = sorted(names, key=lambda task: (len(names[task]), names[task]))  # Task-9 before Task-10
 
     def close_tasks(self) -> None:
         """Closes the pending tasks. Nothing they still do has an effect."""

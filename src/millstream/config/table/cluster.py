@@ -280,7 +280,7 @@ CORDONED_LOG_DIRS = listed(
     "cordoned.log.dirs",
     (),
     "Log directories that get no new replicas; `*` for all (KIP-1066). A broker without any other directory gets no "
-    "new replicas. `millstream broker drain` sets it. Only the dynamic value counts; in a file it has no effect.",
+    "new replicas. `millstream broker drain` sets it while the broker runs; such a value counts before the file's.",
     importance=Importance.MEDIUM,
     update=Update.PER_BROKER,
 )

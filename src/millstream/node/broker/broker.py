@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from millstream.config.table import log as log_settings
 from millstream.config.table import network, node, quotas, sasl, share, tier, transactions
+from millstream.config.table.cluster import CORDONED_LOG_DIRS
 from millstream.formats.model.access_control import CLUSTER_NAME, AclOperation, AclResourceType
 from millstream.formats.protocol import fetch as fetch_codec
 from millstream.formats.protocol import produce as produce_codec
@@ -341,7 +342,7 @@ class Broker:
         )
         group_admin = GroupAdminHandlers(self.groups)
         log_dirs = LogDirHandlers(
-            partitions, environment, self.logs, self.moves, lambda: view.image.cordoned_log_dirs(view.node_id)
+            partitions, environment, self.logs, self.moves, lambda: view.config[CORDONED_LOG_DIRS]
         )
         producer_ids = ProducerIdHandlers(self.producer_ids, self.transactions)
         txns = TransactionHandlers(self.transactions, self.groups, lambda: view.image)

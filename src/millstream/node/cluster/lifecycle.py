@@ -76,10 +76,12 @@ class BrokerLifecycle:
         log_dirs: Callable[[], list[UUID]],
         previous_broker_epoch: int,
         on_fatal: Callable[[str], None],
+        cordoned_log_dirs: Callable[[], list[UUID]] = list,
         adopted: tuple[AdoptedReplica, ...] = (),
         retired: tuple[int, ...] = (),
     ) -> None:
-        """`log_dirs` returns the ids of the log directories in use. `previous_broker_epoch` is the epoch of the last
+        """`log_dirs` returns the ids of the log directories in use, `cordoned_log_dirs` those of them that the settings
+        file cordons. `previous_broker_epoch` is the epoch of the last
         process if it stopped cleanly, else -1. `on_fatal` gets one line that says why this broker cannot be part of the
         cluster. `adopted` and `retired`: see `handover_file`."""
         self._view = view
@@ -88,6 +90,7 @@ class BrokerLifecycle:
         self._contact = contact
         self._end_points = end_points
         self._log_dirs = log_dirs
+        self._cordoned_log_dirs = cordoned_log_dirs
         self._offline_dirs: list[UUID] = []
         """The ids of log directories that have failed since the start; reported in each heartbeat."""
         self._registers_again = False
@@ -370,6 +373,7 @@ class BrokerLifecycle:
             "want_fence": not self._initialized,
             "want_shut_down": self._leaving,
             "offline_log_dirs": list(self._offline_dirs),
+            "cordoned_log_dirs": self._cordoned_log_dirs(),
         }
         timeout_s = self._view.config[cluster.BROKER_SESSION_TIMEOUT_MS] / 2000
         if self._leaving:

@@ -307,6 +307,7 @@ class Heartbeats:
             want_fence=request.want_fence,
             want_shut_down=request.want_shut_down,
             offline_log_dirs=tuple(request.offline_log_dirs),
+            cordoned_log_dirs=tuple(request.cordoned_log_dirs),
         )
         if heartbeat.offline_log_dirs:
             _log.warning("broker_lost_its_disk broker=%d epoch=%d", heartbeat.broker_id, heartbeat.broker_epoch)

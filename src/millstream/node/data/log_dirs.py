@@ -21,7 +21,7 @@ from millstream.node.environment import Environment
 from millstream.node.replicas.directory_moves import DirectoryMoves
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.server.request import Context
-from millstream.node.storage.log.directories import LogDirectories
+from millstream.node.storage.log.directories import LogDirectories, is_cordoned
 from millstream.node.storage.log.directory import LogDirectory
 
 _TURN = 200  # partitions in one turn of the event loop
@@ -109,7 +109,7 @@ class LogDirHandlers:
 
     def _is_cordoned(self, directory: LogDirectory) -> bool:
         cordoned = self._cordoned()
-        return "*" in cordoned or directory.root in cordoned or (len(self._logs.data) == 1 and bool(cordoned))
+        return is_cordoned(directory.root, cordoned) or (len(self._logs.data) == 1 and bool(cordoned))
 
     # Moving
 

@@ -75,7 +75,7 @@ class SchemaGuard:
     def follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
         for topic in delta.deleted.values():
             self._forget(topic.name)
-        for resource in delta.configs:
+        for resource in sorted(delta.configs):
             if resource.type == ResourceType.TOPIC:
                 self._look_at(image, resource.name)
         for name in delta.created:

@@ -18,6 +18,7 @@ from millstream.node.metadata.features import (
     CONTROLLERS_REGISTER,
     METADATA_VERSION,
     SUPPORTED_FEATURES,
+    brokers_report_cordons,
     check_feature_support,
     controllers_register,
 )
@@ -80,6 +81,8 @@ class Heartbeat:
     want_shut_down: bool = False
     offline_log_dirs: tuple[UUID, ...] = ()
     """The ids of failed log directories."""
+    cordoned_log_dirs: tuple[UUID, ...] = ()
+    """The ids of log directories that the settings file of the broker cordons."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +210,7 @@ def process_heartbeat(
         records = fence_broker(image, broker.id, config).records
     elif broker.fenced and not fenced:
         records = unfence_broker(image, broker.id, config).records
+    records += _changed_cordons(image, broker, heartbeat)
     result = HeartbeatResult(
         is_caught_up=caught_up,
         is_fenced=fenced,
@@ -214,6 +218,15 @@ def process_heartbeat(
         in_controlled_shutdown=shutting_down and not fenced,
     )
     return Decision(records, (result,))
+
+
+def _changed_cordons(
+    image: MetadataImage, broker: BrokerRegistration, heartbeat: Heartbeat
+) -> tuple[MetadataRecord, ...]:
+    cordoned = tuple(each for each in broker.online_log_dirs if each in heartbeat.cordoned_log_dirs)
+    if cordoned == broker.cordoned_log_dirs or not brokers_report_cordons(image):
+        return ()
+    return (BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, cordoned_log_dirs=cordoned),)
 
 
 def _log_dir_failed(
@@ -406,6 +419,7 @@ def _registered_again(
         in_controlled_shutdown=now.in_controlled_shutdown,
         log_dirs=now.log_dirs,
         machine_id=now.machine_id,
+        cordoned_log_dirs=now.cordoned_log_dirs or None,
     )
     records: list[MetadataRecord] = [record]
     returned = set(broker.log_dirs) - set(earlier.log_dirs)

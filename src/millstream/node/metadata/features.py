@@ -23,9 +23,11 @@ from millstream.node.metadata.records import (
 )
 
 METADATA_VERSION = SupportedFeature(name="metadata.version", min_supported_version=7, max_supported_version=30)
-"""The metadata versions of Kafka whose records are supported; 30 is 4.3-IV0 (cordoned log directories, KIP-1066)."""
+"""The metadata versions of Kafka whose records are supported."""
 CONTROLLERS_REGISTER = 15
 """From this metadata version (3.7-IV0) on, controllers register (KIP-919)."""
+CORDONS_ARE_REPORTED = 30
+"""From this metadata version (4.3-IV0) on, registrations have the cordoned log directories (KIP-1066)."""
 GROUP_VERSION = SupportedFeature(name="group.version", min_supported_version=0, max_supported_version=1)
 """Level 1: the broker can assign the partitions of groups (KIP-848)."""
 SHARE_VERSION = SupportedFeature(name="share.version", min_supported_version=0, max_supported_version=1)
@@ -118,6 +120,10 @@ def missing_features(image: MetadataImage) -> tuple[FeatureLevelRecord, ...]:
 
 def controllers_register(image: MetadataImage) -> bool:
     return image.features.get(METADATA_VERSION.name, 0) >= CONTROLLERS_REGISTER
+
+
+def brokers_report_cordons(image: MetadataImage) -> bool:
+    return image.features.get(METADATA_VERSION.name, 0) >= CORDONS_ARE_REPORTED
 
 
 def eligible_leader_replicas_enabled(image: MetadataImage) -> bool:

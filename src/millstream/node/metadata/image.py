@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from millstream.config.table import cluster
-from millstream.formats.model.identifiers import BrokerId, Place, TopicId, TopicName, TopicPartition, default_machine
+from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, TopicId, TopicName, TopicPartition
+from millstream.formats.model.placement import Place, default_machine
 from millstream.node.metadata import records
 from millstream.node.metadata.records import (
     LOST_DIRECTORY,
@@ -69,6 +70,8 @@ class BrokerRegistration:
     in_controlled_shutdown: bool = False
     log_dirs: tuple[UUID, ...] = ()
     machine_id: str | None = None
+    cordoned_log_dirs: tuple[UUID, ...] = ()
+    """The log directories that the settings file of the broker cordons, as it reports them."""
 
     @property
     def machine(self) -> str:
@@ -130,11 +133,30 @@ class PartitionState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """What a topic is a branch of: it began with the records of its parent."""
+
+    parent: TopicName
+    """The name of the parent when the branch was created. It may be deleted since, and another topic may have it."""
+    parent_id: TopicId
+    origin_id: TopicId
+    """The topic that is no branch, from which the parent, or a parent of it, was branched."""
+    offsets: tuple[int, ...]
+    """By partition: where the records of the parent end, and those of the branch begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicImage:
     name: TopicName
     id: TopicId
     partitions: tuple[PartitionState, ...]
     """By partition number, from 0 without gaps."""
+    branch: Branch | None = None
+
+    @property
+    def family(self) -> TopicId:
+        """The id that all branches of a topic, and the branches of these, have in common: they may share files."""
+        return self.id if self.branch is None else self.branch.origin_id
 
     @property
     def replication_factor(self) -> int:
@@ -194,18 +216,17 @@ class MetadataImage:
     def cordoned(self, broker_id: int) -> bool:
         """Whether the broker gets no new replicas (KIP-1066): all of its log directories are cordoned.
 
-        The metadata has the ids of the directories, the setting their paths: they are counted.
+        The dynamic setting counts before the file of the broker. It has the paths of directories, the metadata has
+        their ids: they are counted.
         """
-        paths = self.cordoned_log_dirs(broker_id)
-        broker = self.brokers.get(BrokerId(broker_id))
-        directories = len(broker.online_log_dirs) if broker is not None else 1
-        return "*" in paths or len(paths) >= max(1, directories)
-
-    def cordoned_log_dirs(self, broker_id: int) -> tuple[str, ...]:
-        """`cordoned.log.dirs` of a broker: paths, or `*`."""
         name = cluster.CORDONED_LOG_DIRS.name
-        text = self.broker_config(broker_id).get(name, self.default_broker_config.get(name)) or ""
-        return tuple(dict.fromkeys(path for each in text.split(",") if (path := each.strip())))
+        text = self.broker_config(broker_id).get(name, self.default_broker_config.get(name))
+        broker = self.brokers.get(BrokerId(broker_id))
+        online = broker.online_log_dirs if broker is not None else ()
+        if text is None:
+            return bool(online) and broker is not None and set(online) <= set(broker.cordoned_log_dirs)
+        paths = {path for each in text.split(",") if (path := each.strip())}
+        return "*" in paths or len(paths) >= max(1, len(online))
 
     @property
     def partition_count(self) -> int:
@@ -302,6 +323,32 @@ def _or(new: tuple[E, ...] | None, old: tuple[E, ...]) -> tuple[E, ...]:
     return old if new is None else new
 
 
+def _branch(record: records.TopicRecord) -> Branch | None:
+    if record.parent_id == NO_TOPIC_ID:
+        return None
+    return Branch(
+        parent=TopicName(record.parent_name),
+        parent_id=record.parent_id,
+        origin_id=record.origin_id,
+        offsets=record.branch_offsets,
+    )
+
+
+def topic_record(topic: TopicImage) -> records.TopicRecord:
+    """The record that creates a topic."""
+    branch = topic.branch
+    if branch is None:
+        return records.TopicRecord(name=topic.name, topic_id=topic.id)
+    return records.TopicRecord(
+        name=topic.name,
+        topic_id=topic.id,
+        parent_id=branch.parent_id,
+        parent_name=branch.parent,
+        origin_id=branch.origin_id,
+        branch_offsets=branch.offsets,
+    )
+
+
 class _Builder:
     """Builds the next image. Maps of the old image are copied when they are first changed."""
 
@@ -365,7 +412,9 @@ class _Builder:
             raise CorruptMetadataError(
                 f"the metadata log creates topic {record.name} ({record.topic_id}) a second time"
             )
-        topics[record.name] = by_id[record.topic_id] = TopicImage(name=record.name, id=record.topic_id, partitions=())
+        topics[record.name] = by_id[record.topic_id] = TopicImage(
+            name=record.name, id=record.topic_id, partitions=(), branch=_branch(record)
+        )
         self._map("names_by_folded")[folded(record.name)] = record.name
         self._created[record.topic_id] = record.name
         self._partitions[record.topic_id] = []
@@ -447,6 +496,7 @@ class _Builder:
             in_controlled_shutdown=record.in_controlled_shutdown,
             log_dirs=record.log_dirs,
             machine_id=record.machine_id,
+            cordoned_log_dirs=record.cordoned_log_dirs or (),
         )
         self._brokers.add(record.broker_id)
 
@@ -465,6 +515,9 @@ class _Builder:
             fenced=broker.fenced if record.fenced == 0 else record.fenced > 0,
             in_controlled_shutdown=broker.in_controlled_shutdown or record.in_controlled_shutdown > 0,
             log_dirs=record.log_dirs or broker.log_dirs,
+            cordoned_log_dirs=broker.cordoned_log_dirs
+            if record.cordoned_log_dirs is None
+            else record.cordoned_log_dirs,
         )
         self._brokers.add(record.broker_id)
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName
+from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, TopicId, TopicName
 from millstream.formats.protocol.primitives import Cursor, MalformedMessage, read_unsigned_varint
 from millstream.formats.protocol.schema import Schema, split_entries
 from millstream.formats.records.varint import append_unsigned
@@ -68,7 +68,7 @@ class RegisterBrokerRecord:
     machine_id: str | None = None
     """A tagged field of ours: the machine, if the broker names one."""
     cordoned_log_dirs: tuple[UUID, ...] | None = None
-    """Read from logs of Kafka. Here a broker is cordoned by its setting `cordoned.log.dirs`."""
+    """None in records before metadata.version 4.3-IV0 (KIP-1066)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +124,11 @@ class TopicRecord:
 
     name: TopicName
     topic_id: TopicId
+    parent_id: TopicId = NO_TOPIC_ID
+    """Of a branch; the fields after it too (see `image.Branch`)."""
+    parent_name: str = ""
+    origin_id: TopicId = NO_TOPIC_ID
+    branch_offsets: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,9 +401,10 @@ _WRITTEN_VERSIONS: dict[type[Any], tuple[str, int]] = {
     EndTransactionRecord: ("end_transaction", 0),
     AbortTransactionRecord: ("abort_transaction", 0),
 }
-"""The schema of each record, and the version in which it is written: that of metadata.version 4.2-IV1. Version
-4.3-IV0 adds only cordoned directories to records of brokers: those are read, and not written, so that nodes of an
-earlier version can read the log."""
+"""The schema of each record, and the version in which it is written: that of metadata.version 4.2-IV1."""
+_VERSIONS_WITH_CORDONS: dict[type[Any], int] = {RegisterBrokerRecord: 4, BrokerRegistrationChangeRecord: 3}
+"""Version 4.3-IV0 adds only cordoned directories to records of brokers. These versions are written only where there are
+such directories, so that nodes of an earlier version can read the log of other clusters."""
 
 _INNER: dict[str, type[Any]] = {"end_points": Endpoint, "features": SupportedFeature, "entity": QuotaEntity}
 """The structures inside records, by field name."""
@@ -425,6 +431,8 @@ def encode_record(record: MetadataRecord) -> bytes:
             return encoded
     kind = type(record)
     schema, version = _schemas()[kind], _WRITTEN_VERSIONS[kind][1]
+    if kind in _VERSIONS_WITH_CORDONS and getattr(record, "cordoned_log_dirs", None) is not None:
+        version = _VERSIONS_WITH_CORDONS[kind]
     out = bytearray()
     append_unsigned(out, FRAME_VERSION)
     append_unsigned(out, schema.api_key)

@@ -14,6 +14,7 @@ from millstream.node.metadata.image import (
     MetadataImage,
     TopicImage,
     cluster_id_record,
+    topic_record,
 )
 from millstream.node.metadata.records import (
     ClientQuotaRecord,
@@ -23,7 +24,6 @@ from millstream.node.metadata.records import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
-    TopicRecord,
 )
 
 K = TypeVar("K")
@@ -47,7 +47,7 @@ def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
         yield _registration(broker)
     yield from image.controllers.values()
     for topic in image.topics.values():
-        yield TopicRecord(name=topic.name, topic_id=topic.id)
+        yield topic_record(topic)
         yield from _partitions(topic)
     for resource, values in image.configs.items():
         for name, value in values.items():
@@ -58,7 +58,7 @@ def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
     yield from image.delegation_tokens.values()
     yield from image.acls.values()
     for entity, quotas in image.quotas.items():
-        parts = tuple(sorted(entity, key=lambda part: part.entity_type, reverse=True))
+        parts = tuple(sorted(entity, key=lambda part: part.entity_type, reverse=True))  # any order: one of each type
         for key, quota in quotas.items():
             yield ClientQuotaRecord(entity=parts, key=key, value=quota)
 
@@ -102,6 +102,7 @@ def _registration(broker: BrokerRegistration) -> RegisterBrokerRecord:
         in_controlled_shutdown=broker.in_controlled_shutdown,
         log_dirs=broker.log_dirs,
         machine_id=broker.machine_id,
+        cordoned_log_dirs=broker.cordoned_log_dirs or None,
     )
 
 

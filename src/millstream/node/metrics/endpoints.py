@@ -157,7 +157,7 @@ class NodeEndpoints:
         wanted = query.get(_CHOICE, [])
         known = {subject.name: subject for subject in SUBJECTS}
         unknown = [_shown(name) for name in wanted if name not in known] + [
-            _shown(key) for key in query.keys() - {_CHOICE}
+            _shown(key) for key in sorted(query.keys() - {_CHOICE})
         ]
         if unknown:
             deliver(HttpResponse(400, f"unknown: {', '.join(unknown)}\n\n{_HELP}".encode()))

@@ -41,7 +41,7 @@ class GroupOffsets:
         if not link.groups or not names:
             return
         groups = await self._groups(link, metadata)
-        for gone in self._done.keys() - groups:
+        for gone in sorted(self._done.keys() - groups):
             del self._done[gone]
         for coordinator, ids in (await self._coordinators(sorted(groups))).items():
             fields = {"groups": [{"group_id": group, "topics": None} for group in ids], "require_stable": False}

@@ -58,7 +58,7 @@ class Mirroring:
         is_link_change = ALL_BROKERS in delta.configs
         names = {resource.name for resource in delta.configs if resource.type == ResourceType.TOPIC}
         names.update(delta.created, delta.changed, (topic.name for topic in delta.deleted.values()))
-        changed = [name for name in names if self._take_topic(name)] if names else []
+        changed = [name for name in sorted(names) if self._take_topic(name)]
         if is_link_change:
             self._take_links()
         elif changed:

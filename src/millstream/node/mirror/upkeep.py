@@ -198,7 +198,7 @@ class Upkeep:
 
     async def _promote(self, mirrors: Iterable[MirrorTopic], metadata: SourceMetadata) -> None:
         promoting = [mirror for mirror in mirrors if mirror.state is MirrorState.PROMOTING]
-        for name in self._promotions.keys() - {mirror.name for mirror in promoting}:
+        for name in sorted(self._promotions.keys() - {mirror.name for mirror in promoting}):
             del self._promotions[name]
         for mirror in promoting:
             topic = metadata.topics.get(mirror.source_name)

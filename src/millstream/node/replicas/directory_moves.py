@@ -22,7 +22,7 @@ from millstream.node.storage.cleaner.log_cleaner import LogCleaner
 from millstream.node.storage.disk import Job
 from millstream.node.storage.log.directories import LogDirectories
 from millstream.node.storage.log.directory import LogDirectory
-from millstream.node.storage.log.moving import LogMove
+from millstream.node.storage.log.moving import MOST_CATCH_UPS, LogMove
 
 _log = logging.getLogger("millstream.replication")
 
@@ -152,12 +152,17 @@ class DirectoryMoves:
                 if is_assigned:
                     await partition.hold_flushes()
                 await self._run(copy.step(now_ms()))
+                if is_assigned and copy.is_at_end:
+                    await self._catch_up(copy)
                 if is_assigned and copy.is_at_end and self._cleaner.hold(at) and copy.finish(now_ms()):
                     is_finished = True  # flushes are released when the move is on stable storage
                     completion = self._tasks.start(self._complete(partition, copy), loop=self._environment.loop)
                     self._completions[at] = completion
                     completion.add_done_callback(lambda _: self._completions.pop(at, None))
                     return
+            except OSError:
+                if not copy.is_stale:
+                    raise
             finally:
                 if is_assigned and not is_finished:
                     partition.release_flushes()
@@ -167,6 +172,14 @@ class DirectoryMoves:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{at} is not on this broker any more")
                 is_assigned = True
             await self._throttle(copy.copied_bytes - before)
+
+    async def _catch_up(self, copy: LogMove) -> None:
+        """Copies what is appended meanwhile, until so little is left that it takes no time on the event loop."""
+        for _ in range(MOST_CATCH_UPS):
+            job = copy.catch_up()
+            if job is None:
+                return
+            await self._run(job)
 
     async def _complete(self, partition: Partition, copy: LogMove) -> None:
         """The log is in the other directory: the old one is removed. If that fails, the next start does it."""

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
+from millstream.common.background_tasks import BackgroundTasks
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import cluster
 from millstream.formats.model.errors import ErrorCode, KafkaError
@@ -115,7 +116,7 @@ class ReplicaFetcher:
         """When the fetch in flight times out."""
         self._watchdog: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
-        self._restarts: set[asyncio.Task[None]] = set()
+        self._restarts = BackgroundTasks()
         self._closed = False
         self._task = asyncio.ensure_future(self._run(), loop=environment.loop)
 
@@ -163,8 +164,7 @@ class ReplicaFetcher:
     def close(self) -> None:
         self._closed = True
         self._task.cancel()
-        for restart in self._restarts:
-            restart.cancel()
+        self._restarts.cancel()
         if self._watchdog is not None:
             self._watchdog.cancel()
         self._disconnect()
@@ -522,9 +522,7 @@ class ReplicaFetcher:
     def _start_from_tier(self, followed: _Followed, sent: FollowerPosition) -> None:
         """The leader has the offset only in the tier: other partitions do not wait for the object store."""
         self._rest(followed, _TIER_PAUSE_S)
-        task = self._loop.create_task(self._restart_from_tier(followed, sent))
-        self._restarts.add(task)
-        task.add_done_callback(self._restarts.discard)
+        self._restarts.start(self._restart_from_tier(followed, sent), loop=self._loop)
 
     async def _restart_from_tier(self, followed: _Followed, sent: FollowerPosition) -> None:
         """Takes epochs and producers from the tier, and goes on where it ends."""

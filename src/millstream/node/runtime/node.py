@@ -57,7 +57,7 @@ from millstream.node.server.listener import Listener
 from millstream.node.server.service import HeldRequests, Peer, Service
 from millstream.node.storage.directory_health import DirectoryFailure, DirectoryHealth, try_directory
 from millstream.node.storage.disk import Disk
-from millstream.node.storage.log.directories import LogDirectories
+from millstream.node.storage.log.directories import LogDirectories, is_cordoned
 from millstream.node.storage.log.directory import DirectoryInUseError, LogDirectory
 
 _log = logging.getLogger("millstream.node")
@@ -221,6 +221,8 @@ class Node:
         contact = ControllerContact(
             environment.loop.time, lambda: contact_limit_s(view.config), quorum.metadata_as_of_s
         )
+        # The dynamic value of the setting is in the metadata, and counts before this one.
+        cordoned_in_file = config[cluster.CORDONED_LOG_DIRS]
         lifecycle = self.lifecycle = BrokerLifecycle(
             view,
             link,
@@ -228,6 +230,7 @@ class Node:
             contact,
             end_points=end_points,
             log_dirs=lambda: registered_log_dirs(logs),
+            cordoned_log_dirs=lambda: [each.id for each in logs.online if is_cordoned(each.root, cordoned_in_file)],
             previous_broker_epoch=logs.previous_broker_epoch,
             on_fatal=self._fail,
             adopted=handover.adopted,
@@ -274,7 +277,9 @@ class Node:
     def _register_controller(
         self, link: ControllerLink, loader: MetadataLoader, end_points: tuple[Endpoint, ...]
     ) -> None:
-        self._registration = ControllerRegistration(self._config.node_id, link, loader, self._environment, end_points)
+        self._registration = ControllerRegistration(
+            self._config.node_id, link, loader, self._environment, end_points, on_fatal=self._fail
+        )
         self._registration.start()
 
     def _open_authorizer(self, loader: MetadataLoader) -> StandardAuthorizer | None:

@@ -3,6 +3,10 @@
 One write at a time. A request during a write is served by the next one, which `maintenance` begins, or `on_wanted`
 where a caller waits for it. After the last write, at the stop, nothing is written any more, even by a job that runs
 late.
+
+A thread writes what was gathered before, on the event loop. Meanwhile a log may be truncated and get other records, or
+be deleted and created again, and then the offsets are not those of its records. So the file of the recovery points gets
+the time at which they were gathered as its time of modification: recovery checks everything that was changed since.
 """
 
 import logging
@@ -17,6 +21,7 @@ from millstream.node.storage.file_formats import (
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
+    TEMPORARY_SUFFIX,
     TRANSACTION_INDEXES,
     DamagedFileError,
     decode_offset_lists,
@@ -28,6 +33,7 @@ from millstream.node.storage.log.partition_log import PartitionLog
 
 _log = logging.getLogger("millstream.storage")
 
+_TIME = f"checkpoint-time{TEMPORARY_SUFFIX}"
 Contents = list[tuple[str, bytes]]
 T = TypeVar("T")
 
@@ -47,7 +53,7 @@ class Checkpointer:
         self.lists_transaction_indexes = False
         """Whether that file was read; a directory of Kafka, or of an older version, does not have it."""
         self.read_ns = 0
-        """When the files that were read were written."""
+        """When the content of the files that were read was gathered."""
         self.is_wanted = False
         """Whether a write was requested during another one."""
         self.on_wanted: Callable[[], None] = lambda: None
@@ -84,8 +90,19 @@ class Checkpointer:
         if self._under_way:
             return None
         self._under_way = True
+        gathered_ns = 0
+        failure: OSError | None = None
+        try:
+            gathered_ns = 0 if self._closed else self._time()
+        except OSError as error:
+            failure = error
         contents = self._gather(logs)
         served, self._waiting = self._waiting, []
+
+        def run() -> OSError | None:
+            if failure is None:
+                self._write(contents, gathered_ns)
+            return failure
 
         def done(result: OSError | None) -> None:
             self._under_way = False
@@ -96,7 +113,7 @@ class Checkpointer:
             if self._waiting:
                 self.on_wanted()
 
-        return Job("write_checkpoints", lambda: self._write(contents), done)
+        return Job("write_checkpoints", run, done)
 
     def write_last(self, logs: Mapping[TopicPartition, PartitionLog]) -> OSError | None:
         """Write at the stop, after the write that may run in a thread."""
@@ -119,6 +136,10 @@ class Checkpointer:
         with self._writing:
             self._closed = True
 
+    def _time(self) -> int:
+        """The present time by the clock of the file system, which is not that of the process."""
+        return self._disk.create(f"{self._root}/{_TIME}").modified_ns()
+
     def _gather(self, logs: Mapping[TopicPartition, PartitionLog]) -> Contents:
         for partition, log in logs.items():
             self.recovery_points[partition] = log.recovery_point
@@ -129,11 +150,12 @@ class Checkpointer:
         contents = [
             # Before the recovery points: a log in these has its start in a checkpoint (see `startup_recovery`).
             (LOG_START_OFFSETS, encode_offsets({key: value for key, value in self.start_offsets.items() if value})),
-            (RECOVERY_POINTS, encode_offsets(self.recovery_points)),
             (HIGH_WATERMARKS, encode_offsets(self.high_watermarks)),
         ]
         if self.cleaned_offsets:
             contents.append((CLEANED_OFFSETS, encode_offsets(self.cleaned_offsets)))
+        # Last: recovery limits the others to what was not changed since this file.
+        contents.append((RECOVERY_POINTS, encode_offsets(self.recovery_points)))
         return contents
 
     def _note_transaction_indexes(self, logs: Mapping[TopicPartition, PartitionLog]) -> None:
@@ -144,12 +166,13 @@ class Checkpointer:
             else:
                 self.transaction_indexes.pop(partition, None)
 
-    def _write(self, contents: Contents) -> None:
+    def _write(self, contents: Contents, gathered_ns: int | None = None) -> None:
         with self._writing:
             if self._closed:
                 return  # another process may have the directory by now
             for name, data in contents:
-                self._disk.write_atomically(f"{self._root}/{name}", data)
+                modified_ns = gathered_ns if name == RECOVERY_POINTS else None
+                self._disk.write_atomically(f"{self._root}/{name}", data, modified_ns=modified_ns)
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
         return self._read_with(decode_offsets, name) or {}

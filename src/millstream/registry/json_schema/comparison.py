@@ -96,7 +96,7 @@ def _disjoint_kind(
         return True
     if kind != "object":
         return False
-    for name in {*here.get("required", ()), *there.get("required", ())}:
+    for name in {*here.get("required", ()), *there.get("required", ())}:  # any order
         for mine in _of_property(here, name):
             if any(disjoint(one, mine, two, other, depth + 1) for other in _of_property(there, name)):
                 return True

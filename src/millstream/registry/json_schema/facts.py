@@ -279,7 +279,8 @@ class Facts:
         if "unevaluatedProperties" in rules and "additionalProperties" not in rules:
             mentioned = _Mentioned(self._documents, rules, self._budget)
             if not mentioned.all_properties:
-                names, patterns = dict.fromkeys(mentioned.names, True), dict.fromkeys(mentioned.patterns, True)
+                names = dict.fromkeys(sorted(mentioned.names), True)
+                patterns = dict.fromkeys(sorted(mentioned.patterns), True)
                 out["properties"] = names | rules.get("properties", {})
                 out["patternProperties"] = patterns | rules.get("patternProperties", {})
                 out["additionalProperties"] = rules["unevaluatedProperties"]
@@ -343,7 +344,7 @@ def intersection(one: NormalizedSchema, two: NormalizedSchema) -> NormalizedSche
     if one is NOTHING or two is NOTHING:
         return NOTHING
     out = NormalizedSchema({**two, **one})
-    for name in one.keys() & two.keys():
+    for name in one.keys() & two.keys():  # any order
         if name in _LOWER:
             out[name] = min(one[name], two[name])
         elif name in _HIGHER:
@@ -403,7 +404,7 @@ def element(rules: NormalizedSchema, place: int) -> Any:
 
 
 def _merged(one: dict[str, Any], two: dict[str, Any], both: Any) -> dict[str, Any]:
-    return {**two, **one, **{name: both(one[name], two[name]) for name in one.keys() & two.keys()}}
+    return {**two, **one, **{name: both(one[name], two[name]) for name in one if name in two}}
 
 
 def _all(one: Any, two: Any) -> Any:

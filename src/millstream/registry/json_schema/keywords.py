@@ -101,8 +101,8 @@ class ObjectsAndArrays(ABC):
             if not evaluated.all_properties:
                 pseudo = NormalizedSchema(
                     {
-                        "properties": dict.fromkeys(evaluated.names, True),
-                        "patternProperties": dict.fromkeys(evaluated.patterns, True),
+                        "properties": dict.fromkeys(sorted(evaluated.names), True),
+                        "patternProperties": dict.fromkeys(sorted(evaluated.patterns), True),
                         "additionalProperties": rules["unevaluatedProperties"],
                     }
                 )

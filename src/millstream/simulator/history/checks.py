@@ -54,7 +54,7 @@ def duplicates(evidence: Evidence) -> Iterator[Anomaly]:
     for here in evidence.partitions.values():
         offsets_of: dict[Value, set[int]] = defaultdict(set)
         for offset, values in here.values_at.items():
-            for value in values:
+            for value in sorted(values, key=str):  # any order: a history has numbers or texts
                 offsets_of[value].add(offset)
         for value, offsets in offsets_of.items():
             if len(offsets) > 1:
@@ -65,7 +65,7 @@ def inconsistent_offsets(evidence: Evidence) -> Iterator[Anomaly]:
     for here in evidence.partitions.values():
         for offset, values in here.values_at.items():
             if len(values) > 1:
-                listed = sorted(values, key=str)
+                listed = sorted(values, key=str)  # any order
                 yield Anomaly(Kind.INCONSISTENT_OFFSET, here.name, f"offset {offset} holds {listed}")
 
 

@@ -260,7 +260,8 @@ class Observer:
             replicas.append(seen)
             changed.append(seen)
         if len(known) > len(partitions):
-            for partition in known.keys() - set(partitions):
+            present = set(partitions)
+            for partition in [each for each in known if each not in present]:
                 observation.gone.append(known.pop(partition)[1])
 
 

@@ -26,7 +26,7 @@ def test_a_controller_registers_each_time_it_starts(is_local: bool) -> None:
         def start(port: int) -> ControllerRegistration:
             link = world.new_link(world.controller.apis if is_local else None)
             at = Endpoint(name="CONTROLLER", host="h", port=port)
-            made = ControllerRegistration(3, link, world.quorum, world.environment, (at,))
+            made = ControllerRegistration(3, link, world.quorum, world.environment, (at,), on_fatal=pytest.fail)
             made.start()
             return made
 
@@ -40,6 +40,36 @@ def test_a_controller_registers_each_time_it_starts(is_local: bool) -> None:
         first.close()
         second = start(2)
         await until_async(lambda: port() == 2)
+        second.close()
+
+    run(test)
+
+
+def test_of_two_controllers_with_one_id_the_second_ends() -> None:
+    async def test(world: World) -> None:
+        ended: list[tuple[int, str]] = []
+
+        def start(port: int) -> ControllerRegistration:
+            at = Endpoint(name="CONTROLLER", host="h", port=port)
+            made = ControllerRegistration(
+                3,
+                world.new_link(None),
+                world.quorum,
+                world.environment,
+                (at,),
+                on_fatal=lambda message: ended.append((port, message)),
+            )
+            made.start()
+            return made
+
+        first = start(1)
+        await until_async(lambda: 3 in world.view.image.controllers)
+        second = start(2)
+        await until_async(lambda: bool(ended))
+        await until_async(lambda: world.view.image.controllers[3].end_points[0].port == 1)
+        assert [port for port, _ in ended] == [2]
+        assert "node.id=3 (at h:1)" in ended[0][1] and "its own node.id" in ended[0][1]
+        first.close()
         second.close()
 
     run(test)

@@ -30,7 +30,7 @@ from tests.mirrors import (
     read_all,
     transaction,
 )
-from tests.waiting import eventually, until
+from tests.waiting import PATIENCE_S, eventually, until
 
 pytestmark = pytest.mark.timeout(300)
 IDEMPOTENT: dict[str, Any] = {"enable.idempotence": True, "compression.type": "zstd"}
@@ -337,7 +337,7 @@ def _command(word: str, mirror: Mirror, *options: str) -> Any:
 
 
 def _metric(address: str, name: str, link: str) -> float:
-    with urllib.request.urlopen(f"http://{address}/metrics?collect[]=mirroring", timeout=30) as response:
+    with urllib.request.urlopen(f"http://{address}/metrics?collect[]=mirroring", timeout=PATIENCE_S) as response:
         for line in response.read().decode().splitlines():
             if line.startswith(f'{name}{{link="{link}"}} '):
                 return float(line.split()[-1])
@@ -364,7 +364,7 @@ def _read_some(bootstrap: str, topic: str, group: str, count: int) -> list[int]:
     try:
         consumer.subscribe([topic])
         while len(offsets) < count:
-            message = consumer.poll(60)
+            message = consumer.poll(PATIENCE_S)
             assert message is not None
             assert message.error() is None, message.error()
             offsets.append(message.offset() or 0)

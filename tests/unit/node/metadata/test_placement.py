@@ -2,14 +2,16 @@
 
 from collections import Counter
 from random import Random
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, Place, default_machine
-from millstream.node.metadata.brokers import unregister_broker
+from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId
+from millstream.formats.model.placement import Place, default_machine
+from millstream.node.metadata.brokers import Heartbeat, process_heartbeat, unregister_broker
 from millstream.node.metadata.configs import ConfigChange, Operation, incremental_alter_configs
 from millstream.node.metadata.image import ConfigResource, ResourceType
 from millstream.node.metadata.partitions import check_assignment, interleaved, new_partition, place_replicas
@@ -169,3 +171,32 @@ def test_a_broker_that_leaves_is_no_longer_cordoned() -> None:
     cluster.take(unregister_broker(cluster.image, BrokerId(2), cluster.config))
     assert not cluster.image.cordoned(2)
     assert cluster.image.configs == {}
+
+
+def test_a_broker_reports_the_directories_that_its_file_cordons() -> None:
+    cluster = Cluster(1)
+    cluster.add(introduction(2, log_dirs=(UUID(int=201), UUID(int=202))))
+    broker = cluster.image.brokers[BrokerId(2)]
+    cordoned = broker.online_log_dirs
+
+    def beat(*directories: UUID) -> int:
+        heartbeat = Heartbeat(
+            broker_id=broker.id,
+            broker_epoch=broker.epoch,
+            current_metadata_offset=cluster.image.offset,
+            cordoned_log_dirs=directories,
+        )
+        decision = process_heartbeat(cluster.image, heartbeat, cluster.config, others_caught_up=True)
+        cluster.take(decision)
+        return len(decision.records)
+
+    assert beat(cordoned[0]) == 1 and not cluster.image.cordoned(2)
+    assert beat(*cordoned, UUID(int=77)) == 1 and beat(*cordoned) == 0
+    assert cluster.image.brokers[broker.id].cordoned_log_dirs == cordoned
+    assert cluster.image.cordoned(2) and not cluster.image.cordoned(1)
+    assert all(replicas == (1,) for replicas in place_replicas(cluster.image, 5, 1, Random(1)))
+    cordon(cluster, 2, "")
+    assert not cluster.image.cordoned(2)  # the dynamic setting counts first
+    cordon(cluster, 2, None)
+    assert cluster.image.cordoned(2)
+    assert beat() == 1 and not cluster.image.cordoned(2)

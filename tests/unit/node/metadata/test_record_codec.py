@@ -278,6 +278,7 @@ RECORDS: st.SearchStrategy[MetadataRecord] = st.one_of(
         in_controlled_shutdown=st.booleans(),
         is_migrating_zk_broker=st.booleans(),
         log_dirs=DIRECTORIES,
+        cordoned_log_dirs=st.none() | DIRECTORIES,
     ),
     st.builds(
         PartitionRecord,
@@ -316,6 +317,7 @@ RECORDS: st.SearchStrategy[MetadataRecord] = st.one_of(
         fenced=INT8,
         in_controlled_shutdown=INT8,
         log_dirs=DIRECTORIES,
+        cordoned_log_dirs=st.none() | DIRECTORIES,
     ),
     st.builds(TopicRecord, name=st.text().map(TopicName), topic_id=IDS),
     st.builds(ConfigRecord, resource_type=INT8, resource_name=st.text(), name=st.text(), value=st.none() | st.text()),
@@ -379,7 +381,7 @@ def test_a_partition_written_by_hand_is_as_the_schema_writes_it(
     assert decode_record(by_hand) == record
 
 
-def test_records_of_metadata_version_4_3_are_read() -> None:
+def test_records_of_metadata_version_4_3_are_read_and_written() -> None:
     """Kafka 4.3 has cordoned log directories (KIP-1066) as a tagged field of newer versions of two records."""
     directory = UUID("21222324-2526-2728-292a-2b2c2d2e2f30")
     tag = f"1102{directory.hex}"
@@ -391,3 +393,5 @@ def test_records_of_metadata_version_4_3_are_read() -> None:
     changed = decode_record(bytes.fromhex("01110300000001" + "00" * 7 + "070103" + tag))
     assert isinstance(changed, BrokerRegistrationChangeRecord)
     assert changed.cordoned_log_dirs == (directory,)
+    assert encode_record(changed)[2] == 3 and decode_record(encode_record(changed)) == changed
+    assert encode_record(replace(changed, cordoned_log_dirs=None))[2] == 2  # nodes of earlier versions read it

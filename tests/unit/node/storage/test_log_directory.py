@@ -181,6 +181,16 @@ def test_checkpoints_are_due_now_and_then(node: Node) -> None:
     assert node.directory.maintenance(NOW + 60_001) == []
 
 
+def test_a_clock_that_is_set_back_delays_nothing(node: Node) -> None:
+    """Recovery goes by the times of files, so the checkpoints are written at once."""
+    log = node.log(LogConfig(flush_ms=1000))
+    append(log)
+    node.directory.maintenance(NOW)
+    before = NOW - 3_600_000
+    assert [job.name for job in node.directory.maintenance(before)] == ["write_checkpoints"]
+    assert [job.name for job in node.directory.maintenance(before + 1000)] == ["flush partition=orders-0 up_to=1"]
+
+
 def test_expired_producers_are_forgotten(node: Node) -> None:
     log = node.log(LogConfig(retention_ms=-1))
     append(log, producer_id=4, producer_epoch=0, sequence=0)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from millstream.config.table import cluster
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.node.environment import Environment
@@ -17,18 +18,20 @@ from millstream.node.replicas.directory_moves import DirectoryMoves
 from millstream.node.replicas.local_partition import LocalPartition
 from millstream.node.storage.disk import Job
 from millstream.node.storage.file_formats import DamagedFileError
-from millstream.node.storage.log import directory
+from millstream.node.storage.log import directory, moving
 from millstream.node.storage.log.directories import LogDirectories
 from millstream.node.storage.log.moving import LogMove
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.simulator.disk import DiskSession, Killed, SimulatedDisk
+from tests.examples import examples
 from tests.unit.node.storage.batches import NOW
 from tests.unit.node.storage.conftest import PARTITION
-from tests.unit.node.storage.test_partition_log import append
+from tests.unit.node.storage.test_partition_log import append, read_all
 from tests.unit.node.storage.test_transactions_power_loss import agrees
 from tests.unit.node.storage.transactional import end, write_own
+from tests.waiting import until_async
 
-SEEDS = 40
+SEEDS = examples(40)
 FOUND = (36, 45, 106)
 """A segment that was closed between the last turn and the settling; a damaged batch; a log that was here before."""
 LIVES = 5
@@ -55,6 +58,7 @@ class Machine:
         self.flushed = 0
         self.deleted_before = 0
         self.deletes = seed % 2 == 0
+        self.writes_during_steps = False
 
     def _now_ns(self) -> int:
         self.now += 1
@@ -131,6 +135,9 @@ class Machine:
             assert source is not None
             move = LogMove(log, source, target, f"{self.chance.getrandbits(64):016x}")
         run(move.step(NOW))
+        if self.writes_during_steps:
+            append(log, bytes(self.chance.randint(1, 60)))
+            run(move.catch_up())
         if not move.is_at_end or not move.finish(NOW):
             return move
         if self.chance.random() < 0.3:
@@ -152,6 +159,51 @@ def test_what_is_left_when_a_node_dies_during_moves(power_cut: bool) -> None:
                     break
             except Exception as error:
                 raise AssertionError(f"seed {seed}, life {life}") from error
+
+
+def test_what_is_left_when_a_node_dies_during_moves_of_a_busy_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "LAST_BYTES", 0)
+    for seed in range(SEEDS // 2):
+        machine = Machine(seed)
+        machine.writes_during_steps = True
+        for life in range(LIVES):
+            try:
+                machine.live(power_cut=True)
+                if not machine.is_whole():
+                    break
+            except Exception as error:
+                raise AssertionError(f"seed {seed}, life {life}") from error
+
+
+def test_little_is_copied_on_the_event_loop() -> None:
+    _, logs, move = logs_with_one()
+    log = move.log
+    log.config = LogConfig()
+    run(move.step(NOW))
+    assert move.is_at_end and move.catch_up() is None
+    append(log, bytes(100_000))
+    assert not move.finish(NOW)
+    job = move.catch_up()
+    append(log, b"during the copy")
+    run(job)
+    assert move.catch_up() is None and move.finish(NOW)
+    append(log, b"in the other directory")
+    assert logs.place_of(PARTITION) is logs.data[1] and read_all(log) == [0, 1, 2, 3]
+
+
+def test_a_copy_begins_again_if_the_log_is_truncated_while_it_catches_up() -> None:
+    _, _, move = logs_with_one()
+    log = move.log
+    log.config = LogConfig()
+    run(move.step(NOW))
+    append(log, bytes(100_000))
+    job = move.catch_up()
+    log.truncate_to(1)
+    append(log, b"x" * 100_000, epoch=1)
+    run(job)
+    assert move.catch_up() is None and not move.finish(NOW)
+    run(move.step(NOW))
+    assert move.finish(NOW) and read_all(log) == [0, 1]
 
 
 def logs_with_one(partition: TopicPartition = PARTITION) -> tuple[SimulatedDisk, LogDirectories, LogMove]:
@@ -285,3 +337,38 @@ async def fail_in_move(failed: int) -> None:
     assert assigned == [(TOPIC_ID, 0, move.source.id)]
     await asyncio.sleep(0)
     assert len(moves) == 0 and not roles.moving_to
+
+
+def test_a_move_goes_on_after_a_truncation_during_a_step() -> None:
+    asyncio.run(truncate_in_move())
+
+
+async def truncate_in_move() -> None:
+    _, logs, move = logs_with_one()
+    log, loop = move.log, asyncio.get_running_loop()
+    steps: list[str] = []
+
+    def offload(work: Callable[[], Any]) -> "asyncio.Future[Any]":
+        steps.append("")
+        if len(steps) == 1:
+            log.truncate_to(0)  # the step finds less than there was when it was planned
+        done = loop.create_future()
+        done.set_result(work())
+        return done
+
+    async def assign(*fields: object) -> bool:
+        return True
+
+    environment: Any = SimpleNamespace(
+        loop=loop, offload=offload, clock=SimpleNamespace(now_ms=lambda: NOW), randomness=random.Random(1)
+    )
+    partition: Any = LocalPartition(PARTITION, TOPIC_ID, lambda: log, environment)
+    roles: Any = SimpleNamespace(moving_to={})
+    cleaner: Any = SimpleNamespace(hold=lambda at: True, release=lambda at: None)
+    assignments: Any = SimpleNamespace(assign=assign)
+    config: Any = {cluster.REPLICA_ALTER_LOG_DIRS_IO_MAX_BYTES_PER_SECOND: 1 << 40}
+    moves = DirectoryMoves(logs, roles, assignments, cleaner, environment, lambda: config)
+    moves.begin(partition, move.target)
+    await until_async(lambda: bool(moves.finished + moves.failed))
+    assert (moves.finished, moves.failed) == (1, 0)
+    assert logs.place_of(PARTITION) is logs.data[1]

@@ -1,16 +1,21 @@
 """After an unclean stop: every whole batch before the damage is kept, and what was cut is told."""
 
+import itertools
 import logging
 import os
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.storage.log import startup_recovery
+from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
+from millstream.simulator.disk import SimulatedDisk
 from tests.unit.node.storage.batches import NOW, batch
-from tests.unit.node.storage.conftest import Node
+from tests.unit.node.storage.conftest import PARTITION, TOPIC_ID, Node
 from tests.unit.node.storage.test_partition_log import append, read, read_all
 
 SMALL_SEGMENTS = LogConfig(segment_bytes=1000, index_interval_bytes=100)
@@ -302,6 +307,7 @@ def test_recovery_begins_at_the_recovery_point(node: Node) -> None:
     fill(log, 50)
     flush(log)
     fill(log, 3)
+    os.utime(node.file(0), ns=(0, 1))  # surely before the checkpoint: the clock of a file system has coarse ticks
     checkpoint(node)
     node.kill()
     node.disk.opened.clear()
@@ -442,3 +448,96 @@ def test_what_replaced_a_truncated_tail_is_checked_whatever_the_checkpoint_says(
     assert log.log_end_offset == bases[2] - 1
     assert log.recovery_point <= bases[1], "nothing of it is on stable storage yet"
     assert read_all(log) == list(range(bases[2] - 1))
+
+
+class SimulatedNode:
+    """A log directory on a disk that loses power. Each change of the disk has a time of its own."""
+
+    def __init__(self, seed: int) -> None:
+        self.disk = SimulatedDisk(str(seed))
+        self.disk.make_root("/data")
+        self._time = itertools.count(1)
+        self.start()
+
+    def start(self) -> None:
+        self.disk.locks.clear()
+        self.directory = LogDirectory(self.disk.attach(lambda: next(self._time)), "/data")
+        self.directory.start(NOW)
+
+    def lose_power(self) -> None:
+        self.disk.lose_power()
+        self.start()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_checkpoint_does_not_cover_records_that_came_after_it_was_gathered(seed: int) -> None:
+    """A thread writes the checkpoint later. Meanwhile other records, which are not flushed, have the same offsets."""
+    node = SimulatedNode(seed)
+    log = node.directory.create(PARTITION, TOPIC_ID, LogConfig(), NOW)
+    for _ in range(10):
+        append(log, b"v" * 2000)
+    flush(log)
+    log.high_watermark = log.cleaned_offset = 10
+    job = node.directory.checkpoint_job(NOW)
+    assert job is not None
+    log.truncate_to(2)
+    for _ in range(8):
+        append(log, b"w" * 2000, epoch=1)
+    job.done(job.run())
+    node.lose_power()
+    log = node.directory.open(PARTITION, LogConfig(), NOW)
+    assert read_all(log) == list(range(log.log_end_offset))  # every checksum is right
+    assert log.recovery_point <= 2 and log.cleaned_offset <= 2
+    node.directory.restore_high_watermark(log)
+    assert log.high_watermark is not None and log.high_watermark <= 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_checkpoint_does_not_cover_a_log_that_was_created_after_it_was_gathered(seed: int) -> None:
+    node = SimulatedNode(seed)
+    log = node.directory.create(PARTITION, TOPIC_ID, LogConfig(), NOW)
+    for _ in range(10):
+        append(log, b"v" * 2000)
+    flush(log)
+    log.delete_records_before(5)
+    job = node.directory.checkpoint_job(NOW)
+    assert job is not None
+    node.directory.delete(PARTITION).run()
+    log = node.directory.create(PARTITION, UUID(int=9), LogConfig(), NOW)
+    append(log, b"flushed")
+    flush(log)
+    for _ in range(9):
+        append(log, b"w" * 2000)
+    job.done(job.run())
+    node.lose_power()
+    log = node.directory.open(PARTITION, LogConfig(), NOW)
+    assert (log.topic_id, log.log_start_offset) == (UUID(int=9), 0)
+    assert read_all(log) == list(range(log.log_end_offset))
+    assert log.recovery_point <= 1
+
+
+def test_a_log_that_could_not_be_checked_is_checked_at_the_start_after_that(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The failed start writes a checkpoint which is newer than the changes of the log."""
+    log = node.log()
+    fill(log, 10)
+    flush(log)
+    checkpoint(node)
+    log.truncate_to(2)
+    fill(log, 8)
+    node.kill()
+    with monkeypatch.context() as patch:
+        patch.setattr(startup_recovery, "recover_log", not_readable)
+        node.start()
+        checkpoint(node)
+        node.kill()
+    flip(node.file(0), 5 * SIZE + SIZE - 1)
+    os.utime(node.file(0), ns=(0, 1))  # before the last checkpoint
+    node.start()
+    log = node.log()
+    assert read_all(log) == list(range(5)) and log.log_end_offset == 5
+
+
+def not_readable(*_: object, **__: object) -> None:
+    raise OSError("input/output error")

@@ -200,7 +200,7 @@ def matching_quotas(
 def _matches(
     entity: frozenset[QuotaEntity], exact: Mapping[str, str | None], wanted: Iterable[str], strict: bool
 ) -> bool:
-    parts = {part.entity_type: part.entity_name for part in entity}
+    parts = {part.entity_type: part.entity_name for part in entity}  # any order
     if strict and parts.keys() != set(wanted):
         return False
     return all(kind in parts for kind in wanted) and all(parts[kind] == name for kind, name in exact.items())

@@ -48,7 +48,7 @@ class QuotaTable:
         self._addresses: dict[str, float] = {}
         self._default_address: float | None = None
         for entity, values in quotas.items():
-            parts = {part.entity_type: part.entity_name for part in entity}
+            parts = {part.entity_type: part.entity_name for part in entity}  # any order
             if IP in parts:
                 self._add_address(parts[IP], values)
             else:

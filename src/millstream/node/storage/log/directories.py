@@ -8,6 +8,7 @@ logs, as in Kafka; a disk with twice the free space gets twice as many. Cordoned
 """
 
 import logging
+import os.path
 from collections.abc import Callable, Collection, Iterable, Sequence
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicPartition
 from millstream.node.storage.disk import Disk, FileCache, Job
+from millstream.node.storage.log.branching import LogBranch, begin_branch
 from millstream.node.storage.log.directory import NO_DIRECTORY_ID, NO_EPOCH, LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 
@@ -22,6 +24,16 @@ _log = logging.getLogger("millstream.storage")
 
 _SPACE_INTERVAL_MS = 10_000
 _MAX_PREFERRED = 10_000
+
+
+def is_cordoned(root: str, cordoned: Iterable[str]) -> bool:
+    """Whether the setting `cordoned.log.dirs` names this directory, `*`, or a directory above it: each core of a
+    machine has its own below those of the file."""
+    for each in cordoned:
+        path = os.path.abspath(each)
+        if each == "*" or root == path or root.startswith(f"{path.rstrip('/')}/"):
+            return True
+    return False
 
 
 class LogDirectories:
@@ -107,7 +119,7 @@ class LogDirectories:
         reserved = {at for at, place in self._reserved.items() if place is directory}
         lost = frozenset(directory.partitions | reserved)
         self._offline[directory.root] = lost
-        for at in reserved:
+        for at in sorted(reserved):
             del self._reserved[at]
         directory.release()
         return lost
@@ -161,7 +173,7 @@ class LogDirectories:
             return
         for directory in self.online:
             others = [each for each in self.online if each is not directory]
-            moved = [at for at in directory.partitions if directory.was_moved_here(at)]
+            moved = [at for at in sorted(directory.partitions) if directory.was_moved_here(at)]
             is_written = bool(moved) and directory.keep_start_offsets(now_ms)
             for partition in moved:
                 for other in others:
@@ -216,7 +228,7 @@ class LogDirectories:
         places: dict[TopicPartition, list[LogDirectory]] = {}
         if len(self.data) > 1:
             for directory in self.online:
-                for at in directory.partitions:
+                for at in sorted(directory.partitions):
                     places.setdefault(at, []).append(directory)
         return {at: found for at, found in places.items() if len(found) > 1}
 
@@ -264,7 +276,7 @@ class LogDirectories:
     def _choose(self, cordoned: Collection[str]) -> LogDirectory | None:
         candidates = self.online
         if len(candidates) > 1:
-            candidates = [each for each in candidates if each.root not in cordoned] or candidates
+            candidates = [each for each in candidates if not is_cordoned(each.root, cordoned)] or candidates
 
         def load(directory: LogDirectory) -> float:
             waiting = sum(1 for place in self._reserved.values() if place is directory)
@@ -287,6 +299,13 @@ class LogDirectories:
         log = directory.create(partition, topic_id, config, now_ms)
         self._reserved.pop(partition, None)
         return log
+
+    def begin_branch(
+        self, parent: PartitionLog, partition: TopicPartition, topic_id: UUID, offset: int, now_ms: int
+    ) -> tuple[LogDirectory, LogBranch]:
+        """Begin to make the log of a branch, in the directory of its parent."""
+        directory = self._having(parent.topic_partition)
+        return directory, begin_branch(parent, directory.root, partition, topic_id, offset, now_ms)
 
     def open(self, partition: TopicPartition, config: LogConfig, now_ms: int) -> PartitionLog:
         return self._having(partition).open(partition, config, now_ms)
@@ -335,7 +354,7 @@ class LogDirectories:
     def maintenance(self, now_ms: int, config_of: Callable[[TopicPartition], LogConfig | None]) -> list[Job]:
         jobs = [job for directory in self._with_logs() for job in directory.maintenance(now_ms, config_of)]
         if len(self.data) > 1 and (
-            self._looked_at_space_ms is None or now_ms - self._looked_at_space_ms >= _SPACE_INTERVAL_MS
+            self._looked_at_space_ms is None or not 0 <= now_ms - self._looked_at_space_ms < _SPACE_INTERVAL_MS
         ):
             self._looked_at_space_ms = now_ms
             jobs += [each.space_job() for each in self.online]

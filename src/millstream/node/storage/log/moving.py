@@ -1,8 +1,9 @@
 """The move of a log to another directory of the node (`AlterReplicaLogDirs`), while it is read and written.
 
 The files are copied as they are, into a folder `<partition>.<id>-future` of the other directory: closed segments once,
-the active one piece by piece. When the rest is small, the last bytes are copied in one turn of the event loop, and the
-folder gets the name of the partition: this rename is the moment of the move. Then the old files are removed.
+the active one piece by piece. Steps in a thread copy and sync; after them `catch_up`, also in a thread, copies what was
+appended meanwhile, until little is left. The last bytes are copied in one turn of the event loop, and the folder gets
+the name of the partition: this rename is the moment of the move. Then the old files are removed.
 
 What a crash leaves:
 - before the rename: the log where it was. The copy is removed at the next start, and the move begins again.
@@ -42,8 +43,13 @@ from millstream.node.storage.log.segment import Segment
 
 STEP_BYTES = 8 << 20
 """How much one job copies."""
-LAST_BYTES = 4 << 20
+SMALL_BYTES = 4 << 20
+"""A larger active segment is closed before the last turn, which writes and reads its indexes."""
+LAST_BYTES = 64 << 10
 """How much may be copied on the event loop in the last turn."""
+MOST_CATCH_UPS = 20
+"""Each one copies what was appended during the one before. If this does not end, the log is written faster than it is
+copied."""
 _PIECE_BYTES = 1 << 20
 _UNFINISHED = (CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX)
 
@@ -85,6 +91,11 @@ class LogMove:
         self._is_cancelled = False
 
     @property
+    def is_stale(self) -> bool:
+        """Whether the log was truncated since the last step began: then the next one copies everything again."""
+        return self._truncations != self.log.truncations
+
+    @property
     def copied_bytes(self) -> int:
         return sum(each.size for each in self._copied.values())
 
@@ -105,15 +116,15 @@ class LogMove:
     def step(self, now_ms: int) -> Job:
         """Copy the next part. When a step has reached the end, `synced_end` is the end of the log at its begin."""
         log, disk = self.log, self.target.disk
-        begins = self._truncations != log.truncations
+        begins = self.is_stale
         if begins:  # bytes that were copied may have been cut, and others written in their place
             self._truncations = log.truncations
             self._cleaned_offset = log.cleaned_offset
             self._copied.clear()
             self._files.clear()
         active = log.segments.active
-        if active.size > LAST_BYTES and self._rest() <= STEP_BYTES:
-            log.roll(now_ms)  # so that little is left for the last turn, indexes included
+        if active.size > SMALL_BYTES and self._rest() <= STEP_BYTES:
+            log.roll(now_ms)
         pieces, is_end = self._next_pieces()
         end_offset, truncations = log.log_end_offset, log.truncations
         source, folder = log.directory, self.folder
@@ -198,13 +209,32 @@ class LogMove:
         if piece.is_sealed:
             del self._files[base]
 
-    # The last turn
+    def catch_up(self) -> Job | None:
+        """Copy what was appended since the last step, without a sync. None if so little is left that `finish` may copy
+        it, or if another `step` is needed."""
+        if not self._needs_only_the_rest():
+            return None
+        log, active = self.log, self.log.segments.active
+        start, end, truncations = self._copied[active.base_offset].size, active.size, log.truncations
+        if end - start <= LAST_BYTES:
+            return None
+        source, target = active.file(), self._files[active.base_offset]
 
-    def finish(self, now_ms: int) -> bool:
-        """Copy the rest and go on in the other directory, at once. False if too much is left: then one more `step` is
-        needed. OSError or KafkaError if it failed, and the log is where it was."""
-        log, disk = self.log, self.target.disk
-        if self._truncations != log.truncations or not 0 <= log.recovery_point <= self.synced_end:
+        def run() -> None:
+            with self._working:
+                if not self._is_cancelled:
+                    _copy_bytes(source, target, start, end)
+
+        def done(failure: OSError | None) -> None:
+            if failure is None and truncations == log.truncations:
+                self._copied[active.base_offset] = _Copied(active, end, is_whole=False)
+
+        return Job(f"copy_rest partition={log.topic_partition}", run, done)
+
+    def _needs_only_the_rest(self) -> bool:
+        """Whether the copy lacks nothing but bytes at the end of the active segment, and no flushed record."""
+        log = self.log
+        if self.is_stale or not 0 <= log.recovery_point <= self.synced_end:
             return False
         if self._noted_start != log.log_start_offset:
             return False
@@ -213,8 +243,19 @@ class LogMove:
             copied = self._copied.get(segment.base_offset)
             if copied is None or copied.segment is not segment or (segment is not active and not copied.is_whole):
                 return False
+        return active.size <= STEP_BYTES + SMALL_BYTES
+
+    # The last turn
+
+    def finish(self, now_ms: int) -> bool:
+        """Copy the rest and go on in the other directory, at once. False if too much is left: then one more `step` is
+        needed. OSError or KafkaError if it failed, and the log is where it was."""
+        if not self._needs_only_the_rest():
+            return False
+        log, disk = self.log, self.target.disk
+        active = log.segments.active
         start = self._copied[active.base_offset].size
-        if active.size - start > LAST_BYTES or active.size > STEP_BYTES + LAST_BYTES:
+        if active.size - start > LAST_BYTES:
             return False
         log.close()  # writes the indexes and the producers; the files are opened again where they are needed
         _copy_bytes(active.file(), self._files[active.base_offset], start, active.size)

@@ -22,7 +22,7 @@ from millstream.node.storage.file_formats import (
 )
 from millstream.node.storage.index.transaction_index import read_marker
 from millstream.node.storage.log.batch_scan import walk_headers
-from millstream.node.storage.log.files import LogFiles, scan_files
+from millstream.node.storage.log.files import LogFiles, read_branch, scan_files
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.producer_snapshots import decode_snapshot
 from millstream.node.storage.log.producer_state import NO_EPOCH, NO_TRANSACTION
@@ -71,6 +71,7 @@ class StartRecovery:
                 # Only this partition is affected: opening it fails with the same error.
                 _log.error("log_not_recovered partition=%s error=%s", partition, error)
                 self._unrecovered.add(partition)
+                self._distrust(partition)
                 continue
             if report is not None and not report.is_clean:
                 reports.append(report)
@@ -83,6 +84,10 @@ class StartRecovery:
         if partition in self._unrecovered:
             self._recover(partition)
             self._unrecovered.discard(partition)
+
+    def require(self, partition: TopicPartition) -> None:
+        """Repair a log before it is opened: it was found after the others were repaired."""
+        self._unrecovered.add(partition)
 
     def forget(self, partition: TopicPartition) -> None:
         self._unsynced.pop(partition, None)
@@ -132,17 +137,30 @@ class StartRecovery:
             checkpoints.forget(partition)
         if partition not in checkpoints.recovery_points:  # perhaps moved here after the checkpoints
             checkpoints.start_offsets.update(read_moved(disk, directory))
+            if (branch := read_branch(disk, directory)) is not None:  # perhaps made after the checkpoints
+                checkpoints.start_offsets.setdefault(partition, branch.log_start_offset)
+                checkpoints.recovery_points[partition] = branch.recovery_point
         recovery_point = checkpoints.recovery_points.get(partition, 0)
         if is_settled(disk, directory, recovery_point, checkpoints.read_ns):
             return None
         start_offset = checkpoints.start_offsets.get(partition, 0)
         report = recover_log(disk, directory, recovery_point, start_offset, checkpoint_ns=checkpoints.read_ns)
         checkpoints.recovery_points[partition] = min(report.recovery_point, report.end_offset)
+        if partition in checkpoints.cleaned_offsets:  # it may be of records that a truncation removed, too
+            cleaned = min(checkpoints.cleaned_offsets[partition], report.recovery_point)
+            checkpoints.cleaned_offsets[partition] = cleaned
         if report.damaged_from is not None:
             self.damaged_from[partition] = report.damaged_from
         if report.end_offset > report.recovery_point:
             self._unsynced[partition] = report.end_offset, report.checked_bytes
         return report
+
+    def _distrust(self, partition: TopicPartition) -> None:
+        """The recovery point may be of records that a truncation removed. The next checkpoint is newer than the change
+        that tells so: the whole log is to be checked."""
+        points = self._checkpoints.recovery_points
+        if partition in points:
+            points[partition] = min(points[partition], self._checkpoints.start_offsets.get(partition, 0))
 
     def _sync(self, unsynced: Iterable[TopicPartition]) -> None:
         disk, partitions = self._disk, list(unsynced)

@@ -182,7 +182,7 @@ class Rebalance:
             waits = group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
             if group.generation != generation or not waits or not group.not_synced:
                 return None
-            for member_id in tuple(group.not_synced):
+            for member_id in sorted(group.not_synced):
                 self.remove(group, member_id)
             writes = Writes()
             self.prepare(group, writes, at_ms)
@@ -441,7 +441,7 @@ class ClassicGroups:
         for member in group.members.values():
             member.respond_to_join({**again, "member_id": member.id})
             member.respond_to_sync(again)
-        for member_id in (*group.members, *group.pending):
+        for member_id in (*group.members, *sorted(group.pending)):
             self._rebalance.remove(group, member_id)
         group.state = GroupState.DEAD
         del self._shard.groups[group.group_id]

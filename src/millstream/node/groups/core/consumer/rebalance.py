@@ -550,7 +550,7 @@ class GroupChange:
 
     def _ids_of(self, member: Member, topics: dict[UUID, TopicSpec], ids: dict[str, UUID]) -> list[UUID]:
         found = []
-        for name in self.topic_names(member):
+        for name in sorted(self.topic_names(member)):
             topic_id = ids.get(name)
             if topic_id is None:
                 topic = self._context.topics.get(name)
