@@ -403,6 +403,7 @@ class ApacheKafkaCluster:
     node_count: int = 3
     settings: Mapping[str, str] = field(default_factory=dict)
     jvm: Sequence[str] = CLUSTER_NODE_HEAP
+    start_timeout_s: float = 120.0
     nodes: list[ApacheKafkaBroker] = field(default_factory=list, init=False)
 
     @property
@@ -435,6 +436,7 @@ class ApacheKafkaCluster:
                 port=ports[node_id - 1],
                 node_id=node_id,
                 voters=voters,
+                start_timeout_s=self.start_timeout_s,
             )
             for node_id in ids
         ]

@@ -1,6 +1,7 @@
 """One data directory, and two programs: Millstream goes on where Apache Kafka 4.3.1 stopped, and Kafka where Millstream
 stopped. Neither starts where the other runs. What is not understood is refused: test_kafka_metadata.py."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from millstream.formats.model.access_control import AclOperation, AclPatternType
 from millstream.formats.records.batch import iterate_headers
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedBroker
-from millstream.testing.node_process import free_ports
+from millstream.testing.node_process import NodeProcess, free_ports
 from tests.mirrors import cluster_of, delete_records, make_source_topic, produce, read_all, transaction
 from tests.waiting import PATIENCE_S, eventually
 from tools import apache_kafka
@@ -230,8 +231,8 @@ def read_as_group(bootstrap: str, group: str, count: int, protocol: str) -> list
 class LiveClients:
     """Producers that stay connected over all moves: one idempotent, one with an open transaction."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self.topic = make_source_topic(bootstrap, "live")
+    def __init__(self, bootstrap: str, replicas: int = 1) -> None:
+        self.topic = make_source_topic(bootstrap, "live", replicas=replicas)
         self.written: list[str] = []
         common = {"bootstrap.servers": bootstrap, **LIVE}
         self.producer = Producer({**common, "enable.idempotence": True})
@@ -331,6 +332,94 @@ def test_a_directory_that_millstream_made(distribution: apache_kafka.KafkaDistri
             assert len(read_as_group(at, "old", 11, "classic")) == 11
     finally:
         kafka.kill()
+
+
+class MillstreamNodes:
+    """Millstream on the directories of a Kafka cluster that has stopped, with the settings of its nodes."""
+
+    def __init__(self, kafka: apache_kafka.ApacheKafkaCluster) -> None:
+        self.nodes = [
+            NodeProcess(
+                f"node {node.node_id}",
+                ["--config", str(node.properties_file), "--no-http"],
+                node.data_dir.parent / f"millstream-{node.node_id}.log",
+                stop_timeout=60,
+            )
+            for node in kafka.nodes
+        ]
+
+    def __enter__(self) -> "MillstreamNodes":
+        try:
+            for node in self.nodes:
+                node.spawn()
+            for node in self.nodes:
+                node.wait_until_ready(120)
+        except BaseException:
+            self.end(signal.SIGKILL)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end(signal.SIGTERM)
+
+    def end(self, how: signal.Signals) -> None:
+        for node in self.nodes:
+            node.reap(how)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_three_nodes_of_kafka_then_of_millstream_then_of_kafka(
+    distribution: apache_kafka.KafkaDistribution, tmp_path: Path
+) -> None:
+    more = {
+        "default.replication.factor": "3",
+        "min.insync.replicas": "2",
+        "transaction.state.log.num.partitions": "4",
+        "share.coordinator.state.topic.num.partitions": "4",
+    }
+    kafka = apache_kafka.ApacheKafkaCluster(
+        distribution, tmp_path, settings=KAFKA_SETTINGS | more, jvm=HEAP, start_timeout_s=300
+    )
+    with kafka:
+        at = kafka.bootstrap_servers
+        make_source_topic(at, "orders", 2, {"retention.ms": "-1"}, replicas=3)
+        for partition in range(2):
+            produce(at, "orders", [f"v{n}" for n in range(60)], partition=partition)
+        transaction(at, "orders", ["c1", "c2"], "commit", transactional_id="committed")
+        assert len(read_as_group(at, "old", 20, "classic")) == 20
+        live = LiveClients(at, replicas=3)
+        live.write("first")
+        before = state_of(at)
+        kafka.stop()
+        with MillstreamNodes(kafka) as millstream:
+            await_state(at, before)
+            live.write("second")
+            assert len(read_as_group(at, "old", 10, "classic")) == 10
+            millstream.nodes[2].reap(signal.SIGKILL)
+            live.write("third")
+            make_source_topic(at, "later", 3, replicas=2)
+            transaction(at, "later", ["x", "y"], "commit", transactional_id="at millstream")
+            between = state_of(at)
+        kafka.start()
+        await_state(at, between)
+        live.write("fourth")
+        live.transactional.abort_transaction(120)
+        values = [value for _, _, value, _, _ in read_all(at, live.topic)]
+        assert values == [each.encode() for each in live.written]
+        committed = [value for _, _, value, _, _ in read_all(at, "orders", 1)]
+        spanning = [value for value in committed if value and value.startswith(b"open")]
+        words = ("first", "second", "third")
+        assert spanning == [f"open {word}{number}".encode() for word in words for number in range(5)]
+        eventually(lambda: _check_in_sync(at))
+    for node in kafka.nodes:
+        live.check_batches(node.data_dir)
+
+
+def _check_in_sync(bootstrap: str) -> None:
+    with cluster_of(bootstrap) as cluster:
+        for topic in TopicAdmin(cluster).topics():
+            assert all(set(each.isr) == set(each.replicas) for each in topic.partitions), topic
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Kafka Streams with `group.protocol=streams` in a cluster of three nodes: applications and brokers are killed.
+"""Kafka Streams with both group protocols in a cluster of three nodes: applications and brokers are killed.
 
 With exactly_once_v2 every word is counted exactly once, whatever died. With at_least_once nothing is lost: a count may
 be too high after a kill, the highest number may not.
@@ -42,11 +42,12 @@ def cluster() -> Iterator[EmbeddedCluster]:
 class Instances:
     """The instances of one application."""
 
-    def __init__(self, cluster: EmbeddedCluster, directory: Path, guarantee: str) -> None:
+    def __init__(self, cluster: EmbeddedCluster, directory: Path, guarantee: str, protocol: str) -> None:
         self._bootstrap = cluster.bootstrap_servers
         self._directory = directory
         self._settings = {
             "processing.guarantee": guarantee,
+            "group.protocol": protocol,
             "replication.factor": "3",
             "producer.transaction.timeout.ms": "10000",
         }
@@ -73,10 +74,15 @@ class Instances:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
-def test_applications_and_brokers_are_killed(cluster: EmbeddedCluster, tmp_path: Path, guarantee: str) -> None:
+@pytest.mark.parametrize(
+    ("guarantee", "protocol"),
+    [("exactly_once_v2", "streams"), ("at_least_once", "streams"), ("exactly_once_v2", "classic")],
+)
+def test_applications_and_brokers_are_killed(
+    cluster: EmbeddedCluster, tmp_path: Path, guarantee: str, protocol: str
+) -> None:
     words = Words(cluster.bootstrap_servers)
-    instances = Instances(cluster, tmp_path, guarantee)
+    instances = Instances(cluster, tmp_path, guarantee, protocol)
     counts = Output(cluster.bootstrap_servers, COUNTS, range(PARTITIONS))
     highest = Output(cluster.bootstrap_servers, HIGHEST, range(PARTITIONS))
     try:
