@@ -78,12 +78,12 @@ clients: install-dev  ## Install the Kafka clients the tests talk with (kcat, ka
 	$(BIN)/python -m tools.install_test_clients
 
 unit: install-dev  ## The tests that need no process, no socket and no other program (a minute on two cores)
-	MILLSTREAM_EXAMPLES=quick $(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow' tests/unit
+	MILLSTREAM_EXAMPLES=quick $(BIN)/python -m pytest -q -p no:schemathesis -n 2 --dist loadfile -m 'not slow' tests/unit
 
 test: check clients  ## All checks and tests (20 to 25 minutes on two cores); ROOM=system/lake runs those in tests/system/lake
-	$(PYTEST) -m 'not slow' $(ROOM:%=tests/%)
+	MILLSTREAM_EXAMPLES=quick $(PYTEST) -m 'not slow' $(ROOM:%=tests/%)
 
-test-all: check clients  ## The same, with the tests that take minutes
+test-all: check clients  ## The same, with the tests that take minutes, and with all examples of hypothesis
 	$(PYTEST) $(ROOM:%=tests/%)
 
 test-compiled: install-dev compile  ## The unit tests over the compiled modules; those marked plain replace parts of them

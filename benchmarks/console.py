@@ -37,7 +37,7 @@ _PAGES = {
 
 
 @contextmanager
-def _gateway(bootstrap: str, source: str | None) -> Iterator[tuple[str, int]]:
+def gateway(bootstrap: str, source: str | None = None) -> Iterator[tuple[str, int]]:
     environment = {**os.environ, **({"PYTHONPATH": source} if source else {})}
     command = [sys.executable, "-m", "millstream", "gateway", "--bootstrap", bootstrap, "--http", "127.0.0.1:0"]
     process = subprocess.Popen(
@@ -149,7 +149,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         for source in chosen.source or [None]:
             print(f"gateway of {source or 'this source tree'}:", flush=True)
-            with _gateway(cluster.bootstrap_servers, source) as (url, pid):
+            with gateway(cluster.bootstrap_servers, source) as (url, pid):
                 waiting = browser.new_page()
                 waiting.goto(f"{url}/console/")
                 waiting.wait_for_timeout(1000 * chosen.warm_up)

@@ -1,10 +1,11 @@
 """For all tests: what takes long begins first, what is dear to start is started once, and hypothesis has no deadlines
-and always the same examples. `MILLSTREAM_EXAMPLES=quick` (`make unit`) tries fewer of them.
+and always the same examples. `MILLSTREAM_EXAMPLES=quick` (`make test`, `make unit`) tries fewer of them.
 
 Several files of tests run at once (`make test`): a long one that began last would keep everybody waiting at the end. A
 timing is never an assertion, so hypothesis has no deadline.
 """
 
+import gc
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -77,18 +78,60 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(why)
 
 
-_CPU_AT_START = pytest.StashKey[float]()
+_IS_LAST_OF_FILE = pytest.StashKey[bool]()
 
 
-def _cpu_s() -> float:
-    """CPU time of this process and of the processes that it started and that have ended."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+class _Cpu:
+    """CPU time of this process, of those that it started, and of theirs, since the last reading. Processes that still
+    run count, so a node that several files share counts for the files that use it."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+
+    def since_last(self) -> float:
+        now = self._now()
+        spent, self._before = now - self._before, now
+        return max(spent, 0.0)  # the time of a process that nobody waited for is gone with it
+
+    @staticmethod
+    def _now() -> float:
+        times = os.times()
+        own = times.user + times.system + times.children_user + times.children_system
+        children: dict[int, list[tuple[int, float]]] = {}
+        for directory in Path("/proc").glob("[0-9]*"):
+            try:
+                # The name, in brackets, may contain anything.
+                fields = (directory / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has ended
+            seconds = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+            children.setdefault(int(fields[1]), []).append((int(directory.name), seconds))
+        waiting = [os.getpid()]
+        while waiting:
+            for pid, seconds in children.get(waiting.pop(), ()):
+                own += seconds
+                waiting.append(pid)
+        return own
+
+
+_cpu = _Cpu()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
-    item.stash[_CPU_AT_START] = _cpu_s()
+def pytest_collection() -> Generator[None, object, object]:
+    """Garbage collection is off while tests are collected. What is there afterwards stays, and is never searched."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+        _cpu.since_last()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    item.stash[_IS_LAST_OF_FILE] = nextitem is None or nextitem.path != item.path
     return (yield)
 
 
@@ -96,11 +139,11 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """The CPU time of the test, for `tools/run_tests.py`: on a busy machine it says more than the time that passed. A
-    node that several tests share counts for the last of them."""
+    """The CPU time of each file, with its last test, for `tools/run_tests.py`: on a busy machine it says more than the
+    time that passed."""
     report = yield
-    if call.when == "teardown" and _CPU_AT_START in item.stash:
-        report.user_properties.append(("cpu_s", _cpu_s() - item.stash[_CPU_AT_START]))
+    if call.when == "teardown" and item.stash[_IS_LAST_OF_FILE]:
+        report.user_properties.append(("cpu_s", _cpu.since_last()))
     return report
 
 

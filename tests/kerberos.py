@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from millstream.testing.node_process import free_ports
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 REALM = "MILLSTREAM.TEST"
 
@@ -60,7 +60,7 @@ class Realm:
             yield self
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(PATIENCE_S)
 
     def _is_reachable(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):

@@ -15,9 +15,10 @@ from typing import Any
 from millstream.formats.protocol.primitives import Cursor
 from millstream.formats.protocol.schema import Message, request_schema, response_schema, split_entries
 from millstream.formats.records.record import Record, build_batch, read_batches
+from tests.waiting import PATIENCE_S
 
 API_VERSIONS_KEY = 18
-TIMEOUT_S = 30.0
+TIMEOUT_S = PATIENCE_S
 
 
 def request_names() -> dict[int, str]:

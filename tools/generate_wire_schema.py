@@ -43,6 +43,25 @@ OUR_FIELDS = {
     from_epoch int64 0+ = -1
   retired_brokers []int32 0+ tag:10002:0+""",
     ),
+    ("request", "create_acls"): (None, "  mirror_link string 2+ null:2+ tag:10000:2+ = null"),
+    ("request", "create_topics"): (
+        "      value string 2+ null:2+",
+        """\
+    branch_of string 5+ null:5+ tag:10000:5+ = null
+    branch_of_id uuid 5+ tag:10001:5+
+    branch_offsets []int64 5+ tag:10002:5+""",
+    ),
+    ("response", "create_topics"): (
+        "      is_sensitive bool 5+",
+        "    branch_of string 5+ null:5+ tag:10000:5+ = null",
+    ),
+    ("response", "metadata"): (
+        "    topic_authorized_operations int32 8+ = -2147483648",
+        """\
+    branch_of string 9+ null:9+ tag:10000:9+ = null
+    branch_of_id uuid 9+ tag:10001:9+
+    branch_offsets []int64 9+ tag:10002:9+""",
+    ),
     ("response", "describe_cluster"): (
         "    is_fenced bool 2+",
         "    machine_id string 0+ null:0+ tag:10000:0+ = null",

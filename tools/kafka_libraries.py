@@ -1,4 +1,4 @@
-"""Kafka's libraries beside the broker, fetched from Maven Central by name: Kafka Streams, and Connect with MirrorMaker.
+"""Java programs around Kafka, fetched from Maven Central by name: Kafka Streams, Connect with MirrorMaker, and Flink.
 
 They land beside Apache Kafka in the git-ignored `.cache/`, once. They are apart from `apache_kafka.py` because of their
 size (RocksDB alone has 70 MB), and because only a few tests need them.
@@ -10,6 +10,9 @@ import shutil
 from collections.abc import Sequence
 
 from tools.apache_kafka import CACHE, KAFKA_VERSION, KafkaDistribution, ToolchainMissingError, copy_jars, exclusive
+
+FLINK_VERSION = "2.2.1"
+FLINK_CONNECTOR_VERSION = "5.0.0-2.2"
 
 _POM = """\
 <project>
@@ -28,7 +31,7 @@ _POM = """\
 """
 _DEPENDENCY = """\
     <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>{name}</artifactId><version>{version}</version>
+      <groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>
     </dependency>
 """
 _LOG4J = """\
@@ -45,26 +48,35 @@ rootLogger.appenderRef.out.ref = out
 
 def streams() -> KafkaDistribution:
     """The jars of Kafka Streams."""
-    return _resolve("kafka-streams", ["kafka-streams"])
+    return _resolve("kafka-streams", [("org.apache.kafka", "kafka-streams", KAFKA_VERSION)])
 
 
 def connect() -> KafkaDistribution:
-    """The jars of Kafka Connect with MirrorMaker 2."""
-    return _resolve("kafka-connect", ["connect-mirror", "connect-runtime"])
+    """The jars of Kafka Connect with MirrorMaker 2 and the connectors for files."""
+    names = ("connect-mirror", "connect-runtime", "connect-file")
+    return _resolve("kafka-connect", [("org.apache.kafka", name, KAFKA_VERSION) for name in names])
 
 
-def _resolve(name: str, artifacts: Sequence[str]) -> KafkaDistribution:
-    """The jars, fetched with Maven on first use."""
+def flink() -> KafkaDistribution:
+    """The jars of Apache Flink, to run it in one process, and of its connector for Kafka."""
+    connector = ("org.apache.flink", "flink-connector-kafka", FLINK_CONNECTOR_VERSION)
+    names = ("flink-streaming-java", "flink-clients", "flink-connector-base")
+    return _resolve("flink", [*(("org.apache.flink", name, FLINK_VERSION) for name in names), connector])
+
+
+def _resolve(name: str, artifacts: Sequence[tuple[str, str, str]]) -> KafkaDistribution:
+    """The jars (group, name and version of each artifact), fetched with Maven on first use, or if the list changed."""
     if not shutil.which("java"):
         raise ToolchainMissingError("java (17 or newer) is not installed")
-    directory = CACHE / name / KAFKA_VERSION
+    version = artifacts[0][2]
+    directory = CACHE / name / version
+    pom = _POM.format(name=name, dependencies="".join(_DEPENDENCY.format(*each) for each in artifacts))
     with exclusive(name):
-        if not (directory / "complete").exists():
+        if not (directory / "complete").exists() or (directory / "pom.xml").read_text() != pom:
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir(parents=True)
-            rows = "".join(_DEPENDENCY.format(name=each, version=KAFKA_VERSION) for each in artifacts)
-            (directory / "pom.xml").write_text(_POM.format(name=name, dependencies=rows))
+            (directory / "pom.xml").write_text(pom)
             (directory / "log4j2-tool.properties").write_text(_LOG4J)
-            copy_jars(directory, f"{name} {KAFKA_VERSION}")
+            copy_jars(directory, f"{name} {version}")
             (directory / "complete").touch()
-    return KafkaDistribution(KAFKA_VERSION, directory)
+    return KafkaDistribution(version, directory)

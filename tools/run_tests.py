@@ -4,7 +4,7 @@ Tests share the machine with other tests, and one may fail by chance. What faile
 end, in one process, with nothing beside it. If all of it passes then, the run is green, and a line `flaky: <tests>`
 names those tests. Both reports stay in the output. The exit code is that of pytest. The end of the first run lists the
 files and the tests that took longest, with their set-up and teardown, and the files that took most CPU time (measured
-by `tests/conftest.py`).
+by `tests/conftest.py`). The times of all files are in `.cache/test-times.txt`.
 
 There is no second run where a second run could hide something: if tests were not collected or not run, if pytest was
 interrupted or ended in an unusual way, or if so many tests failed that it cannot be chance.
@@ -14,6 +14,8 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ MOST_FLAKY = 50
 """If more tests fail than these, they are not run again."""
 SLOWEST = 20
 """So many files and tests are listed with their time, if they took a second or more."""
+TIMES = Path(".cache") / "test-times.txt"
 _INNER = "--one-run"
 
 
@@ -67,6 +70,8 @@ class Outcomes:
         if not self._only:
             for line in _slowest(self._seconds, self._cpu):
                 terminalreporter.write_line(line)
+            TIMES.parent.mkdir(exist_ok=True)
+            TIMES.write_text("".join(_all_files(self._seconds, self._cpu)))
         flaky = [test for test in self._only if self._tests.get(test) == "passed"]
         if flaky:
             terminalreporter.write_line(f"flaky: {', '.join(flaky)}", yellow=True)
@@ -98,6 +103,15 @@ def _slowest(seconds: dict[str, float], cpu: dict[str, float]) -> list[str]:
         shown = [f"{taken:7.1f} s  {name}" for name, taken in longest if taken >= 1]
         lines += [title, *shown] if shown else []
     return lines
+
+
+def _all_files(seconds: dict[str, float], cpu: dict[str, float]) -> Iterator[str]:
+    """Lines with CPU time, time and number of tests of each file, those with most CPU time first."""
+    by_cpu = _by_file(cpu)
+    tests = Counter(test.partition("::")[0] for test in seconds)
+    yield f"{'CPU s':>8} {'s':>8} {'tests':>6}\n"
+    for file, taken in sorted(_by_file(seconds).items(), key=lambda each: -by_cpu.get(each[0], 0.0)):
+        yield f"{by_cpu.get(file, 0.0):8.1f} {taken:8.1f} {tests[file]:6}  {file}\n"
 
 
 def run(arguments: list[str]) -> int:

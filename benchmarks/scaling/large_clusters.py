@@ -17,9 +17,9 @@ from random import Random
 from typing import TypeVar
 from uuid import UUID
 
+from millstream.admin.balance import BrokerSlot, PartitionLoad, plan_balance
 from millstream.config.loading import load_broker_config
 from millstream.formats.model.identifiers import BrokerId
-from millstream.node.metadata.balance import BrokerSlot, PartitionLoad, plan_balance
 from millstream.node.metadata.brokers import (
     Heartbeat,
     RegistrationRequest,

@@ -4,7 +4,7 @@
 do the same. `choose` decides once, when `millstream` is imported, which of them is loaded, for all modules together:
 compiled modules know the memory layout of each other's classes. The environment variable MILLSTREAM_COMPILED says:
 
-- `auto` (default): plain Python, with the four Cython modules (`columnar`, `records`, the cleaner) if they were built
+- `auto` (default): plain Python, with the five Cython modules (`columnar`, `records`, `schemas`, the cleaner) if built
 - `require`: the modules of this list compiled, or an ImportError that says why not
 - `refuse`: plain Python only
 

@@ -13,6 +13,8 @@ Every call blocks until the response. All errors are `WireError`; its subclasses
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 
+from millstream.admin.balance import PlannedReassignment
+from millstream.admin.branches import Branching, BranchPoint
 from millstream.admin.cluster import (
     Broker,
     ClusterAdmin,
@@ -32,6 +34,7 @@ from millstream.admin.errors import (
     NotFoundError,
 )
 from millstream.admin.groups import Group, GroupAdmin, GroupListing, GroupMember, GroupOffset
+from millstream.admin.moves import MoveError, Mover, assignment_plan, balance_plan, drain_plan
 from millstream.admin.offsets import OffsetMove, ResetTarget, ResetTo, partitions_of
 from millstream.admin.topics import ConfigChange, ConfigEntry, ConfigOperation, ConfigResource, TopicAdmin
 from millstream.admin.transactions import OpenTransaction, Transaction, TransactionAdmin, TransactionListing
@@ -40,6 +43,8 @@ from millstream.raw_client import Cluster, RefusedError, TopicPartition, Unreach
 __all__ = [
     "Admin",
     "AdminError",
+    "BranchPoint",
+    "Branching",
     "Broker",
     "ClusterAdmin",
     "ClusterInfo",
@@ -56,11 +61,14 @@ __all__ = [
     "GroupOffset",
     "InvalidArgumentError",
     "LogDirectories",
+    "MoveError",
+    "Mover",
     "NoQuorumLeaderError",
     "NotFoundError",
     "OffsetMove",
     "OpenTransaction",
     "Partition",
+    "PlannedReassignment",
     "Quorum",
     "QuorumNode",
     "Reassignment",
@@ -74,6 +82,9 @@ __all__ = [
     "TransactionListing",
     "UnreachableError",
     "WireError",
+    "assignment_plan",
+    "balance_plan",
+    "drain_plan",
     "partitions_of",
 ]
 

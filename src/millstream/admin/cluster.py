@@ -7,7 +7,7 @@ from uuid import UUID
 
 from millstream.admin.errors import NoQuorumLeaderError, NotFoundError, check
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.model.identifiers import Place, default_machine
+from millstream.formats.model.placement import Place, default_machine
 from millstream.formats.protocol.schema import Message
 from millstream.raw_client import Cluster, TopicPartition, UnreachableError, WireError
 from millstream.raw_client.errors import RefusedError, error_code
@@ -422,16 +422,20 @@ class ClusterAdmin:
 
     def min_in_sync(self, topics: Sequence[str]) -> dict[str, int]:
         """`min.insync.replicas` of topics."""
-        found: dict[str, int] = {}
+        found = self.topic_settings(topics, [_MIN_IN_SYNC])
+        return {name: int(values[_MIN_IN_SYNC]) for name, values in found.items() if _MIN_IN_SYNC in values}
+
+    def topic_settings(self, topics: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """The values of some settings of topics, by topic. Values that are not set are left out."""
+        found: dict[str, dict[str, str]] = {}
         for at in range(0, len(topics), _TOPICS_PER_REQUEST):
             resources = [
-                {"resource_type": _TOPIC, "resource_name": name, "configuration_keys": [_MIN_IN_SYNC]}
+                {"resource_type": _TOPIC, "resource_name": name, "configuration_keys": list(names)}
                 for name in topics[at : at + _TOPICS_PER_REQUEST]
             ]
             for row in self._call("describe_configs", resources=resources).results:
-                for config in row.configs:
-                    if config.name == _MIN_IN_SYNC and config.value is not None:
-                        found[row.resource_name] = int(config.value)
+                values = {config.name: config.value for config in row.configs if config.value is not None}
+                found[row.resource_name] = {name: values[name] for name in names if name in values}
         return found
 
     # Moving replicas and leaders

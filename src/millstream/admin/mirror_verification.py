@@ -1,8 +1,9 @@
 """Compares the records of a mirror topic with those of its source, without trust in either: by checksums of batches.
 
 Each partition is compared over the offsets that both sides have, in ranges. Batches must have the same offsets and the
-same CRC32C, which covers everything but offset and leader epoch. A compacted topic may have been cleaned on one side
-only: there, records at the same offset must be equal, and a record may be missing on one side.
+same CRC32C, which covers everything but offset and leader epoch. A partition that only one side has is a difference. A
+compacted topic may have been cleaned on one side only: there, records at the same offset must be equal, and a record
+may be missing on one side.
 """
 
 import time
@@ -59,15 +60,31 @@ class OutOfTimeError(Exception):
 def verify_topic(
     here: Cluster, source: Cluster, mirror: MirrorTopic, *, is_compacted: bool, deadline: float | None = None
 ) -> Iterator[Verified]:
-    """Compares all partitions that both sides have. OutOfTimeError after `deadline` (of `time.monotonic`)."""
-    count = min(here.partitions_of(mirror.name), source.partitions_of(mirror.source_name))
-    for index in range(count):
+    """Compares all partitions. OutOfTimeError after `deadline` (of `time.monotonic`)."""
+    counts = here.partitions_of(mirror.name), source.partitions_of(mirror.source_name)
+    for index in range(max(counts)):
+        if index >= min(counts):
+            yield _only_one_side(here, source, mirror, index, counts)
+            continue
         ours, theirs = TopicPartition(mirror.name, index), TopicPartition(mirror.source_name, index)
         start = max(_offset(here, ours, EARLIEST), _offset(source, theirs, EARLIEST))
         end = min(_offset(here, ours, LATEST), _offset(source, theirs, LATEST))
         compare = _compare_records if is_compacted else _compare_batches
         left, right = _batches(here, ours, start, end, deadline), _batches(source, theirs, start, end, deadline)
         yield compare(ours, left, right, start, end)
+
+
+def _only_one_side(
+    here: Cluster, source: Cluster, mirror: MirrorTopic, index: int, counts: tuple[int, int]
+) -> Verified:
+    has_source = counts[1] > counts[0]
+    cluster, name = (source, mirror.source_name) if has_source else (here, mirror.name)
+    at = TopicPartition(name, index)
+    start, end = _offset(cluster, at, EARLIEST), _offset(cluster, at, LATEST)
+    one, other = ("source", "mirror") if has_source else ("mirror", "source")
+    fewer = f"{min(counts)} partition{'' if min(counts) == 1 else 's'}"
+    text = f"only the {one} has this partition, with offsets {start} to {end}; the {other} has {fewer}"
+    return Verified(mirror.name, index, start, end, 0, 0, text)
 
 
 def _offset(cluster: Cluster, at: TopicPartition, when: int) -> int:

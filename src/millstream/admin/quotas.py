@@ -1,13 +1,27 @@
 """Client quotas: list, set and remove them, for users, client ids and addresses."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from millstream.admin.errors import check
+from millstream.admin.errors import InvalidArgumentError, NotFoundError, check
+from millstream.common.close_match import did_you_mean
+from millstream.common.quantities import parse_size
 from millstream.raw_client import Cluster
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 _MATCH_EXACT, _MATCH_DEFAULT = 0, 1
+DEFAULT_NAME = "<default>"
+UNITS = {
+    "producer_byte_rate": "bytes/s written",
+    "consumer_byte_rate": "bytes/s read",
+    "request_percentage": "% of one core",
+    "controller_mutation_rate": "partitions/s created or deleted",
+    "connection_creation_rate": "connections/s",
+}
+"""All quotas, with what their values mean."""
+OF_ADDRESSES = ("connection_creation_rate",)
+_SIZES = ("producer_byte_rate", "consumer_byte_rate")
 
 Entity = Mapping[str, str | None]
 """Types and names of an entity; the name None is the default."""
@@ -29,6 +43,33 @@ def entity_text(entity: Entity) -> str:
         for kind in (USER, CLIENT_ID, IP)
         if kind in entity
     )
+
+
+def make_entity(user: str | None = None, client_id: str | None = None, ip: str | None = None) -> Entity:
+    """The entity with these names; `<default>` is the default. InvalidArgumentError if they exclude each other."""
+    if ip is not None and (user is not None or client_id is not None):
+        raise InvalidArgumentError("an address cannot be combined with a user or a client id")
+    given = {USER: user, CLIENT_ID: client_id, IP: ip}
+    return {kind: None if name == DEFAULT_NAME else name for kind, name in given.items() if name is not None}
+
+
+def check_key(key: str) -> None:
+    if key not in UNITS:
+        hint = did_you_mean(key, UNITS, otherwise=f"there are {', '.join(UNITS)}")
+        raise InvalidArgumentError(f"{key} is not a quota; {hint}")
+
+
+def read_value(key: str, text: str) -> float:
+    """The value of a quota as users write it: byte rates may have a unit (`10MB`)."""
+    check_key(key)
+    try:
+        value = float(parse_size(text)) if key in _SIZES else float(text)
+        if not math.isfinite(value):
+            raise ValueError(text)
+    except ValueError:
+        example = "10MB" if key in _SIZES else "10"
+        raise InvalidArgumentError(f"{key}={text}: write a number, for example {key}={example}") from None
+    return value
 
 
 class QuotaAdmin:
@@ -66,3 +107,17 @@ class QuotaAdmin:
         )
         for row in response.entries:
             check(f"quotas of {entity_text(entity)}", row)
+
+    def remove(self, entity: Entity, keys: Sequence[str] = ()) -> list[str]:
+        """Removes quotas of an entity, all or those given; returns them. NotFoundError for what it does not have."""
+        for key in keys:
+            check_key(key)
+        present = [row.values for row in self.quotas(entity) if dict(row.entity) == dict(entity)]
+        if not present:
+            raise NotFoundError("this entity has no quotas: `millstream quota list` shows those that exist")
+        missing = [key for key in keys if key not in present[0]]
+        if missing:
+            raise NotFoundError(f"this entity has no quota {missing[0]}; it has {', '.join(present[0])}")
+        removed = list(keys or present[0])
+        self.alter(entity, dict.fromkeys(removed))
+        return removed

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
+from millstream.admin.branches import Branching, create_branch, plan_branch
 from millstream.admin.cluster import ClusterAdmin, ClusterInfo
 from millstream.admin.errors import check
 from millstream.formats.model.errors import ErrorCode
@@ -20,6 +21,8 @@ class ConfigResource(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    """The loggers of one broker, each with its level."""
 
 
 class ConfigOperation(IntEnum):
@@ -140,6 +143,24 @@ class TopicAdmin:
         )
         check(f"topic {name!r}", response.topics[0])
 
+    def branch(
+        self,
+        parent: str,
+        name: str,
+        *,
+        at_ms: int | None = None,
+        offsets: Mapping[TopicPartition, int] | None = None,
+        configs: Mapping[str, str] | None = None,
+        groups: Mapping[str, str] | None = None,
+    ) -> Branching:
+        """Creates a branch of a topic: a topic with the same records up to a point, which goes on by itself.
+
+        The point is the end now, the first record at or after a time, or an offset for each partition. `configs` are
+        set instead of the parent's. `groups` maps groups to those that get their committed offsets.
+        """
+        points = plan_branch(self._cluster, parent, at_ms=at_ms, offsets=offsets)
+        return create_branch(self._cluster, parent, name, points, configs=configs, groups=groups)
+
     def delete(self, name: str) -> None:
         """Deletes a topic and its records."""
         response = self._cluster.call(
@@ -199,7 +220,8 @@ class TopicAdmin:
     # Settings
 
     def settings(self, resource: ConfigResource, name: str, names: Sequence[str] | None = None) -> list[ConfigEntry]:
-        """Settings by name. For a broker, `name` is its id, or empty for the defaults of all brokers."""
+        """Settings by name. For a broker, `name` is its id, or empty for the defaults of all brokers. The settings of
+        BROKER_LOGGER are the levels of its loggers."""
         wanted = {"resource_type": int(resource), "resource_name": name, "configuration_keys": names}
         response = self._ask_about(
             resource, name, "describe_configs", resources=[wanted], include_synonyms=True, include_documentation=True
@@ -229,8 +251,8 @@ class TopicAdmin:
         check(_called(resource, name), response.responses[0])
 
     def _ask_about(self, resource: ConfigResource, name: str, api: str, **fields: Any) -> Message:
-        """Sends a request about settings. Only the broker itself knows its settings."""
-        if resource is ConfigResource.BROKER and name:
+        """Sends a request about settings. Only the broker itself knows its settings and loggers."""
+        if resource is not ConfigResource.TOPIC and name:
             if int(name) not in {row.node_id for row in self._cluster.brokers()}:
                 raise refusal(f"broker {name}", ErrorCode.RESOURCE_NOT_FOUND, "there is no such broker")
             return self._cluster.call(api, node=int(name), **fields)

@@ -83,6 +83,8 @@ class UserAdmin:
             raise InvalidArgumentError(f"iterations must be {FEWEST_ITERATIONS} to {MOST_ITERATIONS}")
         rows = []
         for mechanism in mechanisms:
+            if mechanism not in MECHANISMS:
+                raise InvalidArgumentError(f"{mechanism!r} is not a mechanism: give {' or '.join(MECHANISMS)}")
             number, algorithm = MECHANISMS[mechanism]
             salt = "".join(secrets.choice(_SALT_CHARACTERS) for _ in range(_SALT_LENGTH)).encode()
             rows.append(
@@ -96,6 +98,22 @@ class UserAdmin:
             )
         for row in rows:
             self._alter(name, upsertions=[row])
+
+    def add(
+        self, name: str, password: str, mechanisms: Sequence[str] = (), iterations: int = DEFAULT_ITERATIONS
+    ) -> list[str]:
+        """Adds a user; InvalidArgumentError if it exists. Returns its mechanisms, by default all."""
+        wanted = list(mechanisms or MECHANISMS)
+        if name in {user.name for user in self.users()}:
+            raise InvalidArgumentError(f"user {name} exists: `millstream user password {name}` changes the password")
+        self.set_password(name, password, wanted, iterations)
+        return wanted
+
+    def change_password(self, name: str, password: str, iterations: int = DEFAULT_ITERATIONS) -> list[str]:
+        """Changes the password of a user that exists, for all its mechanisms; returns them."""
+        (user,) = self.users([name])
+        self.set_password(name, password, list(user.iterations), iterations)
+        return list(user.iterations)
 
     def remove(self, name: str) -> list[str]:
         """Removes a user with all its mechanisms; returns them."""
@@ -160,6 +178,13 @@ class UserAdmin:
         response = self._cluster.call("renew_delegation_token", hmac=_digest(hmac), renew_period_ms=period_ms)
         _check_token(response)
         return int(response.expiry_timestamp_ms)
+
+    def remove_token(self, token_id: str) -> None:
+        """Removes the token with this id, for callers that do not have its HMAC. NotFoundError if there is none."""
+        found = [token.hmac for token in self.tokens() if token.token_id == token_id]
+        if not found:
+            raise NotFoundError(f"there is no token {token_id}")
+        self.expire_token(found[0])
 
     def expire_token(self, hmac: str, period_ms: int = -1) -> int:
         """Removes a token, or changes its time of expiry."""

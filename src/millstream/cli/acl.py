@@ -1,8 +1,6 @@
 """`millstream acl`: list, add and remove ACLs, and explain which one decides."""
 
-import shlex
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
-from uuid import UUID
 
 import typer
 
@@ -17,7 +15,6 @@ from millstream.cli.options import (
     open_cluster,
 )
 from millstream.cli.terminal import CommandFailedError, note, print_json, print_table
-from millstream.common.close_match import did_you_mean
 from millstream.formats.model.access_control import (
     CLUSTER_NAME,
     OPERATIONS,
@@ -30,9 +27,6 @@ from millstream.formats.model.access_control import (
 
 if TYPE_CHECKING:
     from millstream.admin.acls import Acl, AclAdmin
-    from millstream.formats.model.access_control import Principal
-    from millstream.node.metadata.records import AccessControlEntryRecord
-    from millstream.node.security.core.acls import Verdict
 
 app = typer.Typer(
     help="Permissions (ACLs): who may do what with topics, groups, transactions and the cluster.\n\n"
@@ -108,17 +102,10 @@ def _principal(text: str) -> str:
         raise CommandFailedError(str(error)) from None
 
 
-def _operation(text: str) -> AclOperation:
-    name = text.upper().replace("-", "_")
-    known = [operation.name for operation in AclOperation if operation >= AclOperation.ALL]
-    if name not in known:
-        hint = did_you_mean(text.lower(), [each.lower() for each in known])
-        raise CommandFailedError(f"there is no operation {text!r}{hint or ': one of ' + ', '.join(known).lower()}")
-    return AclOperation[name]
-
-
 def _pairs(operations: list[str], resources: list[_Resource]) -> list[tuple[_Resource, AclOperation]]:
     """Each operation with each resource that has it."""
+    from millstream.admin.acls import read_operation
+
     if not resources:
         raise CommandFailedError("name a resource: --topic, --group, --transactional-id, --cluster, --token or --user")
     pairs: dict[tuple[_Resource, AclOperation], None] = {}
@@ -130,7 +117,7 @@ def _pairs(operations: list[str], resources: list[_Resource]) -> list[tuple[_Res
                 raise CommandFailedError(f"{text} needs {names}")
             found = [(each, what) for kind, what in _SHORT[text] for each in resources if each.type == kind]
         else:
-            operation = _operation(text)
+            operation = read_operation(text)
             found = [(each, operation) for each in resources if operation in (*OPERATIONS[each.type], AclOperation.ALL)]
             if not found:
                 kinds = ", ".join(kind.name.lower() for kind, has in OPERATIONS.items() if operation in has)
@@ -328,87 +315,22 @@ def explain(
     if more or operation in _SHORT:
         raise CommandFailedError("explain takes one operation and one resource")
     admin = _admin(bootstrap, timeout, settings)
-    principals = tuple(parse_principal(_principal(text)) for text in (principal, *(member_of or ())))
-    verdict = _verdict(admin, principals, host, resource, wanted)
-    rule = None if verdict.rule is None else _as_acl(verdict.rule)
-    command = None if verdict.is_allowed else _command(principal, wanted, resource, rule)
+    principals = [parse_principal(_principal(text)) for text in (principal, *(member_of or ()))]
+    found = admin.explain(principals, wanted, resource.type, resource.name, host)
     if json:
         print_json(
             {
-                "allowed": verdict.is_allowed,
-                "reason": verdict.reason,
-                "rule": None if rule is None else _document(rule),
-                "command": command,
+                "allowed": found.is_allowed,
+                "reason": found.reason,
+                "rule": None if found.acl is None else _document(found.acl),
+                "command": found.command,
             }
         )
         return
     print(
-        f"{'ALLOWED' if verdict.is_allowed else 'DENIED'}: {principal} {wanted.name} {resource.type.name}:"
+        f"{'ALLOWED' if found.is_allowed else 'DENIED'}: {principal} {wanted.name} {resource.type.name}:"
         f"{resource.name} from {host}"
     )
-    print(f"because {verdict.reason}" + (f": {rule}" if rule is not None else ""))
-    if command is not None:
-        print(f"to permit it: {command}")
-
-
-def _verdict(
-    admin: "AclAdmin", principals: "tuple[Principal, ...]", host: str, resource: _Resource, operation: AclOperation
-) -> "Verdict":
-    """The decision by the broker's own rules, with the ACLs and settings of the cluster."""
-    from millstream.node.metadata.records import AccessControlEntryRecord
-    from millstream.node.security.core.acls import AclTable, AuthorizerSettings
-
-    users, everyone = admin.authorizer_settings()
-    super_users = frozenset(parse_principal(text.strip()) for text in users.split(";") if text.strip())
-    records = [
-        AccessControlEntryRecord(
-            id=UUID(int=number),
-            resource_type=acl.resource,
-            resource_name=acl.name,
-            pattern_type=acl.pattern,
-            principal=acl.principal,
-            host=acl.host,
-            operation=acl.operation,
-            permission_type=acl.permission,
-        )
-        for number, acl in enumerate(admin.list())
-    ]
-    table = AclTable(records, AuthorizerSettings(super_users, everyone))
-    return table.access(principals, host).explain(operation, resource.type, resource.name)
-
-
-def _as_acl(rule: "AccessControlEntryRecord") -> "Acl":
-    from millstream.admin.acls import Acl
-
-    return Acl(
-        rule.principal,
-        AclResourceType(rule.resource_type),
-        rule.resource_name,
-        AclPatternType(rule.pattern_type),
-        AclOperation(rule.operation),
-        AclPermission(rule.permission_type),
-        rule.host,
-    )
-
-
-_OPTIONS = {
-    _TYPES.TOPIC: "--topic",
-    _TYPES.GROUP: "--group",
-    _TYPES.TRANSACTIONAL_ID: "--transactional-id",
-    _TYPES.DELEGATION_TOKEN: "--token",
-    _TYPES.USER: "--user",
-}
-
-
-def _command(principal: str, operation: AclOperation, resource: _Resource, denial: "Acl | None") -> str:
-    """The command that permits it: the missing ACL, or the removal of the denial."""
-    verb, who, what = (
-        ("add", principal, operation) if denial is None else ("remove", denial.principal, denial.operation)
-    )
-    name = resource.name if denial is None else denial.name
-    words = ["millstream", "acl", verb, who, what.name.lower()]
-    words += ["--cluster"] if resource.type is _TYPES.CLUSTER else [_OPTIONS[resource.type], name]
-    if denial is not None:
-        words += ["--prefixed"] if denial.pattern is AclPatternType.PREFIXED else []
-        words += ["--deny"] + ([] if denial.host == "*" else ["--host", denial.host])
-    return shlex.join(words)
+    print(f"because {found.reason}" + (f": {found.acl}" if found.acl is not None else ""))
+    if found.command is not None:
+        print(f"to permit it: {found.command}")

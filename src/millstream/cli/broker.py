@@ -7,7 +7,7 @@ import typer
 
 from millstream.cli import exit_codes
 from millstream.cli.cluster.commands import Throttle
-from millstream.cli.cluster.moves import Mover, available_brokers, loads, open_admin
+from millstream.cli.cluster.moves import mover, open_admin
 from millstream.cli.cluster.report import (
     broker_rows,
     disk_rows,
@@ -18,12 +18,11 @@ from millstream.cli.cluster.report import (
 )
 from millstream.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, ClientSettings, Json, Timeout
 from millstream.cli.terminal import CommandFailedError, note, print_json
-from millstream.formats.model.errors import KafkaError
-from millstream.node.metadata.balance import PlannedReassignment, plan_drain
 from millstream.node.storage.file_formats import parse_directory
 from millstream.raw_client import TopicPartition
 
 if TYPE_CHECKING:
+    from millstream.admin.balance import PlannedReassignment
     from millstream.admin.cluster import Broker, ClusterAdmin, ClusterState
 
 app = typer.Typer(help="List the brokers of a cluster; drain a broker before it is removed.", no_args_is_help=True)
@@ -178,13 +177,15 @@ def drain(
     if not dry_run:
         for number in brokers:
             admin.cordon(number)
-        Mover(admin, cluster, throttle).settle()
+        with mover(admin, cluster, throttle) as moving:
+            moving.settle()
         cluster = admin.read()
         plan = _plan(cluster, brokers, named)
     if plan and not json:
-        show_plan(plan, cluster)
+        show_plan(plan)
     if plan and not dry_run:
-        Mover(admin, cluster, throttle).move(plan)
+        with mover(admin, cluster, throttle) as moving:
+            moving.move(plan)
     if not dry_run:
         for number in brokers:
             _check_empty(admin, number)
@@ -195,7 +196,7 @@ def drain(
         gone = True
     if json:
         executed = bool(plan) and not dry_run
-        print_json({**document, "executed": executed, "unregistered": gone, "moves": plan_document(plan, cluster)})
+        print_json({**document, "executed": executed, "unregistered": gone, "moves": plan_document(plan)})
     elif dry_run:
         print("nothing was moved: run it without --dry-run to move" if plan else f"{named} has no replicas")
     elif gone:
@@ -219,11 +220,13 @@ def _chosen(cluster: "ClusterState", broker: int | None, machine: str | None) ->
     return found
 
 
-def _plan(cluster: "ClusterState", brokers: list[int], named: str) -> list[PlannedReassignment]:
+def _plan(cluster: "ClusterState", brokers: list[int], named: str) -> "list[PlannedReassignment]":
+    from millstream.admin.moves import MoveError, drain_plan
+
     try:
-        return plan_drain(available_brokers(cluster), loads(cluster), *brokers)
-    except KafkaError as error:
-        raise CommandFailedError(f"{named} cannot be drained: {error.message}") from error
+        return drain_plan(cluster, brokers)
+    except MoveError as error:
+        raise CommandFailedError(f"{named} cannot be drained: {error}") from error
 
 
 def _check_empty(admin: "ClusterAdmin", broker: int) -> None:

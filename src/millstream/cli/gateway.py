@@ -18,6 +18,7 @@ from millstream.cli.gateway_process import (
     HOW_TO_INSTALL,
     LIMITS_VARIABLE,
     check_command_config,
+    named_clusters,
     named_credentials,
     named_limits,
     named_rules,
@@ -74,6 +75,32 @@ def gateway(
     allowed_origin: AllowedOrigins = None,
     trusted_proxy: TrustedProxies = None,
     tls_client_ca: TlsClientCa = None,
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cluster",
+            metavar="NAME=HOST:PORT,…",
+            help="A further cluster of the console, beside that of --bootstrap. Repeatable.",
+        ),
+    ] = None,
+    cluster_config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cluster-config", metavar="NAME=FILE", help="Client properties of a further cluster. Repeatable."
+        ),
+    ] = None,
+    cluster_access: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cluster-access",
+            metavar="NAME=FILE",
+            help="Roles, masked fields and permissions on subjects of a further cluster (TOML); without it, those of "
+            "--access-file. Repeatable.",
+        ),
+    ] = None,
+    cluster_name: Annotated[
+        str, typer.Option("--cluster-name", metavar="NAME", help="Name of the first cluster, if there are several.")
+    ] = "main",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
     exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
@@ -89,6 +116,7 @@ def gateway(
     Examples:
       millstream gateway
       millstream gateway -b broker1:9092 --http 0.0.0.0:8081 --auth-file people.txt
+      millstream gateway --cluster east=east1:9092 --cluster-config east=east.properties
     """
     try:
         host, port = parse_address(http or DEFAULT_HTTP)
@@ -99,6 +127,7 @@ def gateway(
         origins = tuple(parse_origin(text) for text in allowed_origin or ())
         check_command_config(file_of_command())
         connection = connection_settings(settings)
+        clusters = named_clusters(cluster_name, cluster or (), cluster_config or (), cluster_access or ())
     except GatewayError as error:
         raise CommandFailedError(str(error), exit_codes.USAGE) from error
     try:
@@ -133,6 +162,8 @@ def gateway(
         origins,
         tuple(trusted_proxy or ()),
         tls_client_ca,
+        cluster_name,
+        clusters,
     )
     try:
         Gateway(options).serve(lambda ready: _announce(ready, options))

@@ -7,6 +7,7 @@ arrive while the gateway starts or restarts wait instead of being refused. Impor
 import errno
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 from millstream.access.rules_file import AccessFileError, AccessRules, parse_rules
 from millstream.common.secret_references import SecretError, resolve_all
 from millstream.gateway.http.configuration import (
+    ClusterOptions,
     Credentials,
     CredentialsError,
     GatewayError,
@@ -236,14 +238,14 @@ def named_credentials(auth_file: str | None) -> Credentials:
         raise GatewayError(f"{where}: {error}") from error
 
 
-def named_rules(access_file: str | None) -> AccessRules:
+def named_rules(access_file: str | None, option: str = "--access-file") -> AccessRules:
     """The rules of the access file; without one, everything is allowed to those who get in."""
     if access_file is None:
         return AccessRules()
     try:
-        return _with_secrets(parse_rules(read_secret_file(access_file, "--access-file")))
+        return _with_secrets(parse_rules(read_secret_file(access_file, option)))
     except (AccessFileError, SecretError) as error:
-        raise GatewayError(f"--access-file {access_file}: {error}") from error
+        raise GatewayError(f"{option} {access_file}: {error}") from error
 
 
 def _with_secrets(rules: AccessRules) -> AccessRules:
@@ -259,6 +261,69 @@ def _with_secrets(rules: AccessRules) -> AccessRules:
         replace(each, password=resolved("certificates.password", each.password)) for each in rules.certificates
     )
     return replace(rules, oidc=oidc, certificates=certificates)
+
+
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_OF_FIRST = ("oidc", "certificates", "tokens")
+
+
+def named_clusters(
+    first: str, clusters: Sequence[str], configs: Sequence[str], access_files: Sequence[str]
+) -> tuple[ClusterOptions, ...]:
+    """The further clusters of the console. `first`: the name of the first one."""
+    from millstream.raw_client import SetupError
+    from millstream.raw_client.client_properties import read_client_properties
+
+    _check_cluster_name("--cluster-name", first)
+    addresses = _by_name("--cluster", clusters, "HOST:PORT")
+    if first in addresses:
+        raise GatewayError(
+            f"--cluster {first}: the first cluster (--bootstrap) has this name: give another, or --cluster-name"
+        )
+    files = _by_name("--cluster-config", configs, "FILE")
+    rules = _by_name("--cluster-access", access_files, "FILE")
+    for option, given in (("--cluster-config", files), ("--cluster-access", rules)):
+        if unknown := next((name for name in given if name not in addresses), None):
+            raise GatewayError(f"{option} {unknown}=…: there is no --cluster {unknown}=HOST:PORT")
+    found = []
+    for name, bootstrap in addresses.items():
+        settings: dict[str, str] = {}
+        if name in files:
+            read_secret_file(files[name], "--cluster-config")
+            try:
+                settings = read_client_properties(files[name])
+            except SetupError as error:
+                raise GatewayError(f"--cluster-config {error}") from error
+        own = _rules_of_cluster(rules[name]) if name in rules else None
+        found.append(ClusterOptions(name, bootstrap, settings, own))
+    return tuple(found)
+
+
+def _rules_of_cluster(path: str) -> AccessRules:
+    rules = named_rules(path, "--cluster-access")
+    if rules.oidc is not None or rules.certificates or rules.tokens != AccessRules().tokens:
+        raise GatewayError(
+            f"--cluster-access {path}: {', '.join(_OF_FIRST)} are for all clusters: write them into --access-file"
+        )
+    return rules
+
+
+def _by_name(option: str, words: Sequence[str], what: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not value:
+            raise GatewayError(f"{option} {word}: write NAME={what}")
+        _check_cluster_name(option, name)
+        if name in found:
+            raise GatewayError(f"{option} {name}=… is given twice")
+        found[name] = value
+    return found
+
+
+def _check_cluster_name(option: str, name: str) -> None:
+    if not _CLUSTER_NAME.fullmatch(name):
+        raise GatewayError(f"{option} {name}: a name has up to 64 letters, digits, '.', '_' and '-'")
 
 
 def check_command_config(path: str | None) -> None:

@@ -16,8 +16,6 @@ from millstream.cli.options import (
     open_cluster,
 )
 from millstream.cli.terminal import CommandFailedError, note, print_json, print_table
-from millstream.common.close_match import did_you_mean
-from millstream.common.quantities import parse_size
 
 if TYPE_CHECKING:
     from millstream.admin.quotas import Entity, QuotaAdmin
@@ -26,15 +24,7 @@ app = typer.Typer(
     help="Limit what users, client ids and addresses may use; list and remove such quotas.", no_args_is_help=True
 )
 
-DEFAULT_NAME = "<default>"
-_UNITS = {
-    "producer_byte_rate": "bytes/s written",
-    "consumer_byte_rate": "bytes/s read",
-    "request_percentage": "% of one core",
-    "controller_mutation_rate": "partitions/s created or deleted",
-    "connection_creation_rate": "connections/s",
-}
-_SIZES = ("producer_byte_rate", "consumer_byte_rate")
+_KEYS = "producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate, connection_creation_rate"
 
 User = Annotated[
     str | None, typer.Option("--user", metavar="NAME", help="User, or '<default>' for users without a quota.")
@@ -66,6 +56,8 @@ def list_quotas(
       millstream quota list
       millstream quota list --user alice --json
     """
+    from millstream.admin.quotas import UNITS
+
     found = _admin(bootstrap, timeout, settings).quotas(_entity(user, client_id, ip))
     if json:
         print_json([{"entity": dict(row.entity), "quotas": dict(row.values)} for row in found])
@@ -74,7 +66,7 @@ def list_quotas(
     else:
         print_table(
             ("entity", "quota", "value", "unit"),
-            [(str(row), key, f"{value:g}" if value < 1e6 else f"{value:.0f}", _UNITS.get(key, "")) for row in found
+            [(str(row), key, f"{value:g}" if value < 1e6 else f"{value:.0f}", UNITS.get(key, "")) for row in found
              for key, value in sorted(row.values.items())],
         )  # fmt: skip
 
@@ -85,7 +77,7 @@ def set_quota(
         list[str],
         typer.Argument(
             metavar="KEY=VALUE...",
-            help=f"Keys: {', '.join(_UNITS)}. Byte rates may have a unit: 10MB.",
+            help=f"Keys: {_KEYS}. Byte rates may have a unit: 10MB.",
             show_default=False,
         ),
     ],
@@ -110,8 +102,10 @@ def set_quota(
       millstream quota set controller_mutation_rate=5 --user '<default>'
       millstream quota set connection_creation_rate=20 --ip '<default>'
     """
+    from millstream.admin.quotas import read_value
+
     entity = _named(_entity(user, client_id, ip))
-    changes = {key: _value(key, text) for key, text in assignments(quotas, "quota").items()}
+    changes = {key: read_value(key, text) for key, text in assignments(quotas, "quota").items()}
     _admin(bootstrap, timeout, settings).alter(entity, changes, validate_only=dry_run)
     note(f"{'would set' if dry_run else 'set'} {', '.join(f'{key}={value:g}' for key, value in changes.items())}")
 
@@ -137,17 +131,7 @@ def remove_quota(
       millstream quota remove --user alice --client-id app
     """
     entity = _named(_entity(user, client_id, ip))
-    for key in keys or ():
-        _check_key(key)
-    admin = _admin(bootstrap, timeout, settings)
-    present = [row.values for row in admin.quotas(entity) if dict(row.entity) == dict(entity)]
-    if not present:
-        raise CommandFailedError("this entity has no quotas: `millstream quota list` shows those that exist")
-    missing = [key for key in keys or () if key not in present[0]]
-    if missing:
-        raise CommandFailedError(f"this entity has no quota {missing[0]}; it has {', '.join(present[0])}")
-    removed = list(keys or present[0])
-    admin.alter(entity, dict.fromkeys(removed))
+    removed = _admin(bootstrap, timeout, settings).remove(entity, keys or ())
     note(f"removed {', '.join(removed)}")
 
 
@@ -158,10 +142,11 @@ def _admin(bootstrap: str, timeout: float, settings: list[str] | None) -> "Quota
 
 
 def _entity(user: str | None, client_id: str | None, ip: str | None) -> "Entity":
+    from millstream.admin.quotas import make_entity
+
     if ip is not None and (user is not None or client_id is not None):
         raise CommandFailedError("--ip cannot be combined with --user or --client-id", exit_codes.USAGE)
-    given = {"user": user, "client-id": client_id, "ip": ip}
-    return {kind: None if name == DEFAULT_NAME else name for kind, name in given.items() if name is not None}
+    return make_entity(user, client_id, ip)
 
 
 def _named(entity: "Entity") -> "Entity":
@@ -170,20 +155,3 @@ def _named(entity: "Entity") -> "Entity":
             "name the entity: --user NAME, --client-id ID, both, or --ip ADDRESS", exit_codes.USAGE
         )
     return entity
-
-
-def _check_key(key: str) -> None:
-    if key not in _UNITS:
-        hint = did_you_mean(key, _UNITS, otherwise=f"there are {', '.join(_UNITS)}")
-        raise CommandFailedError(f"{key} is not a quota; {hint}", exit_codes.USAGE)
-
-
-def _value(key: str, text: str) -> float:
-    _check_key(key)
-    try:
-        return float(parse_size(text)) if key in _SIZES else float(text)
-    except ValueError:
-        example = "10MB" if key in _SIZES else "10"
-        raise CommandFailedError(
-            f"{key}={text}: write a number, for example {key}={example}", exit_codes.USAGE
-        ) from None

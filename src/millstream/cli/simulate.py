@@ -44,6 +44,9 @@ def simulate(
     conditional: Annotated[
         bool, typer.Option("--conditional", help="Two more clients append conditionally (KIP-27).")
     ] = False,
+    branches: Annotated[
+        bool, typer.Option("--branches", help="One more client branches topics, and deletes branches.")
+    ] = False,
     tiered: Annotated[
         bool, typer.Option("--tiered", help="Topics are tiered, to an object store that is slow and fails.")
     ] = False,
@@ -90,6 +93,7 @@ def simulate(
         tls=tls,
         secured=secured,
         conditional=conditional,
+        branches=branches,
         tiered=tiered,
         disks=disks,
         log_level=logging.INFO if verbose else logging.WARNING,
@@ -189,6 +193,8 @@ def _take(result: "Result", totals: _Totals, failures: "list[Result]", options: 
             again += " --secured"
         if options.conditional:
             again += " --conditional"
+        if options.branches:
+            again += " --branches"
         print(f"seed {result.seed}: {result.violation}\n  replay: {again} --trace")
 
 

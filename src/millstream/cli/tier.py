@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from millstream.node.storage.object_store import ObjectStore
     from millstream.node.tier.core.manifest import Manifest
     from millstream.node.tier.encryption import Keyring
-    from millstream.raw_client import Cluster
+    from millstream.raw_client import Cluster, TopicInfo
 
 app = typer.Typer(
     help="Look into the object store of tiered storage: status, segments, orphans, restore.", no_args_is_help=True
@@ -204,8 +204,10 @@ def sweep(
       millstream tier sweep --url s3://bucket/prefix --older-than 2h --delete
     """
     cluster = open_cluster(bootstrap, timeout, settings)
-    topics = {info.topic_id for info in cluster.topics().values()}
+    known = cluster.topics().values()
+    topics = {info.topic_id for info in known}
     own_id = _cluster_id(cluster)
+    branches = _tiered_branches(cluster, known, own_id)
     before_ms = int(time.time() * 1000) - parsed_duration("--older-than", older_than)
     # A list of topics lacks those that the caller may not describe; a question for one of them is refused.
     named = _with_store(url, lambda store: _manifests(store, own_id))
@@ -215,7 +217,8 @@ def sweep(
     async def run(store: "ObjectStore") -> list[str]:
         from millstream.node.tier.sweeping import Sweeper
 
-        orphans = await Sweeper(store, own_id).orphans(topics, before_ms, of_lost_topics=True)
+        sweeper = Sweeper(store, own_id)
+        orphans = await sweeper.orphans(topics, before_ms, of_lost_topics=True, branches=branches)
         if delete:
             await store.delete(orphans)
         return orphans
@@ -227,6 +230,21 @@ def sweep(
     for name in orphans:
         print(name)
     note(f"{len(orphans)} orphaned objects {'deleted' if delete else 'found'}")
+
+
+def _tiered_branches(cluster: "Cluster", topics: "Iterable[TopicInfo]", cluster_id: str) -> list[str]:
+    """The prefixes of the partitions of branches, which have a manifest as soon as they refer to their parent's."""
+    from millstream.admin.topics import ConfigResource, TopicAdmin
+    from millstream.node.tier.core.manifest import partition_prefix
+
+    admin = TopicAdmin(cluster)
+    return [
+        partition_prefix(cluster_id, each.topic_id, index)
+        for each in topics
+        if each.branch_offsets
+        and admin.setting(ConfigResource.TOPIC, each.name, "remote.storage.enable").value == "true"
+        for index in range(len(each.branch_offsets))
+    ]
 
 
 @app.command()

@@ -135,10 +135,9 @@ def add(
       millstream user add alice --password-file alice.txt --mechanism SCRAM-SHA-512
       pass show kafka/alice | millstream user add alice --password-file -
     """
-    admin, wanted = _open(bootstrap, timeout, settings), _mechanisms(mechanism)
-    if name in {user.name for user in admin.users()}:
-        raise CommandFailedError(f"user {name} exists: `millstream user password {name}` changes the password")
-    admin.set_password(name, read_password(name, password_file, confirm=True), wanted, iterations)
+    wanted = _mechanisms(mechanism)
+    password = read_password(name, password_file, confirm=True)
+    _open(bootstrap, timeout, settings).add(name, password, wanted, iterations)
     note(f"added user {name} ({', '.join(wanted)})")
 
 
@@ -161,10 +160,9 @@ def password(
       millstream user password alice
       millstream user password alice --password-file new.txt
     """
-    admin = _open(bootstrap, timeout, settings)
-    (user,) = admin.users([name])
-    admin.set_password(name, read_password(name, password_file, confirm=True), list(user.iterations), iterations)
-    note(f"changed the password of {name} ({', '.join(user.iterations)})")
+    new = read_password(name, password_file, confirm=True)
+    changed = _open(bootstrap, timeout, settings).change_password(name, new, iterations)
+    note(f"changed the password of {name} ({', '.join(changed)})")
 
 
 @app.command()

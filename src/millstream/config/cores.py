@@ -21,7 +21,7 @@ from millstream.config.catalog import LISTENER_PREFIX
 from millstream.config.exposure import is_loopback
 from millstream.config.setting import ConfigError
 from millstream.config.table import node, sasl
-from millstream.formats.model.identifiers import default_machine
+from millstream.formats.model.placement import default_machine
 
 MAX_CORES = 64
 ID_STEP = 1000

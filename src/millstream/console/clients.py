@@ -36,7 +36,7 @@ def clients(frame: Frame) -> None:
             test_id="findings",
             name="",
         )
-    with card("Clients", note="that pushed metrics; `millstream doctor --subscribe` asks all clients for them"):
+    with card("Clients", note="that pushed metrics"):
         table = DataTable(
             [
                 Column("client", "Client id", searched=True),
@@ -50,7 +50,7 @@ def clients(frame: Frame) -> None:
                 Column("age", "Age, s", count, right=True),
             ],
             key="key",
-            empty="No client has pushed metrics.",
+            empty="No client has pushed metrics. `millstream doctor --subscribe` asks all clients for them.",
             test_id="clients",
         )
     note = ui.label("").classes("ms-muted")

@@ -7,9 +7,10 @@ from nicegui import ui
 
 from millstream.admin.cluster import ClusterAdmin
 from millstream.console.formats import ago, count, plural, size
-from millstream.console.frame import Frame, console_page
-from millstream.console.live.snapshot import Snapshot, not_preferred, progress_of
+from millstream.console.frame import Frame, console_page, go
+from millstream.console.live.snapshot import Snapshot, not_preferred
 from millstream.console.overview import broker_rows, quorum_rows
+from millstream.console.reassignments import REASSIGNMENT_COLUMNS, reassignment_rows
 from millstream.console.tables import Column, DataTable
 from millstream.console.visitor import Action
 from millstream.console.widgets import BarChart, Stat, card, grid, heading
@@ -34,6 +35,10 @@ def cluster(frame: Frame) -> None:
                 frame.notify(f"Preferred leader elected for {plural(len(partitions), 'partition')}")
 
     with heading("Cluster"):
+        for text, icon, path in (("Settings", "tune", "/brokers"), ("Reassignments", "move_down", "/reassignments")):
+            ui.button(text, icon=icon, on_click=lambda _, path=path: go(path)).props(
+                f"outline no-caps dense padding='4px 12px' data-testid=open-{text.lower()}"
+            )
         button = ui.button("Elect preferred leaders", icon="balance", on_click=elect).props(
             "outline no-caps dense padding='4px 12px' data-testid=elect"
         )
@@ -49,13 +54,13 @@ def cluster(frame: Frame) -> None:
         stored = Stat("on disk, all replicas")
     with grid("two"):
         with card("Partitions per broker", note="leaders and followers"):
-            replicas = BarChart(test_id="chart-replicas")
+            replicas = BarChart(test_id="chart-replicas", least_step=1)
         with card("Disk per broker", note="MB of logs"):
             disks = BarChart(test_id="chart-disks")
     with card("Brokers"):
         brokers = DataTable(
             [
-                Column("id", "Broker", width=96),
+                Column("id", "Broker", cell="link", width=96),
                 Column("state", "State", cell="badge", width=120),
                 Column("address", "Address", cell="nowrap", width=180),
                 Column("rack", "Rack", width=80),
@@ -89,12 +94,7 @@ def cluster(frame: Frame) -> None:
             )
         with card("Reassignments in progress"):
             moves = DataTable(
-                [
-                    Column("partition", "Partition", cell="mono", searched=True),
-                    Column("adding", "To"),
-                    Column("removing", "From"),
-                    Column("progress", "Copied", cell="bar"),
-                ],
+                REASSIGNMENT_COLUMNS,
                 key="partition",
                 empty="No reassignments",
                 filtered=False,
@@ -147,19 +147,7 @@ def cluster(frame: Frame) -> None:
         quorum_note.set_text(
             "" if known is None or known.leader < 0 else f"epoch {known.epoch}, high watermark {known.high_watermark:,}"
         )
-        moves.update(
-            [
-                {
-                    "partition": str(each.partition),
-                    "adding": ", ".join(map(str, each.adding)) or "–",
-                    "removing": ", ".join(map(str, each.removing)) or "–",
-                    "progress": f"{percent:.0f} %",
-                    "_bars": {"progress": percent},
-                }
-                for each in snapshot.reassignments
-                for percent in (progress_of(snapshot, each),)
-            ]
-        )
+        moves.update(reassignment_rows(snapshot))
 
     frame.live(show)
 

@@ -66,13 +66,14 @@ class FirstSteps:
             )
             self._choice.on_value_change(lambda event: self._choose(str(event.value or "")))
         with card("2. Your program", note="the address is that of this cluster"):
-            tool = frame.url.choice("tool", SNIPPETS, next(iter(SNIPPETS)))
+            tools = [name for name in SNIPPETS if name != "curl" or frame.visitor.serves_http]
+            tool = frame.url.choice("tool", tools, tools[0])
             with ui.tabs().classes("ms-tabs").props("align=left no-caps dense outside-arrows") as tabs:
-                for name in SNIPPETS:
+                for name in tools:
                     ui.tab(name).props(f"data-testid=tool-{name.lower()}")
             tabs.on_value_change(lambda event: frame.url.write(tool=event.value))
             with ui.tab_panels(tabs, value=tool, animated=False).classes("ms-panels"):
-                self._programs = {name: self._add_program(name) for name in SNIPPETS}
+                self._programs = {name: self._add_program(name) for name in tools}
         with card("3. A test record"), ui.element("div").classes("ms-status"):
             self._send = ui.button("Send a test record", icon="send", on_click=self._send_record)
             frame.offer(Action.PRODUCE, self._send).props("outline no-caps data-testid=first-record")

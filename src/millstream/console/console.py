@@ -71,5 +71,5 @@ ENTRIES = (
 
 
 def href(path: str, **query: str) -> str:
-    """The URL of a page of the console, for links in tables."""
-    return f"{BASE}{path}" + (f"?{urlencode(query)}" if query else "")
+    """The address of a page within the console of a cluster, for links in tables, which add the rest."""
+    return path + (f"?{urlencode(query)}" if query else "")

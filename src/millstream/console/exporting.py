@@ -1,8 +1,14 @@
-"""Rows as a file: JSON, CSV or Parquet, with the values themselves, not with their texts on the page."""
+"""Rows as a file: JSON, CSV or Parquet, with the values themselves, not with their texts on the page.
+
+A spreadsheet takes a text in a CSV cell that begins with `=`, `+`, `-` or `@` for a formula. Records and names come
+from any client, so such a text gets an apostrophe in front. Numbers stay as they are, and JSON and Parquet have every
+text as it is.
+"""
 
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,11 +20,28 @@ def _as_json(columns: Sequence[str], rows: Rows) -> bytes:
     return json.dumps(chosen, ensure_ascii=False, indent=1, default=str).encode()
 
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""Spreadsheets skip white space before a formula."""
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+
+def safe_cell(value: Any) -> Any:
+    """The value for a cell of a spreadsheet: a text that could be a formula gets an apostrophe in front."""
+    if isinstance(value, str) and value.startswith(_FORMULA) and not _NUMBER.fullmatch(value):
+        return f"'{value}"
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """As csv writes it: numbers as they are, everything else as text."""
+    return value if value is None or isinstance(value, (int, float)) else str(value)
+
+
 def _as_csv(columns: Sequence[str], rows: Rows) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(columns)
-    writer.writerows([row.get(name) for name in columns] for row in rows)
+    writer.writerow([safe_cell(name) for name in columns])
+    writer.writerows([safe_cell(_plain(row.get(name))) for name in columns] for row in rows)
     return text.getvalue().encode()
 
 

@@ -39,9 +39,9 @@ _CHECK_EVERY_S = 0.2
 _SIGN_OF_LIFE_S = 2.0
 """A page hears something of the gateway at least this often, so it can say when the gateway is gone (console.js)."""
 THEME_COOKIE = "millstream_theme"
-_HEAD = f"""
-<link rel="stylesheet" href="{BASE}/assets/console.css">
-<script defer src="{BASE}/assets/console.js"></script>
+_HEAD = """
+<link rel="stylesheet" href="{base}/assets/console.css">
+<script defer src="{base}/assets/console.js"></script>
 """
 # Only the browser knows the theme of the system. It also stores the choice of the user, in a cookie.
 _SWITCH_THEME = f"""() => {{
@@ -67,14 +67,21 @@ class Frame:
     """One open page. `parameters` are those of its URL when it was opened, `url` the state of the page in its URL."""
 
     def __init__(
-        self, visitor: Visitor, entry: Entry, parameters: Mapping[str, str], theme: str, origin: str = ""
+        self,
+        visitor: Visitor,
+        entry: Entry,
+        parameters: Mapping[str, str],
+        theme: str,
+        origin: str = "",
+        base: str = BASE,
     ) -> None:
-        """`origin`: the address of the gateway, as the browser has it."""
+        """`origin`: the address of the gateway, as the browser has it. `base`: the path of the console of this
+        cluster."""
         self.visitor = visitor
         self.origin = origin
         console = self.console = visitor.console
         self.parameters = parameters
-        self.url = begin_url_state(parameters)
+        self.url = begin_url_state(parameters, base)
         self._entry = entry
         self._callbacks: list[Callable[[Snapshot], None]] = []
         self._seen = -1
@@ -193,10 +200,12 @@ class Frame:
     # Layout
 
     def _lay_out(self, theme: str) -> None:
-        ui.add_head_html(_HEAD)
+        # By the path of the cluster: another cluster may be down, or not accept the user.
+        ui.add_head_html(_HEAD.format(base=self.url.base))
         dark = ui.dark_mode({"dark": True, "light": False}.get(theme))
-        ui.page_title(f"{self._entry.title} · Millstream")
-        with ui.header().classes("ms-header").props("bordered=false"):
+        ui.page_title(" · ".join(filter(None, (self._entry.title, self.visitor.cluster, "Millstream"))))
+        several = len(self.visitor.clusters) > 1
+        with ui.header().classes("ms-header" + (" ms-has-clusters" if several else "")).props("bordered=false"):
             menu = (
                 ui.button(icon="menu", color=None)
                 .props('flat dense round aria-label="Navigation"')
@@ -206,6 +215,8 @@ class Frame:
             with ui.link(target="/").classes("ms-brand"):
                 ui.element("span").classes("ms-logo")
                 ui.label("Millstream")
+            if several:
+                self._add_clusters()
             self._cluster_id = ui.label("").classes("ms-muted ms-mono ms-cluster-id").props("data-testid=cluster-id")
             ui.space()
             with ui.link(target="/").classes("ms-plain"):
@@ -214,7 +225,8 @@ class Frame:
             if self.visitor.name:
                 ui.label(f"{self.visitor.name} · {self.visitor.role}").classes("ms-muted").props("data-testid=user")
             if self.visitor.can_sign_out:
-                ui.link("Sign out", "/sign-out").classes("ms-plain").props("data-testid=sign-out")
+                with ui.element("a").classes("ms-plain").props(f'href="{BASE}/sign-out" data-testid=sign-out'):
+                    ui.label("Sign out")
             ui.button(icon="link", color=None).props(
                 'flat dense round data-testid=copy-link aria-label="Copy link"'
             ).on("click", js_handler="() => millstreamCopy(location.href)").tooltip("Copy the link to this view (y)")
@@ -256,6 +268,24 @@ class Frame:
             self._stale_text = ui.label("")
         self._stale.set_visibility(False)
         self._show_state(self.snapshot)
+
+    def _add_clusters(self) -> None:
+        """The selection of the cluster: links to the same page of the others. What a page shows in its URL is left out,
+        because another cluster has other topics and groups."""
+        with (
+            ui.button(self.visitor.cluster, icon="dns", color=None)
+            .props('flat dense no-caps icon-right=arrow_drop_down data-testid=cluster aria-label="Cluster"')
+            .classes("ms-cluster")
+            .tooltip("Choose the cluster"),
+            ui.menu().props("data-testid=clusters"),
+        ):
+            for name in self.visitor.clusters:
+                here = name == self.visitor.cluster
+                with ui.element("a").classes("ms-cluster-item" + (" ms-here" if here else "")) as link:
+                    link.props["href"] = f"{BASE}/clusters/{name}{self._entry.path}"
+                    if here:
+                        link.props["aria-current"] = "true"
+                    ui.label(name)
 
     def _help(self) -> None:
         with self._client, ui.dialog() as dialog, ui.card().classes("ms-dialog"):
@@ -306,7 +336,9 @@ class Frame:
             text, tone = next(each.what for each in found if each.severity is worst), "bad"
         elif worst is Severity.WARNING:
             text, tone = next(each.what for each in found if each.severity is worst), "warn"
-        self._health.set_text(text)
+        if self._health.text != text:
+            self._health.set_text(text)
+            self._health.props["title"] = text  # on a narrow screen it is cut
         self._health.classes(remove="ms-good ms-warn ms-bad ms-dim", add=f"ms-{tone}")
         stale = snapshot.error is not None and snapshot.number > 0
         self._stale.set_visibility(stale)
@@ -328,7 +360,8 @@ def console_page(path: str, *, title: str = "", within: str | None = None) -> Ca
             parameters = {**request.query_params, **request.path_params}
             visitor: Visitor = request.scope.get(VISITOR) or anonymous(current_console())
             origin = f"{request.url.scheme}://{request.headers.get('host', '127.0.0.1:8081')}"
-            frame = Frame(visitor, entry, parameters, request.cookies.get(THEME_COOKIE, ""), origin)
+            base = request.scope.get("root_path", BASE)
+            frame = Frame(visitor, entry, parameters, request.cookies.get(THEME_COOKIE, ""), origin, base)
             with ui.element("main").classes("ms-main"):
                 return build(frame)
 

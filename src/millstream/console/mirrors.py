@@ -1,5 +1,5 @@
-"""The Mirrors page: links to other clusters, their topics and lag; pause, resume, promote, fail over after a preview,
-compare with the source, create and delete links.
+"""The Mirrors page: links to other clusters, their topics and lag; pause and resume them, promote, fail over and
+reverse after a preview, compare with the source, create and delete links.
 
 The status of a link is read every few seconds while the page is open, and less often if it takes long.
 """
@@ -15,12 +15,13 @@ from nicegui import ui
 from millstream.admin.errors import NotFoundError
 from millstream.admin.mirror_verification import Verified, verify_topic
 from millstream.admin.mirrors import LinkStatus, MirrorAdmin, MirrorTopic, PartitionStatus
+from millstream.admin.mirrors import Missing as Removed
 from millstream.console.console import UserError, href
 from millstream.console.formats import count, plural, size
 from millstream.console.frame import Frame, console_page, go
 from millstream.console.tables import Column, DataTable
 from millstream.console.visitor import Action
-from millstream.console.widgets import FieldErrors, FormValues, Stat, card, dialog, heading, send_form
+from millstream.console.widgets import FieldErrors, FormValues, Missing, Stat, card, dialog, heading, send_form
 from millstream.raw_client import Cluster, WireError
 
 _EVERY_S = 3.0
@@ -225,18 +226,20 @@ class LinkView:
         with ui.link(target="/mirrors").classes("ms-back"):
             ui.icon("arrow_back")
             ui.label("Mirrors")
-        with heading(name):
+        with heading(name) as self._actions:
             self._pause = frame.offer(Action.PAUSE_MIRROR, _button("Pause", "pause", self._pause_or_resume, "pause"))
             self._buttons = [
                 frame.offer(Action.PROMOTE_MIRROR, _button("Promote…", "upgrade", self._promote, "promote")),
                 frame.offer(Action.PROMOTE_MIRROR, _button("Fail over…", "bolt", self._fail_over, "failover")),
             ]
+            self._reverse = frame.offer(
+                Action.REVERSE_MIRROR, _button("Reverse…", "swap_horiz", self._open_reversal, "reverse")
+            )
             self._compare = _button("Compare", "fact_check", self._verify, "verify")
             self._delete = frame.offer(
                 Action.DELETE_MIRROR, _button("Delete", "delete_outline", self._delete_link, "delete")
             ).props("color=negative")
-        self._gone = ui.label("This link does not exist.").classes("ms-muted").props("data-testid=no-link")
-        self._gone.set_visibility(False)
+        self._missing = Missing("link")
         with card(""), ui.element("div").classes("ms-stats"):
             self._stats = {
                 "state": Stat("state", test_id="link-state"),
@@ -286,10 +289,7 @@ class LinkView:
         frame = self._frame
         with frame.reporting("The mirror link cannot be read"):
             self._status = await frame.run(read_link, self._admin, self._name)
-            is_gone = self._status is None
-            self._gone.set_visibility(is_gone)
-            for button in (*self._buttons, self._pause, self._compare, self._delete):
-                button.set_enabled(not is_gone)
+            self._missing.show(self._status is None, self._actions)
             if self._status is not None:
                 self._show(self._status)
 
@@ -310,6 +310,7 @@ class LinkView:
         is_mirror = any(each.state != "promoted" for each in status.topics)
         for button in self._buttons:
             button.set_enabled(is_mirror)
+        self._reverse.set_enabled(bool(status.topics) and not is_mirror)
         rows: dict[str, list[PartitionStatus]] = defaultdict(list)
         for row in status.partitions:
             rows[row.topic].append(row)
@@ -372,6 +373,10 @@ class LinkView:
             self._frame.notify(f"{plural(len(names), 'topic')} failed over: {lost}.")
         self._repeated.soon()
 
+    def _open_reversal(self) -> None:
+        if self._status is not None:
+            _Reversal(self._frame, self._admin, self._status)
+
     async def _verify(self) -> None:
         """Compares topic by topic and shows each partition as soon as it was compared."""
         if self._status is None:
@@ -410,6 +415,103 @@ class LinkView:
             with self._frame.reporting("The link was not deleted"):
                 await self._frame.act(Action.DELETE_MIRROR, self._admin.delete, self._name)
                 go("/mirrors")
+
+
+def preview_reversal(admin: MirrorAdmin, name: str, source: MirrorAdmin) -> list[Removed]:
+    """What the old source would remove."""
+    return admin.reverse(name, source, {}, dry_run=True)
+
+
+def reverse_link(name: str, admin: MirrorAdmin, source: MirrorAdmin, back: str) -> list[Removed]:
+    return admin.reverse(name, source, {"bootstrap.servers": back})
+
+
+class _Reversal:
+    """The dialog that makes the old source a mirror of this cluster. The preview shows what the old source removes."""
+
+    def __init__(self, frame: Frame, admin: MirrorAdmin, status: LinkStatus) -> None:
+        self._frame = frame
+        self._admin = admin
+        self._status = status
+        with dialog(f"Reverse {status.link.name}", wide=True, test_id="reversal") as self._dialog:
+            ui.label(
+                f"The old source, {status.link.source}, becomes a mirror of this cluster. It removes the records that "
+                "this cluster does not have, and then follows. The link moves to the old source, under the same name."
+            ).classes("ms-help")
+            with ui.element("div").classes("ms-form"):
+                self._back = (
+                    ui.input("This cluster, as the old source reaches it", value=frame.console.cluster.bootstrap)
+                    .props("outlined dense data-testid=to-here")
+                    .classes("ms-field-wide")
+                )
+                self._ask = ui.button("Preview", on_click=self._preview).props(
+                    "outline no-caps data-testid=reverse-preview"
+                )
+            self._table = DataTable(
+                [
+                    Column("partition", "Partition", cell="mono"),
+                    Column("end", "Common end", count, right=True),
+                    Column("source_end", "End there", count, right=True),
+                    Column("records", "Removed there", count, right=True, width=140),
+                ],
+                key="partition",
+                empty="Choose Preview. Nothing changes before you confirm.",
+                filtered=False,
+                page_size=25,
+                test_id="removed",
+            )
+            self._errors = FieldErrors()
+            with ui.element("div").classes("ms-actions"):
+                ui.button("Cancel", on_click=self._dialog.close).props("flat no-caps")
+                self._do = ui.button("Reverse").props("unelevated color=negative no-caps data-testid=reverse-execute")
+                send_form(self._do, self._execute)
+                self._do.disable()
+        self._dialog.open()
+
+    async def _preview(self) -> None:
+        self._errors.show("")
+        self._ask.props("loading")
+        try:
+            with source_of(self._status) as source:
+                removed = await self._frame.run(
+                    preview_reversal, self._admin, self._status.link.name, MirrorAdmin(source)
+                )
+        except (WireError, UserError) as error:
+            self._errors.show(str(error))
+            return
+        finally:
+            self._ask.props(remove="loading")
+        self._table.update(
+            [
+                {
+                    "partition": f"{each.topic}-{each.partition}",
+                    "end": each.end,
+                    "source_end": each.source_end,
+                    "records": each.records,
+                }
+                for each in removed
+            ]
+        )
+        total = sum(max(0, each.records) for each in removed)
+        self._do.set_text(f"Reverse, and remove {plural(total, 'record')} there")
+        self._do.enable()
+
+    async def _execute(self, typed: FormValues) -> None:
+        name, back = self._status.link.name, typed.text(self._back).strip()
+        self._do.props("loading")
+        try:
+            if not back:
+                raise UserError("enter the brokers of this cluster as HOST:PORT, as the old source reaches them")
+            with source_of(self._status) as source:
+                await self._frame.act(Action.REVERSE_MIRROR, reverse_link, name, self._admin, MirrorAdmin(source), back)
+        except (WireError, UserError) as error:
+            self._errors.show(str(error))
+            return
+        finally:
+            self._do.props(remove="loading")
+        self._frame.notify(f"Link {name} was reversed: it is at the old source now.")
+        self._dialog.close()
+        go("/mirrors")
 
 
 def source_of(status: LinkStatus) -> Cluster:

@@ -23,6 +23,8 @@ _PAGES = (
     "millstream.console.permissions",
     "millstream.console.clients",
     "millstream.console.cluster",
+    "millstream.console.brokers",
+    "millstream.console.reassignments",
     "millstream.console.mirrors",
     "millstream.console.connect",
 )

@@ -64,7 +64,7 @@ def overview(frame: Frame) -> None:
         with card("Brokers"):
             brokers = DataTable(
                 [
-                    Column("id", "Broker", width=96),
+                    Column("id", "Broker", cell="link", width=96),
                     Column("state", "State", cell="badge"),
                     Column("address", "Address", cell="nowrap", width=190),
                     Column("leads", "Leaders", count, right=True),
@@ -189,6 +189,7 @@ def broker_rows(snapshot: Snapshot) -> list[dict[str, object]]:
                 "leads": snapshot.leader_counts.get(broker.id, 0),
                 "replicas": snapshot.replica_counts.get(broker.id, 0),
                 "disk": disk.used_bytes if disk is not None else None,
+                "_href": href("/brokers", broker=str(broker.id)),
             }
         )
     return rows

@@ -1,154 +1,188 @@
-"""The Access page: users and ACLs of the cluster; adds and removes ACLs. Passwords are not set here: `millstream user`.
+"""The Access page: ACLs (list, add, remove, explain), and tabs for users and tokens (`users.py`).
 
 The cluster decides who may see and change them (DESCRIBE and ALTER on the cluster), as for every client.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from nicegui import ui
 
-from millstream.admin.acls import Acl, AclAdmin, exactly
-from millstream.admin.users import User, UserAdmin
+from millstream.admin.acls import (
+    RESOURCES,
+    Acl,
+    AclAdmin,
+    AclSelection,
+    Explanation,
+    exactly,
+    make_acl,
+    read_principal,
+    read_resource,
+)
 from millstream.console.console import UserError
-from millstream.console.formats import count
+from millstream.console.formats import plural
 from millstream.console.frame import Frame, console_page
 from millstream.console.tables import Column, DataTable
+from millstream.console.users import TokenTab, UserTab
 from millstream.console.visitor import Action
-from millstream.console.widgets import FieldErrors, FormValues, Stat, card, dialog, grid, heading, send_form
-from millstream.formats.model.access_control import (
-    CLUSTER_NAME,
-    OPERATIONS,
-    AclOperation,
-    AclPatternType,
-    AclPermission,
-    AclResourceType,
-    parse_principal,
-)
+from millstream.console.widgets import FieldErrors, FormValues, card, dialog, heading, send_form
+from millstream.formats.model.access_control import AclOperation, AclPatternType, AclPermission
 from millstream.formats.model.errors import ErrorCode
 from millstream.raw_client import Cluster, RefusedError, WireError
 
-_RESOURCES = {each.name.lower().replace("_", "-"): each for each in OPERATIONS}
 _LITERAL, _PREFIX = "exactly this name", "all names that begin so"
+_ANY = "any resource"
+_OPERATIONS = [each.name for each in AclOperation if each > AclOperation.ANY]
+_TABS = {
+    "acls": ("ACLs", "rule"),
+    "explain": ("Explain", "help_outline"),
+    "users": ("Users", "person"),
+    "tokens": ("Tokens", "vpn_key"),
+}
 
 
-@dataclass(frozen=True, slots=True)
-class AccessReport:
-    users: Sequence[User]
-    acls: Sequence[Acl]
-    note: str = ""
-    """What could not be read, and why."""
+def read_acls(cluster: Cluster, principal: str, resource: str, name: str) -> Sequence[Acl]:
+    """ACLs of a principal, and those that apply to a resource, patterns included. Empty: of all."""
+    kind = RESOURCES.get(resource)
+    wanted = AclSelection(principal=str(read_principal(principal)) if principal else None)
+    if kind is not None:
+        pattern = AclPatternType.MATCH if name else AclPatternType.ANY
+        wanted = AclSelection(kind, name or None, pattern, wanted.principal)
+    return AclAdmin(cluster).list(wanted)
 
 
-def read_access(cluster: Cluster) -> AccessReport:
-    """Reads what the user may see."""
-    users: list[User] = []
-    acls: list[Acl] = []
-    notes = []
-    try:
-        users = UserAdmin(cluster).users()
-    except RefusedError as error:
-        notes.append(f"The users cannot be read: {error}.")
-    try:
-        acls = AclAdmin(cluster).list()
-    except RefusedError as error:
-        if error.code is ErrorCode.SECURITY_DISABLED:
-            notes.append("ACLs are off: authorizer.class.name is not set, so every user may do everything.")
-        else:
-            notes.append(f"The ACLs cannot be read: {error}.")
-    return AccessReport(users, acls, " ".join(notes))
-
-
-def parse_acl(
-    principal: str, operation: str, resource: str, name: str, pattern: str, host: str, permission: str
-) -> Acl:
-    """UserError says which field is wrong."""
-    try:
-        parse_principal(principal.strip())
-    except ValueError as error:
-        raise UserError(f"principal: {error}") from None
-    kind = _RESOURCES[resource]
-    wanted = AclOperation[operation]
-    if wanted is not AclOperation.ALL and wanted not in OPERATIONS[kind]:
-        fitting = ", ".join(each.name for each in OPERATIONS[kind])
-        raise UserError(f"{operation} is no operation of {resource}: choose ALL, {fitting}")
-    named = CLUSTER_NAME if kind is AclResourceType.CLUSTER else name.strip()
-    if not named:
-        raise UserError("name: enter the name of the resource, or * for all")
-    prefixed = pattern == _PREFIX and kind is not AclResourceType.CLUSTER
-    return Acl(
-        principal.strip(),
-        kind,
-        named,
-        AclPatternType.PREFIXED if prefixed else AclPatternType.LITERAL,
-        wanted,
-        AclPermission[permission],
-        host.strip() or "*",
-    )
+def explain_access(
+    cluster: Cluster, principal: str, groups: str, operation: str, resource: str, name: str, host: str
+) -> Explanation:
+    """InvalidArgumentError says which field is wrong."""
+    kind, named, wanted = read_resource(resource, name, operation)
+    texts = [principal.strip(), *(each.strip() for each in groups.split(",") if each.strip())]
+    principals = [read_principal(text) for text in texts]
+    return AclAdmin(cluster).explain(principals, wanted, kind, named, host.strip() or "127.0.0.1")
 
 
 @console_page("/access")
 def permissions(frame: Frame) -> None:
-    view = _AccessView(frame)
-    ui.timer(0.01, view.load, once=True)
+    with heading("Access", "Who may log in, and who may do what"):
+        pass
+    with ui.tabs().classes("ms-tabs").props("align=left no-caps dense inline-label outside-arrows") as tabs:
+        acls, explain, users, tokens = (
+            ui.tab(name, label, icon=icon).props(f"data-testid=tab-{name}") for name, (label, icon) in _TABS.items()
+        )
+    chosen = frame.url.choice("tab", _TABS, "acls")
+    with ui.tab_panels(tabs, value=chosen, animated=False).classes("ms-panels"):
+        with ui.tab_panel(acls):
+            acl_tab = _AclTab(frame)
+        with ui.tab_panel(explain):
+            _ExplainTab(frame)
+        with ui.tab_panel(users):
+            user_tab = UserTab(frame)
+        with ui.tab_panel(tokens):
+            token_tab = TokenTab(frame)
+    loads = {"acls": acl_tab.load, "users": user_tab.load, "tokens": token_tab.load}
+
+    async def opened(event: Any) -> None:
+        frame.url.write(tab=None if event.value == "acls" else event.value, push=True)
+        if event.value in loads:
+            await loads[event.value]()
+
+    tabs.on_value_change(opened)
+    if chosen in loads:
+        ui.timer(0.01, loads[chosen], once=True)
 
 
-class _AccessView:
+class _AclTab:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._acls: dict[str, Acl] = {}
-        with heading("Access", "Who may do what: users and ACLs of the cluster"):
-            add = ui.button("Add ACL", icon="add", on_click=self._open_form)
-            frame.offer(Action.CHANGE_ACLS, add).props("unelevated no-caps data-testid=open-acl")
-        with card(""), ui.element("div").classes("ms-stats"):
-            self._user_count = Stat("users with a password", test_id="user-count")
-            self._acl_count = Stat("ACLs", test_id="acl-count")
         self._note = ui.label("").classes("ms-muted").props("role=status data-testid=access-note")
-        with grid("two"):
-            with card("ACLs", note="click one to remove it" if frame.may(Action.CHANGE_ACLS) else ""):
-                self._table = DataTable(
-                    [
-                        Column("principal", "Principal", searched=True),
-                        Column("permission", "", cell="badge"),
-                        Column("operation", "Operation", searched=True),
-                        Column("resource", "Resource", searched=True),
-                        Column("name", "Name", cell="mono", searched=True),
-                        Column("host", "From"),
-                    ],
-                    key="key",
-                    empty="No ACLs. Add one, or use `millstream acl add` or kafka-acls.",
-                    sort_by="principal",
-                    test_id="acls",
-                    name="",
-                    on_pick=self._remove if frame.may(Action.CHANGE_ACLS) else None,
+        self._note.set_visibility(False)
+        with card("ACLs", note="what a client may do; without an ACL it may do nothing"):
+            with ui.element("div").classes("ms-form"):
+                self._principal = self._field("Principal", "principal", "User:alice")
+                resource = frame.url.choice("resource", RESOURCES, _ANY)
+                self._resource = ui.select([_ANY, *RESOURCES], value=resource, label="Resource").props(
+                    "outlined dense options-dense data-testid=acl-resource-filter"
                 )
-            with card("Users", note="SCRAM; set passwords with `millstream user add`"):
-                self._users = DataTable(
-                    [Column("name", "User", searched=True), Column("mechanisms", "Mechanisms")],
-                    key="name",
-                    empty="No users with SCRAM passwords.",
-                    test_id="users",
+                self._resource.classes("ms-field").on_value_change(self._filtered)
+                self._name = self._field("Applies to the name", "resource_name", "orders")
+                add = ui.button("Add ACL", icon="add", on_click=self._open_form)
+                self._add = frame.offer(Action.CHANGE_ACLS, add).props("unelevated no-caps data-testid=open-acl")
+            self._table = DataTable(
+                [
+                    Column("principal", "Principal", searched=True),
+                    Column("permission", "Permission", cell="badge", width=110),
+                    Column("operation", "Operation", searched=True),
+                    Column("resource", "Resource", searched=True),
+                    Column("name", "Name", cell="mono", searched=True),
+                    Column("host", "From"),
+                ],
+                key="key",
+                empty="No ACLs. Add one here, or with `millstream acl add` or kafka-acls.",
+                sort_by="principal",
+                test_id="acls",
+                name="",
+                on_select=self._select if frame.may(Action.CHANGE_ACLS) else None,
+            )
+            with self._table.head:
+                self._bulk = ui.button("", icon="delete_outline", on_click=self._remove).props(
+                    "outline dense color=negative no-caps data-testid=remove-acls"
                 )
+            self._bulk.set_visibility(False)
+
+    def _field(self, label: str, name: str, example: str) -> ui.input:
+        value = self._frame.url.text(name)
+        field = ui.input(label, value=value, placeholder=example, on_change=self._filtered).props(
+            f"outlined dense clearable debounce=300 data-testid=acl-{name.replace('_', '-')}-filter"
+        )
+        return field.classes("ms-field")
+
+    async def _filtered(self) -> None:
+        resource = str(self._resource.value)
+        self._frame.url.write(
+            principal=self._principal.value, resource=None if resource == _ANY else resource,
+            resource_name=self._name.value,
+        )  # fmt: skip
+        await self.load()
 
     async def load(self) -> None:
-        with self._frame.reporting("Users and ACLs cannot be read"):
-            report = await self._frame.run(read_access, self._frame.console.cluster)
-            self._note.set_text(report.note)
-            self._user_count.show(count(len(report.users)))
-            self._acl_count.show(count(len(report.acls)))
-            self._acls = {str(acl): acl for acl in report.acls}
-            self._table.update([_row(acl) for acl in report.acls])
-            self._users.update(
-                [{"name": user.name, "mechanisms": ", ".join(sorted(user.iterations))} for user in report.users]
-            )
+        frame, resource = self._frame, str(self._resource.value)
+        name = str(self._name.value or "").strip()
+        note = "Choose the type of the resource too." if name and resource == _ANY else ""
+        found: Sequence[Acl] = ()
+        with frame.reporting("The ACLs cannot be read"):
+            try:
+                found = await frame.run(
+                    read_acls, frame.console.cluster, str(self._principal.value or "").strip(), resource, name
+                )
+            except RefusedError as error:
+                note = f"{error}."
+                if error.code is ErrorCode.SECURITY_DISABLED:
+                    self._table.set_empty("ACLs are off.")
+                self._add.set_visibility(
+                    frame.may(Action.CHANGE_ACLS) and error.code is not ErrorCode.SECURITY_DISABLED
+                )
+        self._acls = {str(acl): acl for acl in found}
+        self._table.update([_row(acl) for acl in found])
+        self._note.set_text(note)
+        self._note.set_visibility(bool(note))
 
-    async def _remove(self, key: str) -> None:
-        acl = self._acls.get(key)
-        if acl is None or not await self._frame.confirm("Remove this ACL?", [str(acl)], action="Remove"):
+    def _select(self, keys: Sequence[str]) -> None:
+        self._bulk.set_text(f"Remove {plural(len(keys), 'ACL')}…")
+        self._bulk.set_visibility(bool(keys))
+
+    async def _remove(self) -> None:
+        chosen = [self._acls[key] for key in self._table.selected if key in self._acls]
+        title = f"Remove {plural(len(chosen), 'ACL')}?"
+        if not chosen or not await self._frame.confirm(title, [str(acl) for acl in chosen], action="Remove"):
             return
-        with self._frame.reporting("The ACL was not removed"):
-            await self._frame.act(Action.CHANGE_ACLS, _removed, str(acl), AclAdmin(self._frame.console.cluster), acl)
-            self._frame.notify("The ACL was removed.")
+        with self._frame.reporting("Not all ACLs were removed"):
+            admin = AclAdmin(self._frame.console.cluster)
+            for acl in chosen:
+                await self._frame.act(Action.CHANGE_ACLS, _removed, str(acl), admin, acl)
+            self._frame.notify(f"{plural(len(chosen), 'ACL')} removed.")
+        self._table.unselect()
+        self._select([])
         await self.load()
 
     def _open_form(self) -> None:
@@ -157,11 +191,10 @@ class _AccessView:
                 "outlined dense autofocus data-testid=acl-principal"
             )
             permission = ui.select(["ALLOW", "DENY"], value="ALLOW", label="Permission").props("outlined dense")
-            operations = [each.name for each in AclOperation if each > AclOperation.ANY]
-            operation = ui.select(operations, value="READ", label="Operation").props(
+            operation = ui.select(_OPERATIONS, value="READ", label="Operation").props(
                 "outlined dense data-testid=acl-operation"
             )
-            resource = ui.select(list(_RESOURCES), value="topic", label="Resource").props("outlined dense")
+            resource = ui.select(list(RESOURCES), value="topic", label="Resource").props("outlined dense")
             name = ui.input("Name", placeholder="orders").props("outlined dense data-testid=acl-name")
             pattern = ui.select([_LITERAL, _PREFIX], value=_LITERAL, label="Pattern").props("outlined dense")
             host = ui.input("From", value="*").props("outlined dense")
@@ -172,14 +205,14 @@ class _AccessView:
 
             async def add(typed: FormValues) -> None:
                 try:
-                    acl = parse_acl(
+                    acl = make_acl(
                         typed.text(principal),
                         str(operation.value),
                         str(resource.value),
                         typed.text(name),
-                        str(pattern.value),
-                        typed.text(host),
-                        str(permission.value),
+                        prefixed=pattern.value == _PREFIX,
+                        deny=permission.value == "DENY",
+                        host=typed.text(host),
                     )
                     admin = AclAdmin(self._frame.console.cluster)
                     await self._frame.act(Action.CHANGE_ACLS, _added, str(acl), admin, acl)
@@ -194,6 +227,72 @@ class _AccessView:
                 ui.button("Cancel", on_click=box.close).props("flat no-caps")
                 send_form(ui.button("Add").props("unelevated no-caps data-testid=add-acl-now"), add)
         box.open()
+
+
+class _ExplainTab:
+    """Says whether a client may do something, by the rules of the broker, and which ACL decides it."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        url = frame.url.part("explain")
+        with card("Explain", note="may this client do this, and why?"):
+            with ui.element("div").classes("ms-form"):
+                self._principal = self._field("Principal", "User:alice", url.text("principal"))
+                self._operation = ui.select(
+                    _OPERATIONS, value=url.choice("operation", _OPERATIONS, "READ"), label="Operation"
+                )
+                self._resource = ui.select(
+                    list(RESOURCES), value=url.choice("resource", RESOURCES, "topic"), label="Resource"
+                )
+                for select in (self._operation, self._resource):
+                    select.props("outlined dense options-dense").classes("ms-field")
+                self._name = self._field("Name", "orders", url.text("name"))
+                self._host = self._field("Address of the client", "127.0.0.1", url.text("host"))
+                self._groups = self._field("Groups of the client", "Group:staff, Group:ops", url.text("groups"))
+                send_form(ui.button("Explain").props("unelevated no-caps data-testid=explain-now"), self._explain)
+            self._errors = FieldErrors()
+            self._verdict = ui.element("div").classes("ms-verdict").props("role=status data-testid=explanation")
+            self._verdict.set_visibility(False)
+        self._url = url
+
+    def _field(self, label: str, example: str, value: str) -> ui.input:
+        test_id = f"explain-{label.split()[0].lower()}"
+        return (
+            ui.input(label, placeholder=example, value=value)
+            .props(f"outlined dense data-testid={test_id}")
+            .classes("ms-field")
+        )
+
+    async def _explain(self, typed: FormValues) -> None:
+        operation, resource = str(self._operation.value), str(self._resource.value)
+        principal, name = typed.text(self._principal), typed.text(self._name)
+        host, groups = typed.text(self._host), typed.text(self._groups)
+        self._url.write(
+            principal=principal, operation=operation, resource=resource, name=name, host=host, groups=groups
+        )
+        self._verdict.set_visibility(False)
+        self._errors.show("")
+        try:
+            found = await self._frame.run(
+                explain_access, self._frame.console.cluster, principal, groups, operation, resource, name, host
+            )
+        except (WireError, UserError) as error:
+            self._errors.show(str(error))
+            return
+        self._show(found, f"{principal.strip()} {operation} {resource} {name.strip()}")
+
+    def _show(self, found: Explanation, what: str) -> None:
+        self._verdict.clear()
+        self._verdict.classes(remove="ms-good ms-bad", add="ms-good" if found.is_allowed else "ms-bad")
+        with self._verdict:
+            ui.label(f"{'Allowed' if found.is_allowed else 'Denied'}: {what}").classes("ms-problem-what")
+            ui.label(f"Because {found.reason}.")
+            if found.acl is not None:
+                ui.label(str(found.acl)).classes("ms-mono")
+            if found.command is not None:
+                ui.label("This command permits it:").classes("ms-muted")
+                ui.label(found.command).classes("ms-mono")
+        self._verdict.set_visibility(True)
 
 
 def _added(text: str, admin: AclAdmin, acl: Acl) -> None:

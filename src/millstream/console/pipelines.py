@@ -27,7 +27,7 @@ def pipelines(frame: Frame) -> None:
         running = Stat("running queries", test_id="running")
         pace = Stat("records/s read", test_id="pace")
         behind = Stat("total lag", test_id="behind")
-    with card("Lag", note="records, since the console was opened"):
+    with card("Lag", note="records, since the console was opened") as lag:
         chart = TimeChart(["lag"], test_id="chart-pipelines", height=220)
     with card("Queries"):
         table = DataTable(
@@ -56,6 +56,7 @@ def pipelines(frame: Frame) -> None:
         history = frame.console.watcher.history
         found = progress_of(snapshot, history)
         table.update([_row(each) for each in found])
+        lag.set_visibility(bool(found))
         running.show(count(sum(each.rate > 0 for each in found)))
         pace.show(short_count(sum(each.rate for each in found)))
         behind.show(short_count(sum(each.lag for each in found)))

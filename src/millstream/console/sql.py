@@ -80,7 +80,7 @@ class _SqlView:
         with ui.element("div").classes("ms-sql"):
             with card("Query") as self._form:
                 self._query = (
-                    ui.textarea(value=frame.url.text("q") or "select * from  limit 50")
+                    ui.textarea(value=frame.url.text("q"), placeholder='select * from "orders" limit 50')
                     .props('outlined autofocus data-testid=sql-query aria-label="Query" spellcheck=false')
                     .classes("ms-mono ms-sql-text")
                 )

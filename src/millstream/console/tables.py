@@ -17,6 +17,8 @@ Row = Mapping[str, Any]
 PAGE_SIZES = (25, 50, 100, 250)
 _WIDTHS_PX = {"badge": 140, "bar": 160, "replica": 132}
 _RIGHT_PX = 104
+_LETTER_PX, _AROUND_LABEL_PX = 7.6, 42
+"""A letter of a label in the header, and what is around it: the padding and the arrow of the sort order."""
 _FLEXIBLE_PX = 130
 """What a column without a width has at least; below, the table scrolls."""
 CELLS = ("text", "mono", "nowrap", "link", "pick", "badge", "bar", "wrap", "soft", "replica")
@@ -54,7 +56,8 @@ class Column:
 
     @property
     def least_px(self) -> int:
-        return self.width or _WIDTHS_PX.get(self.cell) or (_RIGHT_PX if self.right else _FLEXIBLE_PX)
+        wanted = self.width or _WIDTHS_PX.get(self.cell) or (_RIGHT_PX if self.right else _FLEXIBLE_PX)
+        return max(wanted, round(len(self.label) * _LETTER_PX) + _AROUND_LABEL_PX)
 
 
 class _TableElement(ui.element, component="static/data_table.js"):
@@ -134,6 +137,12 @@ class DataTable:
             if each["name"] == column:
                 each["cell"] = cell
 
+    def set_empty(self, text: str) -> None:
+        """The text of a table without rows."""
+        if self.table.props["empty"] != text:
+            self.table.props["empty"] = text
+            self.table.update()
+
     def unselect(self) -> None:
         """Selects no row."""
         self.selected = ()
@@ -206,7 +215,9 @@ class DataTable:
         return found
 
     def _texts(self, row: Row) -> dict[str, Any]:
-        texts: dict[str, Any] = {name: row[name] for name in ("_href", "_tones", "_bars") if name in row}
+        texts: dict[str, Any] = {name: row[name] for name in ("_tones", "_bars") if name in row}
+        if "_href" in row:
+            texts["_href"] = self._state.base + row["_href"]
         for name, column in self._columns.items():
             value = row.get(name)
             texts[name] = "" if value is None else column.show(value)

@@ -15,6 +15,8 @@ from weakref import WeakKeyDictionary
 
 from nicegui import Client, ui
 
+from millstream.console.console import BASE
+
 _LONGEST = 2000
 """Longer values are not read and not written: browsers and proxies limit the length of a URL."""
 
@@ -22,12 +24,14 @@ _LONGEST = 2000
 class UrlState:
     """`part("offsets")` is the state of one table: its names get the prefix `offsets.`."""
 
-    def __init__(self, parameters: Mapping[str, str], prefix: str = "") -> None:
+    def __init__(self, parameters: Mapping[str, str], prefix: str = "", base: str = BASE) -> None:
+        """`base`: the path of the console of this cluster, before the path of the page."""
         self._parameters = parameters
         self._prefix = prefix
+        self.base = base
 
     def part(self, name: str) -> "UrlState":
-        return UrlState(self._parameters, f"{self._prefix}{name}.") if name else self
+        return UrlState(self._parameters, f"{self._prefix}{name}.", self.base) if name else self
 
     def text(self, name: str, default: str = "") -> str:
         value = self._parameters.get(self._prefix + name, default)
@@ -70,9 +74,9 @@ def _text(value: Any) -> str | None:
 _states: WeakKeyDictionary[Client, UrlState] = WeakKeyDictionary()
 
 
-def begin_url_state(parameters: Mapping[str, str]) -> UrlState:
+def begin_url_state(parameters: Mapping[str, str], base: str = BASE) -> UrlState:
     """For the page that is being built."""
-    state = _states[ui.context.client] = UrlState(parameters)
+    state = _states[ui.context.client] = UrlState(parameters, base=base)
     return state
 
 

@@ -27,14 +27,21 @@ class Action(Enum):
     CHANGE_SETTINGS = "change settings of topics", Role.ADMIN
     DELETE_GROUP = "delete groups", Role.ADMIN
     DELETE_OFFSETS = "delete offsets of groups", Role.ADMIN
+    CHANGE_BROKER_SETTINGS = "change settings of brokers", Role.ADMIN
+    MOVE_REPLICAS = "move replicas", Role.ADMIN
     ELECT_LEADERS = "elect leaders", Role.ADMIN
     CHANGE_ACLS = "change ACLs", Role.ADMIN
+    CHANGE_USERS = "change users", Role.ADMIN
+    EXPIRE_TOKENS = "expire tokens", Role.ADMIN
+    CHANGE_QUOTAS = "change quotas", Role.ADMIN
     SET_COMPATIBILITY = "change compatibility levels", Role.ADMIN
     DELETE_SCHEMA = "delete schemas", Role.ADMIN
     CREATE_MIRROR = "create mirror links", Role.ADMIN
     PROMOTE_MIRROR = "promote mirror topics", Role.ADMIN
+    REVERSE_MIRROR = "reverse mirror links", Role.ADMIN
     DELETE_MIRROR = "delete mirror links", Role.ADMIN
     PAUSE_MIRROR = "pause mirror links", Role.OPERATOR
+    CHANGE_LOG_LEVELS = "change log levels", Role.OPERATOR
     PRODUCE = "produce records", Role.OPERATOR
     MOVE_OFFSETS = "move offsets", Role.OPERATOR
     REDRIVE = "send dead letters back", Role.OPERATOR
@@ -68,6 +75,12 @@ class Visitor:
     """Whether the user may write records to a topic directly."""
     note: Callable[[Action, str, Sequence[object]], None] = lambda *_: None
     """Records an action, with its result (success, failure, denied) and its arguments."""
+    serves_http: bool = True
+    """Whether the HTTP API of the gateway is that of this cluster."""
+    cluster: str = ""
+    """The name of the cluster of the page, if the console has several."""
+    clusters: Sequence[str] = ()
+    """All clusters that the user may choose."""
 
     def check(self, action: Action | None = None) -> None:
         """UserError if the session is over, or if the role is not enough for the action."""

@@ -174,6 +174,21 @@ def heading(title: str, subtitle: str = "") -> Iterator[ui.element]:
             yield actions
 
 
+class Missing:
+    """Says that the object of a page does not exist. Then the page offers nothing to do with it."""
+
+    def __init__(self, noun: str) -> None:
+        text = f"This {noun} does not exist. It may have been deleted."
+        self._label = ui.label(text).classes("ms-muted").props("role=status data-testid=missing")
+        self._label.set_visibility(False)
+
+    def show(self, is_missing: bool, *parts: ui.element) -> None:
+        """Shows the text, or the parts of the page. A part is no element whose visibility depends on the role."""
+        self._label.set_visibility(is_missing)
+        for part in parts:
+            part.set_visibility(not is_missing)
+
+
 COLOURS = ("#3b82f6", "#f59e0b", "#10b981", "#ef4444", "#8b5cf6", "#06b6d4", "#ec4899", "#84cc16")
 _INK = "#8a94a6"
 _LINE = "rgba(138,148,166,0.22)"
@@ -265,7 +280,10 @@ def _point(at: float, value: float) -> tuple[int, float | None]:
 class BarChart:
     """Stacked bars by category, such as leaders and followers by broker."""
 
-    def __init__(self, *, unit: str = "", height: int = 190, test_id: str = "") -> None:
+    def __init__(
+        self, *, unit: str = "", height: int = 190, test_id: str = "", least_step: float | None = None
+    ) -> None:
+        """`least_step`: between two numbers of the axis; 1 for what can only be counted."""
         self._shown: tuple[list[str], dict[str, list[float]]] | None = None
         self.chart = ui.echart(
             {
@@ -277,6 +295,7 @@ class BarChart:
                 "xAxis": {
                     "type": "value",
                     "name": unit,
+                    "minInterval": least_step,
                     "axisLabel": {"color": _INK, "hideOverlap": True},
                     "splitLine": {"lineStyle": {"color": _LINE}},
                 },

@@ -106,9 +106,13 @@ class Diagnosis:
             first = self.findings[0]
             return f"The cause is the {first.cause}: {first.sentence}; {first.advice}."
         return (
-            f"Nothing is slow: {self.brokers} brokers and {self.clients} clients with metrics show no delay above "
-            f"{LEAST_DELAY_MS:g} ms."
+            f"Nothing is slow: {_count(self.brokers, 'broker')} and {_count(self.clients, 'client')} with metrics show "
+            f"no delay above {LEAST_DELAY_MS:g} ms."
         )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def diagnose(

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -19,12 +20,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from millstream.access.roles import Role
 from millstream.admin.topics import TopicAdmin
 from millstream.console.console import BASE, Console
 from millstream.console.live.watcher import Watcher
 from millstream.console.mounting import ConsoleMount
 from millstream.console.visitor import VISITOR, Action, Visitor
 from millstream.formats.records.opening import OpeningLimits
+from millstream.gateway.admin.access import access_routes
 from millstream.gateway.admin.groups import group_routes
 from millstream.gateway.admin.mirrors import mirror_routes
 from millstream.gateway.admin.topics import topic_routes
@@ -33,16 +36,22 @@ from millstream.gateway.consumers.sessions import Sessions
 from millstream.gateway.context import GatewayContext, Lifespan, RouteGroup
 from millstream.gateway.http.access import Access, health_routes
 from millstream.gateway.http.audit import ADMINISTRATION, AUTHORIZATION, AuditTrail
-from millstream.gateway.http.errors import HANDLERS, error_response
+from millstream.gateway.http.errors import HANDLERS, ApiError, error_response
 from millstream.gateway.http.inflating import Inflating
 from millstream.gateway.http.openapi import openapi_routes
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import TEXT, Doc, Threads, endpoint, mapping
-from millstream.gateway.identity.authentication import SESSION, Authentication, address_of_client
+from millstream.gateway.identity.authentication import (
+    SESSION,
+    Authentication,
+    address_of_client,
+    cluster_in,
+    cluster_path,
+)
 from millstream.gateway.identity.caller import CALLER, Caller, caller_cluster
 from millstream.gateway.identity.oidc import OidcClient
 from millstream.gateway.identity.sessions import ConsoleSession
-from millstream.gateway.identity.sign_in import SignInPages
+from millstream.gateway.identity.sign_in import SignInPages, problem_page, wants_page
 from millstream.gateway.metrics import GatewayMetrics, ResponseCounts, metrics_routes
 from millstream.gateway.produce.conditional import partition_offsets_routes
 from millstream.gateway.produce.routes import ProduceRoutes, Producing
@@ -177,21 +186,47 @@ def console_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
 
 
 class _Visitors:
-    """Puts the user of a page into the scope: each caller with a connection of its own has its own watcher, too."""
+    """Puts the user of a page into the scope: each caller with a connection of its own has its own watcher, too. With
+    several clusters, the pages of one are below its own path, so that links keep the cluster."""
 
     def __init__(self, app: ASGIApp, parts: GatewayContext) -> None:
         self._app = app
         self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        first = self._parts.authentication
+        name = cluster_in(scope["path"])
+        if name is not None:
+            if name not in first.by_cluster:
+                await self._unknown(scope, name)(scope, receive, send)
+                return
+            root = cluster_path(name)
+            path = f"{root}/" if scope["path"] == root else scope["path"]
+            scope = {**scope, "path": path, "root_path": root}
+        elif first.by_cluster and wants_page(scope):
+            rest = quote(scope["path"].removeprefix(BASE), safe="/")
+            query = scope.get("query_string", b"").decode("latin-1")
+            where = f"{cluster_path(first.cluster_name)}{rest}{f'?{query}' if query else ''}"
+            await RedirectResponse(where, 307)(scope, receive, send)
+            return
         caller: Caller | None = scope.get(CALLER)
         if caller is not None:
-            scope[VISITOR] = self._visitor(caller, scope.get(SESSION), address_of_client(scope))
+            authentication = first.at(scope["path"])
+            scope[VISITOR] = self._visitor(authentication, caller, scope.get(SESSION), address_of_client(scope))
         await self._app(scope, receive, send)
 
-    def _visitor(self, caller: Caller, session: ConsoleSession | None, address: str) -> Visitor:
-        connection, registry = caller.connection, self._parts.registry
-        sessions = self._parts.authentication.sessions
+    def _unknown(self, scope: Scope, name: str) -> Response:
+        known = list(self._parts.authentication.by_cluster)
+        error = ApiError(404, f"the console has no cluster {name!r}", f"the clusters are {', '.join(known) or 'one'}")
+        page = problem_page(scope, error, known)
+        return page or error_response(scope["path"], 404, 404, error.message, error.hint)
+
+    def _visitor(
+        self, authentication: Authentication, caller: Caller, session: ConsoleSession | None, address: str
+    ) -> Visitor:
+        connection = caller.connection
+        registry = self._parts.registries.get(authentication.cluster_name, self._parts.registry)
+        sessions = authentication.sessions
 
         def make() -> Console:
             return Console(connection.cluster, registry, Watcher(connection.cluster, self._parts.certificate_ends_at))
@@ -210,7 +245,14 @@ class _Visitors:
             connection.release,
             can_sign_out=session is not None,
             may_write=caller.may_write,
-            note=partial(_note, self._parts.authentication.trail, caller.name, address),
+            note=partial(_note, authentication.trail, caller.name, address),
+            serves_http=authentication is self._parts.authentication,
+            cluster=authentication.cluster_name,
+            clusters=[
+                name
+                for name, each in authentication.by_cluster.items()
+                if each.rules.roles.role_of(caller.name, caller.groups) > Role.NONE
+            ],
         )
 
 
@@ -294,7 +336,8 @@ def produce_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
 def consumer_routes(parts: GatewayContext) -> Sequence[BaseRoute]:
     """Our own routes and those of REST v2. They share the open consumers."""
     limits = parts.options.limits
-    sessions = Sessions(limits.max_consumers, OpeningLimits(limits.max_batch_bytes, limits.max_batch_records))
+    opening = OpeningLimits(limits.max_batch_bytes, limits.max_batch_records)
+    sessions = Sessions(limits.max_consumers, opening, limits.max_consumers_per_caller)
     parts.lifespans.append(sessions.lifespan)
     parts.on_stop.append(sessions.stop_polls)
     decoder = Decoder(parts.registry)
@@ -307,6 +350,7 @@ ROUTE_GROUPS: tuple[RouteGroup, ...] = (
     topic_routes,
     group_routes,
     mirror_routes,
+    access_routes,
     produce_routes,
     consumer_routes,
     stream_routes,

@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from millstream.access.rules_file import AccessRules
-from millstream.gateway.http.configuration import Credentials, Limits
+from millstream.gateway.http.configuration import ClusterOptions, Credentials, Limits
 from millstream.gateway.identity.authentication import Authentication
 from millstream.gateway.identity.caller import current_caller
 from millstream.raw_client import Cluster
@@ -45,6 +45,10 @@ class GatewayOptions:
     """Addresses of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed."""
     client_ca: str | None = None
     """CA certificates of clients: certificates of clients are requested and verified."""
+    cluster_name: str = "main"
+    """Of the first cluster, if the console has several."""
+    clusters: tuple[ClusterOptions, ...] = ()
+    """Further clusters of the console."""
 
     @property
     def demands_credentials(self) -> bool:
@@ -71,6 +75,8 @@ class GatewayContext:
     mounts: dict[str, ASGIApp] = field(default_factory=dict)
     """Apps below a prefix such as "/console". They get requests and websockets unchanged except for `root_path`, after
     the access check."""
+    registries: dict[str, Registry] = field(default_factory=dict)
+    """By name of the cluster, if the console has several."""
     certificate_ends_at: Callable[[], float | None] = lambda: None
     """When the certificate of the HTTPS listener expires, in seconds since 1970; None without one."""
 

@@ -6,12 +6,13 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from millstream.gateway.app import ROUTE_GROUPS, make_app
+from millstream.gateway.clusters import add_clusters
 from millstream.gateway.context import GatewayContext, GatewayOptions
 from millstream.gateway.http.audit import AuditTrail, report_to
 from millstream.gateway.http.configuration import (
@@ -109,7 +110,8 @@ class Gateway:
         check_mechanism(options.pass_through)
         check_client_ca(options.client_ca, options.certificate)
         check_exposure(options.host, demands_credentials=options.demands_credentials, insecure=options.insecure)
-        check_modes(options.pass_through, options.client_ca, options.credentials, options.rules)
+        for rules in (options.rules, *(other.rules for other in options.clusters if other.rules is not None)):
+            check_modes(options.pass_through, options.client_ca, options.credentials, rules)
         _warn(options)
         listener = self._close.enter_context(options.listener or listen(options.host, options.port))
         cluster = Cluster(options.bootstrap, options.settings, client_id=CLIENT_ID, timeout_s=options.timeout_s)
@@ -149,6 +151,7 @@ class Gateway:
         if certificate is not None:
             parts.lifespans.append(certificate.lifespan)
         self._close.enter_context(parts.closing)
+        add_clusters(parts, CLIENT_ID)
         families = [family(parts) for family in ROUTE_GROUPS]
         app = make_app(
             families,
@@ -176,13 +179,18 @@ def _warn(options: GatewayOptions) -> None:
         options.host,
         demands_credentials=options.demands_credentials,
         has_tls=options.certificate is not None,
-        is_secured=options.settings.get("security.protocol", "").upper().startswith("SASL")
-        or any(name.startswith("ssl.keystore") or name == "ssl.certificate.location" for name in options.settings),
+        is_secured=any(map(_has_login, (options.settings, *(other.settings for other in options.clusters)))),
     )
     warnings += key_warnings(options.key)
     if warnings:
         for line in ("*" * 80, *(f"WARNING: {text}" for text in warnings), "*" * 80):
             _log.warning("%s", line)
+
+
+def _has_login(settings: Mapping[str, str]) -> bool:
+    return settings.get("security.protocol", "").upper().startswith("SASL") or any(
+        name.startswith("ssl.keystore") or name == "ssl.certificate.location" for name in settings
+    )
 
 
 def _collect_rarely() -> None:

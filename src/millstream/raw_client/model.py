@@ -35,6 +35,11 @@ class TopicInfo:
     partitions: list[PartitionInfo]
     """By index, from 0 on."""
     is_internal: bool
+    branch_of: str | None = None
+    """The topic of which this is a branch, and its id; None if it is no branch, or the parent may not be described."""
+    branch_of_id: UUID | None = None
+    branch_offsets: tuple[int, ...] = ()
+    """Of a branch, by partition: where its own records begin."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -181,7 +182,16 @@ def _topic(row: Message) -> TopicInfo:
         )
         for each in sorted(row.partitions, key=lambda each: int(each.partition_index))
     ]
-    return TopicInfo(row.name, row.topic_id, partitions, row.is_internal)
+    is_branch = row.branch_of is not None
+    return TopicInfo(
+        row.name,
+        row.topic_id,
+        partitions,
+        row.is_internal,
+        row.branch_of,
+        row.branch_of_id if is_branch else None,
+        tuple(row.branch_offsets),
+    )
 
 
 def _newest(known: TopicInfo | None, heard: TopicInfo) -> TopicInfo:
@@ -193,7 +203,7 @@ def _newest(known: TopicInfo | None, heard: TopicInfo) -> TopicInfo:
         before if (before := older.get(each.index)) is not None and before.leader_epoch > each.leader_epoch else each
         for each in heard.partitions
     ]
-    return TopicInfo(heard.name, heard.topic_id, partitions, heard.is_internal)
+    return replace(heard, partitions=partitions)
 
 
 class CoordinatorKind(IntEnum):

@@ -1,4 +1,8 @@
-"""Avro records as typed columns: read with the writer's schema, resolved to one reader schema."""
+"""Avro records as typed columns: read with the writer's schema, resolved to one reader schema.
+
+Records of the reader's own schema are read all at once (`columns.py`), if that is possible; others, and those that
+it cannot read, one at a time by fastavro, which also finds what is wrong with them.
+"""
 
 from io import BytesIO
 from typing import Any
@@ -6,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 from fastavro import schemaless_reader, schemaless_writer
 
-from millstream.schemas import avro_schema, framing
+from millstream.schemas import avro_columns, avro_schema, framing
 from millstream.schemas.assembly import Row, assemble, binary_values, rows_of
+from millstream.schemas.columns import Columns, is_compiled, merged
 from millstream.schemas.errors import EncodingError, SchemaError, SchemaNotFoundError
 from millstream.schemas.formats import ResolvedSchema, SchemaChoice
 from millstream.schemas.spark_types import struct_of
@@ -21,6 +26,7 @@ class AvroFormat:
     def __init__(self, choice: SchemaChoice) -> None:
         self._choice = choice
         self._reader: ResolvedSchema | None = None
+        self._kept: frozenset[str] | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -31,9 +37,11 @@ class AvroFormat:
         self._writers: dict[int, tuple[Any, Any]] = {}
         """By id: the writer's schema, and the reader's if it differs."""
         self._writing: tuple[pa.DataType, Any, pa.DataType, bytes, bool] | None = None
+        self._together: Columns | None = None
+        """Reads many records at once."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_choice": self._choice, "_reader": self._reader}
+        return {"_choice": self._choice, "_reader": self._reader, "_kept": self._kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -42,6 +50,11 @@ class AvroFormat:
     def arrow_type(self) -> pa.StructType:
         return avro_schema.in_microseconds(self._prepare())
 
+    def keep_only(self, names: frozenset[str]) -> None:
+        """Leaves other columns out. Their bytes are read past."""
+        self._kept = names
+        self._begin()
+
     def _prepare(self) -> pa.StructType:
         if self._columns is None:
             if self._reader is None:
@@ -49,12 +62,43 @@ class AvroFormat:
             self._parsed = avro_schema.parse(self._reader)
             kind = avro_schema.column_type(self._reader)
             self._bare = not pa.types.is_struct(kind)
-            self._columns = struct_of([(self._choice.role, kind)]) if self._bare else kind
+            columns = struct_of([(self._choice.role, kind)]) if self._bare else kind
+            if self._kept is not None:
+                columns = struct_of([(each.name, each.type) for each in columns if each.name in self._kept])
+            self._columns = columns
+            tree = avro_columns.tree_of(self._parsed, self._kept) if is_compiled() else None
+            if tree is not None:
+                self._together = Columns(*tree, avro_schema.raw(columns), is_protobuf=False)
         return self._columns
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
         columns = self._prepare()
-        final = avro_schema.in_microseconds(columns)
+        found = self._decode_together(values, columns)
+        return self._decode_singly(values, columns) if found is None else found
+
+    def _decode_together(self, values: pa.Array, columns: pa.StructType) -> tuple[pa.Array, pa.Array] | None:
+        """None if each record has to be read by itself."""
+        if self._together is None or isinstance(values, pa.ChunkedArray) or values.type != pa.binary():
+            return None
+        found = self._together.decode(values, self._own_prefixes(values))
+        if found is None or len(found[1]) == len(values) > 0:
+            return None
+        rows, unread = found
+        return merged(values, _finished(rows, columns), unread, lambda rest: self._decode_singly(rest, columns))
+
+    def _own_prefixes(self, values: pa.Array) -> list[bytes] | None:
+        """The prefixes that are known to be of the reader's schema; None if records have no prefix."""
+        if self._choice.client is None:
+            return None
+        if not self._writers:
+            try:
+                for data in values.drop_null()[:1].to_pylist():
+                    self._writer(framing.split(data)[0])
+            except (framing.UnframedError, _BadRecordError):
+                pass  # it is read by itself, which finds the reason
+        return [framing.prefix(number) for number, (_, reader) in self._writers.items() if reader is None]
+
+    def _decode_singly(self, values: pa.Array, columns: pa.StructType) -> tuple[pa.Array, pa.Array]:
         rows: list[Row] = []
         errors: list[str | None] = []
         registered = self._choice.client is not None
@@ -67,12 +111,14 @@ class AvroFormat:
                     error = str(bad)
             rows.append(row)
             errors.append(error)
-        return assemble(
-            rows, errors, avro_schema.raw(columns), lambda array: array.cast(columns).cast(final, safe=False)
-        )
+        return assemble(rows, errors, avro_schema.raw(columns), lambda array: _finished(array, columns))
 
     def _read_registered(self, data: bytes) -> Row:
         schema_id, payload = framing.split(data)
+        return self._read(payload, *self._writer(schema_id))
+
+    def _writer(self, schema_id: int) -> tuple[Any, Any]:
+        """The writer's schema, and the reader's if it differs."""
         writer = self._writers.get(schema_id)
         if writer is None:
             # If the registry cannot be reached, the record is not bad: the error is raised.
@@ -85,7 +131,7 @@ class AvroFormat:
                     raise
                 raise _BadRecordError(f"schema {schema_id}: {error}") from None
             writer = self._writers[schema_id] = (parsed, None if parsed == self._parsed else self._parsed)
-        return self._read(payload, *writer)
+        return writer
 
     def _read(self, payload: bytes, writer: Any, reader: Any) -> Row:
         stream = BytesIO(payload)
@@ -163,6 +209,11 @@ def _check_names(names: list[str], wanted: pa.StructType) -> None:
     for name in names:
         if name not in known:
             raise EncodingError(f"The Avro schema has no field {name!r}; it has {', '.join(sorted(known))}.")
+
+
+def _finished(rows: pa.Array, columns: pa.StructType) -> pa.Array:
+    """Rows with Avro's numbers as rows with times, in microseconds."""
+    return rows.cast(columns).cast(avro_schema.in_microseconds(columns), safe=False)
 
 
 def _numbers_for_times(rows: pa.Array) -> pa.Array:

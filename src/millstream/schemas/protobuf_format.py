@@ -1,4 +1,8 @@
-"""Protobuf records as typed columns: dynamic messages of the reader's schema, matched by tag."""
+"""Protobuf records as typed columns: dynamic messages of the reader's schema, matched by tag.
+
+Records are read all at once (`columns.py`), if that is possible; those that it cannot read, one at a time by Protobuf's
+own library, which also finds what is wrong with them.
+"""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -10,9 +14,10 @@ from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError
 
-from millstream.schemas import framing
+from millstream.schemas import framing, protobuf_columns
 from millstream.schemas import protobuf_schema as proto
 from millstream.schemas.assembly import Row, assemble, binary_values, rows_of, with_times
+from millstream.schemas.columns import Columns, is_compiled, merged
 from millstream.schemas.errors import EncodingError, SchemaError, SchemaNotFoundError
 from millstream.schemas.formats import ResolvedSchema, SchemaChoice
 
@@ -28,6 +33,12 @@ class ProtobufFormat:
         self._choice = choice
         self._message = message
         self._schema: ResolvedSchema | None = None
+        self._kept: frozenset[str] | None = None
+        self._begin()
+
+    def keep_only(self, names: frozenset[str]) -> None:
+        """Leaves other columns out."""
+        self._kept = names
         self._begin()
 
     def _begin(self) -> None:
@@ -37,9 +48,11 @@ class ProtobufFormat:
         self._read: Read | None = None
         self._known: dict[tuple[int, tuple[int, ...]], str | None] = {}
         self._prefix: bytes | None = None
+        self._together: Columns | None = None
+        """Reads many records at once."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_choice": self._choice, "_message": self._message, "_schema": self._schema}
+        return {"_choice": self._choice, "_message": self._message, "_schema": self._schema, "_kept": self._kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -50,13 +63,43 @@ class ProtobufFormat:
             if self._schema is None:
                 self._schema = self._choice.reader()
             self._descriptor = proto.message_type(proto.load_file(self._schema), self._message)
-            self._type = proto.struct_type(self._descriptor)
+            kind = proto.struct_type(self._descriptor)
+            if self._kept is not None:
+                kind = pa.struct([field for field in kind if field.name in self._kept])
+            self._type = kind
             self._class = message_factory.GetMessageClass(self._descriptor)
-            self._read = _message_reader(self._descriptor)
+            self._read = _message_reader(self._descriptor, self._kept)
+            tree = protobuf_columns.tree_of(self._descriptor, self._kept) if is_compiled() else None
+            if tree is not None:
+                self._together = Columns(*tree, kind, is_protobuf=True)
         return self._type
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
         kind = self.arrow_type()
+        found = None
+        if self._together is not None and not isinstance(values, pa.ChunkedArray) and values.type == pa.binary():
+            found = self._together.decode(values, self._own_prefixes(values))
+        if found is None or len(found[1]) == len(values) > 0:
+            return self._decode_singly(values, kind)
+        return merged(values, *found, lambda rest: self._decode_singly(rest, kind))
+
+    def _own_prefixes(self, values: pa.Array) -> list[bytes] | None:
+        """The prefixes that are known to be of the reader's message; None if records have no prefix."""
+        if self._choice.client is None:
+            return None
+        if not self._known:
+            try:
+                for data in values.drop_null()[:1].to_pylist():
+                    self._payload(data)
+            except (framing.UnframedError, _BadRecordError):
+                pass  # it is read by itself, which finds the reason
+        return [
+            framing.prefix(number) + framing.indexes_prefix(indexes)
+            for (number, indexes), objection in self._known.items()
+            if objection is None
+        ]
+
+    def _decode_singly(self, values: pa.Array, kind: pa.StructType) -> tuple[pa.Array, pa.Array]:
         assert self._read is not None
         rows: list[Row] = []
         errors: list[str | None] = []
@@ -147,8 +190,8 @@ class _BadRecordError(ValueError):
     """This record is bad; others may be good."""
 
 
-def _message_reader(message: Descriptor) -> Read:
-    """A function from a message to a value for `pa.array`."""
+def _message_reader(message: Descriptor, kept: frozenset[str] | None = None) -> Read:
+    """A function from a message to a value for `pa.array`, with all of its fields or those that are kept."""
     name = message.full_name
     if name == proto.TIMESTAMP_NAME:
         return _timestamp
@@ -159,7 +202,11 @@ def _message_reader(message: Descriptor) -> Read:
     if name in proto.WRAPPERS:
         inner = _scalar_reader(message.fields_by_name["value"])
         return lambda value: inner(value.value)
-    fields = [(field.name, _field_reader(field), _may_be_unset(field)) for field in message.fields]
+    fields = [
+        (field.name, _field_reader(field), _may_be_unset(field))
+        for field in message.fields
+        if kept is None or field.name in kept
+    ]
 
     def read(value: Any) -> Any:
         return {

@@ -26,9 +26,11 @@ class Killed(BaseException):
 
 
 class _Inode:
-    __slots__ = ("content", "dirty", "is_cold", "modified_ns", "stable")
+    __slots__ = ("content", "dirty", "is_cold", "is_shared", "modified_ns", "stable")
 
     def __init__(self) -> None:
+        self.is_shared = False
+        """Whether it ever had two names. Files of one name that count as shared are only copied more often."""
         self.content = bytearray()
         self.stable = bytearray()
         self.dirty: set[int] = set()
@@ -401,6 +403,9 @@ class DiskSession:
         found = directory.entries.get(name)
         if isinstance(found, _Directory):
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+        if found is not None and found.is_shared:
+            directory.drop(name)
+            found = None
         if found is None:
             if self.disk.room == 0:
                 raise OSError(errno.ENOSPC, "no space left on device", path)
@@ -410,6 +415,29 @@ class DiskSession:
             found.truncate(0)
         found.modified_ns = self.now_ns()
         return SimulatedFile(self, path, found)
+
+    def link(self, path: str, other: str) -> None:
+        inode = self._inode(path)
+        self._change(other)
+        parent, name = other.rsplit("/", 1)
+        directory = self._directory(parent)
+        if name in directory.entries:
+            raise FileExistsError(errno.EEXIST, "file exists", other)
+        inode.is_shared = True
+        directory.put(name, inode)
+
+    def is_shared(self, path: str) -> bool:
+        self.check()
+        found = self._find(path)
+        return isinstance(found, _Inode) and found.is_shared
+
+    def copy(self, path: str, other: str, size: int) -> None:
+        content = self.open(path).read_at(0, size)
+        if len(content) < size:
+            raise OSError(errno.EIO, f"the file ends at {len(content)}, before {size}", path)
+        target = self.create(other)
+        target.write_at(0, content)
+        target.sync()
 
     def exists(self, path: str) -> bool:
         self.check()

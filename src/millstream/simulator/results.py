@@ -77,6 +77,8 @@ class Result:
     given_up: int = 0
     conditional: int = 0
     """Conditional appends that succeeded."""
+    branches: int = 0
+    """Branches of topics that were created."""
     refused: int = 0
     """Conditional appends that were refused."""
     read: int = 0

@@ -42,6 +42,8 @@ class Options:
     """Whether the administrator limits clients, with quotas that change."""
     conditional: bool = False
     """Whether two more clients append conditionally (KIP-27)."""
+    branches: bool = False
+    """Whether one more client branches topics, and deletes branches."""
     tiered: bool = False
     """Whether topics are tiered, to a store that is slow and fails."""
     disks: int = 1

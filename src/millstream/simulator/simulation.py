@@ -29,6 +29,7 @@ from millstream.formats.model.identifiers import BrokerId, TopicName
 from millstream.node.metadata.image import MetadataImage, PartitionState
 from millstream.node.runtime.node import Node
 from millstream.simulator.clients.acknowledged_state import SCHEMAS, SHORT, Progress
+from millstream.simulator.clients.brancher import Branches
 from millstream.simulator.clients.conditional_writers import Expectations
 from millstream.simulator.clients.group_members import CHECKING_CLIENTS
 from millstream.simulator.clients.historian import Historian
@@ -166,6 +167,7 @@ class Simulation:
         self._recorder = Recorder(lambda: self._scheduler.now)
         self.workload = Workload(self._topics, self._recorder, log_event=self._trace.log_event, report=self._report)
         self.expectations = Expectations(self.workload)
+        self.branches = Branches(self.workload)
         self.workload.transaction_versions = randomness.choice(((1,), (2,), (1, 2)))
         self.workload.has_quotas = self._options.quotas
         self.workload.security = SECURITY_CHANGES if options.secured else None
@@ -255,6 +257,7 @@ class Simulation:
                 result.acked = self.workload.acked_count
                 result.given_up = self.workload.given_up
                 result.conditional, result.refused = self.expectations.won, self.expectations.refused
+                result.branches = self.branches.created
                 tracker = self.workload.tracker
                 result.committed, result.aborted, result.fenced = tracker.committed, tracker.aborted, tracker.fenced
                 result.cleanings = self._cleaning.cleanings
@@ -305,6 +308,8 @@ class Simulation:
             self._consumer = cluster.add_client(
                 "consumer", lambda process: Consumer(process, cluster.bootstrap, workload)
             )
+        if self._options.branches and not workload.may_lose_records:
+            cluster.add_client("brancher", partial(self.branches.new_client, bootstrap=cluster.bootstrap))
         if self._options.conditional:
             for name in ("sourcer1", "sourcer2"):
                 cluster.add_client(name, partial(self.expectations.new_writer, bootstrap=cluster.bootstrap))
@@ -459,6 +464,8 @@ class Simulation:
             late = [(at, read) for reader in readers for at, read in reader.positions.items() if read < ends.get(at, 0)]
             return [f"{topic}-{number}: {read} of {ends[topic, number]}" for (topic, number), read in late]
 
+        if self._options.branches and not self._run_until(_REPAIR_SECONDS, lambda: self.branches.is_done):
+            raise Violation("Liveness", "the branches were not read to the end")
         if not self._run_until(_AUDIT_SECONDS, lambda: not behind()):
             raise Violation("Liveness", f"committed records were not read to the end: {'; '.join(behind())}")
         workload.reading = False

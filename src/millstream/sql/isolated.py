@@ -2,7 +2,8 @@
 
 DuckDB cannot be interrupted within a function (`levenshtein` of long texts), and its limit of memory does not count the
 texts that functions make (`repeat('x', 4000000000)`). So the process has limits of memory and CPU from the operating
-system, and is killed when the query must end.
+system, and is killed when the query must end. A process runs one query. The next one is started when a query has ended,
+and waits some minutes for its task: the start of Python and DuckDB takes longer than most queries.
 
 The parent writes to its input: a line of JSON (`_Task`), then each table as an Arrow IPC stream. The process writes
 frames: a kind (1 byte), a length (4 bytes), the data. Kinds: S the schema, T the types in DuckDB's words (JSON), B a
@@ -14,6 +15,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from struct import Struct
@@ -29,6 +31,8 @@ _FRAME = Struct(">cI")
 _MAX_FRAME_BYTES = 128 << 20
 _BASE_BYTES = 1 << 30
 """Address space for Python, its libraries, and the stacks and arenas of threads."""
+_SPARE_S = 300.0
+"""How long a process waits for a query. It takes about 100 MB of memory."""
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG")
 """The process gets no other variables: they may hold secrets."""
 
@@ -68,19 +72,77 @@ class IsolatedResult:
         return data
 
 
-@contextmanager
-def run_isolated(
-    text: str, tables: Mapping[tuple[str, ...], pa.Table], memory_bytes: int, stop: Stop
-) -> Iterator[IsolatedResult]:
-    """EngineError says what is wrong. `stop` kills the process."""
+class _Spare:
+    """A process that has started and waits for a task. Thread safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._timer: threading.Timer | None = None
+
+    def take(self) -> subprocess.Popen[bytes]:
+        """The one that waits, else a new one."""
+        process = self._remove()
+        if process is not None and process.poll() is None:
+            return process
+        if process is not None:
+            _end(process)
+        return _start()
+
+    def fill(self) -> None:
+        """Starts one for the next query, unless one waits."""
+        with self._lock:
+            if self._process is None:
+                self._process = _start()
+                self._timer = threading.Timer(_SPARE_S, self.drop)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def drop(self) -> None:
+        """Ends the one that waits."""
+        process = self._remove()
+        if process is not None:
+            _end(process)
+
+    def _remove(self) -> subprocess.Popen[bytes] | None:
+        with self._lock:
+            process, self._process = self._process, None
+            if self._timer is not None:
+                self._timer.cancel()
+            return process
+
+
+spare = _Spare()
+
+
+def _start() -> subprocess.Popen[bytes]:
     # -P: no module of the working directory.
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-P", "-m", "millstream.sql.isolated"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
     )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None and process.stdout is not None
+    process.kill()
+    process.stdout.close()
+    try:
+        process.stdin.close()
+    except OSError:
+        pass  # bytes that it did not read
+    process.wait()
+
+
+@contextmanager
+def run_isolated(
+    text: str, tables: Mapping[tuple[str, ...], pa.Table], memory_bytes: int, stop: Stop
+) -> Iterator[IsolatedResult]:
+    """EngineError says what is wrong. `stop` kills the process."""
+    process = spare.take()
     assert process.stdin is not None and process.stdout is not None
     try:
         stop.interrupts(process.kill)
@@ -103,19 +165,17 @@ def run_isolated(
         yield IsolatedResult(process.stdout)
     finally:
         stop.finish()
-        process.kill()
-        process.stdout.close()
-        try:
-            process.stdin.close()
-        except OSError:
-            pass  # bytes that it did not read
-        process.wait()
+        _end(process)
+        spare.fill()
 
 
 def _main(source: IO[bytes], out: IO[bytes]) -> None:
     import duckdb
 
-    task = json.loads(source.readline())
+    line = source.readline()
+    if not line:
+        return  # there was no query
+    task = json.loads(line)
     _limit(resource.RLIMIT_CPU, task["cpu_s"])
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_AS, task["address_bytes"])

@@ -123,6 +123,9 @@ class Statement:
     """`select … limit N` without a condition: N records are enough."""
     tree: Mapping[str, Any] = field(default_factory=dict)
     """The syntax tree of the SELECT."""
+    lone_names: frozenset[str] = frozenset()
+    """Names in lower case without a qualifier, and without aliases: a topic that has no such column is not meant, or
+    the name is wrong."""
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -172,6 +175,7 @@ def _parse(engine: "duckdb.DuckDBPyConnection", text: str) -> Statement:
         _bounds(engine, nodes, tables),
         _newest(tree),
         tree,
+        _lone_names(nodes),
     )
 
 
@@ -235,7 +239,7 @@ def _names(nodes: list[dict[str, Any]], tables: tuple[TableUse, ...]) -> frozens
     found: set[str] = set()
     for node in nodes:
         kind = node.get("type")
-        if kind in ("STAR", "SHOW_REF", "PIVOT") or node.get("ref_type") == "NATURAL":
+        if kind in ("STAR", "SHOW_REF", "PIVOT", "POSITIONAL_REFERENCE") or node.get("ref_type") == "NATURAL":
             return None
         if kind == "COLUMN_REF":
             names = [str(name).lower() for name in node["column_names"]]
@@ -246,6 +250,12 @@ def _names(nodes: list[dict[str, Any]], tables: tuple[TableUse, ...]) -> frozens
             return None  # columns by their position
         found.update(str(name).lower() for name in node.get("using_columns") or ())
     return frozenset(found)
+
+
+def _lone_names(nodes: list[dict[str, Any]]) -> frozenset[str]:
+    references = (node["column_names"] for node in nodes if node.get("type") == "COLUMN_REF")
+    aliases = {str(node["alias"]).lower() for node in nodes if node.get("alias")}
+    return frozenset(str(names[0]).lower() for names in references if len(names) == 1) - aliases
 
 
 def _newest(tree: dict[str, Any]) -> int | None:

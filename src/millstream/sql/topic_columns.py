@@ -9,6 +9,7 @@ A mask of the caller is applied before anything is typed. A masked value is JSON
 """
 
 import base64
+import copy
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,6 +88,8 @@ class TopicColumns:
             values = [each for value in values if (each := masked.mask.value(value, masked.decode)) is not None]
         self._key = self._registered("key", keys, registry_of_values) if "_key" in self._wanted else None
         found = self._registered("value", values, registry_of_values)
+        if found is not None:
+            found.keep_only(statement)
         self._values: _Values = found or _without_schema(values, statement.columns)
         self.format = self._values.name
         self.inferred: dict[str, pa.DataType] = getattr(self._values, "first_types", {})
@@ -194,20 +197,40 @@ def _format(choice: SchemaChoice) -> Format:
 
 
 class _Registered:
-    """Columns by a schema of the registry."""
-
-    reads_values = True
+    """Columns by a schema of the registry. Thread safe: each thread has a format of its own."""
 
     def __init__(self, kind: str, form: Format) -> None:
         self.name = {"AVRO": "Avro", "PROTOBUF": "Protobuf"}.get(kind, "JSON Schema")
-        self._format = form
-        self._lock = threading.Lock()
+        self.reads_values = True
         self.kind = form.arrow_type()
+        self._format = form
+        self._of_thread = threading.local()
+        self._kept: list[int] | None = None
+        """The places of the columns that are needed; None: all."""
+
+    def keep_only(self, statement: Statement) -> None:
+        """Leaves out the columns that the query does not name."""
+        known = {field.name.lower() for field in self.kind}
+        if statement.columns is None or statement.lone_names - known - RECORD_COLUMNS.keys():
+            return  # a name that no column has: the error of DuckDB lists those that there are
+        names = frozenset(field.name for field in self.kind if field.name.lower() in statement.columns)
+        if not names:
+            self.reads_values = statement.uses("_error")
+            return
+        keep_only = getattr(self._format, "keep_only", None)
+        if keep_only is not None:  # the format does not even decode the others
+            keep_only(names)
+            self.kind = self._format.arrow_type()
+        else:
+            self._kept = [place for place, field in enumerate(self.kind) if field.name in names]
 
     def decode(self, values: pa.Array) -> tuple[pa.Table, pa.Array]:
-        with self._lock:  # formats keep schemas by id, and are not thread safe
-            rows, errors = self._format.decode(values)
-        return pa.Table.from_arrays(rows.flatten(), schema=pa.schema(list(self.kind))), errors
+        form = getattr(self._of_thread, "format", None)
+        if form is None:  # formats keep schemas by id, and are not thread safe
+            form = self._of_thread.format = copy.copy(self._format)
+        rows, errors = form.decode(values)
+        table = pa.Table.from_arrays(rows.flatten(), schema=pa.schema(list(self.kind)))
+        return table if self._kept is None else table.select(self._kept), errors
 
 
 class _Json(InferredJson):

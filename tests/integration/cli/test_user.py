@@ -44,7 +44,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 def millstream(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "millstream", *arguments],
-        input=stdin, capture_output=True, text=True, timeout=60, env={**os.environ, **environment},
+        input=stdin, capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, **environment},
     )  # fmt: skip
 
 

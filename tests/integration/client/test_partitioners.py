@@ -164,7 +164,7 @@ def test_a_producer_of_confluent_kafka_and_java_agree(millstream_broker: Embedde
     for key in keys:
         producer.produce("agreed", b"theirs", key)
         producer.produce("agreed", b"ours", key, partition=partitioner(key, 7, 4))
-    producer.flush(10)
+    producer.flush(PATIENCE_S)
     places: dict[bytes | None, set[int]] = {}
     for record in client.consume("agreed"):
         places.setdefault(record.key, set()).add(record.partition)

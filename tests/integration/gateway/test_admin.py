@@ -13,13 +13,14 @@ from millstream.admin.groups import read_assignment
 from millstream.gateway.server import Gateway
 from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.test_produce import make_topic
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
 def http(gateway: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, timeout=30, trust_env=False) as client:
+    with httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as client:
         yield client
 
 
@@ -34,7 +35,7 @@ def test_the_life_of_a_topic(http: httpx.Client) -> None:
     body = {"name": name, "partitions": 2, "configs": {"retention.ms": 60000, "cleanup.policy": "compact"}}
     made = http.post("/topics", json=body)
     assert made.status_code == 201
-    summary = {"name": name, "partition_count": 2, "replication_factor": 1, "internal": False}
+    summary = {"name": name, "partition_count": 2, "replication_factor": 1, "internal": False, "branch_of": None}
     assert made.json() == summary
     refused(http.post("/topics", json=body), 409, 40902)
     assert http.get(f"/topics?prefix={name}").json() == {"topics": [summary]}
@@ -60,6 +61,25 @@ def test_the_life_of_a_topic(http: httpx.Client) -> None:
     assert http.delete(f"/topics/{name}").status_code == 204
     refused(http.get(f"/topics/{name}"), 404, 40403)
     refused(http.delete(f"/topics/{name}"), 404, 40403)
+
+
+def test_a_branch_of_a_topic(http: httpx.Client) -> None:
+    name = f"admin-{uuid4().hex[:8]}"
+    assert http.post("/topics", json={"name": name, "partitions": 1}).status_code == 201
+    for number in range(3):
+        assert http.post(f"/topics/{name}/messages", json={"value": str(number)}).status_code == 200
+    body = {"name": f"{name}-test", "offsets": [{"partition": 0, "offset": 2}], "configs": {"retention.ms": -1}}
+    made = http.post(f"/topics/{name}/branches", json=body)
+    assert made.status_code == 201, made.text
+    assert made.json()["partitions"] == [{"partition": 0, "start": 0, "offset": 2, "note": None}]
+    found = http.get(f"/topics/{name}-test").json()
+    assert (found["branch_of"], found["configs"]) == (name, {"retention.ms": "-1"})
+    assert found["partitions"][0]["end_offset"] == 2
+    refused(http.post(f"/topics/{name}/branches", json=body), 409, 40902)
+    refused(http.post(f"/topics/{name}/branches", json={}), 422)
+    refused(http.post(f"/topics/{name}/branches", json={"name": "x", "offsets": {"0": 1}}), 422)
+    refused(http.post(f"/topics/{name}/branches", json={"name": "x", "at": -5}), 422)
+    assert http.post("/topics/no-such-topic/branches", json={"name": "x"}).status_code == 404
 
 
 def test_topics_that_cannot_be(http: httpx.Client) -> None:
@@ -110,7 +130,7 @@ def test_groups(http: httpx.Client, broker: EmbeddedBroker, protocol: str) -> No
     consumer = Consumer(settings)
     try:
         consumer.subscribe([topic])
-        assert consumer.poll(20) is not None
+        assert consumer.poll(PATIENCE_S) is not None
         consumer.commit(offsets=[Place(topic, 0, 1)], asynchronous=False)
         found = http.get(f"/groups/{group}").json()
         assert (found["type"], found["state"]) == (protocol, "Stable")

@@ -155,7 +155,7 @@ def test_members_share_the_work(http: httpx.Client, kafka: apache_kafka.ApacheKa
         put(http, topic, "c")
         put(http, topic, "d", partition=1)
         (message,) = polled(http, group, 1, instance_id="one")
-        of_client = client.poll(30)
+        of_client = client.poll(PATIENCE_S)
         assert of_client is not None and of_client.error() is None
         assert {message["value"], json.loads(of_client.value() or b"")} == {"c", "d"}
     finally:

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from millstream.gateway.server import Gateway
+from tests.waiting import PATIENCE_S
 
 _numbers = itertools.count()
 _VALUE = {"value": "eA=="}
@@ -15,7 +16,7 @@ _VALUE = {"value": "eA=="}
 
 @pytest.fixture
 def http(gateway: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://{gateway.address}", timeout=30) as client:
+    with httpx.Client(base_url=f"http://{gateway.address}", timeout=PATIENCE_S) as client:
         yield client
 
 

@@ -106,7 +106,7 @@ def test_two_who_subscribe_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
                 asyncio.get_running_loop().call_soon(second_is_done.set)
 
         set_caller(Caller("", Connection(NO_CLUSTER)))
-        sessions = Sessions(10, WIDEST)
+        sessions = Sessions(10, WIDEST, 10)
         monkeypatch.setattr(Session, "subscribe", subscribe)
         async with sessions.lifespan():
             found = await asyncio.gather(*(sessions.subscribe("g", "i", ["t"], None, 5.0) for _ in range(2)))

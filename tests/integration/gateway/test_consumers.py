@@ -77,7 +77,7 @@ def put(producer: Producer, topic: str) -> Callable[..., None]:
     def put(*values: bytes | None, partition: int = 0, **more: Any) -> None:
         for value in values:
             producer.produce(topic, value, partition=partition, **more)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     return put
 
@@ -401,7 +401,7 @@ def test_reading_something_else(
     other = f"{topic}-other"
     cluster.create_topic(other, 1)
     producer.produce(other, b"y")
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     shown = subscribe(http, group, other)
     assert shown["topics"] == [other]
     assert [row["topic"] for row in poll(http, group)] == [other]
@@ -457,11 +457,11 @@ def test_aborted_transactions_are_not_seen(
     http: httpx.Client, topic: str, group: str, put: Callable[..., None], broker: EmbeddedBroker
 ) -> None:
     writer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic})
-    writer.init_transactions(30)
+    writer.init_transactions(PATIENCE_S)
     for value, end in ((b"no", writer.abort_transaction), (b"yes", writer.commit_transaction)):
         writer.begin_transaction()
         writer.produce(topic, value, partition=0)
-        writer.flush(30)
+        writer.flush(PATIENCE_S)
         end(30)
     subscribe(http, group, topic)
     assert [row["value"] for row in poll(http, group, format="text")] == ["yes"]
@@ -502,7 +502,7 @@ def test_a_gateway_that_stops_leaves_its_groups(
         subscribe(http, group, topic)
         answer = http.post(f"/consumers/{group}/subscribe", json={"topics": [topic], "instance_id": "second"})
         refusal(answer, 429, 42901)
-        described = admin.describe_consumer_groups([group])[group].result(30)
+        described = admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
         assert len(described.members) == 1
         url = f"{gateway.url}/consumers/{group}/poll?timeout_ms=60000"
         waiting = threading.Thread(target=lambda: answers.append(httpx.get(url, timeout=70)))
@@ -510,4 +510,4 @@ def test_a_gateway_that_stops_leaves_its_groups(
         until(lambda: bool(httpx.get(f"{gateway.url}/consumers/{group}").json()["consumers"][0]["polling"]))
     waiting.join(PATIENCE_S)
     assert json.loads(answers[0].content) == {"messages": []}
-    assert admin.describe_consumer_groups([group])[group].result(30).members == []
+    assert admin.describe_consumer_groups([group])[group].result(PATIENCE_S).members == []

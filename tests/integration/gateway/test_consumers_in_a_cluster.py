@@ -59,7 +59,7 @@ class Writing:
                 self._topic, str(number), partition=number % self._partitions, on_delivery=self._delivered
             )
             self._producer.poll(0)
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
 
     def _delivered(self, error: object, message: Message) -> None:
         if error is None:
@@ -174,7 +174,7 @@ def test_a_stream_goes_on_when_a_leader_dies(nodes: EmbeddedCluster, gateway: Ga
         victim = cluster.leader_of(TopicPartition(topic, 0)).node_id
         url = f"{gateway.url}/topics/{topic}/stream?from=earliest&format=text"
         ended = struck = False
-        with httpx.stream("GET", url, timeout=60) as answer:
+        with httpx.stream("GET", url, timeout=PATIENCE_S) as answer:
             for line in answer.iter_lines():
                 if line.startswith('data: {"topic"'):
                     values.append(json.loads(line[6:])["value"])

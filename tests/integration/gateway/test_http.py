@@ -93,7 +93,7 @@ def test_numbers_that_are_none(call: Caller) -> None:
 def _told(gateway: Gateway, *pieces: bytes) -> bytes:
     """All that is answered until the gateway closes the connection."""
     host, port = gateway.address.split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
         try:
             for piece in pieces:
                 connection.sendall(piece)
@@ -315,7 +315,7 @@ def test_tls(broker: EmbeddedBroker, tmp_path: Path) -> None:
         import urllib.request
 
         context = ssl.create_default_context(cafile=str(certificate))
-        with urllib.request.urlopen(f"{gateway.url}/livez", context=context, timeout=30) as answer:
+        with urllib.request.urlopen(f"{gateway.url}/livez", context=context, timeout=PATIENCE_S) as answer:
             assert answer.status == 200
 
 

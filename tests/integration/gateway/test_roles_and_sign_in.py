@@ -19,6 +19,7 @@ from millstream.testing import EmbeddedBroker
 from tests.integration.gateway.conftest import Caller
 from tests.oidc import Provider
 from tests.system.console.conftest import GatewayProcess
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
 PEOPLE = "basic vera:v\nbasic otto:o\nbasic ada:a\nbasic nora:n\nbasic mona:m\n"
@@ -143,7 +144,7 @@ def test_streams_are_masked_for_those_without_the_right(guarded: Gateway) -> Non
     assert ask("POST", "/v1/topics/pay/produce", {"records": [record]}, basic("ada")).status == 200
 
     def first(name: str, form: str) -> dict[str, Any]:
-        connection = http.client.HTTPConnection(guarded.address, timeout=30)
+        connection = http.client.HTTPConnection(guarded.address, timeout=PATIENCE_S)
         connection.request("GET", f"/topics/pay/stream?from=earliest&format={form}", headers=basic(name))
         answer = connection.getresponse()
         while not (line := answer.readline()).startswith(b"data:"):
@@ -242,7 +243,7 @@ def test_the_topic_of_the_registry_is_no_way_around_it(guarded: Gateway) -> None
         ):
             answer = ask("POST", path, body, basic(name))
             assert b"schemas of the registry" in answer.body, (name, path, answer.body)
-    connection = http.client.HTTPConnection(guarded.address, timeout=30)
+    connection = http.client.HTTPConnection(guarded.address, timeout=PATIENCE_S)
     connection.request("GET", f"/topics/{topic}/stream?from=earliest&format=text", headers=basic("vera"))
     stream = connection.getresponse()
     lines: list[bytes] = []
@@ -291,7 +292,7 @@ class Browser:
         self.cookies: dict[str, str] = {}
 
     def __call__(self, method: str, path: str, form: dict[str, str] | None = None, **headers: str) -> Any:
-        connection = http.client.HTTPConnection(self.address, timeout=30)
+        connection = http.client.HTTPConnection(self.address, timeout=PATIENCE_S)
         given = {"Accept": "text/html", "Cookie": "; ".join(f"{k}={v}" for k, v in self.cookies.items())}
         if form is not None:
             given["Content-Type"] = "application/x-www-form-urlencoded"
@@ -310,7 +311,7 @@ class Browser:
     def sign_in(self, provider: Provider, return_to: str = "/console/topics") -> tuple[int, str]:
         status, headers, _ = self("GET", "/console/sign-in/start?" + urlencode({"next": return_to}))
         assert status == 303 and headers["location"].startswith(provider.issuer)
-        outside = http.client.HTTPConnection(urlsplit(provider.issuer).netloc, timeout=30)
+        outside = http.client.HTTPConnection(urlsplit(provider.issuer).netloc, timeout=PATIENCE_S)
         url = urlsplit(headers["location"])
         outside.request("GET", f"{url.path}?{url.query}")
         back = urlsplit(outside.getresponse().headers["location"])

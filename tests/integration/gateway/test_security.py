@@ -40,7 +40,7 @@ def make_certificate(directory: Path, name: str = "server") -> tuple[Path, Path]
 
 def ask_over_tls(address: str, trusted: Path, path: str, headers: dict[str, str]) -> Answer:
     context = ssl.create_default_context(cafile=str(trusted))
-    with closing(http.client.HTTPSConnection(address, timeout=30, context=context)) as connection:
+    with closing(http.client.HTTPSConnection(address, timeout=PATIENCE_S, context=context)) as connection:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         return Answer(answer.status, dict(answer.getheaders()), answer.read())
@@ -107,7 +107,7 @@ def test_strangers_are_told_nothing(
 ) -> None:
     address = f"127.0.0.1:{exposed.address.rpartition(':')[2]}"
     context = ssl.create_default_context(cafile=str(certificate[0]))
-    with closing(http.client.HTTPSConnection(address, timeout=30, context=context)) as connection:
+    with closing(http.client.HTTPSConnection(address, timeout=PATIENCE_S, context=context)) as connection:
         paths = [*every_route, ("GET", "/console"), ("GET", "/docs"), ("GET", "/nowhere")]
         for number, (method, path) in enumerate(paths):
             if path in ("/livez", "/readyz"):
@@ -186,7 +186,8 @@ def test_insecure_is_said_loudly(tmp_path: Path) -> None:
         process = subprocess.Popen([*command, "--insecure"], stdout=subprocess.PIPE, stderr=log, cwd=tmp_path)
     try:
         assert process.stdout is not None
-        assert select.select([process.stdout], [], [], 60)[0] and process.stdout.readline().startswith(b"ready ")
+        assert select.select([process.stdout], [], [], PATIENCE_S)[0]
+        assert process.stdout.readline().startswith(b"ready ")
         wait_until(lambda: "gateway_ready" in (tmp_path / "log").read_text())
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
@@ -220,7 +221,7 @@ def test_serve_hands_all_of_it_on(tmp_path: Path, certificate: tuple[Path, Path]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, cwd=tmp_path)
     try:
         assert process.stdout is not None
-        assert select.select([process.stdout], [], [], 60)[0]
+        assert select.select([process.stdout], [], [], PATIENCE_S)[0]
         found = re.search(r"http=0\.0\.0\.0:(\d+)", process.stdout.readline().decode())
         assert found is not None, (tmp_path / "log").read_text()
         address = f"127.0.0.1:{found[1]}"

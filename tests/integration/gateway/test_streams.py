@@ -84,7 +84,7 @@ def put(producer: Producer, topic: str) -> Callable[..., None]:
     def put(*values: str | bytes, partition: int = 0) -> None:
         for value in values:
             producer.produce(topic, value, partition=partition)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     return put
 
@@ -95,7 +95,7 @@ def stream(gateway: Gateway, topic: str) -> Callable[..., Any]:
     def stream(last: str = "", name: str = topic, **query: Any) -> Iterator[Iterator[Event]]:
         headers = {"Last-Event-ID": last} if last else {}
         url = f"{gateway.url}/topics/{name}/stream"
-        with httpx.stream("GET", url, params={"format": "text"} | query, headers=headers, timeout=60) as answer:
+        with httpx.stream("GET", url, params={"format": "text"} | query, headers=headers, timeout=PATIENCE_S) as answer:
             assert answer.status_code == 200, answer.read()
             assert answer.headers["content-type"].startswith("text/event-stream")
             yield read_events(answer.iter_lines())
@@ -141,13 +141,13 @@ def test_resuming_misses_and_repeats_nothing(stream: Callable[..., Any], put: Ca
 
 def test_a_stream_without_events_resumes_too(gateway: Gateway, topic: str, put: Callable[..., None]) -> None:
     put("before")
-    with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=30) as answer:
+    with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=PATIENCE_S) as answer:
         lines = answer.iter_lines()
         (last,) = itertools.islice((line[4:] for line in lines if line.startswith("id: ")), 1)
     assert last == "0:1,1:0"
     put("between")
     url = f"{gateway.url}/topics/{topic}/stream?last_event_id={last}&format=text"
-    with httpx.stream("GET", url, timeout=30) as answer:
+    with httpx.stream("GET", url, timeout=PATIENCE_S) as answer:
         assert values(read_events(answer.iter_lines()), 1) == ["between"]
 
 
@@ -223,7 +223,7 @@ def test_a_slow_reader_hurts_nobody_and_misses_nothing(
     with socket.create_connection((host, int(port))) as slow, stream() as events:
         path = f"/topics/{topic}/stream?format=text"
         slow.sendall(f"GET {path} HTTP/1.1\r\nHost: {gateway.address}\r\n\r\n".encode())
-        slow.settimeout(30)
+        slow.settimeout(PATIENCE_S)
         head = slow.recv(4096)
         assert b"200 OK" in head
         for number in range(300):
@@ -347,7 +347,7 @@ def test_limits_and_the_end(broker: EmbeddedBroker, topic: str) -> None:
     with Gateway(GatewayOptions(broker.bootstrap_servers, limits=Limits(max_streams=1))) as gateway:
         url = f"{gateway.url}/topics/{topic}/stream"
         stopper = threading.Thread(target=gateway.stop)
-        with httpx.stream("GET", url, timeout=30) as answer:
+        with httpx.stream("GET", url, timeout=PATIENCE_S) as answer:
             lines = answer.iter_lines()
             next(lines)
             refused = httpx.get(url)
@@ -379,7 +379,7 @@ def test_streams_that_come_together_are_counted_together(
             may_go.set()
             assert [second.result().status_code, first.result().status_code] == [429, 404]
         for _ in range(2):  # places of streams that came to nothing are free again
-            with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=30) as answer:
+            with httpx.stream("GET", f"{gateway.url}/topics/{topic}/stream", timeout=PATIENCE_S) as answer:
                 assert answer.status_code == 200
             deadline = time.monotonic() + PATIENCE_S
             while httpx.get(f"{gateway.url}/topics/not-there/stream").status_code == 429:  # until it is seen to be gone

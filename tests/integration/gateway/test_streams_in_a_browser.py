@@ -35,7 +35,7 @@ def test_event_source(broker: EmbeddedBroker, chromium: str) -> None:  # noqa: F
 
     def put(value: str) -> None:
         producer.produce("watched", value)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     with Cluster(broker.bootstrap_servers) as cluster:
         cluster.create_topic("watched", 3)

@@ -165,7 +165,7 @@ def test_patience_ends() -> None:
     (batch,) = ArrowEncoder(Codec.NONE).encode(pa.record_batch({"value": ["x"]}))
     with EmbeddedBroker() as broker, Cluster(broker.bootstrap_servers) as cluster:
         cluster.create_topic("gone", 1, 1)
-        producer = Producer(cluster, delivery_timeout_s=1.0)
+        producer = Producer(cluster, delivery_timeout_s=5.0)
         producer.send(TopicPartition("gone", 0), batch.data, 1)
         producer.flush()
         broker.kill()

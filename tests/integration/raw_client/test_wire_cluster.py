@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def cluster(millstream_broker: EmbeddedBroker) -> Iterator[Cluster]:
-    with Cluster(millstream_broker.bootstrap_servers, timeout_s=10) as cluster:
+    with Cluster(millstream_broker.bootstrap_servers, timeout_s=PATIENCE_S) as cluster:
         yield cluster
 
 
@@ -136,7 +136,7 @@ def test_offsets_out_of_range(cluster: Cluster, millstream_broker: EmbeddedBroke
 
 def test_what_does_not_exist(millstream_broker: EmbeddedBroker, topic: str) -> None:
     missing = TopicPartition("no-such-topic", 0)
-    with Cluster(millstream_broker.bootstrap_servers, timeout_s=1) as cluster:
+    with Cluster(millstream_broker.bootstrap_servers, timeout_s=3) as cluster:
         for ask in (
             lambda: cluster.partitions_of("no-such-topic"),
             lambda: cluster.fetch(missing, 0, max_bytes=1000, max_wait_ms=1),

@@ -128,8 +128,8 @@ def test_the_wrong_kind_of_listener(kafka: SecuredKafka) -> None:
     plain = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "wonderland"}
     for listener in ("SSL", "SASL"):
         with pytest.raises(UnreachableError, match=r"require TLS or SASL|it uses TLS"):
-            check(kafka, listener, {}, timeout_s=1)
+            check(kafka, listener, {}, timeout_s=3)
     with pytest.raises(UnreachableError, match="does this port use TLS"):
-        check(kafka, "PLAINTEXT", trusting(kafka), timeout_s=1)
+        check(kafka, "PLAINTEXT", trusting(kafka), timeout_s=3)
     with pytest.raises(SetupError, match="this listener does not use SASL"):
         check(kafka, "PLAINTEXT", {"security.protocol": "SASL_PLAINTEXT", **plain})

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from millstream.raw_client import Cluster, UnreachableError
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -35,7 +36,7 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
         thread.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        thread.join(PATIENCE_S)
         for each in kept:
             each.close()
 
@@ -67,7 +68,7 @@ def framed(correlation_id: int, body: bytes) -> bytes:
     ],
 )
 def test_strange_answers(data: bytes, said: str) -> None:
-    with listening(answering(data)) as address, Cluster(address, timeout_s=1.0) as cluster:
+    with listening(answering(data)) as address, Cluster(address, timeout_s=3.0) as cluster:
         with pytest.raises(UnreachableError, match=said) as caught:
             cluster.topics()
         assert not caught.value.late
@@ -82,7 +83,7 @@ def test_silence() -> None:
 
 
 def test_every_address_is_named_with_its_reason() -> None:
-    with listening(lambda connection: None) as silent, Cluster(f"127.0.0.1:1,{silent}", timeout_s=0.5) as cluster:
+    with listening(lambda connection: None) as silent, Cluster(f"127.0.0.1:1,{silent}", timeout_s=3.0) as cluster:
         with pytest.raises(UnreachableError) as caught:
             cluster.topics()
         assert "127.0.0.1:1: connection refused" in str(caught.value)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.schemas import EncodingError, RegistryUnreachableError, SchemaError, SchemaNotFoundError, make_format
+from tests.examples import examples
 from tests.unit.schemas.tiny_registry import TinyRegistry
 
 AT = datetime(2024, 5, 6, 7, 8, 9, 123_456, UTC)
@@ -202,7 +203,7 @@ GOOD = written(ORDER, {**ROW, "times": dict(ROW["times"])})  # type: ignore[call
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_noise_never_raises(data: st.DataObject) -> None:
     form = make_format("avro", options={"schema": json.dumps(ORDER)})
     mutated = bytearray(GOOD)

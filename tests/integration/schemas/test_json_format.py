@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from millstream.schemas import SchemaError, make_format
 from millstream.schemas.json_format import JsonFormat
+from tests.examples import examples
 from tests.unit.schemas.tiny_registry import TinyRegistry
 
 DDL = (
@@ -125,7 +126,7 @@ TEXTS = RECORDS.map(lambda row: json.dumps(row).encode()) | st.binary(max_size=1
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=5))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_both_ways_of_reading_agree(records: list[bytes | None]) -> None:
     form = json_format()
     values = pa.array(records, pa.binary())
@@ -270,7 +271,7 @@ REQUIRED_RECORDS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 
 
 @given(st.lists(st.none() | REQUIRED_RECORDS, min_size=1, max_size=6))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_both_ways_of_reading_agree_on_what_is_required(records: list[Any]) -> None:
     form = json_format(json.dumps(REQUIRED))
     values = pa.array([None if record is None else orjson.dumps(record) for record in records], pa.binary())

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.schemas import EncodingError, Format, SchemaError, SchemaNotFoundError, make_format
+from tests.examples import examples
 from tests.unit.schemas.tiny_registry import TinyRegistry
 
 TEXT = """
@@ -103,7 +104,7 @@ def test_what_json_cannot_say_is_a_bad_record(form: Format) -> None:
 
 
 @given(st.binary(max_size=40))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_noise_never_raises(form: Format, noise: bytes) -> None:
     good = b"\x08\x07"
     rows, errors = form.decode(pa.array([good, noise, good]))

@@ -18,7 +18,7 @@ from millstream.simulator.scenarios import Options, Scenario
 from millstream.simulator.seeds import run_seeds
 from millstream.simulator.simulation import simulate
 
-FEW = pytest.mark.parametrize("seeds", [range(1, 5), pytest.param(range(5, 9), marks=pytest.mark.slow)], ids=str)
+FEW = pytest.mark.parametrize("seeds", [range(1, 3), pytest.param(range(3, 9), marks=pytest.mark.slow)], ids=str)
 _PROGRAM = """
 import random
 from millstream.simulator.scenarios import Options
@@ -30,11 +30,12 @@ print(result.fingerprint, result.steps, result.acked)
 
 
 @pytest.mark.timeout(300)
-def test_many_transactions() -> None:
-    results = list(run_seeds(range(1, 9), Options(scenario=Scenario.TRANSACTIONS), processes=os.cpu_count() or 1))
+@pytest.mark.parametrize("seeds", [range(1, 5), pytest.param(range(5, 13), marks=pytest.mark.slow)], ids=str)
+def test_many_transactions(seeds: range) -> None:
+    results = list(run_seeds(seeds, Options(scenario=Scenario.TRANSACTIONS), processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []
     for what in ("committed", "aborted", "fenced", "cleanings"):
-        assert sum(getattr(each, what) for each in results) > 8, what
+        assert sum(getattr(each, what) for each in results) > len(seeds), what
 
 
 @pytest.mark.timeout(300)
@@ -47,8 +48,8 @@ def test_clients_with_quotas_lose_nothing(seeds: range) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seeds", [range(1, 4), pytest.param(range(20, 40), marks=pytest.mark.slow)], ids=str)
-def test_machines_with_two_nodes_die_as_a_whole(seeds: range) -> None:
+@pytest.mark.parametrize("seeds", [range(1, 3), pytest.param((3, *range(20, 40)), marks=pytest.mark.slow)], ids=str)
+def test_machines_with_two_nodes_die_as_a_whole(seeds: Iterable[int]) -> None:
     """Power losses and cuts of the network take both nodes; kills take one or both."""
     results = list(run_seeds(seeds, Options(processes=2), processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []
@@ -80,11 +81,12 @@ def test_disks_of_leaders_that_fail(seeds: range) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_single_node_without_power() -> None:
-    results = list(run_seeds(range(1, 9), Options(scenario=Scenario.POWER), processes=os.cpu_count() or 1))
+@pytest.mark.parametrize("seeds", [range(1, 5), pytest.param(range(5, 13), marks=pytest.mark.slow)], ids=str)
+def test_a_single_node_without_power(seeds: range) -> None:
+    results = list(run_seeds(seeds, Options(scenario=Scenario.POWER), processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []
     assert all("power cut during a write" in each.faults for each in results)
-    assert sum(each.committed for each in results) > 8
+    assert sum(each.committed for each in results) > len(seeds)
 
 
 @pytest.mark.timeout(300)
@@ -145,7 +147,8 @@ def run_elsewhere(seed: int, options: str, hash_seed: str) -> str:
 
 
 def test_other_seeds_are_other_runs() -> None:
-    assert simulate(1).fingerprint != simulate(2).fingerprint
+    short = Options(fault_seconds=1.0)
+    assert simulate(1, short).fingerprint != simulate(2, short).fingerprint
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from millstream.sql.errors import Stop
-from millstream.sql.isolated import EngineError, run_isolated
+from millstream.sql.isolated import EngineError, run_isolated, spare
 
 MEMORY = 64 << 20
 
@@ -44,11 +44,13 @@ def test_a_function_that_duckdb_does_not_interrupt_is_ended() -> None:
 
 
 def test_a_query_that_is_left_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    spare.drop()  # it was started without the secret
+    others = _children()
     monkeypatch.setenv("MILLSTREAM_SECRET_OF_A_TEST", "s3cret")
     tables: dict[tuple[str, ...], pa.Table] = {("t",): pa.table({"id": range(100_000)})}
     with run_isolated("select * from t", tables, MEMORY, Stop(60)) as result:
         next(result.batches())
-        children = _children()
+        children = _children() - others
         environments = [_environment(child) for child in children]
     assert children and b"s3cret" not in b"".join(environments)
     assert not _children() & children
@@ -62,3 +64,25 @@ def _children() -> set[str]:
 def _environment(process: str) -> bytes:
     with open(f"/proc/{process}/environ", "rb") as file:
         return file.read()
+
+
+def test_a_process_waits_for_the_next_query_and_runs_only_one() -> None:
+    tables: dict[tuple[str, ...], pa.Table] = {("t",): pa.table({"n": [1, 2, 3]})}
+
+    def result() -> list[dict[str, object]]:
+        with run_isolated("select sum(n)::int as n from t", tables, MEMORY, Stop(60)) as found:
+            return pa.Table.from_batches(found.batches(), found.schema).to_pylist()
+
+    pids = []
+    for _ in range(3):
+        spare.fill()
+        assert spare._process is not None
+        pids.append(spare._process.pid)
+        assert result() == [{"n": 6}]
+    assert len(set(pids)) == 3
+    assert spare._process is not None
+    spare._process.kill()  # it died while it waited
+    spare._process.wait()
+    assert result() == [{"n": 6}]
+    spare.drop()
+    assert spare._process is None

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from millstream.testing.node_process import free_port_range, free_ports
+from tests.waiting import PATIENCE_S
 
 OTHERS = "from millstream.testing.node_process import free_ports; print(*free_ports(3), flush=True); input()"
 
@@ -21,7 +22,7 @@ def test_two_processes_never_choose_the_same() -> None:
         assert other.stdout is not None
         theirs = {int(port) // 100 for port in other.stdout.readline().split()}
         ours = {port // 100 for port in free_ports(3)}
-        other.communicate("\n", timeout=30)
+        other.communicate("\n", timeout=PATIENCE_S)
     assert not theirs & ours
 
 

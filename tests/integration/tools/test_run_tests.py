@@ -11,7 +11,6 @@ from tests.repository import REPOSITORY
 
 PROGRAM = REPOSITORY / "tools" / "run_tests.py"
 BESIDE_OTHERS = ["-n", "2", "--dist", "loadfile"]
-IN_A_WORKER = ["-n", "1", "--dist", "loadfile"]
 GREEN = "def test_green():\n    pass\n"
 ONCE = """
 import pathlib
@@ -45,6 +44,9 @@ class Suite:
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, done.stdout
 
+    def text(self, name: str) -> str:
+        return (self._directory / name).read_text()
+
     def count(self, name: str) -> int:
         """How often a test has run that appends a line to a file of this name."""
         path = self._directory / name
@@ -57,67 +59,105 @@ def suite(tmp_path: Path) -> Suite:
 
 
 def test_a_green_run_is_one_run(suite: Suite) -> None:
-    code, output = suite.write(test_one=GREEN).run(*IN_A_WORKER)
+    """A test that is expected to fail, and does, is green."""
+    expected = "import pytest\n@pytest.mark.xfail\ndef test_one():\n    assert 0\n"
+    code, output = suite.write(test_one=GREEN, test_two=expected).run(*BESIDE_OTHERS)
     assert code == 0
     assert "again" not in output
     assert "flaky:" not in output
-    assert "1 passed" in output.splitlines()[-1]
+    assert "1 passed, 1 xfailed" in output.splitlines()[-1]
 
 
-def test_what_takes_longest_is_listed(suite: Suite) -> None:
-    """With set-up; once, and not in the second run."""
-    slow = "import pytest, time\n@pytest.fixture\ndef slow():\n    time.sleep(0.7)\n"
-    slow += "def test_a(slow):\n    time.sleep(0.7)\ndef test_b():\n    time.sleep(0.1)\n"
-    code, output = suite.write(test_one=slow, test_two=GREEN + FLAKY).run(*IN_A_WORKER)
-    assert code == 0
-    lines = output.splitlines()
-    (files,) = (number for number, line in enumerate(lines) if line == "slowest files:")
-    assert lines[files + 1].split()[1:] == ["s", "test_one.py"]
-    assert lines[files + 2] == "slowest tests:"
-    assert lines[files + 3].split()[1:] == ["s", "test_one.py::test_a"]
-    assert "test_b" not in output
-
-
-def test_cpu_time_is_listed_with_that_of_processes_that_ended(suite: Suite) -> None:
-    busy = "import subprocess, sys\ndef test_busy():\n    subprocess.run([sys.executable, '-c', 'import time\\n"
-    busy += "while time.process_time() < 1.2: pass'])\n"
+def test_cpu_time_is_listed_with_that_of_other_processes(suite: Suite) -> None:
+    """Of those that ended, and of those that run: the file that uses them counts, not the one that ends them."""
+    burn = "import time\\nwhile time.process_time() < 1.2: pass\\nprint(flush=True)\\ntime.sleep(60)"
+    busy = "import subprocess, sys\n"
+    ended = busy + f"def test_busy():\n    subprocess.run([sys.executable, '-c', '{burn}'.replace('60', '0')])\n"
+    runs = busy + f"def start():\n    made = subprocess.Popen([sys.executable, '-c', '{burn}'], stdout=-1)\n"
+    runs += "    made.stdout.readline()\n    return made\n"
+    runs += "def test_start():\n    global made\n    made = start()\n"
+    ends = "import test_runs\ndef test_end():\n    with test_runs.made:\n        test_runs.made.kill()\n"
     measuring = (REPOSITORY / "tests" / "conftest.py").read_text()
-    code, output = suite.write(conftest=measuring, test_one=busy, test_two=GREEN).run(*IN_A_WORKER)
-    assert code == 0
+    suite.write(conftest=measuring, test_ended=ended, test_runs=runs, test_then_ends=ends)
+    code, output = suite.run()
+    assert code == 0, output
     lines = output.splitlines()
     (title,) = (number for number, line in enumerate(lines) if line.startswith("most CPU time, of "))
-    assert lines[title + 1].split()[1:] == ["s", "test_one.py"]
+    assert {line.split()[2] for line in lines[title + 1 : title + 3]} == {"test_ended.py", "test_runs.py"}
+    assert "test_then_ends.py" not in lines[title + 3]
+    times = suite.text(".cache/test-times.txt").splitlines()
+    assert times[0].split() == ["CPU", "s", "s", "tests"]
+    assert {line.split()[3] for line in times[1:]} == {"test_ended.py", "test_runs.py", "test_then_ends.py"}
 
 
-@pytest.mark.parametrize("arguments", [[], BESIDE_OTHERS], ids=["in one process", "in workers"])
-def test_what_passes_the_second_time_is_green_and_named(suite: Suite, arguments: list[str]) -> None:
-    code, output = suite.write(test_one=FLAKY, test_two=GREEN).run(*arguments)
-    assert code == 0
+STRANGE = (
+    ONCE + "import pytest\n@pytest.mark.parametrize('what', ['a b', 'c::d', '[e]', 'f, g', '-n 3', 'ü'])\n"
+    "def test_strange(what):\n    assert not once('mark' + what.encode().hex())\n"
+)
+"""Tests whose names are hard to find again."""
+SLEEPS = "import pytest, time\n@pytest.fixture\ndef slow():\n    time.sleep(0.7)\n"
+SLEEPS += "def test_a(slow):\n    time.sleep(0.7)\ndef test_b():\n    time.sleep(0.1)\n"
+BESIDE = "def test_beside():\n    open('beside', 'a').write('ran\\n')\n"
+LEFT_OUT = "import pytest\n@pytest.mark.slow\ndef test_left_out():\n    assert 0\n"
+
+
+def _fixture(scope: str, when: str) -> str:
+    """A fixture that fails by chance."""
+    fails = f"    assert not once('{scope}-{when}')\n"
+    before, after = (fails, "") if when == "before" else ("", fails)
+    text = ONCE + f"import pytest\n@pytest.fixture(scope='{scope}')\ndef thing():\n{before}    yield\n{after}"
+    return text + "def test_a(thing):\n    pass\ndef test_b(thing):\n    pass\n"
+
+
+def test_what_passes_the_second_time_is_green_and_named(suite: Suite) -> None:
+    """And nothing else runs again. What takes longest is listed once, with its set-up."""
+    suite.write(
+        test_flaky=FLAKY + BESIDE + LEFT_OUT,
+        test_beside=BESIDE,
+        test_strange=STRANGE,
+        test_sleeps=SLEEPS,
+        test_before=_fixture("module", "before"),
+        test_session=_fixture("session", "before"),
+        test_after=_fixture("module", "after"),
+    )
+    code, output = suite.run(*BESIDE_OTHERS, "-m", "not slow")
+    assert code == 0, output
+    lines = output.splitlines()
     assert "E       AssertionError: by chance" in output
-    assert "1 failed, 1 passed" in output
-    assert "flaky: test_one.py::test_flaky" in output.splitlines()
-    assert "1 passed" in output.splitlines()[-1]
-
-
-def test_only_what_failed_runs_again(suite: Suite) -> None:
-    beside = "def test_beside():\n    open('beside', 'a').write('ran\\n')\n"
-    code, _ = suite.write(test_one=FLAKY + beside, test_two=beside).run(*IN_A_WORKER, "test_one.py")
-    assert code == 0
-    assert suite.count("beside") == 1
-
-
-def test_what_fails_twice_is_red_and_what_passed_is_still_named(suite: Suite) -> None:
-    code, output = suite.write(test_one=FLAKY, test_two="def test_red():\n    assert 0\n").run(*IN_A_WORKER)
-    assert code == 1
-    assert output.count("FAILED test_two.py::test_red") == 2
-    assert "flaky: test_one.py::test_flaky" in output.splitlines()
-    assert "1 failed, 1 passed" in output.splitlines()[-1]
+    (flaky,) = (line for line in lines if line.startswith("flaky: "))
+    assert "test_flaky.py::test_flaky" in flaky
+    assert flaky.count("test_strange.py::test_strange[") == 6
+    for fixture in ("test_before.py", "test_session.py", "test_after.py"):
+        assert f"{fixture}::test_b" in flaky
+    assert flaky.count("::") == 13 and "12 passed" in lines[-1]  # one name has a "::" of its own
+    assert suite.count("beside") == 2
+    assert "test_left_out" not in output
+    (files,) = (number for number, line in enumerate(lines) if line == "slowest files:")
+    assert lines[files + 1].split()[1:] == ["s", "test_sleeps.py"]
+    assert lines[files + 2] == "slowest tests:"
+    assert lines[files + 3].split()[1:] == ["s", "test_sleeps.py::test_a"]
 
 
 def test_the_second_run_does_not_depend_on_a_cache_of_pytest(suite: Suite) -> None:
     code, output = suite.write(test_one=FLAKY, test_two=GREEN).run("-p", "no:cacheprovider")
     assert code == 0
+    assert "1 failed, 1 passed" in output
     assert "flaky: test_one.py::test_flaky" in output.splitlines()
+    assert "1 passed" in output.splitlines()[-1]
+
+
+@pytest.mark.parametrize("arguments", [["-x"], ["-x", *BESIDE_OTHERS]], ids=["in one process", "in workers"])
+def test_what_fails_twice_is_red_and_what_passed_is_still_named(suite: Suite, arguments: list[str]) -> None:
+    """No failure keeps the other tests from running."""
+    ends = "import pytest\n@pytest.fixture(scope='module')\ndef thing():\n    yield\n    assert 0\n"
+    ends += "def test_a(thing):\n    pass\n"
+    red = "def test_red():\n    assert 0\n"
+    code, output = suite.write(test_ends=ends, test_one=FLAKY, test_two=red).run(*arguments)
+    assert code == 1
+    assert output.count("FAILED test_two.py::test_red") == 2
+    assert output.count("ERROR test_ends.py::test_a") == 2
+    assert "flaky: test_one.py::test_flaky" in output.splitlines()
+    assert "1 failed, 2 passed, 1 error" in output.splitlines()[-1]
 
 
 def test_failures_of_earlier_runs_are_not_counted(suite: Suite) -> None:
@@ -128,41 +168,10 @@ def test_failures_of_earlier_runs_are_not_counted(suite: Suite) -> None:
     assert "again" not in output
 
 
-def test_a_test_whose_name_is_strange_is_found_again(suite: Suite) -> None:
-    text = (
-        ONCE + "import pytest\n@pytest.mark.parametrize('what', ['a b', 'c::d', '[e]', 'f, g', '-n 3', 'ü'])\n"
-        "def test_strange(what):\n    assert not once('mark' + what.encode().hex())\n"
-    )
-    code, output = suite.write(test_one=text).run(*IN_A_WORKER)
+def test_a_fixture_of_the_session_that_fails_by_chance_at_its_end(suite: Suite) -> None:
+    code, output = suite.write(test_one=_fixture("session", "after")).run()
     assert code == 0
-    assert "6 passed" in output.splitlines()[-1]
-
-
-def test_marks_hold_in_the_second_run_too(suite: Suite) -> None:
-    slow = "import pytest\n@pytest.mark.slow\ndef test_slow():\n    assert 0\n"
-    code, output = suite.write(test_one=FLAKY + slow).run(*IN_A_WORKER, "-m", "not slow")
-    assert code == 0
-    assert "test_slow" not in output
-
-
-@pytest.mark.parametrize("scope", ["module", "session"])
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_fixture_that_fails_by_chance(suite: Suite, scope: str, when: str) -> None:
-    fails = "    assert not once('fixture-mark')\n"
-    before, after = (fails, "") if when == "before" else ("", fails)
-    text = ONCE + f"import pytest\n@pytest.fixture(scope='{scope}')\ndef thing():\n{before}    yield\n{after}"
-    text += "def test_a(thing):\n    pass\ndef test_b(thing):\n    pass\n"
-    code, output = suite.write(test_one=text).run(*IN_A_WORKER)
-    assert code == 0
-    (line,) = (line for line in output.splitlines() if line.startswith("flaky: "))
-    assert "test_one.py::test_b" in line
-
-
-def test_a_fixture_that_fails_twice_at_its_end_is_red(suite: Suite) -> None:
-    text = "import pytest\n@pytest.fixture(scope='module')\ndef thing():\n    yield\n    assert 0\n"
-    code, output = suite.write(test_one=text + "def test_a(thing):\n    pass\n").run(*IN_A_WORKER)
-    assert code == 1
-    assert "flaky:" not in output
+    assert "flaky: test_one.py::test_b" in output.splitlines()
 
 
 def test_a_worker_that_dies(suite: Suite) -> None:
@@ -200,13 +209,6 @@ def test_an_interrupted_run_is_red(suite: Suite) -> None:
     assert "not run again" in output
 
 
-@pytest.mark.parametrize("arguments", [["-x"], ["-x", *BESIDE_OTHERS], ["--maxfail", "1"]])
-def test_no_failure_keeps_the_other_tests_from_running(suite: Suite, arguments: list[str]) -> None:
-    code, output = suite.write(test_one=FLAKY + "def test_red():\n    assert 0\n").run(*arguments)
-    assert code == 1
-    assert "2 failed" in output
-
-
 def test_what_is_skipped_the_second_time_has_not_passed(suite: Suite) -> None:
     text = ONCE + "import pytest\ndef test_one():\n    assert not once('mark')\n    pytest.skip('no')\n"
     code, output = suite.write(test_one=text).run()
@@ -222,15 +224,8 @@ def test_what_is_gone_the_second_time_has_not_passed(suite: Suite) -> None:
     assert "flaky:" not in output
 
 
-def test_an_expected_failure_is_none(suite: Suite) -> None:
-    text = "import pytest\n@pytest.mark.xfail\ndef test_one():\n    assert 0\n"
-    code, output = suite.write(test_one=text).run(*IN_A_WORKER)
-    assert code == 0
-    assert "again" not in output
-
-
 def test_many_failures_are_not_chance(suite: Suite) -> None:
     text = "import pytest\n@pytest.mark.parametrize('n', range(51))\ndef test_red(n):\n    assert 0\n"
-    code, output = suite.write(test_one=text).run(*IN_A_WORKER)
+    code, output = suite.write(test_one=text).run()
     assert code == 1
     assert "not run again: 51 tests failed, more than 50: that is not chance" in output

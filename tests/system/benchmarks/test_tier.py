@@ -1,11 +1,11 @@
-"""The benchmark of tiered storage runs, tiny, so that it cannot rot."""
+"""The benchmarks of tiered storage and of branches run, tiny, so that they cannot rot."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from benchmarks import tier
+from benchmarks import branch, tier
 from tools import apache_kafka, install_test_clients
 
 
@@ -19,3 +19,10 @@ def test_tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = tier.main(["--tiny", "--save", str(tmp_path / "tier.json")])
     assert json.loads((tmp_path / "tier.json").read_text()) == results
     assert all(value > 0 for value in results.values()), results
+
+
+def test_branch(tmp_path: Path) -> None:
+    results = branch.main(["--gigabytes", "3", "--save", str(tmp_path / "branch.json")])
+    assert json.loads((tmp_path / "branch.json").read_text()) == results
+    assert results["segments"] == results["gigabytes"] == 3
+    assert results["space_bytes"] < 1 << 20

@@ -92,7 +92,7 @@ def written(running: brokers.BrokerProcess, get_client: GetClient) -> Written:
         """All that may be: the log takes no more than what is alive, and an active segment."""
         return sum(file.stat().st_size for file in written.data_dir.glob("*.log")) < 1_700_000
 
-    assert eventually(is_cleaned, timeout_s=60), list(written.data_dir.iterdir())
+    assert eventually(is_cleaned), list(written.data_dir.iterdir())
     for isolation in ("read_committed", "read_uncommitted"):
         read = client.consume(bootstrap, TOPIC, 0, written.count, isolation=isolation, timeout_ms=8000)
         written.left[isolation] = [record["offset"] for record in read]

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.system.clients import brokers
 from tests.system.clients.client_program import eventually
 from tests.system.clients.group_member import PROGRAMS, GroupMember, wait_until_shared
+from tests.waiting import PATIENCE_S
 from tools import apache_kafka
 
 PARTITIONS = 4
@@ -50,7 +51,7 @@ def start_member(quick_broker: brokers.BrokerProcess, topic: str, tmp_path: Path
 
 def make_topic(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(PATIENCE_S)
 
 
 def write(bootstrap: str, topic: str, first: int, count: int) -> set[str]:
@@ -59,7 +60,7 @@ def write(bootstrap: str, topic: str, first: int, count: int) -> set[str]:
     values = [f"record-{number:05d}" for number in range(first, first + count)]
     for number, value in enumerate(values):
         producer.produce(topic, value=value, partition=number % PARTITIONS)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return set(values)
 
 
@@ -67,14 +68,14 @@ def committed(bootstrap: str, group: str) -> dict[int, int]:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     wanted = ConsumerGroupTopicPartitions(group)
     (found,) = admin.list_consumer_group_offsets([wanted]).values()
-    return {each.partition: each.offset for each in found.result(20).topic_partitions}
+    return {each.partition: each.offset for each in found.result(PATIENCE_S).topic_partitions}
 
 
 def ends(bootstrap: str, topic: str) -> dict[int, int]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
     try:
         return {
-            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=20)[1]
+            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=PATIENCE_S)[1]
             for number in range(PARTITIONS)
         }
     finally:
@@ -91,11 +92,11 @@ def test_partitions_are_shared_and_pass_on(
     first, second = start_member(client), start_member(client)
     wait_until_shared([first, second], PARTITIONS)
     values |= write(bootstrap, topic, 200, 200)
-    assert eventually(lambda: values <= {*first.values, *second.values}, 30)
+    assert eventually(lambda: values <= {*first.values, *second.values})
     second.stop()
     wait_until_shared([first], PARTITIONS)
     values |= write(bootstrap, topic, 400, 100)
-    assert eventually(lambda: values <= {*first.values, *second.values}, 30)
+    assert eventually(lambda: values <= {*first.values, *second.values})
     first.stop()
     assert committed(bootstrap, topic) == ends(bootstrap, topic)
 
@@ -109,17 +110,17 @@ def test_broker_killed_in_mid_consumption(
     values = write(bootstrap, topic, 0, 300)
     members = [start_member(client), start_member(client)]
     wait_until_shared(members, PARTITIONS)
-    assert eventually(lambda: bool(committed(bootstrap, topic)), 30)
+    assert eventually(lambda: bool(committed(bootstrap, topic)))
     before = committed(bootstrap, topic)
     quick_broker.kill()
     quick_broker.start()
     after = committed(bootstrap, topic)
     assert all(after[partition] >= offset for partition, offset in before.items())
     values |= write(bootstrap, topic, 300, 300)
-    assert eventually(lambda: values <= {value for member in members for value in member.values}, 60), [
+    assert eventually(lambda: values <= {value for member in members for value in member.values}), [
         member.said() for member in members
     ]
-    assert eventually(lambda: committed(bootstrap, topic) == ends(bootstrap, topic), 30)
+    assert eventually(lambda: committed(bootstrap, topic) == ends(bootstrap, topic))
     for member in members:
         member.stop()
     assert committed(bootstrap, topic) == ends(bootstrap, topic)
@@ -146,7 +147,7 @@ def test_strategies(
     members += [start_member(client, strategy=strategy), start_member(client, strategy=strategy)]
     wait_until_shared(members, PARTITIONS)
     values |= write(bootstrap, topic, 100, 100)
-    assert eventually(lambda: values <= {value for member in members for value in member.values}, 30)
+    assert eventually(lambda: values <= {value for member in members for value in member.values})
     members.pop().stop()
     wait_until_shared(members, PARTITIONS)
 
@@ -174,7 +175,7 @@ def test_static_member_comes_back_without_a_rebalance(
     before, assignments, held = list(stays.assigned), stays.assignments, list(goes.assigned)
     goes.kill()
     returned = start_member(client, instance="two", **options)
-    assert eventually(lambda: returned.assigned == held, 30), returned.said()
+    assert eventually(lambda: returned.assigned == held), returned.said()
     values = write(bootstrap, topic, 0, 100)
-    assert eventually(lambda: values <= {*stays.values, *returned.values}, 30)
+    assert eventually(lambda: values <= {*stays.values, *returned.values})
     assert stays.assigned == before and stays.assignments == assignments

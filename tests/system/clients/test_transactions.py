@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.system.clients.client_program import ClientFailedError, ClientProgram, eventually
 from tests.system.clients.conftest import GetClient
 from tests.system.clients.corpus import record
+from tests.waiting import PATIENCE_S
 from tools import install_test_clients
 
 Create = Callable[..., None]
@@ -130,7 +131,7 @@ def test_offsets_are_committed_with_the_transaction(
     look = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "isolation.level": "read_committed"})
 
     def committed() -> int:
-        (found,) = look.committed([TopicPartition(topic, 0)], timeout=20)
+        (found,) = look.committed([TopicPartition(topic, 0)], timeout=PATIENCE_S)
         assert found.error is None
         return found.offset
 

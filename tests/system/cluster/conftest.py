@@ -44,7 +44,7 @@ def new_topic(address: str, name: str, partitions: int, replicas: int, config: M
     """Asks the node at that address to create a topic."""
     new = NewTopic(name, partitions, replicas, config=dict(config or {}))
     client = admin(address)  # kept until the answer is there
-    client.create_topics([new], operation_timeout=30)[name].result(30)
+    client.create_topics([new], operation_timeout=30)[name].result(PATIENCE_S)
 
 
 def create_topic(
@@ -58,7 +58,7 @@ def create_topic(
 def described(cluster: EmbeddedCluster, name: str, *, in_sync: int | None = None) -> dict[int, Any]:
     """The partitions of a topic; AssertionError while one has no leader or too few replicas in sync."""
     try:
-        metadata = admin(cluster.bootstrap_servers).list_topics(name, timeout=20)
+        metadata = admin(cluster.bootstrap_servers).list_topics(name, timeout=PATIENCE_S)
     except KafkaException as error:  # the client asked a node that was just leaving
         raise AssertionError(f"no metadata: {error}") from error
     partitions: dict[int, Any] = metadata.topics[name].partitions

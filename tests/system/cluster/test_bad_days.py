@@ -1,7 +1,9 @@
 """Wrong disks, wrong files, too few nodes: refused with one line that says what to do, and nothing else suffers."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -20,13 +22,30 @@ def refusal(cluster: EmbeddedCluster, number: int) -> str:
     return lines[-1]
 
 
+class TwoOfThree(NamedTuple):
+    """A cluster that works, of whose nodes the third was stopped; and a copy of its disk."""
+
+    cluster: EmbeddedCluster
+    disk: Path
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoOfThree]:
+    directory = tmp_path_factory.mktemp("bad-days")
+    with EmbeddedCluster(3, data_dir=directory / "cluster") as cluster:
+        create_topic(cluster, "t")
+        cluster.stop(3)
+        shutil.copytree(cluster.data_dir(3), directory / "disk")
+        yield TwoOfThree(cluster, directory / "disk")
+
+
 @pytest.fixture
-def two_of_three(tmp_path: Path) -> "EmbeddedCluster":
-    """A cluster that works, of whose nodes the third was stopped."""
-    cluster = EmbeddedCluster(3, data_dir=tmp_path / "cluster")
-    cluster.start()
-    create_topic(cluster, "t")
-    cluster.stop(3)
+def two_of_three(started: TwoOfThree) -> EmbeddedCluster:
+    """The third node has its disk and its settings again."""
+    cluster = started.cluster
+    shutil.rmtree(cluster.data_dir(3))
+    shutil.copytree(started.disk, cluster.data_dir(3))
+    cluster._node_settings.clear()
     return cluster
 
 
@@ -36,28 +55,20 @@ def still_serves(cluster: EmbeddedCluster) -> None:
 
 def test_a_node_with_the_disk_of_another_cluster(two_of_three: EmbeddedCluster, tmp_path: Path) -> None:
     cluster = two_of_three
-    try:
-        with EmbeddedCluster(3, data_dir=tmp_path / "other") as other:
-            other.stop()
-            shutil.rmtree(cluster.data_dir(3))
-            shutil.copytree(other.data_dir(3), cluster.data_dir(3))
-        said = refusal(cluster, 3)
-        assert "another cluster" in said and "empty data directory" in said
-        still_serves(cluster)
-    finally:
-        cluster.close()
+    with EmbeddedCluster(3, data_dir=tmp_path) as other:
+        other.stop()
+    shutil.rmtree(cluster.data_dir(3))
+    shutil.copytree(other.data_dir(3), cluster.data_dir(3))
+    said = refusal(cluster, 3)
+    assert "another cluster" in said and "empty data directory" in said
+    still_serves(cluster)
 
 
 def test_a_cluster_id_that_is_not_the_clusters(two_of_three: EmbeddedCluster) -> None:
-    cluster = two_of_three
-    try:
-        shutil.rmtree(cluster.data_dir(3))
-        cluster._node_settings[3] = {"cluster.id": "4L6g3nShT-eMCtK--X86sw"}
-        said = refusal(cluster, 3)
-        assert "cluster.id=4L6g3nShT-eMCtK--X86sw" in said or "4L6g3nShT-eMCtK--X86sw" in said
-        still_serves(cluster)
-    finally:
-        cluster.close()
+    shutil.rmtree(two_of_three.data_dir(3))
+    two_of_three._node_settings[3] = {"cluster.id": "4L6g3nShT-eMCtK--X86sw"}
+    assert "4L6g3nShT-eMCtK--X86sw" in refusal(two_of_three, 3)
+    still_serves(two_of_three)
 
 
 def test_two_nodes_with_one_number(tmp_path: Path) -> None:
@@ -73,29 +84,21 @@ def test_two_nodes_with_one_number(tmp_path: Path) -> None:
 
 
 def test_voters_that_disagree(two_of_three: EmbeddedCluster) -> None:
-    cluster = two_of_three
-    try:
-        voters = ",".join(f"{number}@{cluster.controller_address(number)}" for number in (1, 3))
-        cluster._node_settings[3] = {"controller.quorum.voters": voters}
-        assert "controller.quorum.voters" in refusal(cluster, 3)
-        still_serves(cluster)
-    finally:
-        cluster.close()
+    voters = ",".join(f"{number}@{two_of_three.controller_address(number)}" for number in (1, 3))
+    two_of_three._node_settings[3] = {"controller.quorum.voters": voters}
+    assert "controller.quorum.voters" in refusal(two_of_three, 3)
+    still_serves(two_of_three)
 
 
 def test_a_metadata_log_that_is_corrupt(two_of_three: EmbeddedCluster) -> None:
-    cluster = two_of_three
-    try:
-        directory = cluster.data_dir(3) / "__cluster_metadata-0"
-        log = max(directory.glob("*.log"))
-        content = bytearray(log.read_bytes())
-        content[len(content) // 3] ^= 0xFF
-        log.write_bytes(content)
-        said = refusal(cluster, 3)
-        assert "metadata" in said and str(directory) in said
-        still_serves(cluster)
-    finally:
-        cluster.close()
+    directory = two_of_three.data_dir(3) / "__cluster_metadata-0"
+    log = max(directory.glob("*.log"))
+    content = bytearray(log.read_bytes())
+    content[len(content) // 3] ^= 0xFF
+    log.write_bytes(content)
+    said = refusal(two_of_three, 3)
+    assert "metadata" in said and str(directory) in said
+    still_serves(two_of_three)
 
 
 def test_without_a_majority_what_is_committed_can_be_read_and_service_returns_by_itself(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+
 from millstream.testing import EmbeddedCluster
-from tests.system.cluster.conftest import Writer, create_topic, described, eventually, leader_of, read_all
+from tests.system.cluster.conftest import Writer, admin, create_topic, described, eventually, leader_of, read_all
+from tests.waiting import PATIENCE_S
 
 QUICK = {"broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500, "replica.lag.time.max.ms": 3000}
 
@@ -48,19 +51,25 @@ def check_nothing_lost(cluster: EmbeddedCluster, topic: str, writer: Writer) -> 
         )
 
 
-def test_kill_9_of_every_node_in_turn_loses_nothing(tmp_path: Path) -> None:
-    with EmbeddedCluster(3, {**QUICK, "min.insync.replicas": 2}, data_dir=tmp_path) as cluster:
-        create_topic(cluster, "t", partitions=3)
+@pytest.fixture(scope="module")
+def quick() -> Iterator[EmbeddedCluster]:
+    """Notices soon that a node is gone."""
+    with EmbeddedCluster(3, {**QUICK, "min.insync.replicas": 2}) as cluster:
+        yield cluster
 
-        def kill_each() -> None:
-            for number in cluster.nodes:
-                cluster.kill(number)
-                time.sleep(1.0)
-                cluster.start(number)
-                eventually(lambda: described(cluster, "t", in_sync=3))
 
-        writer = write_while(cluster, "t", 3, kill_each)
-        check_nothing_lost(cluster, "t", writer)
+def test_kill_9_of_every_node_in_turn_loses_nothing(quick: EmbeddedCluster) -> None:
+    create_topic(quick, "t", partitions=3)
+
+    def kill_each() -> None:
+        for number in quick.nodes:
+            quick.kill(number)
+            time.sleep(1.0)
+            quick.start(number)
+            eventually(lambda: described(quick, "t", in_sync=3))
+
+    writer = write_while(quick, "t", 3, kill_each)
+    check_nothing_lost(quick, "t", writer)
 
 
 def test_a_rolling_restart_under_load_gives_no_error(tmp_path: Path) -> None:
@@ -76,27 +85,24 @@ def test_a_rolling_restart_under_load_gives_no_error(tmp_path: Path) -> None:
         check_nothing_lost(cluster, "t", writer)
 
 
-def test_a_leader_that_slept_through_its_successor_harms_nothing(tmp_path: Path) -> None:
-    with EmbeddedCluster(3, {**QUICK, "min.insync.replicas": 2}, data_dir=tmp_path) as cluster:
-        create_topic(cluster, "t")
-        asleep = leader_of(cluster, "t")
+def test_a_leader_that_slept_through_its_successor_harms_nothing(quick: EmbeddedCluster) -> None:
+    create_topic(quick, "slept")
+    asleep = leader_of(quick, "slept")
 
-        def sleep_and_wake() -> None:
-            cluster.pause(asleep)
-            try:
-                eventually(lambda: _leads_another(cluster, asleep), seconds=60)
-                time.sleep(1)
-            finally:
-                cluster.resume(asleep)
-            eventually(lambda: described(cluster, "t", in_sync=3))
+    def sleep_and_wake() -> None:
+        quick.pause(asleep)
+        try:
+            eventually(lambda: _leads_another(quick, asleep))
+            time.sleep(1)
+        finally:
+            quick.resume(asleep)
+        eventually(lambda: described(quick, "slept", in_sync=3))
 
-        writer = write_while(cluster, "t", 1, sleep_and_wake)
-        check_nothing_lost(cluster, "t", writer)
+    writer = write_while(quick, "slept", 1, sleep_and_wake)
+    check_nothing_lost(quick, "slept", writer)
 
 
 def _leads_another(cluster: EmbeddedCluster, asleep: int) -> None:
-    from tests.system.cluster.conftest import admin
-
     awake = next(number for number in cluster.brokers if number != asleep)
-    partition = admin(cluster.address(awake)).list_topics("t", timeout=20).topics["t"].partitions[0]
-    assert partition.leader not in (asleep, -1)
+    topics = admin(cluster.address(awake)).list_topics("slept", timeout=PATIENCE_S).topics
+    assert topics["slept"].partitions[0].leader not in (asleep, -1)

@@ -24,12 +24,13 @@ from confluent_kafka.admin import AdminClient
 from millstream.testing import EmbeddedCluster
 from tests import topics
 from tests.repository import REPOSITORY
+from tests.waiting import PATIENCE_S
 from tools import install_test_clients
 from tools.apache_kafka import ToolchainMissingError
 
 SCREENSHOTS = REPOSITORY / "docs" / "console"
 SIZE = {"width": 1360, "height": 860}
-PATIENCE_MS = 45_000
+PATIENCE_MS = PATIENCE_S * 1000
 """For whatever a page is to show: machines that run many tests at once are slow."""
 
 
@@ -48,7 +49,11 @@ def chromium() -> str:
 @pytest.fixture(scope="package")
 def cluster(chromium: str) -> Iterator[EmbeddedCluster]:
     """Three nodes. A test that kills one starts it again before it ends."""
-    settings = {"group.share.min.record.lock.duration.ms": 1000, "broker.session.timeout.ms": 4000}
+    settings = {
+        "group.share.min.record.lock.duration.ms": 1000,
+        "broker.session.timeout.ms": 4000,
+        "replica.fetch.max.bytes": 100_000,  # one fetch in eleven seconds passes any throttle: let it be small
+    }
     with EmbeddedCluster(3, settings) as running:
         yield running
 
@@ -94,8 +99,8 @@ class Traffic:
                 producer.produce("orders", value, key=customer)
                 number += 1
             producer.poll(0)
-            self._ended.wait(0.1)
-        producer.flush(10)
+            self._ended.wait(0.3)
+        producer.flush(PATIENCE_S)
 
     def _read(self) -> None:
         settings = {"bootstrap.servers": self._bootstrap, "group.id": "billing", "client.id": "billing-1"}
@@ -128,7 +133,7 @@ class GatewayProcess:
                 start_new_session=True,
             )
         assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], 60)
+        readable, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
         line = self._process.stdout.readline().decode() if readable else ""
         if not line.startswith("ready http="):
             self.stop()

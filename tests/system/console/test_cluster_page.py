@@ -97,7 +97,7 @@ def test_a_move_under_way_is_shown_with_its_progress(
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     for _ in range(40):
         producer.produce("moving", os.urandom(100_000))
-        producer.flush(30)
+        producer.flush(PATIENCE_S)
     rates = {f"{side}.replication.throttled.rate": "150000" for side in ("leader", "follower")}
     replicas = {f"{side}.replication.throttled.replicas": "*" for side in ("leader", "follower")}
     _configure(wire, _TOPIC, "moving", replicas)

@@ -10,7 +10,7 @@ import pytest
 
 from millstream.console.snippets import SNIPPETS, Connection, topic_of_link
 from millstream.testing import EmbeddedBroker
-from tests.mirrors import make_source_topic, produce
+from tests.mirrors import Mirror, make_source_topic, produce, read_all
 from tests.system.console.conftest import GatewayProcess, Looking
 
 pytestmark = pytest.mark.timeout(300)
@@ -91,7 +91,7 @@ def test_a_link_puts_only_names_of_topics_into_programs() -> None:
         assert topic_of_link(text) == ""
 
 
-def test_a_mirror_link_from_its_creation_to_the_failover(
+def test_a_mirror_link_from_its_creation_to_the_failover_and_back(
     tab: Looking, new_cluster: EmbeddedBroker, tmp_path: Path
 ) -> None:
     with EmbeddedBroker() as source:
@@ -131,9 +131,14 @@ def test_a_mirror_link_from_its_creation_to_the_failover(
         page.get_by_text("western-0: 0 records missing").wait_for()  # the preview
         page.get_by_test_id("confirm").click()
         tab.await_text("link-state", "promoted")
-        page.get_by_test_id("delete").click()
-        page.get_by_test_id("confirm").click()
+
+        produce(source.bootstrap_servers, "western", ["too late"])
+        page.get_by_test_id("reverse").click()
+        page.get_by_test_id("reverse-preview").click()
+        tab.await_text("reverse-execute", "remove 1 record there")
+        tab.await_text("removed", "western-0")
+        page.get_by_test_id("reverse-execute").click()
         tab.await_text("links", "No mirror links")
-        tab.open("/mirrors?link=nothing")
-        tab.await_text("no-link", "does not exist")
-        assert page.get_by_test_id("failover").is_disabled() and page.get_by_test_id("delete").is_disabled()
+        produce(new_cluster.bootstrap_servers, "western", ["d"])
+        Mirror("west", new_cluster.bootstrap_servers, source.bootstrap_servers).await_equal("western")
+        assert [row[2] for row in read_all(source.bootstrap_servers, "western")] == [b"a", b"b", b"c", b"d"]

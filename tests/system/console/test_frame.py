@@ -12,6 +12,7 @@ import pytest
 from millstream.console.console import ENTRIES
 from millstream.testing import EmbeddedCluster
 from tests.system.console.conftest import PATIENCE_MS, GatewayProcess, Looking
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -69,7 +70,7 @@ def test_every_entry_of_the_navigation_has_a_page(looking: Looking) -> None:
 
 
 def _ask(gateway: GatewayProcess, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=PATIENCE_S)
     try:
         connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
         response = connection.getresponse()
@@ -101,7 +102,7 @@ def test_a_websocket_is_held_to_the_same_as_a_request(
     gateway: GatewayProcess, headers: dict[str, str], status: int
 ) -> None:
     _ask(gateway, "/console/")  # NiceGUI is there from now on
-    connection = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=PATIENCE_S)
     try:
         sent = {name.replace("_", "-"): value for name, value in (HANDSHAKE | headers).items()}
         connection.request("GET", SOCKET, headers=sent)

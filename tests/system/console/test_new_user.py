@@ -154,4 +154,4 @@ def test_from_make_run_to_a_kafka_client(terminal: Terminal, window: Any) -> Non
     assert read[0] == {"item": "tea", "number": 0}
 
     terminal.process.send_signal(signal.SIGINT)
-    assert terminal.process.wait(30) == 0
+    assert terminal.process.wait(PATIENCE_S) == 0

@@ -1,4 +1,6 @@
-"""Operating in a real browser: delete records, clone a topic, delete several topics, delete offsets of a group."""
+"""Operating in a real browser: delete records, clone a topic, delete several topics; delete offsets of a group, move
+offsets of several groups and delete them; nothing to do with what does not exist.
+"""
 
 from __future__ import annotations
 
@@ -76,11 +78,6 @@ def test_a_topic_is_cloned_and_several_are_deleted(
         with pytest.raises(RefusedError):
             admin.topic(name)
 
-    looking.open(f"/topics?topic={topic}")
-    looking.await_text("no-topic", "does not exist")
-    for button in ("open-delete-records", "delete-topic", "add-partitions", "clone-topic"):
-        assert page.get_by_test_id(button).is_hidden(), button
-
 
 def test_offsets_of_one_topic_are_deleted(
     looking: Looking, cluster: EmbeddedCluster, client: Cluster, make_topic: Callable[..., str]
@@ -94,3 +91,53 @@ def test_offsets_of_one_topic_are_deleted(
     page.get_by_test_id("offset-deletion").wait_for(state="hidden")
     page.get_by_test_id("offsets").get_by_text(f"{first}-0").wait_for(state="hidden")
     assert list(GroupAdmin(client).offsets("operated-group")) == [TopicPartition(second, 0)]
+
+
+def test_offsets_of_several_groups_are_moved_and_the_groups_deleted(
+    looking: Looking, cluster: EmbeddedCluster, client: Cluster, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic("operated-many", 2)
+    fill(cluster, topic, 20)
+    names, place = ["operated-many-a", "operated-many-b"], TopicPartition(topic, 0)
+    for name in names:
+        client.commit_offsets(name, {place: 3})
+    page: Any = looking.open("/groups?filter=operated-many-")
+    for name in names:
+        page.get_by_test_id("groups").locator("tr").filter(has_text=name).get_by_role("checkbox").click()
+    page.get_by_test_id("move-selected").filter(has_text="Move offsets of 2 groups").click()
+    page.get_by_test_id("reset").get_by_label("New position").click()
+    page.get_by_role("option", name="to the latest offset").click()
+    page.get_by_test_id("preview").click()
+    looking.await_text("execute", "Move 2 offsets of 2 groups")
+    looking.await_text("moves", "operated-many-b")
+    assert client.committed_offsets(names[1], [place]) == {place: 3}, "a preview changes nothing"
+    page.get_by_test_id("execute").click()
+    page.get_by_test_id("reset").wait_for(state="hidden")
+    assert [client.committed_offsets(name, [place]) for name in names] == [{place: 10}, {place: 10}]
+
+    page.get_by_test_id("delete-selected").filter(has_text="Delete 2 groups").click()
+    page.get_by_test_id("confirm").click()
+    page.get_by_test_id("groups").get_by_text(names[1]).wait_for(state="hidden")
+    assert not any(client.committed_offsets(name, [place]) for name in names)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/topics?topic=",
+        "/groups?group=",
+        "/queues?group=",
+        "/brokers?broker=",
+        "/schemas?subject=",
+        "/mirrors?link=",
+    ],
+)
+def test_a_page_of_what_does_not_exist_offers_no_change(looking: Looking, path: str) -> None:
+    page: Any = looking.open(f"{path}<b>nothing</b>")
+    assert "<b>nothing</b>" in looking.text("page-title")
+    looking.await_text("missing", "does not exist")
+    assert page.get_by_test_id("banner").is_hidden()
+    buttons = page.locator("main button:visible").all_inner_texts()
+    changes = ("delete", "move", "drain", "add", "promote", "fail over", "reverse", "pause", "register", "reset")
+    assert not [text for text in buttons if any(word in text.lower() for word in changes)]
+    assert page.locator("main button.text-negative:visible, main button.bg-negative:visible").count() == 0

@@ -37,7 +37,7 @@ def worker(cluster: EmbeddedCluster, wire: Cluster, make_topic: Callable[..., st
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     for number in range(20):
         producer.produce("mails", f'{{"to": "<img src=x>{number}@example.org"}}', key=f"k{number}")
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": GROUP, "client.id": "mailer-1"}
     consumer = ShareConsumer(settings | {"share.acknowledgement.mode": "explicit"})
     consumer.subscribe(["mails"])

@@ -67,9 +67,3 @@ def test_a_subject_from_its_first_schema_to_its_deletion(looking: Looking, scree
     page.get_by_test_id("deleted").click()
     looking.await_text("subjects", "console-orders-value")
     screenshot("schemas", "/schemas")
-
-
-def test_a_subject_that_is_not_there(looking: Looking) -> None:
-    looking.open("/schemas?subject=<b>nothing</b>")
-    assert looking.text("page-title") == "<b>nothing</b>"
-    looking.await_text("banner", "not found")

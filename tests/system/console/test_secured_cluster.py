@@ -10,13 +10,16 @@ from confluent_kafka import Producer
 from millstream.admin.acls import AclAdmin, AclSelection
 from millstream.admin.quotas import QuotaAdmin
 from millstream.admin.topics import TopicAdmin
-from millstream.raw_client import Cluster
+from millstream.admin.users import UserAdmin
+from millstream.raw_client import Cluster, WireError
 from tests.integration.raw_client.kafka_with_security import SecuredKafka, secured_millstream
 from tests.system.console.conftest import PATIENCE_MS, SIZE, GatewayProcess, Looking
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
 ACCESS = '[roles]\nusers = { alice = "admin", vera = "viewer" }\n'
 PASSWORDS = {"alice": "wonder", "vera": "vera-secret"}
+NEW_PASSWORDS = ("otto-first-pass", "otto-second-pass")
 _TOPIC, _GROUP, _CLUSTER = 2, 3, 4
 _READ, _DESCRIBE, _DESCRIBE_CONFIGS = 3, 8, 10
 
@@ -29,7 +32,8 @@ def allow(cluster: Cluster, kind: int, name: str, operation: int) -> None:
 
 @pytest.fixture(scope="module")
 def broker(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
-    with secured_millstream(tmp_path_factory.mktemp("broker")) as running:
+    tokens = {"delegation.token.secret.key": "for tests only"}
+    with secured_millstream(tmp_path_factory.mktemp("broker"), tokens) as running:
         for name, password in PASSWORDS.items():
             running.add_user(name, password)
         with Cluster(running.address("PLAINTEXT")) as cluster:
@@ -59,7 +63,7 @@ def secured_gateway(broker: SecuredKafka, tmp_path_factory: pytest.TempPathFacto
     running.stop()
     log = (directory / "gateway.log").read_text()
     assert "Traceback" not in log, log[-3000:]
-    assert not any(secret in log for secret in PASSWORDS.values())
+    assert not any(secret in log for secret in (*PASSWORDS.values(), *NEW_PASSWORDS))
 
 
 @pytest.fixture
@@ -107,7 +111,7 @@ def test_a_viewer_sees_its_topics_and_no_buttons_that_change_something(
     assert page.get_by_test_id("confirm").count() == 0
     # What a page does not offer, the server refuses, whoever asks for it.
     auth = ("vera", PASSWORDS["vera"])
-    refused = httpx.delete(f"{secured_gateway.url}/topics/orders", auth=auth, timeout=60)
+    refused = httpx.delete(f"{secured_gateway.url}/topics/orders", auth=auth, timeout=PATIENCE_S)
     assert (refused.status_code, refused.json()["error_code"]) == (403, 40302)
     with Cluster(broker.address("PLAINTEXT")) as cluster:
         assert "orders" in cluster.topics()
@@ -136,7 +140,7 @@ def test_who_is_throttled_is_shown_on_a_cluster_with_users(sign_in: Any, broker:
     login |= {"sasl.username": "alice", "sasl.password": PASSWORDS["alice"]}
     producer = Producer({"bootstrap.servers": broker.address("SASL"), **login})
     producer.produce("orders", b"x" * 1000)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     looking = sign_in("alice", "/quotas")
     looking.await_text("quota-usage", "user=alice")
     looking.await_text("quota-usage", "within the quota")
@@ -147,10 +151,13 @@ def test_who_is_throttled_is_shown_on_a_cluster_with_users(sign_in: Any, broker:
     assert looking.problems == []
 
 
-def test_users_and_acls_are_shown_and_an_administrator_changes_acls(sign_in: Any, broker: SecuredKafka) -> None:
+def select_row(page: Any, table: str, text: str) -> None:
+    page.get_by_test_id(table).locator("tbody tr").filter(has_text=text).locator(".q-checkbox").click()
+
+
+def test_acls_are_filtered_added_explained_and_removed(sign_in: Any, broker: SecuredKafka) -> None:
     looking = sign_in("alice", "/access")
     page = looking.page
-    looking.await_text("users", "vera")
     looking.await_text("acls", "User:vera")
     page.get_by_test_id("open-acl").click()
     page.get_by_test_id("acl-principal").fill("nobody")
@@ -160,14 +167,82 @@ def test_users_and_acls_are_shown_and_an_administrator_changes_acls(sign_in: Any
     page.get_by_test_id("acl-principal").fill("User:otto")
     page.get_by_test_id("add-acl-now").click()
     looking.await_text("acls", "User:otto")
+    page.get_by_test_id("acl-principal-filter").fill("User:otto")
+    page.get_by_test_id("acls").get_by_text("User:vera").first.wait_for(state="detached")
+    page.wait_for_url("**/console/access?principal=User%3Aotto")
+    looking.open("/access?tab=explain&explain.principal=User:otto&explain.name=secret")
+    page.get_by_test_id("explain-now").click()
+    looking.await_text("explanation", "Allowed: User:otto READ topic secret")
+    looking.await_text("explanation", "ALLOW User:otto READ TOPIC:secret from *")
+    page.get_by_test_id("explain-name").fill("other")
+    page.get_by_test_id("explain-now").click()
+    looking.await_text("explanation", "millstream acl add User:otto read --topic other")
     with Cluster(broker.address("PLAINTEXT")) as cluster:
         acls = AclAdmin(cluster)
         (made,) = acls.list(AclSelection(principal="User:otto"))
         assert str(made) == "ALLOW User:otto READ TOPIC:secret from *"
-        page.get_by_test_id("acls").get_by_text("User:otto").click()
+        looking.open("/access?resource=topic&resource_name=secret")
+        looking.await_text("acls", "User:otto")
+        assert "User:vera" not in looking.text("acls"), "its ACLs are of other topics"
+        select_row(page, "acls", "User:otto")
+        page.get_by_test_id("remove-acls").click()
         page.get_by_test_id("confirm").click()
         page.get_by_test_id("acls").get_by_text("User:otto").wait_for(state="detached")
         assert acls.list(AclSelection(principal="User:otto")) == []
+    assert looking.problems == []
+
+
+def can_log_in(broker: SecuredKafka, name: str, password: str) -> bool:
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512"}
+    with Cluster(broker.address("SASL"), login | {"sasl.username": name, "sasl.password": password}) as cluster:
+        try:
+            return bool(cluster.brokers())
+        except WireError:
+            return False
+
+
+def test_users_are_added_changed_and_deleted_and_tokens_expired(sign_in: Any, broker: SecuredKafka) -> None:
+    """That the passwords are not in the log: `secured_gateway`."""
+    looking = sign_in("alice", "/access?tab=users")
+    page = looking.page
+    looking.await_text("users", "vera")
+
+    def enter(first: str, again: str, button: str) -> None:
+        page.get_by_test_id("user-password").fill(first)
+        page.get_by_test_id("user-password-again").fill(again)
+        page.get_by_test_id(button).click()
+
+    page.get_by_test_id("open-user").click()
+    page.get_by_test_id("user-name").fill("vera")
+    enter(*NEW_PASSWORDS, "add-user-now")
+    looking.await_text("complaint", "passwords differ")
+    enter(NEW_PASSWORDS[0], NEW_PASSWORDS[0], "add-user-now")
+    looking.await_text("complaint", "user vera exists")
+    page.get_by_test_id("user-name").fill("otto")
+    page.get_by_test_id("add-user-now").click()
+    looking.await_text("users", "otto")
+    assert can_log_in(broker, "otto", NEW_PASSWORDS[0])
+    select_row(page, "users", "otto")
+    page.get_by_test_id("open-password").click()
+    enter(NEW_PASSWORDS[1], NEW_PASSWORDS[1], "change-password-now")
+    page.get_by_test_id("change-password").wait_for(state="detached")
+    assert can_log_in(broker, "otto", NEW_PASSWORDS[1]) and not can_log_in(broker, "otto", NEW_PASSWORDS[0])
+    page.get_by_test_id("delete-users").click()
+    page.get_by_test_id("confirm").click()
+    page.get_by_test_id("users").get_by_text("otto").wait_for(state="detached")
+    assert not can_log_in(broker, "otto", NEW_PASSWORDS[1])
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
+    login |= {"sasl.username": "alice", "sasl.password": PASSWORDS["alice"]}
+    with Cluster(broker.address("SASL"), login) as cluster:
+        token = UserAdmin(cluster).create_token(None, ["User:vera"])
+        page.get_by_test_id("tab-tokens").click()
+        looking.await_text("tokens", token.token_id)
+        assert token.hmac not in page.content()
+        select_row(page, "tokens", token.token_id)
+        page.get_by_test_id("expire-tokens").click()
+        page.get_by_test_id("confirm").click()
+        looking.await_text("tokens", "No tokens")
+        assert UserAdmin(cluster).tokens() == []
     assert looking.problems == []
 
 
@@ -176,5 +251,10 @@ def test_a_viewer_sees_acls_and_is_offered_no_change(sign_in: Any) -> None:
     looking = sign_in("vera", "/access")
     looking.await_text("acls", "User:vera")
     assert not looking.page.get_by_test_id("open-acl").is_visible()
-    looking.page.get_by_test_id("acls").get_by_text("User:vera").first.click()
-    assert looking.page.get_by_test_id("confirm").count() == 0
+    assert looking.page.locator("[data-testid=acls] .q-checkbox").count() == 0
+    looking.page.get_by_test_id("tab-users").click()
+    looking.await_text("users", "alice")
+    for button in ("open-user", "open-password", "delete-users"):
+        assert not looking.page.get_by_test_id(button).is_visible(), button
+    looking.open("/quotas")
+    assert not looking.page.get_by_test_id("open-quota").is_visible()

@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from millstream.testing import EmbeddedCluster
 from tests.oidc import Provider
 from tests.system.console.conftest import PATIENCE_MS, SIZE, GatewayProcess, Looking
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
 ACCESS = """
@@ -188,13 +189,13 @@ def masked_topic(cluster: EmbeddedCluster, make_topic: Callable[..., str]) -> Ca
         value = {"card": {"number": card, "brand": "visa"}, "shop": "north"}
         headers: list[Any] = [("authorization", b"Bearer secret-header"), ("trace", b"abc")]
         producer.produce(topic, json.dumps(value).encode(), key=f"customer-{card}", headers=headers)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     for card in CARDS:
         send(card)
     # Another shape: a text where an object was expected.
     producer.produce(topic, b'{"card": "4333-0000", "shop": "north"}', key="customer-x")
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return send
 
 

@@ -99,8 +99,11 @@ def test_a_phone_has_cards_and_a_closed_drawer(
         page = looking.open("/topics?filter=then-some")
         page.locator(".ms-row-card").get_by_text(name).wait_for()
         assert page.get_by_test_id("topics").locator("table").count() == 0
-        for path in ("/topics?filter=then-some", f"/topics?topic={name}", "/", "/cluster", "/connect", "/mirrors"):
+        paths = ["/topics?filter=then-some", f"/topics?topic={name}", "/", "/cluster", "/connect", "/mirrors"]
+        for path in (*paths, "/brokers", "/brokers?broker=1", "/reassignments"):
             looking.open(path)
+            if path.startswith("/brokers"):
+                looking.await_text("broker-settings", "while running")
             page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
         menu = page.get_by_role("navigation", name="Pages")
         assert not menu.is_visible() or menu.bounding_box()["x"] < 0

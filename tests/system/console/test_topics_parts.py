@@ -19,7 +19,7 @@ from millstream.console.topics.rows import (
     readers_of,
     topic_rows,
 )
-from millstream.console.topics.settings import Source, TopicSetting, known_settings, name_error, value_error
+from millstream.console.topics.settings import known_settings, name_error, readable_value, value_error
 from millstream.raw_client import TopicPartition
 
 
@@ -106,13 +106,11 @@ def test_values_are_checked_before_they_are_sent() -> None:
 
 
 def test_large_numbers_are_put_in_words() -> None:
-    def words(name: str, value: str) -> str:
-        return TopicSetting(name, value, Source.DEFAULT, None, "", "", (), False).value_in_words
-
-    assert words("retention.ms", "604800000") == "7 d"
-    assert words("segment.bytes", "1073741824") == "1.1 GB"
-    assert words("retention.ms", "-1") == words("x", "5000") == words("x", "text") == ""
-    assert words("flush.ms", str((1 << 63) - 1)) == "no limit"
+    assert readable_value("retention.ms", "604800000") == "604800000 (7 d)"
+    assert readable_value("segment.bytes", "1073741824") == "1073741824 (1.1 GB)"
+    for name, value in (("retention.ms", "-1"), ("x", "5000"), ("x", "text"), ("x.ms", "")):
+        assert readable_value(name, value) == value
+    assert readable_value("flush.ms", str((1 << 63) - 1)) == "no limit"
 
 
 def test_settings_are_known_with_help_and_choices() -> None:

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.system.console.conftest import PATIENCE_MS, GatewayProcess, Looking
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -89,7 +90,7 @@ def test_a_form_is_sent_as_it_is_shown(looking: Looking, line: Line, admin: Admi
     looking.await_text("topic-partitions", "5")
     page.get_by_test_id("tab-settings").click()
     looking.await_text("settings", "3600000")
-    admin.delete_topics(["as-shown"])["as-shown"].result(30)
+    admin.delete_topics(["as-shown"])["as-shown"].result(PATIENCE_S)
 
 
 def test_a_complaint_stays_until_its_field_is_right(looking: Looking, line: Line) -> None:

@@ -98,7 +98,7 @@ class Machine:
 
     def create(self, topic: str, partitions: int, replicas: int = 1) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result(60)
+        admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result(PATIENCE_S)
 
     def produce(self, topic: str, values: Sequence[str], partitions: int) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True, "log_level": 0})

@@ -9,6 +9,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.node.storage.file_formats import TRANSACTION_INDEXES
 from millstream.testing import EmbeddedBroker
+from tests.waiting import PATIENCE_S
 
 TOPIC = "data"
 PATTERNS = ["*.txnindex", "*.index", "*.timeindex", "*.snapshot", "leader-epoch-checkpoint", "*.[!l]*"]
@@ -21,9 +22,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
     with EmbeddedBroker(data_dir=tmp_path_factory.mktemp("missing") / "data") as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap_servers, **QUIET})
         config = {"segment.bytes": str(1 << 20), "index.interval.bytes": "100", "retention.ms": "-1"}
-        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(30)
+        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(PATIENCE_S)
         producer = Producer({"bootstrap.servers": running.bootstrap_servers, "transactional.id": "writer", **QUIET})
-        producer.init_transactions(60)
+        producer.init_transactions(PATIENCE_S)
         for number in range(30):
             producer.begin_transaction()
             word = "kept" if number % 2 else "aborted"
@@ -31,11 +32,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
                 producer.produce(
                     TOPIC, f"{word} {number} {record} " + "x" * 50_000, timestamp=1_700_000_000_000 + number
                 )
-            producer.flush(30)
+            producer.flush(PATIENCE_S)
             if number % 2:
-                producer.commit_transaction(30)
+                producer.commit_transaction(PATIENCE_S)
             else:
-                producer.abort_transaction(30)
+                producer.abort_transaction(PATIENCE_S)
         yield running
 
 
@@ -46,12 +47,12 @@ def seen(broker: EmbeddedBroker) -> tuple[list[bytes | None], int]:
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     found = []
     while True:
-        message = consumer.poll(60)
+        message = consumer.poll(PATIENCE_S)
         assert message is not None
         if message.error():
             break
         found.append(message.value())
-    (at,) = consumer.offsets_for_times([TopicPartition(TOPIC, 0, 1_700_000_000_015)], timeout=30)
+    (at,) = consumer.offsets_for_times([TopicPartition(TOPIC, 0, 1_700_000_000_015)], timeout=PATIENCE_S)
     consumer.close()
     return found, at.offset
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from millstream.testing import EmbeddedBroker
 from tests.system.faults.conftest import TOPIC, number, read_numbers
+from tests.waiting import PATIENCE_S
 from tests.wire import Closed, Wire, batch, fetch_fields
 
 
@@ -19,7 +20,7 @@ def load(address: str, partition: int, acked: list[int], started: threading.Barr
                 if wire.produce(TOPIC, batch(number(value, 500)), partition).error_code == 0:
                     acked.append(value)
                 if value == 20:
-                    started.wait(60)
+                    started.wait(PATIENCE_S)
     except (Closed, OSError):
         pass
 
@@ -34,7 +35,7 @@ def test_sigterm_under_load_stops_soon_and_the_next_start_is_clean(broker: Embed
     ]
     for thread in threads:
         thread.start()
-    started.wait(60)
+    started.wait(PATIENCE_S)
     broker.stop()  # raises when it takes longer than the ten seconds a broker is given
     for thread in threads:
         thread.join()

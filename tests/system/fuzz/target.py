@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from millstream.testing import EmbeddedBroker
 from tests.system.fuzz.values import PARTITIONS, TOPICS
+from tests.waiting import PATIENCE_S
 from tests.wire import TIMEOUT_S, Wire, request_names
 
 KEPT_TOPIC = "Kept.Safe"
@@ -125,7 +126,7 @@ class Target:
         fresh = [b"%d" % (len(self._kept) + number) for number in range(_KEPT_PER_CHECK)]
         for value in fresh:
             producer.produce(KEPT_TOPIC, value, on_delivery=delivered)
-        if producer.flush(60) or unsure:
+        if producer.flush(PATIENCE_S) or unsure:
             raise Trouble(f"a producer could not write any more: {unsure[:3]}")
         self._kept += fresh
         consumer = Consumer(

@@ -9,6 +9,7 @@ import socket
 import struct
 import time
 
+from tests.waiting import PATIENCE_S
 from tests.wire import framed, request
 
 _SIZE = struct.Struct(">i")
@@ -31,7 +32,7 @@ def connect(address: tuple[str, int], source: str) -> socket.socket:
         # Many source addresses, so that closed connections do not use up the ports of one.
         sock.setsockopt(socket.SOL_IP, 24, 1)  # IP_BIND_ADDRESS_NO_PORT
         sock.bind((source, 0))
-        sock.settimeout(30)
+        sock.settimeout(PATIENCE_S)
         sock.connect(address)
         sock.setblocking(False)
     except BaseException:

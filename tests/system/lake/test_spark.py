@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, Not
 from pyspark.sql.types import LongType, StructType, TimestampType
 
 from millstream.lake.spark_source import BatchTableWriter, PruningTableReader, StreamTableWriter
+from tests.system.spark.streams import failure_of, run_stream, start_stream
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -64,12 +66,7 @@ def _run(rows: DataFrame, path: Path, **options: str) -> None:
     writer = rows.writeStream.format("millstream-table").option("checkpointLocation", f"{path}-checkpoint")
     for name, value in options.items():
         writer = writer.option(name, value)
-    query = writer.trigger(availableNow=True).start(str(path))
-    try:
-        query.awaitTermination(240)
-        assert not query.isActive
-    finally:
-        query.stop()
+    run_stream(lambda: writer.trigger(availableNow=True).start(str(path)))
 
 
 def _read_elsewhere(path: Path, table_format: str) -> list[dict[str, Any]]:
@@ -163,14 +160,10 @@ def test_a_checkpoint_older_than_the_table_loses_nothing(
                 rows = spark.readStream.option("maxFilesPerTrigger", limit).text(str(tmp_path / "in"))
             writer = rows.writeStream.format("millstream-table").option("checkpointLocation", place(checkpoint, name))
             writer = writer.option("tableFormat", "delta" if name == "files" else name)
-            queries[name] = writer.trigger(availableNow=True).start(str(tmp_path / "tables" / name))
-        failures = {}
-        for name, query in queries.items():
-            try:
-                assert query.awaitTermination(240)
-            except StreamingQueryException as error:
-                failures[name] = str(error)
-        return failures
+            start = partial(writer.trigger(availableNow=True).start, str(tmp_path / "tables" / name))
+            queries[name] = start_stream(start)
+        failures = {name: failure_of(query) for name, query in queries.items()}
+        return {name: failure for name, failure in failures.items() if failure is not None}
 
     def place(checkpoint: str, name: str) -> str:
         return str(tmp_path / checkpoint / name)

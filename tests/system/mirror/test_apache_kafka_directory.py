@@ -23,7 +23,7 @@ from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedBroker
 from millstream.testing.node_process import free_ports
 from tests.mirrors import cluster_of, delete_records, make_source_topic, produce, read_all, transaction
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tools import apache_kafka
 
 pytestmark = pytest.mark.timeout(600)
@@ -216,7 +216,7 @@ def read_as_group(bootstrap: str, group: str, count: int, protocol: str) -> list
     try:
         reader.subscribe(["orders"])
         while len(seen) < count:
-            message = reader.poll(60)
+            message = reader.poll(PATIENCE_S)
             assert message is not None
             assert message.error() is None, message.error()
             seen.append((message.partition() or 0, message.offset() or 0))
@@ -238,7 +238,7 @@ class LiveClients:
         self.transactional = Producer(
             {**common, "transactional.id": "spanning", "transaction.timeout.ms": 800_000, "message.timeout.ms": 700_000}
         )
-        self.transactional.init_transactions(60)
+        self.transactional.init_transactions(PATIENCE_S)
 
     def write(self, word: str) -> None:
         """Records of both producers; the transaction of the last call is committed, and the next one stays open."""

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from millstream.testing import EmbeddedBroker
 from millstream.testing.node_process import free_ports
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from tools import apache_kafka, kafka_libraries
 from tools.apache_kafka import KafkaDistribution, ToolchainMissingError
 
@@ -97,7 +97,10 @@ class Reader:
 
     def read(self, count: int) -> None:
         if not self._consumer.assignment():
-            until(lambda: self._topic in self._admin.list_topics(timeout=30).topics, f"{self._topic} was not created")
+            until(
+                lambda: self._topic in self._admin.list_topics(timeout=PATIENCE_S).topics,
+                f"{self._topic} was not created",
+            )
             self._consumer.assign([TopicPartition(self._topic, 0, 0)])
 
         def enough() -> bool:
@@ -128,7 +131,9 @@ def test_both_directions_exactly_once(tmp_path: Path) -> None:
         properties.write_text(settings(there, here))
         for bootstrap, topic in ((there, "orders"), (here, "payments")):
             admin = AdminClient({"bootstrap.servers": bootstrap})
-            admin.create_topics([NewTopic(topic, 1, 1, config={"max.message.bytes": "777777"})])[topic].result(60)
+            admin.create_topics([NewTopic(topic, 1, 1, config={"max.message.bytes": "777777"})])[topic].result(
+                PATIENCE_S
+            )
             produce(bootstrap, topic, 0)
         commit(there, "billing", "orders", COUNT)
         orders, payments = Reader(here, "kafka.orders"), Reader(there, "millstream.payments")
@@ -171,7 +176,7 @@ def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
 def committed(bootstrap: str, group: str, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
-        (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=30)
+        (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_S)
         return int(found.offset)
     finally:
         consumer.close()
@@ -180,4 +185,4 @@ def committed(bootstrap: str, group: str, topic: str) -> int:
 def setting(bootstrap: str, topic: str) -> str | None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-    return str(found.result(30)["max.message.bytes"].value)
+    return str(found.result(PATIENCE_S)["max.message.bytes"].value)

@@ -122,7 +122,7 @@ class TestMetrics:
             with urllib.request.urlopen(server.address, timeout=PATIENCE_S) as answer:
                 assert answer.read() == b"a 1\n"
             with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(server.address.replace("metrics", "else"), timeout=10)
+                urllib.request.urlopen(server.address.replace("metrics", "else"), timeout=PATIENCE_S)
             refused.value.close()
         finally:
             server.close()

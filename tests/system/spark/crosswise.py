@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from millstream.spark.session.session import start_session
 from tests.system.spark.conftest import SETTINGS
+from tests.system.spark.streams import run_stream
 
 CONNECTORS = ("millstream", "kafka")
 COMPRESSION = {"batch": "lz4", "stream": "zstd"}
@@ -53,15 +54,13 @@ class Crosswise:
     def read_stream(self, connector: str, topic: str, name: str | None = None, **more: str) -> list[list[Any]]:
         """What a run over all there is brings; with what runs of the same name before it brought."""
         name = name or f"read-{self._next()}"
-        query = (
+        writer = (
             self.stream(connector, topic, **more)
             .writeStream.format("parquet")
             .option("path", str(self._directory / name))
             .option("checkpointLocation", str(self._directory / f"{name}.checkpoint"))
-            .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination()
+        run_stream(writer.trigger(availableNow=True).start)
         written = self._directory / name
         return _plain(self._spark.read.parquet(str(written))) if list(written.glob("*.parquet")) else []
 
@@ -74,16 +73,14 @@ class Crosswise:
         """A streaming query from one topic to another."""
         given = {"kafka.bootstrap.servers": self._bootstrap, "topic": target}
         given["kafka.compression.type"] = COMPRESSION["stream"]
-        query = (
+        to_topic = (
             self.stream(reader, source, maxOffsetsPerTrigger="40")
             .select("key", "value", "headers", "partition")
             .writeStream.format(writer)
             .options(**given)
             .option("checkpointLocation", str(self._directory / f"copy-{self._next()}"))
-            .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination()
+        run_stream(to_topic.trigger(availableNow=True).start)
 
     def _next(self) -> int:
         self._names += 1

@@ -17,6 +17,7 @@ from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
 from tests.repository import REPOSITORY
 from tests.system.spark.crosswise import CONNECTORS
+from tests.waiting import PATIENCE_S
 from tools import spark_kafka_connector
 from tools.apache_kafka import ToolchainMissingError
 
@@ -57,7 +58,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         )
         assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
         yield json.loads(done.stdout.splitlines()[-1])
-        opened.abort_transaction(30)
+        opened.abort_transaction(PATIENCE_S)
 
 
 def _prepare(bootstrap: str) -> Producer:
@@ -74,23 +75,23 @@ def _prepare(bootstrap: str) -> Producer:
         plain.produce("timed", value=str(number), timestamp=(number + 1) * 1000)
     for number in range(20):
         plain.produce("moved", value=str(number), partition=number % 3)
-    assert plain.flush(30) == 0
+    assert plain.flush(PATIENCE_S) == 0
     producers = {}
     for name in ("first", "second"):
         # Until the program has ended, not a minute: the broker would abort what stays open.
         given = {"bootstrap.servers": bootstrap, "transactional.id": name, "transaction.timeout.ms": 800_000}
         producers[name] = Producer(given)
-        producers[name].init_transactions(30)
+        producers[name].init_transactions(PATIENCE_S)
     first, second = producers["first"], producers["second"]
     for fate in ("committed", "aborted", "committed", "aborted"):
         first.begin_transaction()
         for number in range(3):
             first.produce("transactions", key=fate, value=f"{fate} {number}")
-        first.flush(30)
-        first.commit_transaction(30) if fate == "committed" else first.abort_transaction(30)
+        first.flush(PATIENCE_S)
+        first.commit_transaction(PATIENCE_S) if fate == "committed" else first.abort_transaction(PATIENCE_S)
     second.begin_transaction()
     second.produce("transactions", key="open", value="open")
-    second.flush(30)
+    second.flush(PATIENCE_S)
     return second
 
 

@@ -21,6 +21,7 @@ from millstream.spark.errors import SinkError
 from millstream.spark.sink.decisions import TOPIC as DECISIONS
 from millstream.spark.sink.sink import BatchWriter
 from millstream.testing import EmbeddedBroker
+from tests.system.spark.streams import run_stream
 from tests.system.spark_exactly_once.committed import committed_values, hidden
 from tests.waiting import PATIENCE_S
 from tools.apache_kafka import ApacheKafkaBroker, resolve
@@ -176,15 +177,13 @@ def check_restarts(sink: Sink, spark: SparkSession, checkpoint: Path) -> None:
             .option("maxOffsetsPerTrigger", 60)
             .load()
         )
-        query = (
+        writer = (
             rows.selectExpr("uuid() as key", "value")  # other rows each time: what counts is where they are from
             .writeStream.format("millstream")
             .options(**sink.options({}))
             .option("checkpointLocation", str(checkpoint))
-            .trigger(availableNow=True)
-            .start()
         )
-        assert query.awaitTermination(200)
+        run_stream(writer.trigger(availableNow=True).start)
 
     source.write(spark.range(100).selectExpr("string(id) as key", "string(id) as value"))
     run()
@@ -213,7 +212,7 @@ def test_apache_kafka_is_written_the_same(spark: SparkSession, tmp_path: Path) -
 def test_a_stream_at_least_once_needs_no_transactions(sink: Sink, spark: SparkSession, tmp_path: Path) -> None:
     source = Sink(spark, sink.cluster)
     source.write(spark.range(50).selectExpr("string(id) as value"))
-    query = (
+    writer = (
         spark.readStream.format("millstream")
         .option("kafka.bootstrap.servers", sink.cluster.bootstrap)
         .option("subscribe", source.topic)
@@ -223,10 +222,8 @@ def test_a_stream_at_least_once_needs_no_transactions(sink: Sink, spark: SparkSe
         .writeStream.format("millstream")
         .options(**sink.options({"delivery": "at-least-once"}))
         .option("checkpointLocation", str(tmp_path))
-        .trigger(availableNow=True)
-        .start()
     )
-    assert query.awaitTermination(200)
+    query = run_stream(writer.trigger(availableNow=True).start)
     assert len(sink.values()) == 50
     answer = sink.cluster.call(
         "list_transactions", state_filters=[], producer_id_filters=[], duration_filter=-1, transactional_id_pattern=None
@@ -259,8 +256,8 @@ class Run:
             bootstrap = self._sink.cluster.bootstrap
             rows = reader.format("millstream").options(**given, **{"kafka.bootstrap.servers": bootstrap}).load()
         given = self._sink.options({"checkpointLocation": str(self.checkpoint), **more})
-        query = rows.selectExpr("value").writeStream.format("millstream").options(**given)
-        assert query.trigger(availableNow=True).start().awaitTermination(200)
+        writer = rows.selectExpr("value").writeStream.format("millstream").options(**given)
+        run_stream(writer.trigger(availableNow=True).start)
 
     def keep(self) -> None:
         shutil.copytree(self.checkpoint, self._directory / "kept")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
@@ -21,6 +22,7 @@ from millstream.spark.progress_listener import GroupProgressListener
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.broker.unreadable import unreadable
 from tests.repository import REPOSITORY
+from tests.system.spark.streams import run_stream, start_stream
 from tests.waiting import PATIENCE_S
 from tests.wire import Wire, batch
 from tools.apache_kafka import ApacheKafkaBroker, resolve
@@ -35,13 +37,13 @@ class Topic:
         self.spark, self.bootstrap, self.name = spark, bootstrap, name or next(_names)
         self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         new = NewTopic(self.name, partitions, 1)
-        self.admin.create_topics([new], operation_timeout=30)[self.name].result(30)
+        self.admin.create_topics([new], operation_timeout=30)[self.name].result(PATIENCE_S)
 
     def produce(self, *values: str, partition: int = 0, **more: Any) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap, "log_level": 0, "linger.ms": 5})
         for value in values:
             producer.produce(self.name, value, partition=partition, **more)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     def options(self, **more: Any) -> dict[str, str]:
         given = {"kafka.bootstrap.servers": self.bootstrap, "subscribe": self.name, "fetchOffset.retryIntervalMs": "20"}
@@ -56,15 +58,8 @@ class Topic:
 
     def available_now(self, checkpoint: Path, write: Callable[[DataFrame, int], None], **more: Any) -> StreamingQuery:
         """One run over what is there, to its end; raises what stopped it."""
-        query = (
-            self.stream(**more)
-            .writeStream.foreachBatch(write)
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination(120)
-        return query
+        writer = self.stream(**more).writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
+        return run_stream(writer.trigger(availableNow=True).start)
 
     def committed(self, group: str) -> dict[int, int]:
         with Cluster(self.bootstrap) as cluster:
@@ -161,7 +156,7 @@ def test_retention_overtakes_a_stopped_query(topic: Callable[..., Topic], tmp_pa
     orders.produce(*text(10))
     orders.available_now(tmp_path, Collected())
     orders.produce(*text(10))
-    next(iter(orders.admin.delete_records([Place(orders.name, 0, 15)]).values())).result(30)
+    next(iter(orders.admin.delete_records([Place(orders.name, 0, 15)]).values())).result(PATIENCE_S)
     with pytest.raises(Exception, match=r"offsets 10 to 14 are gone[^$]*failOnDataLoss=false"):
         orders.available_now(tmp_path, Collected())
     seen = Collected()  # the checkpoint is as it was: all that is left is read, and only that
@@ -178,14 +173,14 @@ def test_a_running_stream_takes_what_comes_and_a_listener_commits_at_once(
     seen = Collected()
     writer = orders.stream(groupId="source-listener", startingOffsets="latest").writeStream.foreachBatch(seen)
     # The next trigger is far away: only the listener can have told the group.
-    query = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="1 hour").start()
+    query = start_stream(writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="1 hour").start)
     try:
         eventually(lambda: orders.committed("source-listener") == {0: 0} and query.lastProgress is not None)
     finally:
         query.stop()
         spark.streams.removeListener(listener)
     orders.produce("one")
-    query = writer.trigger(processingTime="0 seconds").start()
+    query = start_stream(writer.trigger(processingTime="0 seconds").start)
     try:
         eventually(lambda: seen.values == ["one"])
         orders.produce("two")
@@ -223,10 +218,19 @@ def test_programs_of_the_page_run(spark: SparkSession, broker: EmbeddedBroker, t
     typed.produce('{"id": "a", "amount": 1.5, "at": "2026-01-01T00:00:00Z"}', "{")
     orders = Topic(spark, broker.bootstrap_servers, name="orders")
     orders.produce(*text(5))
-    names: dict[str, Any] = {"spark": spark, "checkpoint": str(tmp_path)}
-    for program in programs.values():
-        exec(program.replace("localhost:9092", broker.bootstrap_servers), names)
-    names["query"].awaitTermination(120)
+    names: dict[str, Any] = {"spark": spark}
+
+    def run(program: str) -> Any:
+        # A table in memory cannot be filled from a checkpoint that was used before.
+        names["checkpoint"] = str(tmp_path / uuid4().hex)
+        exec(programs[program].replace("localhost:9092", broker.bootstrap_servers), names)
+        return names.get("query")
+
+    for program in programs:
+        if program == "stream":
+            run_stream(lambda: run("stream"))
+        else:
+            run(program)
     assert [row["count"] for row in spark.sql("SELECT * FROM counts").collect()] == [5]
     eventually(lambda: orders.committed("orders-per-minute") == {0: 5})
     good, bad = names["orders"].orderBy("offset").collect()
@@ -292,3 +296,23 @@ def test_a_batch_that_cannot_be_read_ends_the_query_with_its_offsets(
         orders.read().collect()
     rows = orders.read(startingOffsets=json.dumps({orders.name: {"0": 6}})).collect()
     assert [bytes(row.value) for row in rows] == [b"d"]
+
+
+class _Query:
+    """A query that is in a state."""
+
+    def __init__(self, error: str | None) -> None:
+        self.isActive = error is None
+        self.status = {"message": "Waiting for data to arrive"}
+        self._error = error
+
+    def exception(self) -> str | None:
+        return self._error
+
+
+def test_a_query_whose_python_process_is_late_is_started_again() -> None:
+    late = "Python worker failed to connect back."
+    made: list[Any] = [_Query(late), _Query(late), _Query("the topic is gone"), _Query(None)]
+    states = iter(made)
+    assert start_stream(lambda: next(states)) is made[2], "another error is a result"
+    assert start_stream(lambda: next(states)) is made[3]

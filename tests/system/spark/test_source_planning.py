@@ -42,7 +42,7 @@ from millstream.spark.source.range_reader import RangeReader
 from millstream.spark.source.source import Rows
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from pyspark_millstream import DefaultSource
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 Document = dict[str, Any]
 _names = (f"planned-{number}" for number in count())
@@ -61,24 +61,24 @@ class Topic:
     def create(self) -> None:
         config = {name.replace("_", "."): value for name, value in self._config.items()}
         new = NewTopic(self.name, self._partitions, self._replicas, config=config)
-        self._admin.create_topics([new], operation_timeout=30)[self.name].result(30)
+        self._admin.create_topics([new], operation_timeout=30)[self.name].result(PATIENCE_S)
 
     def delete(self) -> None:
-        self._admin.delete_topics([self.name], operation_timeout=30)[self.name].result(30)
+        self._admin.delete_topics([self.name], operation_timeout=30)[self.name].result(PATIENCE_S)
 
     def grow(self, partitions: int) -> None:
-        self._admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(30)
+        self._admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(PATIENCE_S)
 
     def delete_records(self, partition: int, before: int) -> None:
         where = TopicPartition(self.name, partition, before)
-        next(iter(self._admin.delete_records([where]).values())).result(30)
+        next(iter(self._admin.delete_records([where]).values())).result(PATIENCE_S)
 
     def produce(self, number: int, partition: int = 0, *, size: int = 10, timestamp: int = 0, **settings: Any) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "log_level": 0} | settings)
         for index in range(number):
             text = str(index).zfill(size)
             producer.produce(self.name, text, partition=partition, timestamp=timestamp + index if timestamp else 0)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     def options(self, **more: str) -> ReadOptions:
         given = {"kafka.bootstrap.servers": self.bootstrap, "subscribe": self.name, "fetchOffset.retryIntervalMs": "20"}
@@ -365,16 +365,16 @@ class TestTransactions:
         producer = Producer(
             {"bootstrap.servers": orders.bootstrap, "transactional.id": orders.name, "log_level": 0, "linger.ms": 0}
         )
-        producer.init_transactions(30)
+        producer.init_transactions(PATIENCE_S)
         for number in range(3):
             producer.begin_transaction()
             for _ in range(2):
                 producer.produce(orders.name, f"transaction {number}")
-            producer.flush(30)
+            producer.flush(PATIENCE_S)
             if number == 0:
-                producer.commit_transaction(30)
+                producer.commit_transaction(PATIENCE_S)
             elif number == 1:
-                producer.abort_transaction(30)
+                producer.abort_transaction(PATIENCE_S)
         planner = orders.planner()
         end = planner.latest(planner.initial(), limited=True)
         assert orders.positions(end) == {0: 6}
@@ -384,7 +384,7 @@ class TestTransactions:
         # A query that was ahead, because it read uncommitted records before, waits; nothing is lost.
         ahead = {orders.name: {"0": 8}}
         assert orders.positions(orders.planner().latest(ahead, limited=True)) == {0: 8}
-        producer.commit_transaction(30)
+        producer.commit_transaction(PATIENCE_S)
         after = orders.planner().latest(end, limited=True)
         assert orders.positions(after) == {0: 9}
         assert offsets_read(orders.options(), planner.ranges(end, after)) == [6, 7]
@@ -474,7 +474,7 @@ class TestTypedColumns:
         producer = Producer({"bootstrap.servers": made.bootstrap, "log_level": 0})
         for value in ('{"id": "a", "amount": 1.5}', "{", None, '{"id": "b", "amount": "much"}', '{"id": "c"}'):
             producer.produce(made.name, value, key="k", headers={"trace": b"1"})
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         return made
 
     def rows(self, orders: Topic, **more: str) -> list[dict[str, Any]]:
@@ -554,7 +554,7 @@ class TestRegistry:
         producer = Producer({"bootstrap.servers": orders.bootstrap, "log_level": 0})
         for value in values:
             producer.produce(orders.name, value)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
         more = {"valueFormat": "avro", "schema.registry.url": registry, "columns": "value,_error"}
         options = orders.options(**more)

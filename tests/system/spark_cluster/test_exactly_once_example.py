@@ -25,6 +25,7 @@ from tests.repository import REPOSITORY
 from tests.system.spark_cluster.standalone import StandaloneSpark
 from tests.system.spark_exactly_once.committed import committed_values, hidden
 from tests.topics import make_topic
+from tests.waiting import PATIENCE_S
 
 EXAMPLE = REPOSITORY / "examples" / "pipelines" / "exactly-once-copy"
 GOOD, REJECTED = "transfers-in-euro", "transfers-rejected"
@@ -70,7 +71,7 @@ class Feeder(threading.Thread):
     def finish(self) -> None:
         self._ending.set()
         self.join()
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
         assert not self.failures
 
     def _delivered(self, error: object, _: object) -> None:

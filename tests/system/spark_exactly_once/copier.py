@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from millstream.spark.session.java import quick_spark_home
 from tests.system.spark.conftest import SETTINGS
+from tests.system.spark.streams import start_stream
 from tests.system.spark_exactly_once import dying
 
 ROWS_PER_BATCH = 400
@@ -62,15 +63,15 @@ def main(bootstrap: str, directory: Path, master: str, point: str | None) -> int
         .option("maxOffsetsPerTrigger", ROWS_PER_BATCH)
         .load()
     )
-    query = (
+    writer = (
         rows.selectExpr("key", "concat(cast(value as string), '!') as value")
         .repartition(3)
         .writeStream.format(sink)
         .options(**where)
         .option("topic", "out")
         .option("checkpointLocation", str(directory / "checkpoint"))
-        .start()
     )
+    query = start_stream(writer.start)
     print("running", flush=True)
     while query.isActive and not (directory / "stop").exists():
         time.sleep(0.1)

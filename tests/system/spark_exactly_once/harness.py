@@ -18,6 +18,7 @@ from millstream.raw_client import LATEST, Cluster, TopicPartition, WireError
 from millstream.testing import EmbeddedCluster
 from tests.repository import REPOSITORY
 from tests.system.spark_exactly_once.committed import committed_values, hidden
+from tests.waiting import PATIENCE_S
 
 PARTITIONS = 3
 SETTINGS = {"transaction.two.phase.commit.enable": "true", "offsets.topic.num.partitions": 4}
@@ -45,7 +46,7 @@ class Feeder(threading.Thread):
     def finish(self) -> None:
         self._ending.set()
         self.join()
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
         assert not self.failures
 
     def _delivered(self, error: object, _: object) -> None:

@@ -17,7 +17,7 @@ def broker(**values: object) -> BrokerReport:
 def test_nothing() -> None:
     found = diagnose([client()], [broker(syncs=10, sync_s=0.01, loop_lags=100, loop_lag_s=0.01)])
     found = diagnose([client()], [broker(syncs=10, sync_s=0.2, produces=10, produce_s=0.01)])  # nothing waits for it
-    assert found.cause == "none" and found.sentence.startswith("Nothing is slow: 1 brokers and 1 clients")
+    assert found.cause == "none" and found.sentence.startswith("Nothing is slow: 1 broker and 1 client with")
 
 
 @pytest.mark.parametrize(

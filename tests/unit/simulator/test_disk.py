@@ -10,6 +10,7 @@ from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.formats.records.batch import iterate_headers
 from millstream.node.storage.log.directory import LogDirectory
 from millstream.simulator.disk import DiskSession, Killed, SimulatedDisk
+from tests.examples import examples
 from tests.unit.node.storage.batches import NOW, batch
 from tests.unit.node.storage.conftest import TOPIC_ID
 
@@ -244,7 +245,7 @@ def test_read_errors(machine: SimulatedDisk, disk: DiskSession) -> None:
 
 
 @pytest.mark.parametrize("power_lost", [True, False])
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(examples(150)))
 def test_a_log_keeps_what_was_flushed_and_nothing_that_was_not_written(seed: int, power_lost: bool) -> None:
     """The real log on this disk, through crashes at any operation."""
     randomness = random.Random(seed)

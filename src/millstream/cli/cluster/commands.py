@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millstream.cli import exit_codes
-from millstream.cli.cluster.moves import Mover, available_brokers, loads, open_admin
+from millstream.cli.cluster.moves import mover, open_admin
 from millstream.cli.cluster.report import (
     Health,
     plan_document,
@@ -40,7 +40,6 @@ from millstream.cli.options import (
     assignments,
 )
 from millstream.cli.terminal import CommandFailedError, note, print_json
-from millstream.node.metadata.balance import plan_balance
 
 if TYPE_CHECKING:
     from millstream.admin.cluster import ClusterAdmin, Quorum, QuorumNode
@@ -169,17 +168,23 @@ def balance(
       millstream cluster balance --dry-run
       millstream cluster balance --throttle 50000000
     """
+    from millstream.admin.moves import balance_plan
+
     admin = open_admin(bootstrap, timeout, settings)
     cluster = admin.read()
     cluster.check_quorum()
-    if not dry_run and Mover(admin, cluster, throttle).settle():
-        cluster = admin.read()
-    plan = plan_balance(available_brokers(cluster), loads(cluster))
-    document = {"executed": bool(plan) and not dry_run, "moves": plan_document(plan, cluster)}
+    if not dry_run:
+        with mover(admin, cluster, throttle) as moving:
+            has_settled = moving.settle() > 0
+        if has_settled:
+            cluster = admin.read()
+    plan = balance_plan(cluster)
+    document = {"executed": bool(plan) and not dry_run, "moves": plan_document(plan)}
     if plan and not json:
-        show_plan(plan, cluster)
+        show_plan(plan)
     if plan and not dry_run:
-        Mover(admin, cluster, throttle).move(plan)
+        with mover(admin, cluster, throttle) as moving:
+            moving.move(plan)
     if not plan and not dry_run:
         _balance_leaders(admin)
     if json:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from millstream.cli.terminal import note, print_table
-from millstream.formats.model.identifiers import default_machine
-from millstream.node.metadata.balance import PlannedReassignment
+from millstream.formats.model.placement import default_machine
 from millstream.node.metadata.topology import BrokerAddress, topology_warnings
 
 if TYPE_CHECKING:
+    from millstream.admin.balance import PlannedReassignment
     from millstream.admin.cluster import Broker, ClusterState, LogDirectories, Partition, Quorum
 
 _SHOWN_PROBLEMS = 20
@@ -341,13 +341,12 @@ def _numbers(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def plan_document(plan: Sequence[PlannedReassignment], cluster: "ClusterState") -> list[dict[str, Any]]:
-    before = {(each.topic, each.index): each.replicas for each in cluster.partitions}
+def plan_document(plan: "Sequence[PlannedReassignment]") -> list[dict[str, Any]]:
     return [
         {
             "topic": each.topic,
             "partition": each.partition,
-            "from": list(before[each.topic, each.partition]),
+            "from": list(each.before),
             "to": list(each.replicas),
             "moved_bytes": each.moved_bytes,
         }
@@ -355,8 +354,8 @@ def plan_document(plan: Sequence[PlannedReassignment], cluster: "ClusterState") 
     ]
 
 
-def show_plan(plan: Sequence[PlannedReassignment], cluster: "ClusterState") -> None:
-    rows = plan_document(plan, cluster)
+def show_plan(plan: "Sequence[PlannedReassignment]") -> None:
+    rows = plan_document(plan)
     print_table(
         ("topic", "partition", "from", "", "to", "data"),
         [

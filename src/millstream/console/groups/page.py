@@ -1,11 +1,14 @@
-"""The Groups page: list of consumer groups, one group with members and lag, and the header shared with queues."""
+"""The Groups page: list of consumer groups, one group with members and lag; and what queues share with it: the header
+of a page, and actions on one or several groups.
+"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nicegui import ui
 
 from millstream.admin.groups import SHARE, Group, GroupAdmin, check_not_active
-from millstream.admin.offsets import OffsetMove, plan_reset
+from millstream.admin.offsets import OffsetMove, ResetTarget, plan_reset
 from millstream.console.console import UserError, href
 from millstream.console.formats import count, plural, short_count
 from millstream.console.frame import Frame, console_page, go
@@ -16,6 +19,7 @@ from millstream.console.visitor import Action
 from millstream.console.widgets import (
     FieldErrors,
     FormValues,
+    Missing,
     Points,
     Stat,
     TimeChart,
@@ -25,7 +29,7 @@ from millstream.console.widgets import (
     heading,
     send_form,
 )
-from millstream.raw_client import TopicPartition, WireError
+from millstream.raw_client import Cluster, TopicPartition, WireError
 
 _STATE_TONES = {"Stable": "good", "Empty": "dim", "Dead": "bad"}
 _WINDOW_S = 900.0
@@ -52,8 +56,10 @@ class GroupHead:
         self._frame = frame
         self._name = name
         self._wording = wording
-        with heading(name):
-            ui.link(f"All {wording.noun}s", wording.page).classes("ms-back")
+        with ui.link(target=wording.page).classes("ms-back"):
+            ui.icon("arrow_back")
+            ui.label(f"{wording.noun.capitalize()}s")
+        with heading(name) as self._actions:
             move = ui.button("Move offsets…", icon="history", on_click=self._open_reset).props(
                 "outline no-caps dense padding='4px 12px' data-testid=open-reset"
             )
@@ -66,14 +72,12 @@ class GroupHead:
                     "outline color=negative no-caps dense padding='4px 12px' data-testid=delete-offsets"
                 )
                 self._buttons.append(frame.offer(Action.DELETE_OFFSETS, forget))
-        self._gone = ui.label("").classes("ms-badge ms-warn").props("data-testid=gone")
+        self._missing = Missing(wording.noun)
 
     def find(self, snapshot: Snapshot) -> Group | None:
         """The group, or None; then the page says that it does not exist."""
         group = snapshot.groups.get(self._name)
-        gone = group is None and snapshot.groups_known
-        self._gone.set_visibility(gone)
-        self._gone.set_text(f"This {self._wording.noun} does not exist. It may have been deleted." if gone else "")
+        self._missing.show(group is None and snapshot.groups_known, self._actions)
         for button in self._buttons:
             button.set_enabled(group is not None)
         return group
@@ -86,7 +90,7 @@ class GroupHead:
     def _open_reset(self) -> None:
         group = self._frame.snapshot.groups.get(self._name)
         if group is not None:
-            open_reset_dialog(self._frame, group)
+            open_reset_dialog(self._frame, [group])
 
     def _ask_delete_offsets(self) -> None:
         """Offsets of one topic; the group stays."""
@@ -140,6 +144,89 @@ class GroupHead:
                 go(self._wording.page)
 
 
+class BulkActions:
+    """Buttons for the groups that are selected in a list. Groups with active members are left out."""
+
+    def __init__(self, frame: Frame, wording: Wording) -> None:
+        self._frame = frame
+        self._wording = wording
+        self._table: DataTable | None = None
+        may_select = frame.may(Action.MOVE_OFFSETS) or frame.may(Action.DELETE_GROUP)
+        self.on_select = self._select if may_select else None
+
+    def attach(self, table: DataTable) -> None:
+        """Puts the buttons above the table. They are shown while rows are selected."""
+        self._table = table
+        with table.head, ui.element("div").classes("ms-chips").style("width: auto") as self._box:
+            self._move = ui.button("", icon="history", on_click=self._open_reset).props(
+                "outline dense no-caps data-testid=move-selected"
+            )
+            self._frame.offer(Action.MOVE_OFFSETS, self._move)
+            self._delete = ui.button("", icon="delete_outline", on_click=self._ask_delete).props(
+                "outline dense color=negative no-caps data-testid=delete-selected"
+            )
+            self._frame.offer(Action.DELETE_GROUP, self._delete)
+        self._box.set_visibility(False)
+
+    def _select(self, names: Sequence[str]) -> None:
+        selected = plural(len(names), self._wording.noun)
+        self._move.set_text(f"Move offsets of {selected}…")
+        self._delete.set_text(f"Delete {selected}…")
+        self._box.set_visibility(bool(names))
+
+    def _selected(self) -> tuple[list[Group], list[Group]]:
+        """The groups without, and with, active members."""
+        assert self._table is not None
+        known = self._frame.snapshot.groups
+        found = [known[name] for name in self._table.selected if name in known]
+        return [each for each in found if not each.is_active], [each for each in found if each.is_active]
+
+    def _open_reset(self) -> None:
+        resting, active = self._selected()
+        if resting:
+            open_reset_dialog(self._frame, resting, left_out=active)
+        else:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        self._frame.show_error(f"All selected {self._wording.noun}s have active members: stop their consumers first.")
+
+    async def _ask_delete(self) -> None:
+        resting, active = self._selected()
+        if not resting:
+            self._refuse()
+            return
+        noun = self._wording.noun
+        agreed = await self._frame.confirm(
+            f"Delete {plural(len(resting), noun)}?",
+            [f"{noun} {each.name}: {plural(len(each.offsets), 'partition')}" for each in resting],
+            action=f"Delete {plural(len(resting), noun)}",
+            more=_left_out(active) or "Their offsets are deleted too.",
+        )
+        if not agreed:
+            return
+        admin = GroupAdmin(self._frame.console.cluster)
+        failed: list[str] = []
+        for each in resting:
+            try:
+                await self._frame.act(Action.DELETE_GROUP, admin.delete, each.name)
+            except (UserError, WireError) as error:
+                failed.append(f"{each.name}: {error}")
+        if failed:
+            self._frame.show_error(f"{plural(len(failed), noun)} not deleted, for example {failed[0]}")
+        else:
+            self._frame.notify(f"{plural(len(resting), noun)} deleted.")
+        assert self._table is not None
+        self._table.unselect()
+        self._select([])
+        self._frame.poll_now()
+
+
+def _left_out(active: Sequence[Group]) -> str:
+    names = ", ".join(each.name for each in active[:5]) + (" …" if len(active) > 5 else "")
+    return f"Left out, because they have active members: {names}." if active else ""
+
+
 def member_rows(group: Group) -> list[dict[str, object]]:
     return [
         {
@@ -168,6 +255,7 @@ def groups(frame: Frame) -> None:
 def _list(frame: Frame) -> None:
     with heading("Groups", "Classic and consumer protocol groups. Share groups are on the Queues page."):
         pass
+    bulk = BulkActions(frame, GROUP)
     with card(""):
         table = DataTable(
             [
@@ -180,10 +268,12 @@ def _list(frame: Frame) -> None:
                 Column("coordinator", "Coordinator", right=True),
             ],
             key="group",
-            empty="No consumer groups",
+            empty="No consumer groups. A consumer makes one: `millstream consume TOPIC --group NAME`, or see Connect.",
             test_id="groups",
             name="",
+            on_select=bulk.on_select,
         )
+    bulk.attach(table)
 
     def show(snapshot: Snapshot) -> None:
         table.update([_row(group) for group in snapshot.groups.values() if group.type != SHARE])
@@ -288,17 +378,33 @@ _HINTS = {
 }
 
 
-def open_reset_dialog(frame: Frame, group: Group) -> None:
-    topics = sorted({topic_partition.topic for topic_partition in group.offsets})
-    moves: list[OffsetMove] = []
+def preview_resets(
+    cluster: Cluster, groups: Sequence[Group], topics: Sequence[str], target: ResetTarget
+) -> list[tuple[Group, OffsetMove]]:
+    """The moves of all groups in the partitions of these topics. Nothing is changed."""
+    return [
+        (group, move)
+        for group in groups
+        for move in plan_reset(cluster, group.offsets, [each for each in group.offsets if each.topic in topics], target)
+    ]
+
+
+def open_reset_dialog(frame: Frame, groups: Sequence[Group], left_out: Sequence[Group] = ()) -> None:
+    """Moves the offsets of one group, or of several, as the preview shows it."""
+    topics = sorted({topic_partition.topic for group in groups for topic_partition in group.offsets})
+    named = groups[0].name if len(groups) == 1 else plural(len(groups), "group")
+    members = sum(len(group.members) for group in groups)
+    moves: list[tuple[Group, OffsetMove]] = []
     asked = 0  # a preview is dropped if the form changed meanwhile
     with ui.dialog() as dialog, ui.card().classes("ms-dialog").style("width: 760px").props("data-testid=reset"):
-        ui.label(f"Move offsets of {group.name}").classes("ms-dialog-title")
-        if group.members:
+        ui.label(f"Move offsets of {named}").classes("ms-dialog-title")
+        if members:
             ui.label(
-                f"The group has {plural(len(group.members), 'active member')}. You can preview now, and move offsets "
+                f"The group has {plural(members, 'active member')}. You can preview now, and move offsets "
                 "after they have stopped."
             ).classes("ms-badge ms-warn")
+        if left_out:
+            ui.label(_left_out(left_out)).classes("ms-muted")
         with ui.element("div").classes("ms-form"):
             chosen = ui.select(topics, value=topics, multiple=True, label="Topics").props(
                 "dense outlined use-chips options-dense"
@@ -312,13 +418,14 @@ def open_reset_dialog(frame: Frame, group: Group) -> None:
         hint = ui.label("").classes("ms-muted")
         table = DataTable(
             [
+                *([Column("group", "Group")] if len(groups) > 1 else []),
                 Column("topic_partition", "Partition", cell="mono"),
                 Column("old", "From", count, right=True),
                 Column("new", "To", count, right=True),
                 Column("change", "Change", lambda number: f"{number:+,}", right=True),
                 Column("note", "", cell="badge"),
             ],
-            key="topic_partition",
+            key="key",
             empty="Choose Preview. Nothing changes before you confirm.",
             filtered=False,
             page_size=25,
@@ -350,12 +457,9 @@ def open_reset_dialog(frame: Frame, group: Group) -> None:
     async def preview(typed: FormValues) -> None:
         forget()
         mine = asked
-        topic_partitions: list[TopicPartition] = [
-            topic_partition for topic_partition in group.offsets if topic_partition.topic in (chosen.value or [])
-        ]
         try:
             target = parse_target(where.value, typed.text(text))
-            planned = await frame.run(plan_reset, frame.console.cluster, group.offsets, topic_partitions, target)
+            planned = await frame.run(preview_resets, frame.console.cluster, groups, list(chosen.value or []), target)
         except (UserError, WireError) as error:
             if mine == asked:
                 errors.show(str(error))
@@ -363,37 +467,33 @@ def open_reset_dialog(frame: Frame, group: Group) -> None:
         if mine != asked:
             return
         moves.extend(planned)
-        table.update(
-            [
-                {
-                    "topic_partition": str(move.partition),
-                    "old": move.old,
-                    "new": move.new,
-                    "change": None if move.old is None else move.new - move.old,
-                    "note": "outside the log, set to its nearest end" if move.is_clamped else "",
-                    "_tones": {"note": "warn"},
-                }
-                for move in moves
-            ]
-        )
-        if moves and not group.members:
-            do.set_text(f"Move {plural(len(moves), 'offset')} of {group.name}")
+        table.update([_move_row(group, move) for group, move in moves])
+        if moves and not members:
+            do.set_text(f"Move {plural(len(moves), 'offset')} of {named}")
             do.enable()
 
     async def execute() -> None:
-        doing = list(moves)
+        by_group: dict[str, dict[TopicPartition, int]] = {}
+        for group, move in moves:
+            by_group.setdefault(group.name, {})[move.partition] = move.new
+        admin = GroupAdmin(frame.console.cluster)
+        done = 0
         do.props("loading")
         try:
-            check_not_active(group)
-            offsets = {move.partition: move.new for move in doing}
-            groups = GroupAdmin(frame.console.cluster)
-            await frame.act(Action.MOVE_OFFSETS, groups.set_offsets, group.name, offsets, share=group.type == SHARE)
+            for group in groups:
+                if group.name in by_group:
+                    check_not_active(group)
+                    offsets, is_share = by_group[group.name], group.type == SHARE
+                    await frame.act(Action.MOVE_OFFSETS, admin.set_offsets, group.name, offsets, share=is_share)
+                    done += 1
         except (UserError, WireError) as error:
-            errors.show(f"Offsets not moved: {error}")
+            before = f"Moved for {done} of {len(by_group)} groups. " if len(by_group) > 1 else ""
+            errors.show(f"{before}Offsets not moved: {error}")
+            frame.poll_now()
             return
         finally:
             do.props(remove="loading")
-        frame.notify(f"{plural(len(doing), 'offset')} of {group.name} moved")
+        frame.notify(f"{plural(sum(map(len, by_group.values())), 'offset')} of {named} moved")
         frame.poll_now()
         dialog.close()
 
@@ -403,3 +503,16 @@ def open_reset_dialog(frame: Frame, group: Group) -> None:
     dialog.on("hide", dialog.delete)
     chose()
     dialog.open()
+
+
+def _move_row(group: Group, move: OffsetMove) -> dict[str, object]:
+    return {
+        "key": f"{group.name} {move.partition}",
+        "group": group.name,
+        "topic_partition": str(move.partition),
+        "old": move.old,
+        "new": move.new,
+        "change": None if move.old is None else move.new - move.old,
+        "note": "outside the log, set to its nearest end" if move.is_clamped else "",
+        "_tones": {"note": "warn"},
+    }

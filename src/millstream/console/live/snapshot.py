@@ -154,12 +154,23 @@ def _not_preferred(snapshot: Snapshot) -> list[Partition]:
 
 def progress_of(snapshot: Snapshot, move: Reassignment) -> float:
     """Percentage of the leader's log that the slowest new replica has copied."""
+    whole, copied = _copied(snapshot, move)
+    return 100.0 if not whole or not copied else min(100.0, 100.0 * min(copied) / whole)
+
+
+def bytes_left(snapshot: Snapshot, move: Reassignment) -> int | None:
+    """What the new replicas have still to copy; None if the size of the log is not known."""
+    whole, copied = _copied(snapshot, move)
+    return None if whole is None else sum(max(0, whole - each) for each in copied)
+
+
+def _copied(snapshot: Snapshot, move: Reassignment) -> tuple[int | None, list[int]]:
+    """The size of the leader's log, and the sizes of the new replicas."""
     topic = snapshot.topics.get(move.partition.topic)
-    if topic is None or move.partition.partition >= len(topic.partitions) or not move.adding:
-        return 100.0
+    if topic is None or move.partition.partition >= len(topic.partitions):
+        return None, []
     leader = snapshot.disks.get(topic.partitions[move.partition.partition].leader)
-    whole = leader.sizes.get(move.partition, 0) if leader is not None else 0
-    copied = [
+    whole = leader.sizes.get(move.partition, 0) if leader is not None else None
+    return whole, [
         snapshot.disks[number].sizes.get(move.partition, 0) if number in snapshot.disks else 0 for number in move.adding
     ]
-    return 100.0 if not whole else min(100.0, 100.0 * min(copied) / whole)

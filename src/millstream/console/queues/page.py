@@ -7,7 +7,7 @@ from millstream.admin.groups import SHARE, Group
 from millstream.console.console import href
 from millstream.console.formats import count, plural, short_count
 from millstream.console.frame import Frame, console_page
-from millstream.console.groups.page import QUEUE, GroupHead, member_rows, state_tone, topics_read
+from millstream.console.groups.page import QUEUE, BulkActions, GroupHead, member_rows, state_tone, topics_read
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.queues.dead_letters import DeadLetters, pending_dead_letters, redrive, redrive_group
 from millstream.console.queues.delivery import DEAD_LETTER_TOPIC, Delivery, read_delivery, read_settings
@@ -31,6 +31,7 @@ def queues(frame: Frame) -> None:
 def _list(frame: Frame) -> None:
     with heading("Queues", "Share groups: each record is delivered to one of the members"):
         pass
+    bulk = BulkActions(frame, QUEUE)
     with card(""):
         table = DataTable(
             [
@@ -42,10 +43,12 @@ def _list(frame: Frame) -> None:
                 Column("held", "In flight", count, right=True),
             ],
             key="group",
-            empty="No share groups",
+            empty="No share groups. A share consumer (KIP-932) makes one; `millstream share` changes its settings.",
             test_id="queues",
             name="",
+            on_select=bulk.on_select,
         )
+    bulk.attach(table)
 
     def show(snapshot: Snapshot) -> None:
         table.update(

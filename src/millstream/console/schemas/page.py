@@ -29,6 +29,7 @@ from millstream.console.visitor import Action
 from millstream.console.widgets import (
     FormValues,
     LiveSelect,
+    Missing,
     card,
     dialog,
     fill_if_empty,
@@ -36,7 +37,7 @@ from millstream.console.widgets import (
     link_column,
     send_form,
 )
-from millstream.registry.errors import RegistryError
+from millstream.registry.errors import NotFoundError, RegistryError
 from millstream.registry.records import StoredSchema
 
 
@@ -149,7 +150,7 @@ class SubjectDetail:
         with ui.link(target="/schemas").classes("ms-back"):
             ui.icon("arrow_back")
             ui.label("Schemas")
-        with heading(name):
+        with heading(name) as actions:
             self._level = (
                 ui.select([_OF_ALL, *LEVELS], value=_OF_ALL, label="Compatibility", on_change=self._level_changed)
                 .props("outlined dense options-dense data-testid=level")
@@ -160,8 +161,9 @@ class SubjectDetail:
                 "outline color=negative no-caps data-testid=delete-subject"
             )
             frame.offer(Action.DELETE_SCHEMA, self._delete)
+        self._missing = Missing("subject")
         self._level_help = ui.label("").classes("ms-help").props("data-testid=level-help")
-        with card("Compare versions"):
+        with card("Compare versions") as comparison:
             with ui.element("div").classes("ms-form"):
                 self._before = (
                     LiveSelect([], label="Before", on_change=self._compare)
@@ -176,9 +178,9 @@ class SubjectDetail:
             self._diff = DiffView()
         with card(
             "Check or register a schema", note="checked against the versions that the compatibility level covers"
-        ):
+        ) as candidate:
             self._candidate = SchemaForm(frame, lambda typed: name, self._registered)
-        with card("Versions"):
+        with card("Versions") as versions:
             self._versions = DataTable(
                 [
                     Column("version", "Version", width=90),
@@ -196,11 +198,17 @@ class SubjectDetail:
                 test_id="versions",
             )
             link_column(self._versions, "action", self._delete_one)
+        self._parts = (actions, comparison, candidate, versions)
         ui.timer(0.05, self._load, once=True)
 
     async def _load(self, *, show_last: bool = True) -> None:
         with self._frame.reporting("The subject cannot be read"):
-            state = await self._frame.run(read_subject, self._frame.console.registry, self._name)
+            try:
+                state = await self._frame.run(read_subject, self._frame.console.registry, self._name)
+            except NotFoundError:
+                self._missing.show(True, *self._parts)
+                return
+            self._missing.show(False, *self._parts)
             first = self._state is None
             self._state = state
             self._busy = True  # these changes do not come from the user

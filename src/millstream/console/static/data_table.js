@@ -42,6 +42,7 @@ export default {
       <template #top v-if="$q.screen.lt.sm && shown.length > 1">
         <label class="ms-sort">Sort by
           <select :value="page.sortBy" @change="sortBy($event.target.value, page.descending)">
+            <option v-if="!columns.some((each) => each.name === page.sortBy)" :value="page.sortBy">as listed</option>
             <option v-for="column in columns" :key="column.name" :value="column.name">{{ column.label }}</option>
           </select></label>
         <q-btn flat dense round :icon="page.descending ? 'arrow_downward' : 'arrow_upward'" aria-label="Direction"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from nicegui import ui
 
@@ -31,7 +31,8 @@ from millstream.console.widgets import (
     send_form,
     wrap_column,
 )
-from millstream.raw_client import WireError
+from millstream.formats.model.errors import ErrorCode
+from millstream.raw_client import RefusedError, WireError
 
 # Names of the fields with errors, besides the settings.
 _NAME, _PARTITIONS, _REPLICAS = "name", "partitions", "replicas"
@@ -175,7 +176,20 @@ class _Creation:
         self._created(name)
 
 
-def value_input(setting: TopicSetting, value: str) -> Any:
+class Described(Protocol):
+    """A setting of a topic or a broker, as forms show it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def explanation(self) -> str: ...
+    @property
+    def allowed(self) -> str: ...
+    @property
+    def choices(self) -> tuple[str, ...]: ...
+
+
+def value_input(setting: Described, value: str) -> Any:
     """An input for a value: a selection if there are few choices, else a text field."""
     if setting.choices:
         options = list(setting.choices) if value in setting.choices or not value else [value, *setting.choices]
@@ -186,7 +200,7 @@ def value_input(setting: TopicSetting, value: str) -> Any:
     return field.props("outlined dense").classes("ms-stack")
 
 
-def help_text(setting: TopicSetting) -> str:
+def help_text(setting: Described) -> str:
     allowed = f" Allowed: {setting.allowed}." if setting.allowed else ""
     return setting.explanation.rstrip() + allowed
 
@@ -215,13 +229,18 @@ class SettingsView:
 
     async def load(self, changed: dict[str, str | None] | None = None) -> None:
         with self._frame.reporting("The settings cannot be read"):
-            found = await self._frame.run(read_settings, self._frame.console.cluster, self._topic, changed)
+            try:
+                found = await self._frame.run(read_settings, self._frame.console.cluster, self._topic, changed)
+            except RefusedError as error:
+                if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    return  # the page itself says so
+                raise
             self._settings = {each.name: each for each in found}
             self._table.update(
                 [
                     {
                         "name": each.name,
-                        "value": _value(each),
+                        "value": each.shown_value,
                         "source": each.source.label,
                         "_tones": {"source": "info" if each.is_own else "dim"},
                         "without": each.without if each.is_own else "",
@@ -246,7 +265,7 @@ class _Editing:
         with dialog(f"{setting.name} of {topic}", test_id="edit-setting") as self._dialog:
             ui.label(help_text(setting)).classes("ms-help")
             with ui.element("dl").classes("ms-facts"):
-                facts = [("Value", _value(setting)), ("Source", setting.source.label)]
+                facts = [("Value", setting.shown_value), ("Source", setting.source.label)]
                 if setting.source is Source.TOPIC:
                     facts.append(("Default", setting.without or ""))
                 for word, text in facts:
@@ -297,12 +316,3 @@ class _Editing:
             else f"{self._setting.name} was set to {value}."
         )
         await self._view.load(changes)
-
-
-def _value(setting: TopicSetting) -> str:
-    if setting.value is None:
-        return "(secret)"
-    words = setting.value_in_words
-    if words == "no limit":
-        return words  # clearer than nineteen digits
-    return f"{setting.value} ({words})" if words else setting.value

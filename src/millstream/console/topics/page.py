@@ -11,6 +11,7 @@ from millstream.console.formats import count, plural, rate, short_count, size
 from millstream.console.frame import Frame, console_page, go
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.tables import Column, DataTable
+from millstream.console.topics.branching import open_branching
 from millstream.console.topics.dialogs import SettingsView, TopicTemplate, open_creation
 from millstream.console.topics.hot_keys import EVERY_S, HotKeysView
 from millstream.console.topics.record_deletion import RecordDeletionDialog
@@ -29,6 +30,7 @@ from millstream.console.visitor import Action
 from millstream.console.widgets import (
     FieldErrors,
     FormValues,
+    Missing,
     Stat,
     TimeChart,
     card,
@@ -107,6 +109,12 @@ class TopicDetail:
             )
             clone = ui.button("Clone…", icon="content_copy", on_click=self._clone)
             frame.offer(Action.CREATE_TOPIC, clone).props("outline no-caps data-testid=clone-topic")
+            replicas = ui.button(
+                "Move replicas…", icon="move_down", on_click=lambda: go("/reassignments", plan="place", topic=topic)
+            )
+            frame.offer(Action.MOVE_REPLICAS, replicas).props("outline no-caps data-testid=move-replicas")
+            branch = ui.button("Branch…", icon="call_split", on_click=lambda: open_branching(frame, topic))
+            frame.offer(Action.CREATE_TOPIC, branch).props("outline no-caps data-testid=branch-topic")
             records = ui.button("Delete records…", icon="auto_delete", on_click=self._delete_records)
             frame.offer(Action.DELETE_RECORDS, records).props(
                 "outline color=negative no-caps data-testid=open-delete-records"
@@ -115,7 +123,7 @@ class TopicDetail:
             frame.offer(Action.ADD_PARTITIONS, more).props("outline no-caps data-testid=add-partitions")
             delete = ui.button("Delete", icon="delete_outline", on_click=self._delete)
             frame.offer(Action.DELETE_TOPIC, delete).props("outline color=negative no-caps data-testid=delete-topic")
-        self._gone = ui.label("This topic does not exist.").classes("ms-muted").props("data-testid=no-topic")
+        self._missing = Missing("topic")
         with card("") as numbers, ui.element("div").classes("ms-stats"):
             self._stats = {
                 "state": Stat("state", test_id="topic-state"),
@@ -154,8 +162,8 @@ class TopicDetail:
                     test_id="readers",
                 )
         self._parts = (actions, numbers, tabs, panels)
+        self._is_loaded = False
         frame.live(self._show)
-        ui.timer(0.05, self._settings.load, once=True)
         watching = ui.timer(EVERY_S, self._hot.load, active=chosen == "hot")
 
         async def opened(event: Any) -> None:
@@ -169,12 +177,12 @@ class TopicDetail:
 
     def _show(self, snapshot: Snapshot) -> None:
         topic = snapshot.topics.get(self._topic)
-        is_gone = topic is None and snapshot.topics_at > 0
-        self._gone.set_visibility(is_gone)
-        for part in self._parts:  # nothing to do with what does not exist
-            part.set_visibility(not is_gone)
+        self._missing.show(topic is None and snapshot.topics_at > 0, *self._parts)
         if topic is None:
             return
+        if not self._is_loaded:
+            self._is_loaded = True
+            ui.timer(0.01, self._settings.load, once=True)
         stats = self._stats
         state, tone = health(topic, snapshot)
         stats["state"].show(state, tone)

@@ -32,7 +32,7 @@ class Source(Enum):
 
 
 _TOPIC_CONFIG = "DYNAMIC_TOPIC_CONFIG"
-_SOURCES = {
+SOURCES = {
     _TOPIC_CONFIG: Source.TOPIC,
     "DYNAMIC_BROKER_CONFIG": Source.BROKER,
     "DYNAMIC_DEFAULT_BROKER_CONFIG": Source.ALL_BROKERS,
@@ -62,17 +62,21 @@ class TopicSetting:
         return self.source is Source.TOPIC
 
     @property
-    def value_in_words(self) -> str:
-        """A large number in readable units: 604800000 ms is 7 d. Empty for other values."""
-        if self.value is None or not self.value.isdigit():
-            return ""
-        if int(self.value) == LONG_MAX:
-            return "no limit"
-        number = int(self.value)
-        if self.name.endswith(".ms") and number >= 1000:
-            unit, length = next((each for each in _TIMES if number >= each[1]), _TIMES[-1])
-            return f"{number / length:,.3g} {unit}"
-        return size(number) if self.name.endswith(".bytes") and number >= 1000 else ""
+    def shown_value(self) -> str:
+        return "(secret)" if self.value is None else readable_value(self.name, self.value)
+
+
+def readable_value(name: str, value: str) -> str:
+    """The value of a setting; a large number with its unit: `604800000 (7 d)`."""
+    if not (value.isascii() and value.isdigit()):
+        return value
+    number = int(value)
+    if number == LONG_MAX:
+        return "no limit"  # clearer than nineteen digits
+    if name.endswith(".ms") and number >= 1000:
+        unit, length = next((each for each in _TIMES if number >= each[1]), _TIMES[-1])
+        return f"{value} ({number / length:,.3g} {unit})"
+    return f"{value} ({size(number)})" if name.endswith(".bytes") and number >= 1000 else value
 
 
 def read_settings(
@@ -109,7 +113,7 @@ def known_settings() -> list[TopicSetting]:
             format_value(setting.default),
             setting.explanation.replace("`", ""),
             setting.allowed_text(),
-            _choices(setting),
+            choices_of(setting),
             bool(setting.only_default or setting.without_effect),
         )
         for name, setting in sorted(TOPIC_SETTINGS.items())
@@ -140,7 +144,7 @@ def change_settings(cluster: Cluster, topic: str, changes: Mapping[str, str | No
 
 def _setting(entry: ConfigEntry) -> TopicSetting:
     known = TOPIC_SETTINGS.get(entry.name)
-    source = _SOURCES.get(entry.source, Source.UNKNOWN)
+    source = SOURCES.get(entry.source, Source.UNKNOWN)
     beneath = [(name, value) for name, value, kind in entry.synonyms if kind != _TOPIC_CONFIG]
     without = beneath[0][1] if beneath else (None if source is Source.TOPIC else entry.value)
     if without is None and known is not None and not beneath:
@@ -152,7 +156,7 @@ def _setting(entry: ConfigEntry) -> TopicSetting:
         _scaled(known, beneath[0][0], without) if beneath else without,
         (entry.documentation or (known.explanation if known else "")).replace("`", ""),
         known.allowed_text() if known else "",
-        _choices(known),
+        choices_of(known),
         entry.is_read_only or bool(known and (known.only_default or known.without_effect)),
     )
 
@@ -165,7 +169,8 @@ def _scaled(known: Setting[Any] | None, synonym: str, value: str | None) -> str 
     return value
 
 
-def _choices(known: Setting[Any] | None) -> tuple[str, ...]:
+def choices_of(known: Setting[Any] | None) -> tuple[str, ...]:
+    """The allowed values of a setting, if they are few."""
     if known is None:
         return ()
     if known.type is SettingType.BOOLEAN:

@@ -18,21 +18,11 @@ TimestampMs = NewType("TimestampMs", int)
 
 NO_TOPIC_ID = TopicId(UUID(int=0))
 """Sent in place of an unknown topic id."""
+BRANCHES = "millstream.branches"
+"""The feature in ApiVersions by which a client knows that a cluster can create branches of topics."""
 
 NO_PRODUCER_ID = ProducerId(-1)
 UNKNOWN_OFFSET = Offset(-1)
-
-
-class Place(NamedTuple):
-    """Where a broker is. What fails together is in one zone (`broker.rack`), or on one machine."""
-
-    zone: str | None
-    machine: str
-
-
-def default_machine(broker_id: int) -> str:
-    """The machine of a broker that names none: it has one of its own."""
-    return f"machine-{broker_id}"
 
 
 class TopicPartition(NamedTuple):

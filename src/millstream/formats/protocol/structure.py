@@ -102,7 +102,7 @@ class Field:
         if self.type == "{}" and value is not None:
             assert self.children is not None
             return all(f.is_default(value[f.name]) for f in self.children.fields if f.name in value)
-        return bool(value == self.default())
+        return bool((list(value) if isinstance(value, tuple) else value) == self.default())
 
 
 @dataclass(slots=True)

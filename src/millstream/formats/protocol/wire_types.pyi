@@ -1115,6 +1115,8 @@ class CreateAclsRequest(Decoded):
 
     creations: list[CreateAclsRequestCreations]
     """array of structure, versions 1+."""
+    mirror_link: str | None
+    """string, versions 2+; default null; tag 10000."""
 
 class CreateAclsResponseResults(TypedDict):
     """An item of results."""
@@ -1251,6 +1253,12 @@ class CreateTopicsRequestTopics(Decoded):
     """array of structure, versions 2+."""
     configs: list[CreateTopicsRequestTopicsConfigs]
     """array of structure, versions 2+."""
+    branch_of: str | None
+    """string, versions 5+; default null; tag 10000."""
+    branch_of_id: UUID
+    """uuid, versions 5+; tag 10001."""
+    branch_offsets: list[int]
+    """array of int64, versions 5+; tag 10002."""
 
 class CreateTopicsRequest(Decoded):
     """API 19, versions 2 to 7."""
@@ -1295,6 +1303,8 @@ class CreateTopicsResponseTopics(TypedDict):
     """int16, versions 5+; default -1."""
     configs: NotRequired[Sequence[CreateTopicsResponseTopicsConfigs] | None]
     """array of structure, versions 5+."""
+    branch_of: NotRequired[str | None]
+    """string, versions 5+; default null; tag 10000."""
 
 class CreateTopicsResponse(TypedDict):
     """API 19, versions 2 to 7."""
@@ -3409,6 +3419,12 @@ class MetadataResponseTopics(TypedDict):
     """array of structure, versions 0+."""
     topic_authorized_operations: NotRequired[int]
     """int32, versions 8+; default -2147483648."""
+    branch_of: NotRequired[str | None]
+    """string, versions 9+; default null; tag 10000."""
+    branch_of_id: NotRequired[UUID]
+    """uuid, versions 9+; tag 10001."""
+    branch_offsets: NotRequired[Sequence[int]]
+    """array of int64, versions 9+; tag 10002."""
 
 class MetadataResponse(TypedDict):
     """API 3, versions 0 to 13."""

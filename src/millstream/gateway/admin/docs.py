@@ -27,6 +27,7 @@ _SUMMARY: dict[str, JsonSchema] = {
     "partition_count": INT32,
     "replication_factor": INT32,
     "internal": FLAG,
+    "branch_of": nullable(text("The topic of which this is a branch.")),
 }
 _PARTITION = record(
     {
@@ -90,6 +91,33 @@ DESCRIBE_TOPIC = Doc(
     tag=_TOPICS,
     summary="Describe a topic: partitions, offsets, and the settings that were set for it",
     response=record({**_SUMMARY, "partitions": array(_PARTITION), "configs": mapping(nullable(TEXT))}),
+)
+BRANCH_TOPIC = Doc(
+    tag=_TOPICS,
+    summary="Create a branch of a topic",
+    description="The branch has the records of the topic up to a point, shares its files, and goes on by itself. The "
+    "point is the end now, or earlier: the first record at or after a time, or an offset for each partition. Responds "
+    "when the branch can be written to.",
+    body=record(
+        {"name": text("Name of the branch.", minLength=1, maxLength=249)},
+        {
+            "at": nullable(whole("A time in milliseconds since 1970.", 0)),
+            "offsets": nullable(array(record({"partition": INT32, "offset": INT64}, closed=True))),
+            "configs": nullable(_SETTINGS),
+            "groups": nullable(mapping(nullable(text("The group that gets the committed offsets of this one.")))),
+        },
+        closed=True,
+    ),
+    response=record(
+        {
+            **_SUMMARY,
+            "partitions": array(record({"partition": INT32, "start": INT64, "offset": INT64, "note": nullable(TEXT)})),
+            "groups": mapping(INT32),
+        }
+    ),
+    status=201,
+    errors=(409, 422),
+    example={"name": "orders-test", "groups": {"billing": "billing-test"}},
 )
 DELETE_TOPIC = Doc(tag=_TOPICS, summary="Delete a topic and its records", status=204, errors=(403, 409))
 ADD_PARTITIONS = Doc(

@@ -9,6 +9,7 @@ from millstream.admin.cluster import ClusterAdmin
 from millstream.admin.topics import ConfigChange, ConfigEntry, ConfigOperation, ConfigResource, TopicAdmin
 from millstream.gateway.admin.docs import (
     ADD_PARTITIONS,
+    BRANCH_TOPIC,
     CLUSTER,
     CREATE_TOPIC,
     DELETE_TOPIC,
@@ -27,6 +28,7 @@ from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicInfo, TopicPar
 
 _MAX_INT32 = 2**31 - 1
 _MAX_INT16 = 2**15 - 1
+_MAX_INT64 = 2**63 - 1
 
 
 class TopicRoutes:
@@ -45,6 +47,13 @@ class TopicRoutes:
             endpoint("POST", "/topics", self.create, doc=CREATE_TOPIC, needs=Needs(topic="Create", cluster="Create")),
             endpoint("GET", "/topics/{topic}", self.describe, doc=DESCRIBE_TOPIC),
             endpoint("DELETE", "/topics/{topic}", self.delete, doc=DELETE_TOPIC, needs=Needs(topic="Delete")),
+            endpoint(
+                "POST",
+                "/topics/{topic}/branches",
+                self.branch,
+                doc=BRANCH_TOPIC,
+                needs=Needs(topic="Read", cluster="Create"),
+            ),
             endpoint(
                 "POST",
                 "/topics/{topic}/partitions",
@@ -120,6 +129,32 @@ class TopicRoutes:
     def delete(self, asked: ApiRequest) -> None:
         self._admin.delete(asked.path("topic"))
 
+    def branch(self, asked: ApiRequest) -> Any:
+        document, parent = asked.document(), asked.path("topic")
+        known(document, "name", "at", "offsets", "configs", "groups")
+        name = document.get("name")
+        if not isinstance(name, str) or not name:
+            raise ApiError(422, "'name' must be the name of the branch", 'send {"name": "orders-test"}')
+        at_ms = number_in(document, "at", 0, _MAX_INT64, -1)
+        configs = _texts(document.get("configs") or {}, "configs")
+        groups = _texts(document.get("groups") or {}, "groups")
+        made = self._admin.branch(
+            parent,
+            name,
+            at_ms=None if at_ms < 0 else at_ms,
+            offsets=_branch_offsets(document.get("offsets"), parent),
+            configs={key: value for key, value in configs.items() if value is not None},
+            groups={source: target or source for source, target in groups.items()},
+        )
+        return {
+            **_summary(self._admin.topic(name)),
+            "partitions": [
+                {"partition": each.partition, "start": each.start, "offset": each.offset, "note": each.note or None}
+                for each in made.points
+            ],
+            "groups": {group: len(found) for group, found in made.groups.items()},
+        }
+
     def add_partitions(self, asked: ApiRequest) -> Any:
         document, name = asked.document(), asked.path("topic")
         known(document, "count")
@@ -145,12 +180,28 @@ class TopicRoutes:
         return {"configs": [_shown(row) for row in self._admin.settings(ConfigResource.TOPIC, name) if row.is_own]}
 
 
+def _branch_offsets(value: Any, parent: str) -> dict[TopicPartition, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+        raise ApiError(422, "'offsets' must be a list", 'send "offsets": [{"partition": 0, "offset": 42}]')
+    found: dict[TopicPartition, int] = {}
+    for row in value:
+        known(row, "partition", "offset")
+        if "partition" not in row or "offset" not in row:
+            raise ApiError(422, "'offsets' has a row without 'partition' or 'offset'")
+        partition = number_in(row, "partition", 0, _MAX_INT32, 0)
+        found[TopicPartition(parent, partition)] = number_in(row, "offset", 0, _MAX_INT64, 0)
+    return found
+
+
 def _summary(topic: TopicInfo) -> dict[str, Any]:
     return {
         "name": topic.name,
         "partition_count": len(topic.partitions),
         "replication_factor": len(topic.partitions[0].replicas) if topic.partitions else 0,
         "internal": topic.is_internal,
+        "branch_of": topic.branch_of,
     }
 
 

@@ -5,7 +5,7 @@ Expired consumers are remembered for a while, so that their callers get a precis
 import asyncio
 import logging
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
@@ -32,9 +32,12 @@ Name = tuple[str, str, str]
 class Sessions:
     """Used in the event loop of the gateway, within `lifespan`."""
 
-    def __init__(self, max_open: int, opening: OpeningLimits) -> None:
+    def __init__(self, max_open: int, opening: OpeningLimits, max_per_caller: int) -> None:
+        """`max_per_caller`: of a caller with a name. Callers without a name share all that are left."""
         self._opening = opening
         self._max_open = max_open
+        self._max_per_caller = max_per_caller
+        self._by_owner: Counter[str] = Counter()
         self._tools: SessionResources | None = None
         self._open: dict[Name, Session] = {}
         self._by_group: dict[tuple[str, str], dict[str, Session]] = {}
@@ -59,6 +62,7 @@ class Sessions:
             goodbyes = [session.close() for session in self._open.values()]
             self._open.clear()
             self._by_group.clear()
+            self._by_owner.clear()
             leaving = [asyncio.ensure_future(goodbye) for goodbye in goodbyes] + list(self._closing)
             if leaving:
                 await asyncio.wait(leaving, timeout=_LEAVE_TIMEOUT_S)
@@ -169,8 +173,16 @@ class Sessions:
                 code=42901,
                 headers={"Retry-After": "10"},
             )
-        assert self._tools is not None, "no requests are served outside of the lifespan"
         connection, owner = current_caller().connection, _owner()
+        if owner and self._by_owner[owner] >= self._max_per_caller:
+            raise ApiError(
+                429,
+                f"{owner} has {self._by_owner[owner]} open consumers in this gateway, which is the limit of a caller",
+                "DELETE unneeded consumers, or raise --limit max_consumers_per_caller",
+                code=42901,
+                headers={"Retry-After": "10"},
+            )
+        assert self._tools is not None, "no requests are served outside of the lifespan"
         session = Session(
             self._tools,
             connection.cluster,
@@ -185,6 +197,7 @@ class Sessions:
         session.on_end = connection.release
         name = _name(session)
         self._open[name] = self._by_group.setdefault((owner, group), {})[instance] = session
+        self._by_owner[owner] += 1
         self._expired.pop(name, None)
         return session
 
@@ -224,6 +237,9 @@ class Sessions:
         if self._open.get(name) is not session:
             return
         del self._open[name]
+        self._by_owner[session.owner] -= 1
+        if not self._by_owner[session.owner]:
+            del self._by_owner[session.owner]
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()

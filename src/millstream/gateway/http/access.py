@@ -28,7 +28,7 @@ from millstream.gateway.identity.authentication import (
     is_console,
 )
 from millstream.gateway.identity.caller import CALLER, Caller, set_caller
-from millstream.gateway.identity.sign_in import is_sign_in, sign_in_redirect
+from millstream.gateway.identity.sign_in import is_sign_in, problem_page, sign_in_redirect
 from millstream.raw_client import WireError
 
 OPEN_PATHS = frozenset({"/livez", "/readyz"})
@@ -92,20 +92,21 @@ class Access:
                 AUTHORIZATION, "denied", "", address_of_client(scope), reason=reason
             )
         elif not self._is_open(scope["path"]):
+            authentication = self._authentication.at(scope["path"])
             try:
-                caller = await self._authentication.caller(scope)
+                caller = await authentication.caller(scope)
             except UnauthenticatedError:
                 refusal = self._unauthenticated(scope)
             except ApiError as error:
-                refusal = _response(scope, error)
+                refusal = self._response(scope, error)
             except WireError as error:
-                refusal = _response(scope, error_for_wire_error(error))
+                refusal = self._response(scope, error_for_wire_error(error))
             else:
-                refusal = _without_role(scope, caller)
+                refusal = self._without_role(scope, caller)
                 if refusal is None:
                     await self._serve(caller, scope, receive, send)
                     return
-                self._authentication.trail.record(
+                authentication.trail.record(
                     AUTHORIZATION, "denied", caller.name, address_of_client(scope), resource=scope["path"]
                 )
         if refusal is None:
@@ -170,15 +171,18 @@ class Access:
             hint = "this gateway has a sign-in for the console only; programs need --auth-file or --pass-through"
         return error_response(scope["path"], 401, 40101, "the credentials are missing or wrong", hint, challenge)
 
+    def _without_role(self, scope: Scope, caller: Caller) -> Response | None:
+        if caller.role > Role.NONE:
+            return None
+        error = ApiError(403, f"{caller.name or 'anonymous'} has no role here", _SAY_NO, code=40302)
+        return self._response(scope, error)
 
-def _without_role(scope: Scope, caller: Caller) -> Response | None:
-    if caller.role > Role.NONE:
-        return None
-    return error_response(scope["path"], 403, 40302, f"{caller.name or 'anonymous'} has no role here", _SAY_NO)
-
-
-def _response(scope: Scope, error: ApiError) -> Response:
-    return error_response(scope["path"], error.status, error.code, error.message, error.hint, error.headers)
+    def _response(self, scope: Scope, error: ApiError) -> Response:
+        """A page for a browser that opens the console of several clusters: it leads to the others."""
+        page = problem_page(scope, error, list(self._authentication.by_cluster))
+        if page is not None:
+            return page
+        return error_response(scope["path"], error.status, error.code, error.message, error.hint, error.headers)
 
 
 def _is_cross_site(headers: Headers) -> bool:

@@ -19,7 +19,7 @@ import ipaddress
 import os
 import socket
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 from urllib.parse import urlsplit
@@ -304,6 +304,18 @@ def read_credentials(text: str) -> Credentials:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """A further cluster of the console."""
+
+    name: str
+    """As in the URL of its pages."""
+    bootstrap: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    rules: AccessRules | None = None
+    """Roles, masks and permissions on subjects; None: those of the first cluster."""
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     max_body_bytes: int = 16 << 20
     """Body of a produce request. A streaming request has no limit, but each of its records has this one."""
@@ -317,6 +329,8 @@ class Limits:
     """Timeout for the acknowledgement by all in-sync replicas; then 504."""
     max_consumers: int = 1_000
     """Open HTTP consumers of all groups."""
+    max_consumers_per_caller: int = 250
+    """Open HTTP consumers of one caller with a name: one caller cannot take all."""
     max_streams: int = 1_000
     """Open server-sent event streams."""
     max_batch_bytes: int = 128 << 20
@@ -338,6 +352,7 @@ _RANGES = {
     "max_in_flight_bytes": (1, 1 << 37),
     "produce_timeout_s": (0.1, 86_400.0),
     "max_consumers": (0, 1_000_000),
+    "max_consumers_per_caller": (1, 1_000_000),
     "max_streams": (0, 1_000_000),
     "max_batch_bytes": (1 << 20, 256 << 20),
     "max_batch_records": (1000, 2**31 - 1),

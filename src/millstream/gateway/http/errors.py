@@ -97,6 +97,8 @@ _TABLE: dict[ErrorCode, tuple[int, int, str]] = {
     ErrorCode.INVALID_GROUP_ID: (400, 40002, "give a group id that is not empty"),
     ErrorCode.POLICY_VIOLATION: (400, 40002, "a policy of the cluster forbids it: contact its operator"),
     ErrorCode.SECURITY_DISABLED: (400, 40002, "set authorizer.class.name on the brokers, then restart them"),
+    ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: (400, 40002, "set delegation.token.secret.key, then restart the nodes"),
+    ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: (400, 40002, "use a login by SASL or TLS that is not a token"),
     ErrorCode.TOPIC_DELETION_DISABLED: (403, 40301, "set delete.topic.enable on the brokers"),
     ErrorCode.MESSAGE_TOO_LARGE: (413, 41301, "send smaller records, or raise max.message.bytes of the topic"),
     ErrorCode.RECORD_LIST_TOO_LARGE: (413, 41301, "send fewer records in one request"),

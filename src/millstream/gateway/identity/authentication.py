@@ -10,7 +10,7 @@ The console takes sessions (`sessions.py`) in addition, if there is a sign-in.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -62,8 +62,24 @@ class Authentication:
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Checks of credentials by method and result: succeeded, failed, refused."""
 
+    cluster_name: str = ""
+    by_cluster: "dict[str, Authentication]" = field(default_factory=dict)
+    """By name of the cluster, this one included. Empty: the console has one cluster."""
+
     def __post_init__(self) -> None:
         self.delay = SignInDelay(self.trail)
+
+    def on_cluster(
+        self, name: str, own: Connection, rules: AccessRules, pool: CallerPool, trail: AuditTrail
+    ) -> "Authentication":
+        """The same users, credentials and sessions for another cluster, which decides itself which users it accepts."""
+        other = replace(self, cluster_name=name, own=own, rules=rules, pool=pool, trail=trail)
+        other.delay = self.delay
+        return other
+
+    def at(self, path: str) -> "Authentication":
+        """That of the cluster to which a page belongs; this one for all other paths."""
+        return self.by_cluster.get(cluster_in(path) or "", self)
 
     @property
     def passes_through(self) -> bool:
@@ -111,6 +127,13 @@ class Authentication:
             method = FORM if session.credential.token is None else OIDC
             return await self.verified(session.credential, address, method, session.groups, session.user)
         except UnauthenticatedError:
+            if self.by_cluster:  # another cluster may accept it
+                raise ApiError(
+                    403,
+                    f"the cluster {self.cluster_name} does not accept {session.user}",
+                    "choose another cluster, or sign out and sign in as another user",
+                    code=40301,
+                ) from None
             self.sessions.end(session)
             raise
 
@@ -208,6 +231,17 @@ def _method_of(header: str) -> str:
 
 def is_console(path: str) -> bool:
     return path == PATH or path.startswith(f"{PATH}/")
+
+
+def cluster_path(name: str) -> str:
+    """The path of the pages of a cluster, if the console has several."""
+    return f"{PATH}/clusters/{name}"
+
+
+def cluster_in(path: str) -> str | None:
+    """The name of the cluster in the path of a page; None: there is none."""
+    below, _, rest = path.partition(f"{PATH}/clusters/")
+    return rest.partition("/")[0] if not below and rest else None
 
 
 def address_of_client(scope: Mapping[str, object]) -> str:

@@ -8,7 +8,7 @@ replaced.
 
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from html import escape
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -27,6 +27,9 @@ from millstream.gateway.identity.authentication import (
     Authentication,
     UnauthenticatedError,
     address_of_client,
+    cluster_in,
+    cluster_path,
+    is_console,
 )
 from millstream.gateway.identity.credentials import InvalidCredentialsError, password_credential, token_credential
 from millstream.gateway.identity.oidc import PENDING_S, OidcClient, OidcError
@@ -39,6 +42,7 @@ from millstream.gateway.identity.sessions import (
     set_cookie,
 )
 from millstream.gateway.identity.sign_in_delay import TooManyAttemptsError
+from millstream.raw_client import WireError
 
 SIGN_IN = f"{PATH}/sign-in"
 SIGN_OUT = f"{PATH}/sign-out"
@@ -61,7 +65,7 @@ _PAGE = """<!doctype html>
 body {{ display: grid; min-height: 100vh; margin: 0; place-items: center; background: Canvas; color: CanvasText; }}
 main {{ width: min(22rem, 90vw); }} h1 {{ font-size: 1.4rem; }}
 label {{ display: block; margin: .8rem 0; }}
-input {{ display: block; width: 100%; box-sizing: border-box; padding: .5rem; font: inherit; }}
+input, select {{ display: block; width: 100%; box-sizing: border-box; padding: .5rem; font: inherit; }}
 button, a.button {{ display: block; width: 100%; box-sizing: border-box; padding: .6rem; margin: .8rem 0; font: inherit;
  text-align: center; color: white; background: #2563eb; border: 0; border-radius: 6px; text-decoration: none; }}
 .error {{ color: #dc2626; }} </style></head><body><main><h1>{title}</h1>{body}</main></body></html>
@@ -101,6 +105,8 @@ class SignInPages:
                 response = await handler(request)
             except ApiError as error:
                 response = self._page(request, error.message, error.status)
+            except WireError as error:
+                response = self._page(request, f"The cluster cannot verify the sign-in now: {error}.", 503)
         await response(scope, receive, send)
 
     # Name and password
@@ -113,13 +119,19 @@ class SignInPages:
         seed = secrets.token_urlsafe(24)
         body = f'<p class="error" role="alert">{escape(problem)}</p>' if problem else ""
         if self._authentication.passes_through:
+            chosen = cluster_in(return_to) or self._authentication.cluster_name
+            choice = "".join(
+                f"<option{' selected' if name == chosen else ''}>{escape(name)}</option>"
+                for name in self._authentication.by_cluster
+            )
             body += (
                 f'<form method="post" action="{SIGN_IN}?{escape(urlencode({"next": return_to}))}">'
                 f'<input type="hidden" name="csrf" value="{self._form_token(seed)}">'
                 '<label>Name <input name="name" autocomplete="username" autofocus required></label>'
                 '<label>Password <input name="password" type="password" autocomplete="current-password" required>'
                 "</label>"
-                '<button type="submit">Sign in</button></form>'
+                + (f'<label>Cluster <select name="cluster">{choice}</select></label>' if choice else "")
+                + '<button type="submit">Sign in</button></form>'
             )
         if self._oidc is not None:
             target = escape(urlencode({"next": return_to}))
@@ -136,14 +148,17 @@ class SignInPages:
             return self._page(request, "The form is too old. Try again.", 403)
         authentication = self._authentication
         assert authentication.mechanism is not None
+        return_to = safe_return(request.query_params.get("next", ""))
+        chosen = fields.get("cluster", "")
+        if chosen in authentication.by_cluster and chosen != cluster_in(return_to):
+            return_to = f"{cluster_path(chosen)}/"
         try:
             credential = password_credential(
                 fields.get("name", ""), fields.get("password", ""), authentication.mechanism
             )
-            caller = await authentication.verified(credential, address_of_client(request.scope), FORM)
+            caller = await authentication.at(return_to).verified(credential, address_of_client(request.scope), FORM)
         except (InvalidCredentialsError, UnauthenticatedError):
             return self._page(request, "Name or password is wrong.", 401)
-        return_to = request.query_params.get("next", "")
         return self._begin(request, caller.name, caller.groups, credential, None, return_to, FORM)
 
     def _begin(
@@ -209,7 +224,7 @@ class SignInPages:
         if oidc is not None and oidc.uses_token:
             try:
                 credential = token_credential(signed_in.access_token, authentication.rules.tokens)
-                await authentication.verified(credential, address, OIDC)
+                await authentication.at(safe_return(signed_in.return_to)).verified(credential, address, OIDC)
             except (InvalidCredentialsError, UnauthenticatedError):
                 return self._page(request, "The cluster refuses the access token of the provider.", 401)
             ends_at = signed_in.token_ends_at
@@ -272,12 +287,30 @@ def safe_return(text: str) -> str:
 
 def sign_in_redirect(scope: Scope) -> Response | None:
     """For a browser without a session that opens a page of the console; None for anything else."""
-    wants_page = "text/html" in Headers(scope=scope).get("accept", "")
-    if scope["type"] != "http" or scope["method"] != "GET" or not wants_page:
+    if not wants_page(scope):
         return None
     query = scope.get("query_string", b"").decode("latin-1")
     target = quote(scope["path"], safe="/") + (f"?{query}" if query else "")
     return _redirect(f"{SIGN_IN}?{urlencode({'next': safe_return(target)})}")
+
+
+def problem_page(scope: Scope, error: ApiError, clusters: Sequence[str]) -> Response | None:
+    """The error, with links to all clusters, for a browser that opens a page of the console. None for anything else,
+    and if there is one cluster."""
+    if not clusters or not is_console(scope["path"]) or not wants_page(scope):
+        return None
+    links = "".join(f'<li><a href="{cluster_path(name)}/">{escape(name)}</a></li>' for name in clusters)
+    name = cluster_in(scope["path"])
+    title = f"Cluster {name}" if name in clusters else "Clusters"
+    body = f'<p class="error" role="alert">{escape(error.message)}</p><p>{escape(error.hint)}</p>'
+    return _html(title, f"{body}<p>Clusters of this console:</p><ul>{links}</ul>", error.status)
+
+
+def wants_page(scope: Scope) -> bool:
+    """Whether a browser opens a page."""
+    return (
+        scope["type"] == "http" and scope["method"] == "GET" and "text/html" in Headers(scope=scope).get("accept", "")
+    )
 
 
 def _redirect(where: str) -> Response:
@@ -301,4 +334,13 @@ async def _form(request: Request) -> dict[str, str]:
         raise ApiError(400, "the form is malformed", "use the sign-in page") from None
 
 
-__all__ = ["SESSION", "SIGN_IN", "SIGN_OUT", "SignInPages", "is_sign_in", "safe_return", "sign_in_redirect"]
+__all__ = [
+    "SESSION",
+    "SIGN_IN",
+    "SIGN_OUT",
+    "SignInPages",
+    "is_sign_in",
+    "problem_page",
+    "safe_return",
+    "sign_in_redirect",
+]

@@ -250,6 +250,8 @@ class ClusterHandlers:
                 name = _name_of(row, image)
                 may_do = self._topic_operations(context, name) if shows_operations and name else _NOT_ASKED
                 topics.append(_wanted_topic(row, image, reachable, may_do, failed, context.version))
+            if topics and not topics[-1].get("error_code"):
+                self._show_branch(topics[-1], image, context)
             if number % _TOPICS_PER_TURN == 0:
                 yield
         return {
@@ -262,6 +264,15 @@ class ClusterHandlers:
             "topics": topics,
             "cluster_authorized_operations": self._cluster_operations(context) if operations[1] else _NOT_ASKED,
         }
+
+    def _show_branch(self, row: dict[str, Any], image: MetadataImage, context: Context) -> None:
+        """Add what a topic is a branch of. A client that may not describe the parent does not learn its name."""
+        topic = image.topics_by_id.get(row["topic_id"])
+        if topic is None or topic.branch is None:
+            return
+        row["branch_offsets"] = topic.branch.offsets
+        if not self._authorizer.is_enabled or self._sees(context, topic.branch.parent):
+            row["branch_of"], row["branch_of_id"] = topic.branch.parent, topic.branch.parent_id
 
     def _refused_topic(
         self, row: MetadataRequestTopics, image: MetadataImage, context: Context

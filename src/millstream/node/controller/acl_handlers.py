@@ -90,7 +90,7 @@ class AclHandlers:
             for row in request.creations
         ]
         results = await self._controller.decide(
-            lambda image, config, randomness: create_acls(image, bindings, randomness)
+            lambda image, config, randomness: create_acls(image, bindings, randomness, request.mirror_link)
         )
         return {"results": [{"error_code": row.error, "error_message": row.message} for row in results]}
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from millstream.formats.model.access_control import CLUSTER_NAME, AclResourceType
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import BrokerId
+from millstream.formats.model.identifiers import BRANCHES, BrokerId
 from millstream.formats.protocol.produce import CONDITIONAL_APPEND
 from millstream.formats.protocol.wire_types import (
     AllocateProducerIdsRequest,
@@ -152,7 +152,11 @@ def features_for_api_versions(
     finalized = dict(image.features)
     if kraft_version > 0:
         finalized[KRAFT_VERSION] = kraft_version
-    return {**supported, KRAFT_VERSION: _KRAFT_VERSIONS, CONDITIONAL_APPEND: (1, 1)}, finalized, image.offset
+    return (
+        {**supported, KRAFT_VERSION: _KRAFT_VERSIONS, CONDITIONAL_APPEND: (1, 1), BRANCHES: (1, 1)},
+        finalized,
+        image.offset,
+    )
 
 
 class KRaftVersions(Protocol):

@@ -121,6 +121,7 @@ class TopicHandlers:
             "error_message": result.message,
             "num_partitions": result.partition_count,
             "replication_factor": result.replication_factor,
+            "branch_of": result.branch_of,
         }
         if not result.error:
             row["configs"] = [
@@ -214,6 +215,9 @@ def _new_topic(topic: CreateTopicsRequestTopics) -> NewTopic:
         replication_factor=topic.replication_factor,
         assignments=[(row.partition_index, row.broker_ids) for row in topic.assignments],
         configs={row.name: row.value for row in topic.configs},
+        branch_of=topic.branch_of,
+        branch_of_id=topic.branch_of_id,
+        branch_offsets=topic.branch_offsets,
     )
 
 

@@ -20,7 +20,8 @@ from uuid import UUID
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import cluster
-from millstream.formats.model.identifiers import BrokerId, TopicId, default_machine
+from millstream.formats.model.identifiers import BrokerId, TopicId
+from millstream.formats.model.placement import default_machine
 from millstream.node.metadata.image import (
     BrokerRegistration,
     MetadataImage,

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from millstream.config.table import cluster
-from millstream.formats.model.identifiers import BrokerId, Place, TopicId, TopicName, TopicPartition, default_machine
+from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, TopicId, TopicName, TopicPartition
+from millstream.formats.model.placement import Place, default_machine
 from millstream.node.metadata import records
 from millstream.node.metadata.records import (
     LOST_DIRECTORY,
@@ -132,11 +133,30 @@ class PartitionState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """What a topic is a branch of: it began with the records of its parent."""
+
+    parent: TopicName
+    """The name of the parent when the branch was created. It may be deleted since, and another topic may have it."""
+    parent_id: TopicId
+    origin_id: TopicId
+    """The topic that is no branch, from which the parent, or a parent of it, was branched."""
+    offsets: tuple[int, ...]
+    """By partition: where the records of the parent end, and those of the branch begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicImage:
     name: TopicName
     id: TopicId
     partitions: tuple[PartitionState, ...]
     """By partition number, from 0 without gaps."""
+    branch: Branch | None = None
+
+    @property
+    def family(self) -> TopicId:
+        """The id that all branches of a topic, and the branches of these, have in common: they may share files."""
+        return self.id if self.branch is None else self.branch.origin_id
 
     @property
     def replication_factor(self) -> int:
@@ -303,6 +323,32 @@ def _or(new: tuple[E, ...] | None, old: tuple[E, ...]) -> tuple[E, ...]:
     return old if new is None else new
 
 
+def _branch(record: records.TopicRecord) -> Branch | None:
+    if record.parent_id == NO_TOPIC_ID:
+        return None
+    return Branch(
+        parent=TopicName(record.parent_name),
+        parent_id=record.parent_id,
+        origin_id=record.origin_id,
+        offsets=record.branch_offsets,
+    )
+
+
+def topic_record(topic: TopicImage) -> records.TopicRecord:
+    """The record that creates a topic."""
+    branch = topic.branch
+    if branch is None:
+        return records.TopicRecord(name=topic.name, topic_id=topic.id)
+    return records.TopicRecord(
+        name=topic.name,
+        topic_id=topic.id,
+        parent_id=branch.parent_id,
+        parent_name=branch.parent,
+        origin_id=branch.origin_id,
+        branch_offsets=branch.offsets,
+    )
+
+
 class _Builder:
     """Builds the next image. Maps of the old image are copied when they are first changed."""
 
@@ -366,7 +412,9 @@ class _Builder:
             raise CorruptMetadataError(
                 f"the metadata log creates topic {record.name} ({record.topic_id}) a second time"
             )
-        topics[record.name] = by_id[record.topic_id] = TopicImage(name=record.name, id=record.topic_id, partitions=())
+        topics[record.name] = by_id[record.topic_id] = TopicImage(
+            name=record.name, id=record.topic_id, partitions=(), branch=_branch(record)
+        )
         self._map("names_by_folded")[folded(record.name)] = record.name
         self._created[record.topic_id] = record.name
         self._partitions[record.topic_id] = []

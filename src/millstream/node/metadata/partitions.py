@@ -33,7 +33,8 @@ from millstream.config.setting import ConfigError, Setting
 from millstream.config.table import log
 from millstream.config.table import topic as topic_settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import BrokerId, Place, TopicId
+from millstream.formats.model.identifiers import BrokerId, TopicId
+from millstream.formats.model.placement import Place, Used
 from millstream.node.metadata.features import eligible_leader_replicas_enabled
 from millstream.node.metadata.image import MetadataImage, PartitionState, ResourceType, TopicImage
 from millstream.node.metadata.records import (
@@ -388,32 +389,6 @@ def _placed_apart(
         held.update(replicas)
         placements.append(tuple(replicas))
     return placements
-
-
-class Used:
-    """The machines and zones of the replicas of one partition.
-
-    A machine counts before a zone. This costs no zone: one without a replica has only machines without one.
-    """
-
-    def __init__(self, places: Mapping[int, Place], replicas: Iterable[int]) -> None:
-        self._places = places
-        self._machines: Counter[str] = Counter()
-        self._zones: Counter[str | None] = Counter()
-        for broker in replicas:
-            self.add(broker)
-
-    def add(self, broker: int) -> None:
-        """Counts a replica; brokers whose place is not known do not count."""
-        place = self._places.get(broker)
-        if place is not None:
-            self._machines[place.machine] += 1
-            self._zones[place.zone] += 1
-
-    def cost(self, broker: int) -> tuple[int, int]:
-        """The replicas that the machine and the zone of a broker have already; the lowest is the best."""
-        place = self._places[broker]
-        return self._machines[place.machine], self._zones[place.zone]
 
 
 def _rotated(brokers: list[int], by: int) -> list[int]:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import groups, share, transactions
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import Place, TopicName
+from millstream.formats.model.identifiers import TopicName
+from millstream.formats.model.placement import Place, Used
 from millstream.node.metadata.image import MetadataImage, PartitionState, TopicImage
-from millstream.node.metadata.partitions import PartitionChanger, ReplicationRules, Used, check_assignment, interleaved
+from millstream.node.metadata.partitions import PartitionChanger, ReplicationRules, check_assignment, interleaved
 from millstream.node.metadata.records import Decision, DecisionResult, MetadataRecord, PartitionChangeRecord, refusal
 from millstream.node.metadata.topic_names import (
     CONSUMER_OFFSETS_TOPIC,

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName
+from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, TopicId, TopicName
 from millstream.formats.protocol.primitives import Cursor, MalformedMessage, read_unsigned_varint
 from millstream.formats.protocol.schema import Schema, split_entries
 from millstream.formats.records.varint import append_unsigned
@@ -124,6 +124,11 @@ class TopicRecord:
 
     name: TopicName
     topic_id: TopicId
+    parent_id: TopicId = NO_TOPIC_ID
+    """Of a branch; the fields after it too (see `image.Branch`)."""
+    parent_name: str = ""
+    origin_id: TopicId = NO_TOPIC_ID
+    branch_offsets: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

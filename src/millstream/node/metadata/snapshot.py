@@ -14,6 +14,7 @@ from millstream.node.metadata.image import (
     MetadataImage,
     TopicImage,
     cluster_id_record,
+    topic_record,
 )
 from millstream.node.metadata.records import (
     ClientQuotaRecord,
@@ -23,7 +24,6 @@ from millstream.node.metadata.records import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
-    TopicRecord,
 )
 
 K = TypeVar("K")
@@ -47,7 +47,7 @@ def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
         yield _registration(broker)
     yield from image.controllers.values()
     for topic in image.topics.values():
-        yield TopicRecord(name=topic.name, topic_id=topic.id)
+        yield topic_record(topic)
         yield from _partitions(topic)
     for resource, values in image.configs.items():
         for name, value in values.items():

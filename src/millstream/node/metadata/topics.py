@@ -11,8 +11,8 @@ from millstream.config.setting import ConfigError
 from millstream.config.table import node
 from millstream.config.topic_config import check_topic_config
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicId, TopicName
-from millstream.node.metadata.image import MetadataImage, ResourceType, TopicImage
+from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, TopicId, TopicName
+from millstream.node.metadata.image import Branch, MetadataImage, ResourceType, TopicImage, topic_record
 from millstream.node.metadata.partitions import check_assignment, machine_count, new_partition, place_replicas
 from millstream.node.metadata.records import (
     ConfigRecord,
@@ -41,6 +41,12 @@ class NewTopic:
     assignments: Sequence[tuple[int, Sequence[int]]] = ()
     """Manual assignment: each partition and its replicas."""
     configs: Mapping[str, str | None] = field(default_factory=dict)
+    branch_of: str | None = None
+    """The topic of which this is a branch; the fields after it are of a branch too."""
+    branch_of_id: UUID = NO_TOPIC_ID
+    """If given, the parent must have this id."""
+    branch_offsets: Sequence[int] = ()
+    """By partition: up to where the branch has the records of the parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +58,7 @@ class TopicCreation(DecisionResult):
     configs: Mapping[str, str] = field(default_factory=dict)
     machines: int = -1
     """The machines of the partition whose replicas are on the fewest."""
+    branch_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +220,8 @@ def _create_topic(
     image: MetadataImage, topic: NewTopic, config: BrokerConfig, random: Random, accepted: Mapping[str, str]
 ) -> tuple[list[MetadataRecord], TopicCreation]:
     _check_name(image, topic.name, accepted)
+    if topic.branch_of is not None:
+        return _create_branch(image, topic, config, random)
     configs = _checked_configs(topic.configs, config)
     placements = _placements(image, topic, config, random)
     topic_id = new_topic_id(random)
@@ -231,6 +240,100 @@ def _create_topic(
         machines=min(machine_count(image, replicas) for replicas in placements),
     )
     return records, result
+
+
+def _create_branch(
+    image: MetadataImage, topic: NewTopic, config: BrokerConfig, random: Random
+) -> tuple[list[MetadataRecord], TopicCreation]:
+    """A topic that begins with the records of another one. Its replicas are where those of the parent are, and its ISR
+    and leaders are the parent's: they have all committed records, and make their logs from them."""
+    assert topic.branch_of is not None
+    parent = _checked_parent(image, topic)
+    own = {
+        name: value
+        for name, value in image.topic_config(parent.name).items()
+        if not name.startswith("millstream.mirror.") and name not in _NOT_INHERITED
+    }
+    configs = _checked_configs({**own, **topic.configs}, config)
+    topic_id = new_topic_id(random)
+    branch = Branch(
+        parent=parent.name, parent_id=parent.id, origin_id=parent.family, offsets=tuple(topic.branch_offsets)
+    )
+    created = TopicImage(name=TopicName(topic.name), id=topic_id, partitions=(), branch=branch)
+    records: list[MetadataRecord] = [topic_record(created)]
+    records += [
+        ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=topic.name, name=name, value=value)
+        for name, value in configs.items()
+    ]
+    records += [_branch_partition(image, topic_id, parent, index) for index in range(len(parent.partitions))]
+    result = TopicCreation(
+        name=topic.name,
+        topic_id=topic_id,
+        partition_count=len(parent.partitions),
+        replication_factor=parent.replication_factor,
+        configs=configs,
+        machines=min(machine_count(image, state.replicas) for state in parent.partitions),
+        branch_of=parent.name,
+    )
+    return records, result
+
+
+def _checked_parent(image: MetadataImage, topic: NewTopic) -> TopicImage:
+    parent = image.topics.get(TopicName(topic.branch_of or ""))
+    if parent is None or topic.branch_of_id not in (NO_TOPIC_ID, parent.id):
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"Topic {topic.branch_of!r}, of which {topic.name!r} should be a branch, does not exist or was created "
+            "again.",
+        )
+    if parent.name in INTERNAL_TOPICS or parent.name.startswith("__"):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Topic {parent.name!r} is internal: internal topics cannot be branched."
+        )
+    if topic.assignments or (topic.partition_count, topic.replication_factor) != (FROM_SETTINGS, FROM_SETTINGS):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A branch has the partitions and replicas of its parent: leave the number of partitions and the "
+            "replication factor at -1, and give no assignment.",
+        )
+    if len(topic.branch_offsets) != len(parent.partitions) or min(topic.branch_offsets, default=0) < 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"A branch of {parent.name!r} needs {len(parent.partitions)} offsets of 0 or more, one for each partition; "
+            f"the request has {len(topic.branch_offsets)}.",
+        )
+    return parent
+
+
+def _branch_partition(image: MetadataImage, topic_id: TopicId, parent: TopicImage, index: int) -> PartitionRecord:
+    state = parent.partitions[index]
+    replicas = tuple(each for each in state.replicas if each not in state.adding_replicas)
+    isr = tuple(each for each in state.isr if each in replicas and image.brokers[BrokerId(each)].active)
+    if not isr or not state.has_leader:
+        raise KafkaError(
+            ErrorCode.LEADER_NOT_AVAILABLE,
+            f"Partition {index} of {parent.name!r} has no leader: it can be branched when it has one again.",
+        )
+    return PartitionRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=replicas,
+        isr=isr,
+        leader=state.leader if state.leader in isr else isr[0],
+        # The records of the branch's own part must have later epochs than those of the parent before them.
+        leader_epoch=state.leader_epoch + 1,
+        directories=tuple(state.directory_of(each) for each in replicas),  # files are shared within one file system
+    )
+
+
+_NOT_INHERITED = frozenset(
+    {
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+        "millstream.tier.restore.from",
+    }
+)
+"""Settings that name partitions or objects of the parent."""
 
 
 def new_topic_id(random: Random) -> TopicId:
@@ -318,6 +421,8 @@ def _chosen_placements(image: MetadataImage, topic: NewTopic, config: BrokerConf
 
 
 def partitions_asked_for(topic: NewTopic, config: BrokerConfig) -> int:
+    if topic.branch_of is not None:
+        return len(topic.branch_offsets)
     if topic.assignments:
         return len(topic.assignments)
     if topic.partition_count == FROM_SETTINGS:

@@ -8,7 +8,7 @@ both.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from millstream.formats.model.identifiers import default_machine
+from millstream.formats.model.placement import default_machine
 
 
 class BrokerAddress(NamedTuple):

@@ -5,13 +5,14 @@
     failures     a topic that the source deleted or created again becomes `failed`, with the reason
     promotions   a topic in the state `promoting` becomes `promoted` when all its partitions have caught up
     groups       committed offsets of groups without members here, up to the mirror's end
-    ACLs         of the mirrored topics and the groups, if the link says so
+    ACLs         of the mirrored topics and the groups, if the link says so (`core/acls.py`)
 
 Everything here can be repeated: another broker may do the same when the responsible one has changed.
 """
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import astuple
 from typing import Any
 
 from millstream.config.setting import ConfigError
@@ -24,6 +25,7 @@ from millstream.node.environment import Environment
 from millstream.node.metadata.image import ResourceType
 from millstream.node.metadata.topics import NewTopic
 from millstream.node.mirror.cluster_access import ClusterAccess
+from millstream.node.mirror.core.acls import acl_changes
 from millstream.node.mirror.core.links import (
     TOPIC_CONFIGS,
     Link,
@@ -35,10 +37,12 @@ from millstream.node.mirror.core.links import (
 )
 from millstream.node.mirror.groups import GroupOffsets
 from millstream.node.mirror.source import SourceCluster, SourceMetadata, SourceTopic
+from millstream.node.security.core.changes import AclBinding
 
 _log = logging.getLogger("millstream.mirror")
 _DEFAULT_CONFIG = 5
 _CONFIGS_AT_ONCE = 200
+_ACLS_AT_ONCE = 1000
 _MISSING_SECONDS = 15.0
 """How long the source does not have a topic before the mirror fails: a broker that has just started may not know it."""
 
@@ -53,7 +57,6 @@ class Upkeep:
         """Since when the source does not have a topic."""
         self._promotions: dict[TopicName, dict[int, int]] = {}
         """The ends at the source that a topic must reach before it is promoted."""
-        self._acls: set[tuple[Any, ...]] = set()
         self.conflicts: dict[str, str] = {}
         """Topics of the source that cannot be mirrored, and why."""
 
@@ -231,52 +234,57 @@ class Upkeep:
         if response.error_code:
             message = response.error_message or ErrorCode(response.error_code).name
             raise KafkaError(ErrorCode(response.error_code), f"ACLs of the source: {message}")
-        names = {mirror.source_name for mirror in mirrors}
-        creations = []
-        seen: set[tuple[Any, ...]] = set()
-        for resource in response.resources:
-            name = resource.resource_name
-            is_prefix = resource.pattern_type == AclPatternType.PREFIXED
-            if resource.resource_type == AclResourceType.TOPIC:
-                if is_prefix and not any(each.startswith(name) for each in names):
-                    continue
-                if not is_prefix and name not in names:
-                    continue
-                name = link.prefix + name
-            elif resource.resource_type != AclResourceType.GROUP or not (is_prefix or link.wants_group(name)):
-                continue
-            for acl in resource.acls:
-                key = (
-                    resource.resource_type, name, resource.pattern_type, acl.principal, acl.host, acl.operation,
-                    acl.permission_type,
-                )  # fmt: skip
-                seen.add(key)
-                if key not in self._acls:
-                    creations.append(_acl(key))
-        if creations:
-            result = await self._cluster.controller_request("create_acls", {"creations": creations})
-            for row in result.results:
-                if row.error_code:
-                    message = row.error_message or ErrorCode(row.error_code).name
-                    raise KafkaError(ErrorCode(row.error_code), f"ACLs cannot be created here: {message}")
-        gone = self._acls - seen
-        if gone:
-            filters = [_acl_filter(key) for key in sorted(gone, key=repr)]  # any order: each has its own text
-            await self._cluster.controller_request("delete_acls", {"filters": filters})
-        self._acls = seen
+        source = (
+            AclBinding(
+                resource.resource_type,
+                resource.resource_name,
+                resource.pattern_type,
+                acl.principal,
+                acl.host,
+                acl.operation,
+                acl.permission_type,
+            )
+            for resource in response.resources
+            for acl in resource.acls
+        )
+        changes = acl_changes(link, mirrors, source, self._cluster.image.acls.values())
+        for start in range(0, len(changes.additions), _ACLS_AT_ONCE):
+            rows = [_acl(binding) for binding in changes.additions[start : start + _ACLS_AT_ONCE]]
+            result = await self._cluster.controller_request(
+                "create_acls", {"creations": rows, "mirror_link": link.name}
+            )
+            _check_acls(result.results, "created")
+        for start in range(0, len(changes.removals), _ACLS_AT_ONCE):
+            rows = [_acl_filter(binding) for binding in changes.removals[start : start + _ACLS_AT_ONCE]]
+            result = await self._cluster.controller_request("delete_acls", {"filters": rows})
+            _check_acls(result.filter_results, "removed")
+        if changes.additions or changes.removals:
+            _log.info(
+                "mirror_acls_changed link=%s added=%d removed=%d",
+                link.name,
+                len(changes.additions),
+                len(changes.removals),
+            )
 
 
-def _acl(key: tuple[Any, ...]) -> dict[str, Any]:
+def _check_acls(rows: Iterable[Any], what: str) -> None:
+    for row in rows:
+        if row.error_code:
+            message = row.error_message or ErrorCode(row.error_code).name
+            raise KafkaError(ErrorCode(row.error_code), f"ACLs cannot be {what} here: {message}")
+
+
+def _acl(binding: AclBinding) -> dict[str, Any]:
     names = ("resource_type", "resource_name", "resource_pattern_type", "principal", "host", "operation")
-    return dict(zip((*names, "permission_type"), key, strict=True))
+    return dict(zip((*names, "permission_type"), astuple(binding), strict=True))
 
 
-def _acl_filter(key: tuple[Any, ...]) -> dict[str, Any]:
+def _acl_filter(binding: AclBinding) -> dict[str, Any]:
     names = (
         "resource_type_filter", "resource_name_filter", "pattern_type_filter", "principal_filter", "host_filter",
         "operation", "permission_type",
     )  # fmt: skip
-    return dict(zip(names, key, strict=True))
+    return dict(zip(names, astuple(binding), strict=True))
 
 
 def _is_mirror(configs: Mapping[str, str | None]) -> bool:

@@ -20,10 +20,12 @@ from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta, MetadataImage, PartitionState, ResourceType, TopicImage
 from millstream.node.metadata.records import UNASSIGNED_DIRECTORY
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS
+from millstream.node.replicas.branches import BranchLogs
 from millstream.node.replicas.local_partition import NO_LEADER, Replicas, Role
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.storage.disk import Job
+from millstream.node.storage.log.branching import begin_empty
 from millstream.node.storage.log.directories import LogDirectories
 from millstream.node.storage.log.partition_log import PartitionLog
 
@@ -83,18 +85,26 @@ class ReplicaRoles:
         self._not_ours = frozenset(other_logs)
         self._log_defaults = topic_defaults(metadata.config)
         self.on_opened: Callable[[PartitionLog], None] = lambda log: None
+        self._branches = BranchLogs(logs, environment, replicas.node_id, lambda: metadata.image, self._config_of)
+        self._branches.on_made = self._branch_made
 
     def begin(self) -> None:
         """Takes the roles that the metadata image has for this node; called once, when the image is up to date."""
-        self._settle_duplicates()
-        self._set_strays_aside()
         self._log_defaults = topic_defaults(self._metadata.config)
+        self._settle_duplicates()
+        self._branches.resume()
+        self._set_strays_aside()
         for topic in self._metadata.image.topics.values():
             self._take_roles(topic)
 
     def follow(self, delta: MetadataDelta) -> None:
+        for topic in delta.created.values():
+            if topic.branch is not None and topic.branch.parent_id in delta.deleted:
+                self._branches.make(topic)
         for topic in delta.deleted.values():
             self._drop_topic(topic)
+        for topic in delta.created.values():
+            self._branches.make(topic)
         # Before roles: an epoch of a mirror topic that was promoted begins at its end.
         self._follow_settings(delta)
         for topic in (*delta.created.values(), *delta.changed.values()):
@@ -107,6 +117,7 @@ class ReplicaRoles:
 
     def close(self) -> None:
         """Ends all roles."""
+        self._branches.close()
         for partition in self.partitions:
             self._fetchers.stop(partition)
             partition.go_offline()
@@ -131,7 +142,20 @@ class ReplicaRoles:
             except (KafkaError, OSError) as error:
                 _log.error("role_not_taken partition=%s error=%s", partition.topic_partition, error)
 
+    def _branch_made(self, at: TopicPartition) -> None:
+        """The log of a branch is there: the replica takes the role that it has by now."""
+        partition = self.partitions.by_name.get(at.topic.encode(), {}).get(at.partition)
+        state = self._metadata.image.partition(at)
+        if partition is None or state is None or partition.role is not Role.OFFLINE:
+            return
+        try:
+            self._take_role(partition, state)
+        except (KafkaError, OSError) as error:
+            _log.error("role_not_taken partition=%s error=%s", at, error)
+
     def _take_role(self, partition: Partition, state: PartitionState) -> None:
+        if self._branches.is_being_made(partition.topic_partition, partition.topic_id):
+            return
         if not self._find_home(partition, state):
             self._fetchers.stop(partition)
             partition.lose_log(state)
@@ -183,6 +207,7 @@ class ReplicaRoles:
     def directory_returned(self) -> None:
         """Takes up the replicas in a log directory that works again, as after a start: nothing that was known of their
         logs counts any more."""
+        self._branches.resume()
         self._set_strays_aside()
         image = self._metadata.image
         for lost in [each for each in self.partitions if each.is_lost]:
@@ -215,6 +240,7 @@ class ReplicaRoles:
     def _release(self, partition: Partition) -> None:
         self._fetchers.stop(partition)
         partition.go_offline()
+        self._branches.forget(partition.topic_partition, partition.topic_id)
         self.on_released(partition.topic_partition)
         self._logs.forget_lost(partition.topic_partition)
         if self._logs.has(partition.topic_partition):
@@ -247,7 +273,11 @@ class ReplicaRoles:
             self._logs.set_aside(at)
         state = self._metadata.image.partition(at)
         assigned = UNASSIGNED_DIRECTORY if state is None else state.directory_of(self._replicas.node_id)
-        return self._logs.create(at, topic.id, config, now_ms, assigned)
+        log = self._logs.create(at, topic.id, config, now_ms, assigned)
+        if topic.branch is not None and at.partition < len(topic.branch.offsets):
+            leads = state is not None and state.leader == self._replicas.node_id
+            begin_empty(log, topic.branch.offsets[at.partition], now_ms, leads=leads)
+        return log
 
     def _is_led_elsewhere(self, at: TopicPartition) -> bool:
         state = self._metadata.image.partition(at)

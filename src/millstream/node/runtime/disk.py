@@ -26,6 +26,9 @@ RESIDENCY_STEP_BYTES = 128 * 1024
 _OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC
 _CREATE_FLAGS = _OPEN_FLAGS | os.O_CREAT | os.O_TRUNC
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_COPY_BYTES = 1 << 20
+_NO_COPY_RANGE = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP)
+"""File systems that cannot copy within the kernel."""
 
 _close = os.close
 _fstat = os.fstat
@@ -157,6 +160,17 @@ class RealFile:
         return _fstat(self._fd).st_mtime_ns
 
 
+def _copy_range(source: int, target: int, length: int, position: int) -> int:
+    """Copy bytes within the kernel, which on some file systems shares the blocks; returns how many were copied."""
+    if hasattr(os, "copy_file_range"):
+        try:
+            return os.copy_file_range(source, target, length, position, position)
+        except OSError as error:
+            if error.errno not in _NO_COPY_RANGE:
+                raise
+    return _pwrite(target, _pread(source, min(length, _COPY_BYTES), position), position)
+
+
 class RealLock:
     """An advisory lock. The kernel releases it when the process ends, so a stale lock file never blocks a start."""
 
@@ -216,7 +230,30 @@ class RealDisk:
 
     @_reports_errors(reading=False)
     def create(self, path: str) -> RealFile:
+        if self.is_shared(path):
+            os.unlink(path)
         return RealFile(path, _CREATE_FLAGS, self.on_error)
+
+    @_reports_errors(reading=False)
+    def link(self, path: str, other: str) -> None:
+        os.link(path, other)
+
+    def is_shared(self, path: str) -> bool:
+        try:
+            return os.stat(path).st_nlink > 1
+        except FileNotFoundError:
+            return False
+
+    @_reports_errors(reading=False)
+    def copy(self, path: str, other: str, size: int) -> None:
+        source, target = RealFile(path), self.create(other)
+        position = 0
+        while position < size:
+            done = _copy_range(source.fileno(), target.fileno(), size - position, position)
+            if done == 0:
+                raise OSError(errno.EIO, f"the file ends at {position}, before {size}", path)
+            position += done
+        target.sync()
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

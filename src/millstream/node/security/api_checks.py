@@ -179,6 +179,7 @@ API_CHECKS: Mapping[str, ApiCheck] = {
         (
             Need(Op.CREATE, Kind.CLUSTER, "or the next"),
             Need(Op.CREATE, Kind.TOPIC),
+            Need(Op.READ, Kind.TOPIC, "of the parent, for a branch"),
             Need(Op.DESCRIBE_CONFIGS, Kind.TOPIC, "to see the settings in the response"),
         ),
         of.create_topics,

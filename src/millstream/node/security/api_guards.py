@@ -185,6 +185,8 @@ def create_topics(checks: Checks, request: Any, context: Context, handler: Handl
         allowed = list(request.topics)
     if not is_broker and not checks.sees(peer, Op.ALTER_CONFIGS, Kind.CLUSTER):
         allowed = [each for each in allowed if not _has_mirror_settings(row.name for row in each.configs)]
+    # A branch shows all records of its parent.
+    allowed = [each for each in allowed if each.branch_of is None or checks.topic(peer, Op.READ, each.branch_of)]
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     refused = [
         {"name": name, "topic_id": NO_TOPIC_ID, "error_code": code, "error_message": "Authorization failed."}

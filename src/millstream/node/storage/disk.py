@@ -81,7 +81,19 @@ class Disk(Protocol):
         ...
 
     def create(self, path: str) -> File:
-        """A new file; one that exists is emptied."""
+        """A new file; one that exists is emptied, and one that has other names (`link`) is left to them."""
+        ...
+
+    def link(self, path: str, other: str) -> None:
+        """Give a file another name, in the same file system. Both names have the same bytes."""
+        ...
+
+    def is_shared(self, path: str) -> bool:
+        """Whether the file has other names: then it must not be changed. False if there is no such file."""
+        ...
+
+    def copy(self, path: str, other: str, size: int) -> None:
+        """Copy the first `size` bytes of a file to a new file, and bring them to stable storage. May block."""
         ...
 
     def exists(self, path: str) -> bool: ...

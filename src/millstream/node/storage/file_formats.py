@@ -8,6 +8,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 from uuid import UUID
 
 from millstream.formats.model.identifiers import TopicName, TopicPartition
@@ -23,6 +24,7 @@ SWAP_SUFFIX = ".swap"
 DELETED_DIRECTORY_SUFFIX = "-delete"
 STRAY_DIRECTORY_SUFFIX = "-stray"
 FUTURE_DIRECTORY_SUFFIX = "-future"
+BRANCH_DIRECTORY_SUFFIX = "-branch"
 TEMPORARY_SUFFIX = ".tmp"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
@@ -37,6 +39,8 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 MOVED = ".moved"
 """In a log that was moved here from another directory of the node: where both have the log, this one counts."""
+BRANCH = ".branch"
+"""In the log of a branch: where its own records begin (`branching`)."""
 
 _OFFSET_NAME = re.compile(r"(\d{20})(\.[a-z]+)")
 _DIRECTORY_NAME = re.compile(r"([A-Za-z0-9._-]{1,249})-(0|[1-9]\d{0,9})")
@@ -144,6 +148,46 @@ def decode_topic_id(data: bytes) -> UUID:
         return UUID(bytes=base64.urlsafe_b64decode(fields["topic_id"] + "=="))
     except (ValueError, binascii.Error) as error:
         raise DamagedFileError(f"not a topic id: {fields['topic_id']!r}") from error
+
+
+class BranchFile(NamedTuple):
+    """The file `.branch` in the log of a branch."""
+
+    partition: TopicPartition
+    offset: int
+    """Where its own records begin. Before it are those of the parent."""
+    log_start_offset: int
+    """Of the parent when the branch was made, until a checkpoint has the start."""
+    recovery_point: int = 0
+    """Everything below is on stable storage, until a checkpoint has the recovery point."""
+    part_base: int = -1
+    """The base offset of the one segment that has to be copied up to `part_bytes`; -1 if there is none."""
+    part_bytes: int = 0
+
+
+def encode_branch(branch: BranchFile) -> bytes:
+    at = branch.partition
+    return _encode(
+        [
+            "version: 0",
+            f"topic: {at.topic}",
+            f"partition: {at.partition}",
+            *(f"{name}: {getattr(branch, name)}" for name in BranchFile._fields[1:]),
+        ]
+    )
+
+
+def decode_branch(data: bytes) -> BranchFile:
+    fields = dict(line.split(": ", 1) for line in _text(data).splitlines() if ": " in line)
+    try:
+        if fields["version"] != _VERSION:
+            raise DamagedFileError(f"version {fields['version']} of the file of a branch is not known")
+        return BranchFile(
+            TopicPartition(TopicName(fields["topic"]), _number(fields["partition"])),
+            *(_number(fields[name]) for name in BranchFile._fields[1:]),
+        )
+    except KeyError as error:
+        raise DamagedFileError(f"the file of a branch has no {error}") from error
 
 
 def _encode(lines: list[str]) -> bytes:

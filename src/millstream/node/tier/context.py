@@ -6,11 +6,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
+from uuid import UUID
 
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import tier, topic
 from millstream.formats.records.batch import Bytes
 from millstream.node.environment import Environment
+from millstream.node.metadata.image import Branch
 from millstream.node.storage.index import offset_index
 from millstream.node.storage.index.transaction_index import AbortedTransaction, decode_aborted
 from millstream.node.storage.object_store import ObjectStore
@@ -97,9 +99,12 @@ class TierContext:
         describe: Callable[[str], tuple[int, dict[str, str]]],
         counters: TierCounters,
         keyring: Keyring | None = None,
+        branch_of: Callable[[UUID], Branch | None] = lambda topic_id: None,
     ) -> None:
-        """`describe` returns the number of partitions of a topic, and its settings."""
+        """`describe` returns the number of partitions of a topic, and its settings; `branch_of` what it is a branch
+        of."""
         self.keyring = keyring
+        self.branch_of = branch_of
         self._ciphers: OrderedDict[str, ObjectCipher] = OrderedDict()
         self.store = store
         self.cache = cache

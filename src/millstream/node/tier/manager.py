@@ -9,18 +9,19 @@ manifest. After an error it runs again after a pause that grows; local segments 
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Protocol
+from uuid import UUID
 
 from millstream.common.background_tasks import BackgroundTasks
 from millstream.config.broker_config import BrokerConfig, ConfigSource
 from millstream.config.setting import ConfigError
 from millstream.config.table import tier, topic
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import TopicName
+from millstream.formats.model.identifiers import TopicId, TopicName
 from millstream.node.environment import Environment
-from millstream.node.metadata.image import MetadataDelta, MetadataImage, TopicImage
+from millstream.node.metadata.image import Branch, MetadataDelta, MetadataImage, TopicImage
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.storage.disk import Disk
@@ -36,6 +37,7 @@ from millstream.node.tier.core.manifest import (
     DamagedManifestError,
     decode_manifest,
     manifest_name,
+    partition_prefix,
     segment_name,
 )
 from millstream.node.tier.core.object_format import DamagedObjectError
@@ -50,6 +52,11 @@ _OPENED_AT_ONCE = 10
 _TRUE = "true"
 _FIRST_SWEEP_S = 60.0
 _FORGET_S = 10.0
+_REMOVAL_ATTEMPTS = 5
+
+
+class BranchIsNewError(StoreError):
+    """A branch has no manifest yet, so it is not known to which objects it refers."""
 
 
 class Metadata(Protocol):
@@ -98,6 +105,7 @@ class TierManager:
                 self._describe,
                 self.counters,
                 _keyring(config),
+                self._branch_of,
             )
             self._find_topics()
 
@@ -105,6 +113,10 @@ class TierManager:
         image = self._metadata.image
         found = image.topics.get(TopicName(name))
         return (len(found.partitions) if found is not None else 0), dict(image.topic_config(name))
+
+    def _branch_of(self, topic_id: UUID) -> Branch | None:
+        found = self._metadata.image.topics_by_id.get(TopicId(topic_id))
+        return None if found is None else found.branch
 
     # Following the node
 
@@ -197,9 +209,16 @@ class TierManager:
         age_ms = self._metadata.config[tier.TIER_SWEEP_AGE_MS]
         before_ms = self._environment.clock.now_ms() - age_ms
         topics = {each.id for each in self._metadata.image.topics.values()}
+        cluster_id = self.context.cluster_id()
+        branches = [
+            partition_prefix(cluster_id, each.id, index)
+            for each in self._metadata.image.topics.values()
+            if each.branch is not None and self._is_tiered(each)
+            for index in range(len(each.branch.offsets))
+        ]
         try:
-            sweeper = Sweeper(self.context.store, self.context.cluster_id())
-            for name in (orphans := await sweeper.orphans(topics, before_ms)):
+            sweeper = Sweeper(self.context.store, cluster_id)
+            for name in (orphans := await sweeper.orphans(topics, before_ms, branches=branches)):
                 _log.info("orphan_deleted object=%s", name)
             await self.context.store.delete(orphans)
         except StoreError as error:
@@ -333,14 +352,19 @@ class TierManager:
         assert each.manifest is not None
         names = frozenset(segment.name for segment in each.manifest.deleting)
         if names:
-            await each.context.store.delete(sorted(names))
+            try:
+                free = await self._unshared(each.context, names, each.log.topic_id, each.log.topic_partition.partition)
+            except BranchIsNewError:
+                return  # the next run deletes them
+            await each.context.store.delete(free)
             await each.change(epoch, lambda manifest: manifest.without(names))
-            each.context.counters.deleted_segments += len(names)
+            each.context.counters.deleted_segments += len(free)
 
     async def _delete_everything(self, each: PartitionTier, epoch: int) -> None:
         """Tiered storage was disabled for the topic, with `remote.log.delete.on.disable`."""
         log = each.log
-        await self._remove_partition(each.name)
+        found = self._metadata.image.topics_by_id.get(TopicId(log.topic_id))
+        await self._remove_partition(each.name, log.topic_id, None if found is None else found.family)
         if each.partition.is_leader and each.partition.leader_epoch == epoch:
             log.begin_at(log.local_start_offset)
             log.tier = None
@@ -358,20 +382,60 @@ class TierManager:
             each.close()
             if is_leader:
                 name = manifest_name(context.cluster_id(), deleted.id, index)
-                self._removals.start(self._remove_deleted(name), loop=self._environment.loop)
+                self._removals.start(self._remove_deleted(name, deleted), loop=self._environment.loop)
 
-    async def _remove_deleted(self, name: str) -> None:
-        for attempt in range(1, 6):
+    async def _remove_deleted(self, name: str, deleted: TopicImage) -> None:
+        attempt = 0
+        while attempt < _REMOVAL_ATTEMPTS:
+            attempt += 1
             try:
-                await self._remove_partition(name)
+                await self._remove_partition(name, deleted.id, deleted.family)
                 return
+            except BranchIsNewError as error:
+                _log.info("tier_not_removed_yet manifest=%s reason=%s", name, error)
+                attempt = 1
+                await asyncio.sleep(backoff_s(attempt, self._environment.randomness.random()))
             except (StoreError, DamagedManifestError) as error:
                 _log.warning("tier_not_removed manifest=%s error=%s", name, error)
                 await asyncio.sleep(backoff_s(attempt, self._environment.randomness.random()))
         # The sweeper finds the objects.
 
-    async def _remove_partition(self, name: str) -> None:
-        """Delete all objects of a partition, the manifest last."""
+    async def _unshared(
+        self,
+        context: TierContext,
+        names: Collection[str],
+        topic_id: UUID,
+        partition: int,
+        family: UUID | None = None,
+    ) -> list[str]:
+        """Those of the objects of a topic to which no other topic refers: its parent, its branches, and theirs.
+
+        BranchIsNewError while a branch has no manifest yet: it is about to refer to objects of its parent.
+        """
+        image = self._metadata.image
+        if family is None:
+            found = image.topics_by_id.get(TopicId(topic_id))
+            family = topic_id if found is None else found.family
+        kept: set[str] = set()
+        for other in image.topics.values():
+            if other.family != family or other.id == topic_id or not self._is_tiered(other):
+                continue
+            is_branched = other.branch is not None and partition < len(other.branch.offsets)
+            try:
+                data, _ = await context.store.read_whole(manifest_name(context.cluster_id(), other.id, partition))
+            except NoObjectError:
+                if is_branched:
+                    raise BranchIsNewError(f"the branch {other.name} has not read the manifest yet") from None
+                continue
+            kept.update(segment.name for segment in decode_manifest(data).segments)
+        return sorted(name for name in names if name not in kept)
+
+    def _is_tiered(self, found: TopicImage) -> bool:
+        configs = self._metadata.image.topic_config(found.name)
+        return configs.get(topic.REMOTE_STORAGE_ENABLE.name, "").lower() == _TRUE
+
+    async def _remove_partition(self, name: str, topic_id: UUID, family: UUID | None) -> None:
+        """Delete all objects of a partition that no other topic refers to, the manifest last."""
         context = self.context
         assert context is not None
         try:
@@ -379,9 +443,11 @@ class TierManager:
         except NoObjectError:
             return
         manifest = decode_manifest(data)
-        await context.store.delete([segment.name for segment in manifest.segments])
+        names = [segment.name for segment in manifest.segments]
+        free = await self._unshared(context, names, topic_id, manifest.partition, family)
+        await context.store.delete(free)
         await context.store.delete([name])
-        context.counters.deleted_segments += len(manifest.segments)
+        context.counters.deleted_segments += len(free)
 
     # Followers
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.opening import OpeningLimits
+from millstream.node.metadata.image import Branch
 from millstream.node.replicas.partition import Partition
 from millstream.node.storage.index.time_search import FoundOffset
 from millstream.node.storage.log.earlier_batches import tiered_up_to, write_batches_file
@@ -201,6 +202,8 @@ class PartitionTier:
         manifest, version = await self._get()
         if manifest is None and (source := self.context.restored_from(self.log.topic_partition.topic)) is not None:
             manifest, version = await self._restore(source)
+        if manifest is None and (branch := self.context.branch_of(self.log.topic_id)) is not None:
+            manifest, version = await self._adopt(branch)
         self._check_leader(epoch)
         log = self.log
         refusal = None
@@ -248,6 +251,37 @@ class PartitionTier:
             return None, None  # nothing of this partition was in the tier
         taken = decode_manifest(data).restored_as(at.topic, self.log.topic_id)
         return taken, await self.context.store.replace(self.name, encode_manifest(taken), None)
+
+    async def _adopt(self, branch: Branch) -> tuple[Manifest | None, Version | None]:
+        """The first manifest of a branch, with references to the objects of its parent. It is written even if it has
+        none: until then the parent deletes no objects."""
+        at, log, store = self.log.topic_partition, self.log, self.context.store
+        if at.partition >= len(branch.offsets):
+            return None, None
+        taken = self._empty()
+        found = await self._read_parent(branch)
+        adopted = None if found is None else found.branched_as(at.topic, log.topic_id, branch.offsets[at.partition])
+        if adopted is not None and (adopted.end_offset >= log.local_start_offset or not log.log_end_offset):
+            taken = adopted
+        elif log.log_start_offset < log.local_start_offset:
+            return None, None  # its first records must be in the tier, and are not there
+        version = await store.replace(self.name, encode_manifest(taken), None)
+        if taken.segments and (again := await self._read_parent(branch)) is not None:
+            # What the parent has begun to delete meanwhile, perhaps without knowing of this branch, counts as gone. If
+            # the parent itself was deleted, its leader has seen this branch first.
+            kept = {segment.name for segment in again.readable}
+            lost = frozenset(segment.name for segment in taken.segments if segment.name not in kept)
+            if lost:
+                taken = taken.without_first(lost)
+                version = await store.replace(self.name, encode_manifest(taken), version)
+        return taken, version
+
+    async def _read_parent(self, branch: Branch) -> Manifest | None:
+        name = manifest_name(self.context.cluster_id(), branch.parent_id, self.log.topic_partition.partition)
+        try:
+            return decode_manifest((await self.context.store.read_whole(name))[0])
+        except NoObjectError:
+            return None
 
     async def _start_from(self, manifest: Manifest, epoch: int) -> None:
         """The empty log of a leader goes on where the tier ends."""

@@ -216,7 +216,7 @@ class SegmentReader:
             chunk = await self.chunk_at(segment, offset)
             found = await self._context.environment.open_in_turn(partial(_first_in, chunk, timestamp, offset, limits))
             if found is not None:
-                return found
+                return found if found.offset < segment.end_offset else None
             offset = chunk.end_offset
         return None
 
@@ -229,7 +229,7 @@ class SegmentReader:
                 partial(_latest_in, chunk, segment.max_timestamp, limits)
             )
             if found is not None:
-                return found
+                return found if found.offset < segment.end_offset else None
             offset = chunk.end_offset
         return None
 

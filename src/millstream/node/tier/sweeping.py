@@ -20,10 +20,18 @@ class Sweeper:
         self._store = store
         self._cluster_id = cluster_id
 
-    async def orphans(self, topics: Collection[UUID], before_ms: int, *, of_lost_topics: bool = False) -> list[str]:
+    async def orphans(
+        self,
+        topics: Collection[UUID],
+        before_ms: int,
+        *,
+        of_lost_topics: bool = False,
+        branches: Collection[str] = (),
+    ) -> list[str]:
         """The objects of this cluster that belong to none of the topics, and were written before that time.
 
-        `of_lost_topics`: also those of other topics that have a manifest.
+        `of_lost_topics`: also those of other topics that have a manifest. `branches`: the partitions of branches, by
+        prefix. One without a manifest is about to refer to objects of its parent, which may be deleted.
         """
         found = await self._store.list(self._cluster_id)
         partitions: dict[str, list[str]] = {}
@@ -39,7 +47,7 @@ class Sweeper:
         kept: set[str] = set()
         swept: list[str] = []
         others: list[str] = []
-        is_certain = True
+        is_certain = all(prefix in with_manifest for prefix in branches)
         for prefix in partitions:
             parts = prefix.split("/")
             if len(parts) != 3 or parts[0] != self._cluster_id:
@@ -47,6 +55,8 @@ class Sweeper:
             if parts[1] not in known:
                 if of_lost_topics or prefix not in with_manifest:
                     others.append(prefix)
+                elif (named := await self._named(prefix)) is not None:
+                    kept |= named  # perhaps a new branch, which this broker does not know yet
             elif (named := await self._named(prefix)) is not None:
                 kept |= named
                 swept.append(prefix)

@@ -26,6 +26,8 @@ class CommittedLog:
     def __init__(self, *, is_cleaned: bool = False) -> None:
         self.is_cleaned = is_cleaned
         self.batches: dict[int, Batch] = {}
+        self.begin = 0
+        """Where the first replica that was seen began on its disk: later than others, in a branch of a tiered log."""
         self.end = 0
         self.fresh: list[Batch] = []
         """Batches that the last comparison added."""
@@ -34,10 +36,12 @@ class CommittedLog:
         """Returns (offset compared up to, description of a mismatch or None)."""
         self.fresh = []
         offset = max(offset, log.start)
+        if not self.batches:
+            self.begin = offset
         for batch in log.batches(offset, below):
             known = self.batches.get(batch.base_offset)
             if known is None:
-                if batch.base_offset < self.end and not self.is_cleaned:
+                if self.begin <= batch.base_offset < self.end and not self.is_cleaned:
                     return offset, f"has {batch}, but other replicas have committed something else there"
                 self.batches[batch.base_offset] = batch
                 if batch.base_offset >= self.end:

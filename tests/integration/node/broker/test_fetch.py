@@ -10,6 +10,7 @@ import pytest
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.testing import EmbeddedBroker
+from tests.waiting import PATIENCE_S
 from tests.wire import Wire, batch, fetch_fields, values
 
 BATCH = batch(bytes(1000))
@@ -72,7 +73,7 @@ def test_a_fetch_waits_for_min_bytes(wire: Wire, other: Wire, topic: str) -> Non
     wire.socket.settimeout(0.3)
     with pytest.raises(TimeoutError):
         wire.socket.recv(1)
-    wire.socket.settimeout(30)
+    wire.socket.settimeout(PATIENCE_S)
     assert other.produce(topic, BATCH).error_code == 0
     correlation_id, answer = wire.receive("fetch", 12)
     assert correlation_id == sent

@@ -212,7 +212,7 @@ def test_a_waiting_reader_is_woken_by_the_marker_and_not_by_what_it_may_not_read
     reader.socket.settimeout(0.3)
     with pytest.raises(TimeoutError):
         reader.socket.recv(1)
-    reader.socket.settimeout(20)
+    reader.socket.settimeout(PATIENCE_S)
     producer.commit()
     _, answer = reader.receive("fetch", 12)
     row = answer.responses[0].partitions[0]

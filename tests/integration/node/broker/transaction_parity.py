@@ -18,7 +18,7 @@ from tests import wire as wires
 from tests.waiting import PATIENCE_S
 from tests.wire import Closed, Wire
 
-ANSWER_S = 30.0
+ANSWER_S = PATIENCE_S
 SETTINGS = {
     "num.partitions": 2,
     "auto.create.topics.enable": "false",

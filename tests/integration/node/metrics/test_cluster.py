@@ -25,7 +25,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
         for number in range(60 * PARTITIONS):
             producer.produce("single", b"x" * 50, partition=number % PARTITIONS)
             producer.produce("safe", b"x" * 50, partition=number % PARTITIONS)
-        assert producer.flush(60) == 0
+        assert producer.flush(PATIENCE_S) == 0
         reader = Consumer({**servers, "group.id": "readers"})
         reader.commit(offsets=[TopicPartition("single", index, 10) for index in range(PARTITIONS)], asynchronous=False)
         reader.close()

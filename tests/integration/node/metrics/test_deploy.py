@@ -179,7 +179,7 @@ def prometheus(busy_broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFac
         yield running
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE_S)
 
 
 @pytest.mark.timeout(300)

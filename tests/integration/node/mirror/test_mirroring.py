@@ -11,7 +11,8 @@ from confluent_kafka import TopicPartition as Place
 from typer.testing import CliRunner
 
 from millstream.admin.errors import InvalidArgumentError, NotFoundError
-from millstream.admin.mirrors import MirrorError
+from millstream.admin.mirror_verification import verify_topic
+from millstream.admin.mirrors import MirrorError, MirrorTopic
 from millstream.admin.topics import ConfigResource, TopicAdmin
 from millstream.cli.app import app
 from millstream.formats.records.record import Record, build_batch
@@ -20,6 +21,7 @@ from millstream.raw_client.offsets import LATEST
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from tests.mirrors import (
     Mirror,
+    cluster_of,
     delete_records,
     delete_topic,
     fresh,
@@ -28,7 +30,7 @@ from tests.mirrors import (
     read_all,
     transaction,
 )
-from tests.waiting import eventually, until
+from tests.waiting import PATIENCE_S, eventually, until
 
 pytestmark = pytest.mark.timeout(300)
 IDEMPOTENT: dict[str, Any] = {"enable.idempotence": True, "compression.type": "zstd"}
@@ -173,6 +175,21 @@ def test_pause_and_a_source_that_retains_less_than_the_lag(mirror: Mirror) -> No
     mirror.await_equal(topic)
     eventually(lambda: _equals([row[0] for row in read_all(mirror.here, topic)], list(range(25, 30))))
     until(lambda: mirror.partitions(topic)[0].records_skipped == 15)
+
+
+def test_verify_reports_a_partition_that_only_one_side_has(source: EmbeddedBroker) -> None:
+    small = make_source_topic(source.bootstrap_servers, fresh("small"), 1)
+    large = make_source_topic(source.bootstrap_servers, fresh("large"), 3)
+    produce(source.bootstrap_servers, large, some(4), partition=1)
+    with cluster_of(source.bootstrap_servers) as cluster:
+        for name, source_name, one, other in ((small, large, "source", "mirror"), (large, small, "mirror", "source")):
+            topic = MirrorTopic(name, "west", "mirroring", source_name, "")
+            rows = list(verify_topic(cluster, cluster, topic, is_compacted=False))
+            assert [(row.topic, row.partition, row.end, row.difference) for row in rows] == [
+                (name, 0, 0, ""),
+                (name, 1, 4, f"only the {one} has this partition, with offsets 0 to 4; the {other} has 1 partition"),
+                (name, 2, 0, f"only the {one} has this partition, with offsets 0 to 0; the {other} has 1 partition"),
+            ]
 
 
 @pytest.mark.parametrize("end", ["lifted", "failover"])
@@ -320,7 +337,7 @@ def _command(word: str, mirror: Mirror, *options: str) -> Any:
 
 
 def _metric(address: str, name: str, link: str) -> float:
-    with urllib.request.urlopen(f"http://{address}/metrics?collect[]=mirroring", timeout=30) as response:
+    with urllib.request.urlopen(f"http://{address}/metrics?collect[]=mirroring", timeout=PATIENCE_S) as response:
         for line in response.read().decode().splitlines():
             if line.startswith(f'{name}{{link="{link}"}} '):
                 return float(line.split()[-1])
@@ -347,7 +364,7 @@ def _read_some(bootstrap: str, topic: str, group: str, count: int) -> list[int]:
     try:
         consumer.subscribe([topic])
         while len(offsets) < count:
-            message = consumer.poll(60)
+            message = consumer.poll(PATIENCE_S)
             assert message is not None
             assert message.error() is None, message.error()
             offsets.append(message.offset() or 0)

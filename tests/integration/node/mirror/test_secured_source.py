@@ -78,17 +78,21 @@ def run(*arguments: str) -> str:
     return result.output
 
 
-def test_the_commands_with_a_secured_source(
-    source: EmbeddedBroker, here: EmbeddedBroker, properties: Path, directory: Path
-) -> None:
-    link, topic = fresh("link"), fresh("orders")
-    login = {
+@pytest.fixture(scope="module")
+def login(directory: Path) -> dict[str, str]:
+    return {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "PLAIN",
         "sasl.username": "admin",
         "sasl.password": SECRET,
         "ssl.ca.location": str(directory / "source-ca.pem"),
     }
+
+
+def test_the_commands_with_a_secured_source(
+    source: EmbeddedBroker, here: EmbeddedBroker, properties: Path, login: dict[str, str]
+) -> None:
+    link, topic = fresh("link"), fresh("orders")
     with Cluster(source.bootstrap_servers, login, client_id="test", timeout_s=30) as cluster:
         cluster.create_topic(topic, 2, 1)
         cluster.create_topic("_schemas", 1, 1)
@@ -135,6 +139,39 @@ def test_the_commands_with_a_secured_source(
         run("mirror", "delete", link, *at)
         assert json.loads(run("mirror", "list", "--json", *at)) == []
     assert SECRET not in here.log_file.read_text()
+
+
+def test_acls_that_the_source_removes_while_the_broker_restarts(
+    source: EmbeddedBroker, here: EmbeddedBroker, properties: Path, login: dict[str, str]
+) -> None:
+    """They are removed here, and those that a user made here, or of promoted topics, stay."""
+    link, one, two = fresh("link"), fresh("removed"), fresh("removed")
+    at = ("-b", here.bootstrap_servers)
+    with Cluster(source.bootstrap_servers, login, client_id="test", timeout_s=30) as cluster:
+        acls = AclAdmin(cluster)
+        for topic in (one, two):
+            cluster.create_topic(topic, 1, 1)
+            acls.add([_reading(topic), _reading(topic, "User:other"), _reading(topic, "User:own")])
+        with cluster_of(here.bootstrap_servers) as own:
+            AclAdmin(own).add([_reading(one, "User:own"), _reading(one, "User:here")])
+        arguments = ("--from", source.bootstrap_servers, "--topics", "removed.*", "--acls")
+        run("mirror", "create", link, *arguments, "--source-config", str(properties), *at)
+        copied = {"User:reader", "User:other", "User:own"}
+        until(lambda: _principals(here, one) == copied | {"User:here"}, "the ACLs did not come over")
+        until(lambda: _principals(here, two) == copied, "the ACLs did not come over")
+
+        here.stop()
+        acls.remove([exactly(_reading(one, user)) for user in ("User:reader", "User:own")])
+        here.start()
+        until(lambda: "User:reader" not in _principals(here, one), "the ACL was not removed")
+        assert _principals(here, one) == {"User:other", "User:own", "User:here"}
+
+        run("mirror", "promote", link, "--topic", two, "--wait", "60", *at)
+        acls.remove([exactly(_reading(topic, "User:other")) for topic in (one, two)])
+        until(lambda: "User:other" not in _principals(here, one), "the ACL was not removed")
+        assert _principals(here, two) == copied
+        run("mirror", "promote", link, "--wait", "60", *at)
+        run("mirror", "delete", link, *at)
 
 
 def test_a_wrong_password_is_told_and_not_shown(source: EmbeddedBroker, here: EmbeddedBroker, directory: Path) -> None:
@@ -195,9 +232,9 @@ def _until_problem(admin: MirrorAdmin, link: str, reason: str) -> None:
     until(lambda: reason in admin.status(link).problem)
 
 
-def _reading(topic: str) -> Acl:
+def _reading(topic: str, principal: str = "User:reader") -> Acl:
     literal, read, allow = AclPatternType.LITERAL, AclOperation.READ, AclPermission.ALLOW
-    return Acl("User:reader", AclResourceType.TOPIC, topic, literal, read, allow, "*")
+    return Acl(principal, AclResourceType.TOPIC, topic, literal, read, allow, "*")
 
 
 def _principals(here: EmbeddedBroker, topic: str) -> set[str]:

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from tests.sasl import ISSUER, MODULES
 from tests.token_service import TokenService
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 NODES = (1, 2, 3)
 SECRET = "secret-of-the-nodes"
@@ -84,13 +84,13 @@ def test_nodes_authenticate_by_tokens_and_renew_them(service: TokenService, toke
         }
         admin = AdminClient(client)
         admin.poll(0)
-        admin.create_topics([NewTopic("t", 3, 3, config={"min.insync.replicas": "3"})])["t"].result(60)
+        admin.create_topics([NewTopic("t", 3, 3, config={"min.insync.replicas": "3"})])["t"].result(PATIENCE_S)
         producer = Producer({**client, "acks": "all"})
         failures: list[object] = []
 
         def write() -> None:
             producer.produce("t", b"x", on_delivery=lambda error, _: failures.append(error) if error else None)
-            assert producer.flush(60) == 0 and not failures
+            assert producer.flush(PATIENCE_S) == 0 and not failures
 
         write()
         before = len(service.given)

@@ -13,6 +13,7 @@ import uvloop
 from millstream.node.server.listener import ConnectionLimits, Listener, ListenerTls
 from millstream.node.server.network import SocketNetwork
 from millstream.node.server.service import FilePart, Parts, Peer, Pending, Refused, Turn
+from tests.waiting import PATIENCE_S
 from tests.wire import Wire
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -106,7 +107,7 @@ class RunningListener:
         async def call() -> object:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(PATIENCE_S)
 
     def answer(self, name: bytes, text: bytes) -> None:
         self.until(lambda: name in self.service.waiting)

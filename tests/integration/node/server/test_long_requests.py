@@ -6,7 +6,7 @@ What is measured is work, not time: the calls of functions in one turn of the lo
 import asyncio
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -20,6 +20,7 @@ from millstream.node.runtime.real_environment import real_environment
 from millstream.testing.node_process import HOST, free_ports
 from tests import wire
 from tests.unit.node.server import hostile
+from tests.waiting import PATIENCE_S
 
 ROWS = 2_000
 MOST_CALLS = 36_000
@@ -36,24 +37,39 @@ class Work:
     """Counts the calls in each turn of the loop while it is entered."""
 
     def __init__(self) -> None:
-        self.most = self._calls = 0
-        self.turns = 0
+        self._turns: list[int] = []
+        self._end_turn: Callable[[], None] = lambda: None
 
     def __enter__(self) -> "Work":
-        sys.setprofile(self._note)
+        turns, calls = self._turns, 0
+
+        def end_turn() -> None:
+            nonlocal calls
+            turns.append(calls)
+            calls = 0
+
+        def note(frame: FrameType, event: str, _: Any) -> None:  # called millions of times: no attributes
+            nonlocal calls
+            if event == "c_call":
+                calls += 1
+            elif event == "call":
+                if frame.f_code is _TURN:
+                    end_turn()
+                else:
+                    calls += 1
+
+        self._end_turn = end_turn
+        sys.setprofile(note)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
-        self.most = max(self.most, self._calls)
+        self._end_turn()
 
-    def _note(self, frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code is _TURN:
-            self.most = max(self.most, self._calls)
-            self._calls = 0
-            self.turns += 1
-        elif event in ("call", "c_call"):
-            self._calls += 1
+    @property
+    def most(self) -> int:
+        """The calls in the longest turn."""
+        return max(self._turns)
 
 
 class Running:
@@ -85,7 +101,7 @@ class Running:
             self.run(self.call("find_coordinator", 6, {"key_type": kind, "coordinator_keys": ["g:AAAA:0"]}))
 
     def run(self, scene: Any) -> Any:
-        return self.loop.run_until_complete(asyncio.wait_for(scene, 60))
+        return self.loop.run_until_complete(asyncio.wait_for(scene, PATIENCE_S))
 
     async def call(self, api: str, version: int, fields: dict[str, Any]) -> bytes | None:
         """The response's frame; None if the connection was closed instead."""

@@ -26,8 +26,9 @@ from millstream.node.server.network import SocketNetwork
 from millstream.node.server.tls import HandshakeError, TlsNetwork, TlsRuntime
 from tests.certificates import Authority, Files, authority
 from tests.integration.node.server.conftest import RunningListener, Start, frame
+from tests.waiting import PATIENCE_S
 
-TIMEOUT_S = 30
+TIMEOUT_S = PATIENCE_S
 
 
 def certificates(files: Files, **settings: str) -> Certificates:

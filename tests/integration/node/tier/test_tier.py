@@ -62,7 +62,7 @@ def _alter(admin: AdminClient, topic: str, **values: str) -> None:
             for name, value in values.items()
         ],
     )
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
 
 
 def test_every_record_is_read_from_the_tier_after_the_disk_has_lost_it(broker: EmbeddedBroker, store: Path) -> None:
@@ -132,7 +132,7 @@ def test_deleted_records_are_deleted_in_the_tier(broker: EmbeddedBroker, store: 
     topic_id = _topic_id(broker, "deleted")
     before = len(objects(store_of(store, topic_id)))
     at = TopicPartition("deleted", 0, start // 2)
-    assert admin.delete_records([at])[at].result(30).low_watermark == start // 2
+    assert admin.delete_records([at])[at].result(PATIENCE_S).low_watermark == start // 2
     assert _offset(broker, "deleted", -2)[0] == start // 2
     until(lambda: len(objects(store_of(store, topic_id))) < before, "objects are deleted")
     found = consume(broker.bootstrap_servers, "deleted", 1000 - start // 2, first=start // 2)
@@ -156,7 +156,7 @@ def test_the_objects_of_a_deleted_topic_go(broker: EmbeddedBroker, store: Path) 
     until_tiered(broker.data_dir, "gone")
     place = store_of(store, _topic_id(broker, "gone"))
     assert objects(place)
-    admin.delete_topics(["gone"])["gone"].result(30)
+    admin.delete_topics(["gone"])["gone"].result(PATIENCE_S)
     until(lambda: not [each for each in place.rglob("*") if each.is_file()], "all objects are deleted")
 
 
@@ -213,18 +213,20 @@ def test_what_cannot_be_tiered_is_refused(broker: EmbeddedBroker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     compacted = NewTopic("compacted", 1, 1, config={"remote.storage.enable": "true", "cleanup.policy": "compact"})
     with pytest.raises(KafkaException, match=r"cleanup\.policy=delete"):
-        admin.create_topics([compacted])["compacted"].result(30)
+        admin.create_topics([compacted])["compacted"].result(PATIENCE_S)
     long = NewTopic(
         "long", 1, 1, config={"remote.storage.enable": "true", "retention.ms": "1000", "local.retention.ms": "2000"}
     )
     with pytest.raises(KafkaException, match=r"local\.retention\.ms=2000 must not be above retention\.ms=1000"):
-        admin.create_topics([long])["long"].result(30)
+        admin.create_topics([long])["long"].result(PATIENCE_S)
 
 
 def test_without_a_store_topics_cannot_be_tiered(millstream_broker: EmbeddedBroker) -> None:
     admin = AdminClient({"bootstrap.servers": millstream_broker.bootstrap_servers})
     with pytest.raises(KafkaException, match="Tiered Storage functionality is disabled"):
-        admin.create_topics([NewTopic("tiered", 1, 1, config={"remote.storage.enable": "true"})])["tiered"].result(30)
+        admin.create_topics([NewTopic("tiered", 1, 1, config={"remote.storage.enable": "true"})])["tiered"].result(
+            PATIENCE_S
+        )
 
 
 def store_of(store: Path, topic_id: str) -> Path:
@@ -269,10 +271,10 @@ def test_copies_wait_for_their_lag(broker: EmbeddedBroker, store: Path) -> None:
 def test_a_topic_that_has_records_can_be_tiered(broker: EmbeddedBroker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     config = {"internal.segment.bytes": "20000"}
-    admin.create_topics([NewTopic("later", 1, 1, config=config)])["later"].result(30)
+    admin.create_topics([NewTopic("later", 1, 1, config=config)])["later"].result(PATIENCE_S)
     produce(broker.bootstrap_servers, "later", range(600))
     at = TopicPartition("later", 0, 100)
-    admin.delete_records([at])[at].result(30)
+    admin.delete_records([at])[at].result(PATIENCE_S)
     _alter(admin, "later", remote_storage_enable="true", local_retention_bytes="1")
     start = until_tiered(broker.data_dir, "later", 300)
     assert (_offset(broker, "later", -2)[0], _offset(broker, "later", -4)[0]) == (100, start)
@@ -286,7 +288,7 @@ def test_internal_topics_are_not_tiered(broker: EmbeddedBroker) -> None:
     def is_there() -> bool:
         with Wire(broker.bootstrap_servers) as wire:
             wire.call("find_coordinator", 4, key_type=0, coordinator_keys=["any"])
-        return "__consumer_offsets" in admin.list_topics(timeout=30).topics
+        return "__consumer_offsets" in admin.list_topics(timeout=PATIENCE_S).topics
 
     until(is_there, "the topic of committed offsets")
     with pytest.raises(KafkaException, match=r"internal topic|cleanup\.policy"):

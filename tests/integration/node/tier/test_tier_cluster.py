@@ -19,7 +19,7 @@ from tests.integration.node.tier.tiered_topic import (
     value_of,
 )
 from tests.topics import await_topic
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from tests.wire import Wire
 
 
@@ -124,7 +124,7 @@ def test_deleted_records_stay_deleted_with_a_new_leader(cluster: EmbeddedCluster
     for number in cluster.brokers:
         until_tiered(cluster.data_dir(number), "shorter")
     at = TopicPartition("shorter", 0, 400)
-    assert admin.delete_records([at])[at].result(30).low_watermark == 400
+    assert admin.delete_records([at])[at].result(PATIENCE_S).low_watermark == 400
     leader, _ = _state(cluster, "shorter", _alive(cluster))
     cluster.kill(leader)
     until(lambda: _state(cluster, "shorter", _alive(cluster))[0] not in (leader, -1), "a new leader")

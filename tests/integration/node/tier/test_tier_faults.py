@@ -24,13 +24,13 @@ from tests.integration.node.tier.tiered_topic import (
     value_of,
 )
 from tests.s3_server import Faults, FaultyStore, Matches, Request, s3  # noqa: F401  # s3 is a fixture
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 QUICK = {**SETTINGS, "log.segment.delete.delay.ms": "0"}
 
 
 def metric(broker: EmbeddedBroker, name: str) -> float:
-    with urllib.request.urlopen(f"http://{broker.bootstrap_servers}/metrics", timeout=30) as response:
+    with urllib.request.urlopen(f"http://{broker.bootstrap_servers}/metrics", timeout=PATIENCE_S) as response:
         page = response.read().decode()
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page, re.MULTILINE))
 
@@ -106,7 +106,7 @@ def _delete_before(broker: EmbeddedBroker, offset: int) -> bool:
     """False while the partition has no leader after a start."""
     admin, at = AdminClient({"bootstrap.servers": broker.bootstrap_servers}), TopicPartition("orders", 0, offset)
     try:
-        return bool(admin.delete_records([at])[at].result(60).low_watermark == offset)
+        return bool(admin.delete_records([at])[at].result(PATIENCE_S).low_watermark == offset)
     except KafkaException:
         return False
 
@@ -152,7 +152,7 @@ def _each_second() -> Matches:
 def _end(broker: EmbeddedBroker) -> int:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "ends"})
     try:
-        return int(consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=60, cached=False)[1])
+        return int(consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=PATIENCE_S, cached=False)[1])
     finally:
         consumer.close()
 
@@ -196,7 +196,7 @@ def _produce_large(broker: EmbeddedBroker, topic: str, numbers: range, size: int
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 50, "log_level": 0})
     for number in numbers:
         producer.produce(topic, b"%08d" % number * (size // 8), partition=0)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 @pytest.mark.slow

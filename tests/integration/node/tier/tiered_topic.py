@@ -19,7 +19,7 @@ SMALL = {"remote.storage.enable": "true", "local.retention.bytes": "1", "interna
 
 def make_tiered(servers: str, name: str, config: Mapping[str, str] | None = None, replicas: int = 1) -> AdminClient:
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-    admin.create_topics([NewTopic(name, 1, replicas, config={**SMALL, **(config or {})})])[name].result(60)
+    admin.create_topics([NewTopic(name, 1, replicas, config={**SMALL, **(config or {})})])[name].result(PATIENCE_S)
     return admin
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.admin.balance import BrokerSlot, PartitionLoad, plan_balance, plan_drain
 from millstream.formats.model.identifiers import BrokerId
-from millstream.node.metadata.balance import BrokerSlot, PartitionLoad, plan_balance, plan_drain
 from millstream.node.metadata.partitions import machine_count, place_replicas
 from millstream.node.metadata.reassignment import grow_internal_topics
 from millstream.node.metadata.topics import NewTopic, create_topics, internal_topic

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, Place, default_machine
+from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId
+from millstream.formats.model.placement import Place, default_machine
 from millstream.node.metadata.brokers import Heartbeat, process_heartbeat, unregister_broker
 from millstream.node.metadata.configs import ConfigChange, Operation, incremental_alter_configs
 from millstream.node.metadata.image import ConfigResource, ResourceType

@@ -21,6 +21,7 @@ from millstream.node.metadata.reassignment import Reassignment, alter_reassignme
 from millstream.node.metadata.records import NO_LEADER
 from millstream.node.metadata.snapshot import snapshot_records
 from millstream.node.metadata.topics import NewTopic
+from tests.examples import examples
 from tests.unit.node.metadata.cluster import Cluster
 
 BROKERS = (1, 2, 3)
@@ -236,7 +237,7 @@ WEIGHTS: dict[Callable[[Replication], None], int] = {
 
 
 @pytest.mark.parametrize("with_elr", [True, False])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(examples(20)))
 def test_no_cleanly_elected_leader_lacks_an_acknowledged_record(seed: int, with_elr: bool) -> None:
     random = Random(seed)
     clean_elections = 0

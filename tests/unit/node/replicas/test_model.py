@@ -6,10 +6,11 @@ import pytest
 
 from millstream.node.replicas.core.follower import FollowerPosition, PartitionFollower
 from millstream.node.replicas.core.leader import Confirmed, NextStep, PartitionLeader, Proposal
+from tests.examples import examples
 from tests.unit.node.replicas.cluster_model import NOBODY, ClusterModel
 
 
-@pytest.mark.parametrize("first_seed", range(0, 400, 20))
+@pytest.mark.parametrize("first_seed", range(0, examples(400), 20))
 def test_nothing_acknowledged_is_lost(first_seed: int) -> None:
     acknowledged = 0
     for seed in range(first_seed, first_seed + 20):
@@ -20,7 +21,7 @@ def test_nothing_acknowledged_is_lost(first_seed: int) -> None:
     assert acknowledged > 100, "the runs do nothing"
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(40)))
 def test_when_faults_stop_all_replicas_are_in_sync_and_equal(seed: int) -> None:
     model = ClusterModel(seed, nodes=3, min_in_sync=2)
     for _ in range(800):

@@ -16,6 +16,7 @@ from millstream.node.security.core.sasl import (
     Stage,
     session_lifetime_ms,
 )
+from tests.examples import examples
 from tests.unit.node.security.logins import run
 
 USERS = {"alice": "right", "bob": "bobs"}
@@ -152,7 +153,7 @@ _ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(_ACTIONS, max_size=12))
 def test_no_sequence_authenticates_without_the_right_messages(actions: list[tuple[str, bytes]]) -> None:
     """An oracle over the sequence of requests decides what must happen."""

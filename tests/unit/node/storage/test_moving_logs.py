@@ -23,6 +23,7 @@ from millstream.node.storage.log.directories import LogDirectories
 from millstream.node.storage.log.moving import LogMove
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.simulator.disk import DiskSession, Killed, SimulatedDisk
+from tests.examples import examples
 from tests.unit.node.storage.batches import NOW
 from tests.unit.node.storage.conftest import PARTITION
 from tests.unit.node.storage.test_partition_log import append, read_all
@@ -30,7 +31,7 @@ from tests.unit.node.storage.test_transactions_power_loss import agrees
 from tests.unit.node.storage.transactional import end, write_own
 from tests.waiting import until_async
 
-SEEDS = 40
+SEEDS = examples(40)
 FOUND = (36, 45, 106)
 """A segment that was closed between the last turn and the settling; a damaged batch; a log that was here before."""
 LIVES = 5

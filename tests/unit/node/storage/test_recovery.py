@@ -541,3 +541,23 @@ def test_a_log_that_could_not_be_checked_is_checked_at_the_start_after_that(
 
 def not_readable(*_: object, **__: object) -> None:
     raise OSError("input/output error")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_cut_bytes_do_not_come_back_between_newer_records(seed: int) -> None:
+    """Each batch is a page, so that an old one fits exactly into the place of a newer one. Which of them a power cut
+    keeps is decided page by page."""
+    node = SimulatedNode(seed)
+    log = node.directory.create(PARTITION, TOPIC_ID, LogConfig(), NOW)
+    size = 4096 - len(batch(bytes(4000))) + 4000
+    assert len(batch(bytes(size))) == 4096
+    for _ in range(20):
+        append(log, b"v" * size)
+    flush(log)
+    log.truncate_to(2)
+    for _ in range(18):
+        append(log, b"w" * size, epoch=1)
+    node.lose_power()
+    log = node.directory.open(PARTITION, LogConfig(), NOW)
+    assert log.log_end_offset >= 2
+    assert log.epochs.entries() in ([(0, 0)], [(0, 0), (1, 2)]), "records of one epoch only after the cut"

@@ -13,13 +13,14 @@ from millstream.node.storage.index.transaction_index import read_marker
 from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.simulator.disk import Killed, SimulatedDisk
+from tests.examples import examples
 from tests.unit.node.storage.batches import NOW
 from tests.unit.node.storage.conftest import PARTITION
 from tests.unit.node.storage.test_partition_log import append
 from tests.unit.node.storage.test_transaction_model import Naive, Written
 from tests.unit.node.storage.transactional import end, write, write_own
 
-SEEDS = 60
+SEEDS = examples(60)
 FOUND = (1114, 1200, 5096)
 """A truncation that a checkpoint, or the file of the segment, did not know of."""
 LIVES = 5

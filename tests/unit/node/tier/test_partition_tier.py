@@ -15,6 +15,7 @@ from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition
 from millstream.node.environment import Environment
+from millstream.node.metadata.image import MetadataImage
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.storage.log.batch_scan import walk_headers
 from millstream.node.storage.log.log_reader import aborted_among
@@ -302,7 +303,7 @@ def test_copies_go_on_after_records_beyond_the_tier_were_deleted(node: Node) -> 
         store.objects[tier.name] = encode_manifest(manifest_of(log, segment(0, 5, (0, 0))))
         await tier.begin_leading(5)
         log.delete_records_before(12)  # in the segment that begins at 10; the tier ends at 5
-        metadata = SimpleNamespace(config=tier.context.config())
+        metadata = SimpleNamespace(config=tier.context.config(), image=MetadataImage())
         manager = TierManager(cast(Any, metadata), PartitionTable(), tier.context.environment, log.disk, "/nowhere")
         await manager._work(tier)
         found = decode_manifest(store.objects[tier.name])
@@ -336,7 +337,7 @@ def test_offsets_that_compaction_has_removed_do_not_stop_readers(
         tier = _tier(store, log, partition, node)
         tier.context.cache = TierCache(log.disk, log.directory)
         log.tier = tier
-        metadata = SimpleNamespace(config=tier.context.config())
+        metadata = SimpleNamespace(config=tier.context.config(), image=MetadataImage())
         manager = TierManager(cast(Any, metadata), PartitionTable(), tier.context.environment, log.disk, "/nowhere")
         await manager._work(tier)
         log.drop_segments(len(log.segments) - 1)

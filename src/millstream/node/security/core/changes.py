@@ -2,12 +2,16 @@
 
 Filters select ACLs as Kafka's do. A pattern of type MATCH selects all ACLs that apply to a resource of that name: the
 literal name, `*` and prefixes. ANY selects all patterns of that very name. The rules of ACLs are in `acls.py`.
+
+An ACL that a mirror link copied has an id that is made from the link and the ACL itself, others have a random one. So
+the metadata says which ACLs a link may remove, whichever broker asks.
 """
 
+import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from uuid import UUID
+from dataclasses import astuple, dataclass
+from uuid import UUID, uuid5
 
 from millstream.formats.model.access_control import (
     CLUSTER_NAME,
@@ -31,6 +35,8 @@ from millstream.node.security.core.acls import WILDCARD, is_range
 MAX_CHANGES_PER_REQUEST = 10_000
 """Kafka's limit on the records that one request may cause."""
 _LONGEST_TEXT = 32_767
+_MIRRORED = UUID("6d1b6f0c-5a5e-4c39-9f4e-0f6a3c1f7b52")
+"""The namespace (RFC 9562) of the ids of ACLs that mirror links copied. It must never change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,11 @@ def binding_of(acl: AccessControlEntryRecord) -> AclBinding:
         acl.operation,
         acl.permission_type,
     )
+
+
+def mirrored_id(link: str, binding: AclBinding) -> UUID:
+    """The id of an ACL that a mirror link copied."""
+    return uuid5(_MIRRORED, json.dumps([link, *astuple(binding)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +165,9 @@ def _problem(binding: AclBinding) -> str:
 
 
 def create_acls(
-    image: MetadataImage, bindings: Sequence[AclBinding], randomness: random.Random
+    image: MetadataImage, bindings: Sequence[AclBinding], randomness: random.Random, mirror_link: str | None = None
 ) -> Decision[DecisionResult]:
-    """Adds ACLs. One that exists already is a success without a record."""
+    """Adds ACLs, for a mirror link if it is named. One that exists already is a success without a record."""
     if len(bindings) > MAX_CHANGES_PER_REQUEST:
         return _too_many(len(bindings), DecisionResult)
     existing = {binding_of(acl) for acl in image.acls.values()}
@@ -174,7 +185,7 @@ def create_acls(
         existing.add(binding)
         records.append(
             AccessControlEntryRecord(
-                id=_new_id(image, randomness),
+                id=mirrored_id(mirror_link, binding) if mirror_link else _new_id(image, randomness),
                 resource_type=binding.resource_type,
                 resource_name=binding.resource_name,
                 pattern_type=binding.pattern_type,

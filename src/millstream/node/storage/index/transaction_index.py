@@ -136,6 +136,11 @@ class TransactionIndex:
             self._data = data[:size]
             self._cut(size)
 
+    def own(self) -> None:
+        """Have a file that no other log shares, before it is written to."""
+        if self and self._disk.is_shared(self.path):
+            self._disk.write_atomically(self.path, bytes(self._bytes()))
+
     def collect(self, fetch_offset: int, up_to: int, found: list[AbortedTransaction]) -> bool:
         """Add transactions that overlap with [fetch_offset, up_to) to `found`; True if later segments have no more."""
         data = self._bytes()

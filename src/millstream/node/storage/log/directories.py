@@ -16,6 +16,7 @@ from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicPartition
 from millstream.node.storage.disk import Disk, FileCache, Job
+from millstream.node.storage.log.branching import LogBranch, begin_branch
 from millstream.node.storage.log.directory import NO_DIRECTORY_ID, NO_EPOCH, LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 
@@ -298,6 +299,13 @@ class LogDirectories:
         log = directory.create(partition, topic_id, config, now_ms)
         self._reserved.pop(partition, None)
         return log
+
+    def begin_branch(
+        self, parent: PartitionLog, partition: TopicPartition, topic_id: UUID, offset: int, now_ms: int
+    ) -> tuple[LogDirectory, LogBranch]:
+        """Begin to make the log of a branch, in the directory of its parent."""
+        directory = self._having(parent.topic_partition)
+        return directory, begin_branch(parent, directory.root, partition, topic_id, offset, now_ms)
 
     def open(self, partition: TopicPartition, config: LogConfig, now_ms: int) -> PartitionLog:
         return self._having(partition).open(partition, config, now_ms)

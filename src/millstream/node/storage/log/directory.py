@@ -18,6 +18,7 @@ from millstream.node.storage.checkpointer import Checkpointer
 from millstream.node.storage.directory_health import DirectoryHealth
 from millstream.node.storage.disk import DirectoryLock, Disk, FileCache, Job, Space
 from millstream.node.storage.file_formats import (
+    BRANCH_DIRECTORY_SUFFIX,
     CLEAN_SHUTDOWN,
     DELETED_DIRECTORY_SUFFIX,
     LOCK,
@@ -30,6 +31,8 @@ from millstream.node.storage.file_formats import (
     parse_future_directory,
     retired_directory,
 )
+from millstream.node.storage.log.branching import LogBranch
+from millstream.node.storage.log.files import read_branch
 from millstream.node.storage.log.loader import create_log, load_log, read_topic_id
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.recovery import RecoveryReport
@@ -113,6 +116,8 @@ class LogDirectory:
         """The space of its file system when it was last looked at."""
         self.futures: list[TopicPartition] = []
         """Partitions whose move to this directory was not finished when the node stopped; known after `start`."""
+        self.unfinished_branches: list[LogBranch] = []
+        """Logs of branches that were being made when the node stopped; known after `start`."""
         self.producer_id_expiration_ms = producer_id_expiration_ms
         self._checkpoint_interval_ms = checkpoint_interval_ms
         self._retention_check_interval_ms = retention_check_interval_ms
@@ -172,6 +177,8 @@ class LogDirectory:
                 partition = parse_directory(name)
                 if partition is not None:
                     self._present.add(partition)
+                elif name.endswith(BRANCH_DIRECTORY_SUFFIX):
+                    self._find_branch(f"{root}/{name}")
                 elif (partition := parse_future_directory(name)) is not None:
                     # The log is whole in another directory. The copy is made again.
                     moved = read_moved(disk, f"{root}/{name}")
@@ -293,6 +300,33 @@ class LogDirectory:
         self._present.add(partition)
         self._logs[partition] = log
         return log
+
+    def _find_branch(self, folder: str) -> None:
+        file = read_branch(self._disk, folder)
+        if file is None:  # the parent is as it was: the branch is made again
+            self._disk.remove_directory(folder)
+        else:
+            self.unfinished_branches.append(LogBranch(folder, file))
+
+    def take_branch(self, branch: LogBranch) -> None:
+        """Make the log of a branch, which is finished in its folder, the log of its partition."""
+        partition, checkpoints = branch.partition, self._checkpoints
+        if self._disk.exists(self._directory(partition)):  # of a deleted topic with the same name
+            self._retire(partition, DELETED_DIRECTORY_SUFFIX)
+        self._disk.rename(branch.folder, self._directory(partition))
+        self._present.add(partition)
+        checkpoints.forget(partition)
+        checkpoints.recovery_points[partition] = branch.file.recovery_point
+        checkpoints.start_offsets[partition] = branch.file.log_start_offset
+        if branch.cleaned_offset:
+            checkpoints.cleaned_offsets[partition] = branch.cleaned_offset
+        if branch.transaction_indexes:
+            checkpoints.transaction_indexes[partition] = list(branch.transaction_indexes)
+        checkpoints.is_wanted = True
+        if branch in self.unfinished_branches:
+            self.unfinished_branches.remove(branch)
+            if not self.started_clean:
+                self._recovery.require(partition)
 
     def open(self, partition: TopicPartition, config: LogConfig, now_ms: int) -> PartitionLog:
         """The log of a partition that has one; loads it if it is not open."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from millstream.node.storage.disk import Disk
 from millstream.node.storage.file_formats import (
+    BRANCH,
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -19,6 +20,9 @@ from millstream.node.storage.file_formats import (
     SWAP_SUFFIX,
     TEMPORARY_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    BranchFile,
+    DamagedFileError,
+    decode_branch,
     offset_file,
     parse_offset_file,
 )
@@ -77,6 +81,26 @@ def _finish(disk: Disk, directory: str, base: int, swaps: set[Named], present: s
         if (base, suffix) in swaps:
             final = offset_file(directory, base, suffix)
             disk.rename(final + SWAP_SUFFIX, final)
+
+
+def own(disk: Disk, path: str, size: int) -> None:
+    """Make a file that has other names too (of a branch) a file of its own, with its first `size` bytes. It must be
+    called before a change in place."""
+    if disk.is_shared(path):
+        disk.copy(path, path + TEMPORARY_SUFFIX, size)
+        disk.rename(path + TEMPORARY_SUFFIX, path)
+
+
+def read_branch(disk: Disk, directory: str) -> BranchFile | None:
+    """The file of a branch in a log; None if the log is not of a branch."""
+    path = f"{directory}/{BRANCH}"
+    if not disk.exists(path):
+        return None
+    try:
+        return decode_branch(disk.read_bytes(path))
+    except DamagedFileError as error:
+        _log.error("branch_file_damaged file=%s error=%s", path, error)
+        return None
 
 
 class LogFiles:

@@ -104,6 +104,11 @@ def load_log(
         )
     for segment in segments[:-1]:
         _check_sealed(disk, segment, files)
+    if segments and end_offset is not None and segments[-1].size and disk.is_shared(segments[-1].log.path):
+        # A branch has the same file, so nothing may be appended to it. A power cut has removed the segment after it.
+        segments[-1].seal()
+        segments.append(Segment(disk, cache, directory, end_offset, now_ms))
+        segments[-1].create()
     if end_offset is None and (tiered_end := tiered_up_to(disk, directory)) > log_start_offset:
         # All records are in the tier: it goes on there, with its epochs and producers.
         segment = Segment(disk, cache, directory, tiered_end, now_ms)

@@ -125,6 +125,7 @@ class PartitionLog:
         self.flush_state = FlushState(disk, directory, recovery_point)
         self._write_failed = False
         """Whether the last attempt to write found no room or a broken disk."""
+        producers.begin_anew(log_end_offset)
 
     @property
     def config(self) -> LogConfig:
@@ -341,6 +342,8 @@ class PartitionLog:
             if found is not None:
                 aborted.append(found)
             position += size
+        if self.producers.begins_at:
+            self.producers.begin_anew(self.log_end_offset)
         if self.producers.transactions:
             _ = self.first_unstable_offset  # forgets transactions whose markers are committed
         return aborted
@@ -517,8 +520,22 @@ class PartitionLog:
             self.disk, self.directory, self.segments, self.snapshots.offsets, self.log_start_offset
         )
         self.producers = rebuilt.with_verifications(self.producers)
+        self.producers.begin_anew(end)
         if self.damaged_from is not None and end <= self.damaged_from:
             self.damaged_from = None
+        self._seal_cut()
+
+    def _seal_cut(self) -> None:
+        """A power cut may bring back some of the bytes that were cut, between records that were written over the
+        others. Their checksums would be right. So the next records go into a new file, or the cut is on stable storage
+        first: for an empty file, and if the disk has no room for another."""
+        active = self.segments.active
+        try:
+            self.roll(active.created_ms)
+        except OSError as error:
+            _log.warning("cut_not_sealed partition=%s error=%s: flushed instead", self.topic_partition, error)
+        if active is self.segments.active:
+            active.file().sync()
 
     def forget_epochs_after(self, epoch: int) -> int | None:
         """Forget epochs that no leader can have had yet; the offset at which the first of them began, None if there was

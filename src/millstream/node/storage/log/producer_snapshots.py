@@ -26,6 +26,7 @@ from millstream.node.storage.file_formats import SNAPSHOT_SUFFIX, DamagedFileErr
 from millstream.node.storage.index.transaction_index import AbortedTransaction, read_marker
 from millstream.node.storage.log.batch_scan import walk_headers
 from millstream.node.storage.log.earlier_batches import read_batches_file
+from millstream.node.storage.log.files import read_branch
 from millstream.node.storage.log.producer_state import REMEMBERED_BATCHES, ProducerEntry, ProducerState
 from millstream.node.storage.log.segment import Segment
 
@@ -161,6 +162,8 @@ of offsets grows until it has enough batches, whether they hold one record or te
 def note_batch(producers: ProducerState, header: Sequence[int], batch: Bytes | None) -> AbortedTransaction | None:
     """Note one batch; `batch` is needed only for a control batch. Returns its entry in the transaction index, if
     any."""
+    if producers.begins_at:
+        producers.begin_anew(header[0])
     producer_id = header[9]
     if producer_id < 0:
         return None
@@ -197,12 +200,19 @@ def load_snapshot(disk: Disk, directory: str, snapshots: list[int]) -> tuple[int
     return None, ProducerState()
 
 
+def producers_begin(disk: Disk, directory: str, start: int) -> int:
+    """Where the producers of a branch begin, if that is after the offset where a replay starts; else 0."""
+    branch = read_branch(disk, directory)
+    return branch.offset if branch is not None and branch.offset > start else 0
+
+
 def rebuild_producers(
     disk: Disk, directory: str, segments: Iterable[Segment], snapshots: list[int], log_start_offset: int
 ) -> ProducerState:
     """From the latest sound snapshot and the batches after it."""
     offset, producers = load_snapshot(disk, directory, snapshots)
     start = log_start_offset if offset is None else offset
+    producers.begins_at = producers_begin(disk, directory, start)
     ordered = list(segments)
     for slot, segment in enumerate(ordered):
         if slot + 1 < len(ordered) and ordered[slot + 1].base_offset <= start:

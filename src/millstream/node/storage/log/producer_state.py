@@ -115,10 +115,12 @@ class ProducerEntry:
 class ProducerState:
     """All producers of one partition."""
 
-    __slots__ = ("entries", "transactions", "verifications")
+    __slots__ = ("begins_at", "entries", "transactions", "verifications")
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
         self.entries: dict[int, ProducerEntry] = {entry.producer_id: entry for entry in entries}
+        self.begins_at = 0
+        """In a branch whose own records do not begin yet: the offset where they do (see `begin_anew`)."""
         self.transactions = Transactions()
         self.verifications = Verifications()
         open_ones = [entry for entry in self.entries.values() if entry.transaction_start != NO_TRANSACTION]
@@ -217,6 +219,17 @@ class ProducerState:
         if self.has_open_transaction(producer_id, epoch):
             return None
         return self.verifications.begin(producer_id, epoch, sequence, bumps_epoch)
+
+    def begin_anew(self, end_offset: int) -> None:
+        """Forget the producers of the parent when the own part of a branch begins: there the same producer begins with
+        sequence 0. No transaction is open at that offset, unless an unclean election has shortened the shared part."""
+        if 0 < self.begins_at <= end_offset:
+            self.begins_at = 0
+            self.entries = {
+                producer_id: entry
+                for producer_id, entry in self.entries.items()
+                if entry.transaction_start != NO_TRANSACTION
+            }
 
     def with_verifications(self, former: "ProducerState") -> "ProducerState":
         """This state, rebuilt from the log, with the verifications of the one before: they are not in the log."""

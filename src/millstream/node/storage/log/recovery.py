@@ -27,9 +27,9 @@ from millstream.node.storage.index.time_index import DEFAULT_INTERVAL_BYTES, Ind
 from millstream.node.storage.index.transaction_index import AbortedTransaction, write_index
 from millstream.node.storage.log.batch_scan import walk_checked, walk_headers
 from millstream.node.storage.log.earlier_batches import tiered_up_to
-from millstream.node.storage.log.files import LogFiles, scan_files
+from millstream.node.storage.log.files import LogFiles, own, scan_files
 from millstream.node.storage.log.leader_epochs import LeaderEpochs
-from millstream.node.storage.log.producer_snapshots import encode_snapshot, load_snapshot, note_batch
+from millstream.node.storage.log.producer_snapshots import encode_snapshot, load_snapshot, note_batch, producers_begin
 from millstream.node.storage.log.producer_state import ProducerState
 
 _log = logging.getLogger("millstream.storage")
@@ -111,6 +111,7 @@ def recover_log(
     # Later snapshots may be of other records: after a power cut, a file that a truncation removed may be there again.
     for offset in [offset for offset in files.snapshots if offset > unflushed[0]]:
         disk.remove(offset_file(directory, offset, SNAPSHOT_SUFFIX))
+    producers.begin_anew(end_offset)
     if producers.entries or report.checked_bytes > QUICK_REBUILD_BYTES:
         snapshot = encode_snapshot(producers.entries.values())
         disk.write_bytes(offset_file(directory, end_offset, SNAPSHOT_SUFFIX), snapshot)
@@ -233,8 +234,11 @@ def _recover_segment(
             next_offset,
             reason,
         )
-        file.truncate(end)
-        file.sync()  # the cut bytes must not come back after a power cut
+        if disk.is_shared(path):  # a branch may need the bytes
+            own(disk, path, end)
+        else:
+            file.truncate(end)
+            file.sync()  # the cut bytes must not come back after a power cut
     write_index(disk, offset_file(directory, base, TRANSACTION_INDEX_SUFFIX), aborted)
     if next_base is not None or size > QUICK_REBUILD_BYTES:
         builder.write(disk, directory)
@@ -292,6 +296,7 @@ def _producers_at(disk: Disk, files: LogFiles, offset: int, log_start_offset: in
     start, producers = load_snapshot(disk, files.directory, usable)
     if start is None:
         start = log_start_offset
+    producers.begins_at = producers_begin(disk, files.directory, start)
     for at, base in enumerate(files.bases):
         if base >= offset:
             break

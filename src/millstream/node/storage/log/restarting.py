@@ -6,6 +6,7 @@ A follower does this if its leader's log begins after its own end, or if the lea
 from typing import TYPE_CHECKING
 
 from millstream.node.storage.log.earlier_batches import EARLIER_BATCHES, write_batches_file
+from millstream.node.storage.log.producer_snapshots import producers_begin
 from millstream.node.storage.log.producer_state import ProducerState
 from millstream.node.storage.log.tiered_part import TierStart
 
@@ -36,6 +37,7 @@ def restart(log: "PartitionLog", offset: int, now_ms: int) -> None:
         if log.high_watermark is not None:
             log.high_watermark = offset
         log.producers = ProducerState().with_verifications(log.producers)
+        log.producers.begins_at = producers_begin(log.disk, log.directory, offset)
         log.epoch_file.clear()
         log.damaged_from = None
     except OSError as error:
@@ -49,6 +51,8 @@ def restart_from_tier(log: "PartitionLog", start: TierStart, now_ms: int) -> Non
     try:
         log.epoch_file.replace(start.epochs)
         log.producers = ProducerState(start.producers).with_verifications(log.producers)
+        log.producers.begins_at = producers_begin(log.disk, log.directory, start.offset - 1)
+        log.producers.begin_anew(start.offset)
         write_batches_file(log.disk, log.directory, log.producers, start.offset)
         log.snapshots.write(start.offset, log.producers)
     except OSError as error:

@@ -27,6 +27,7 @@ from millstream.node.storage.index.offset_index import MAX_RELATIVE_OFFSET, NO_E
 from millstream.node.storage.index.time_index import NO_TIMESTAMP, IndexBuilder, TimeIndex
 from millstream.node.storage.index.transaction_index import TransactionIndex
 from millstream.node.storage.log.batch_scan import header_at, walk_headers
+from millstream.node.storage.log.files import own
 
 _log = logging.getLogger("millstream.storage")
 
@@ -231,6 +232,13 @@ class Segment:
     def forget_tail(self) -> None:
         self.tail_offsets = array("q")
         self.tail_positions = array("q")
+
+    def own(self, size: int) -> None:
+        """Have files that no other log shares, before they are written to; the log file up to `size`."""
+        if self._disk.is_shared(self.log.path):
+            self.log.close()
+            own(self._disk, self.log.path, size)
+        self.aborted.own()
 
     def truncate(self, position: int, offset: int) -> None:
         """Cut an active segment at a batch boundary."""

@@ -106,6 +106,7 @@ class SegmentList:
         if active.index is None:
             active.activate_from_batches()
         position = active.find(offset)
+        active.own(active.size if position is None else position)  # a branch may have the same files
         if position is not None:
             active.truncate(position, offset)
         return active.read_last_batch()

@@ -22,7 +22,7 @@ from millstream.node.storage.file_formats import (
 )
 from millstream.node.storage.index.transaction_index import read_marker
 from millstream.node.storage.log.batch_scan import walk_headers
-from millstream.node.storage.log.files import LogFiles, scan_files
+from millstream.node.storage.log.files import LogFiles, read_branch, scan_files
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.producer_snapshots import decode_snapshot
 from millstream.node.storage.log.producer_state import NO_EPOCH, NO_TRANSACTION
@@ -85,6 +85,10 @@ class StartRecovery:
             self._recover(partition)
             self._unrecovered.discard(partition)
 
+    def require(self, partition: TopicPartition) -> None:
+        """Repair a log before it is opened: it was found after the others were repaired."""
+        self._unrecovered.add(partition)
+
     def forget(self, partition: TopicPartition) -> None:
         self._unsynced.pop(partition, None)
         self._unrecovered.discard(partition)
@@ -133,6 +137,9 @@ class StartRecovery:
             checkpoints.forget(partition)
         if partition not in checkpoints.recovery_points:  # perhaps moved here after the checkpoints
             checkpoints.start_offsets.update(read_moved(disk, directory))
+            if (branch := read_branch(disk, directory)) is not None:  # perhaps made after the checkpoints
+                checkpoints.start_offsets.setdefault(partition, branch.log_start_offset)
+                checkpoints.recovery_points[partition] = branch.recovery_point
         recovery_point = checkpoints.recovery_points.get(partition, 0)
         if is_settled(disk, directory, recovery_point, checkpoints.read_ns):
             return None

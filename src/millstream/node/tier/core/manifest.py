@@ -152,6 +152,29 @@ class Manifest:
             ),
         )
 
+    def branched_as(self, topic: str, topic_id: UUID, offset: int) -> "Manifest":
+        """The manifest of a branch, with the records of this one before `offset`. It refers to the same objects."""
+        segments = tuple(
+            replace(
+                segment,
+                end_offset=min(segment.end_offset, offset),
+                epochs=tuple(entry for entry in segment.epochs if entry[1] < offset),
+            )
+            for segment in self.readable
+            if segment.base_offset < offset
+        )
+        start = min(self.log_start_offset, offset)
+        return replace(self, topic=topic, topic_id=topic_id, leader_epoch=-1, log_start_offset=start, segments=segments)
+
+    def without_first(self, names: frozenset[str]) -> "Manifest":
+        """Without the first segments up to the last of these: the objects are lost, and the log begins after them."""
+        lost = max((segment.end_offset for segment in self.segments if segment.name in names), default=0)
+        return replace(
+            self,
+            log_start_offset=max(self.log_start_offset, lost),
+            segments=tuple(segment for segment in self.segments if segment.end_offset > lost),
+        )
+
     def adding(self, segment: TieredSegment) -> "Manifest | None":
         """With one more segment; None if it does not continue what is there: another leader was faster."""
         end = self.end_offset

@@ -41,7 +41,7 @@ def fill(broker: EmbeddedBroker) -> dict[bytes | None, bytes | None]:
         key, value = b"%d" % (number % KEYS), b"%d " % number * 800
         producer.produce(TOPIC, value, key)
         latest[key] = value
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return latest
 
 
@@ -53,7 +53,7 @@ def read(broker: EmbeddedBroker) -> dict[bytes | None, bytes | None]:
         assert end == RECORDS
         latest: dict[bytes | None, bytes | None] = {}
         while True:
-            message = consumer.poll(10)
+            message = consumer.poll(PATIENCE_S)
             assert message is not None
             assert message.error() is None
             latest[message.key()] = message.value()

@@ -17,7 +17,7 @@ from millstream.node.storage.cleaner.plan import CleanerSettings, cleanable
 from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.simulator.disk import DiskSession, Killed, SimulatedDisk
-from tests.examples import examples
+from tests.examples import examples, stride
 from tests.unit.node.storage.cleaner.compacted import (
     HOUR_MS,
     NOW,
@@ -250,7 +250,7 @@ TestCompactedModel.settings = settings(
 
 @pytest.mark.parametrize("power_cut", [False, True])
 def test_death_at_every_operation_of_a_pass(power_cut: bool) -> None:
-    for operations in range(1, 500):
+    for operations in range(1, 500, stride()):
         machine = Machine(operations, config(segment_bytes=600))
         for number in range(8):
             append(machine.log, (b"%d" % (number % 4), b"%d" % number))

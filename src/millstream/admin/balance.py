@@ -1,4 +1,4 @@
-"""Plans reassignments: to even out the load of brokers, or to empty a broker.
+"""Plans reassignments: to even out the load of brokers, to empty a broker, or to place chosen partitions. Pure.
 
 Moving data takes hours, so the plan has as few moves as possible. It considers, in this order: the machines of a
 partition and its zones (`broker.rack`), the number of replicas of a broker, their size, and the number of partitions of
@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.model.identifiers import Place, default_machine
-from millstream.node.metadata.partitions import Used
+from millstream.formats.model.placement import Place, Used, default_machine
 
 BYTES_TOLERANCE = 0.1
 """Data is not moved between brokers whose sizes differ by less than this part of the mean."""
@@ -68,9 +67,18 @@ class PartitionLoad:
 class PlannedReassignment:
     topic: str
     partition: int
+    before: tuple[int, ...]
     replicas: tuple[int, ...]
     moved_bytes: int
     """The bytes that new replicas have to copy; 0 if only the preferred leader changes."""
+
+    @property
+    def adding(self) -> tuple[int, ...]:
+        return tuple(broker for broker in self.replicas if broker not in self.before)
+
+    @property
+    def removing(self) -> tuple[int, ...]:
+        return tuple(broker for broker in self.before if broker not in self.replicas)
 
 
 def plan_balance(brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionLoad]) -> list[PlannedReassignment]:
@@ -104,6 +112,29 @@ def plan_drain(
     return plan.changes()
 
 
+def plan_assignment(
+    brokers: Sequence[BrokerSlot],
+    partitions: Sequence[PartitionLoad],
+    chosen: Collection[int],
+    targets: Collection[int] | None = None,
+    replication_factor: int | None = None,
+) -> list[PlannedReassignment]:
+    """The reassignments that place the chosen partitions, by index, on the targets, with so many replicas each.
+
+    Replicas that are on a target stay, as far as the number of replicas allows it. Without targets, replicas stay where
+    they are, and new ones go to any broker; without a factor, their number stays. INVALID_REPLICATION_FACTOR if there
+    are too few targets.
+    """
+    plan = _Plan([broker for broker in brokers if targets is None or broker.id in targets], partitions)
+    for index in sorted(chosen, key=lambda index: -partitions[index].size_bytes):
+        if targets is not None:
+            plan.leave(index, targets, replication_factor or len(partitions[index].replicas))
+        if replication_factor is not None:
+            plan.resize(index, replication_factor)
+    plan.even_leaders([index for index in chosen if plan.has_other_leader(index)])
+    return plan.changes()
+
+
 class _Plan:
     """The planned replicas of all partitions. The methods change it step by step."""
 
@@ -130,6 +161,7 @@ class _Plan:
             PlannedReassignment(
                 topic=partition.topic,
                 partition=partition.partition,
+                before=partition.replicas,
                 replicas=tuple(replicas),
                 moved_bytes=len(set(replicas) - set(partition.replicas)) * partition.size_bytes,
             )
@@ -155,15 +187,19 @@ class _Plan:
                         break
                     self._move(index, giver, min(elsewhere, key=lambda other: (*used.cost(other), *self._load(other))))
 
-    def _double(self, replicas: Sequence[int], level: _Level) -> int | None:
+    def _double(self, replicas: Sequence[int], level: _Level, movable: Sequence[int] | None = None) -> int | None:
         """The broker with the highest load among the replicas that share a machine, or a zone, with another one.
 
-        If replicas share a zone, one that shares a machine too goes first.
+        If replicas share a zone, one that shares a machine too goes first. `movable`: only one of these.
         """
         known = [broker for broker in replicas if broker in self._places]
         shared = Counter(level(self._places[broker]) for broker in known)
         machines = Counter(self._places[broker].machine for broker in known)
-        doubles = [broker for broker in known if shared[level(self._places[broker])] > 1]
+        doubles = [
+            broker
+            for broker in known
+            if shared[level(self._places[broker])] > 1 and (movable is None or broker in movable)
+        ]
         return max(
             doubles, key=lambda broker: (machines[self._places[broker].machine], *self._load(broker)), default=None
         )
@@ -262,6 +298,42 @@ class _Plan:
                 f"{len(self._brokers)} broker(s) would be left: add a broker, or lower the replication factor first.",
             )
 
+    def has_other_leader(self, index: int) -> bool:
+        """Whether the plan changes the preferred leader."""
+        return self._replicas[index][0] != self._partitions[index].replicas[0]
+
+    def leave(self, index: int, targets: Collection[int], wanted: int) -> None:
+        """Takes a partition off all brokers that are no targets. Replicas above the wanted number are not replaced."""
+        for broker in [each for each in self._replicas[index] if each not in targets]:
+            if len(self._replicas[index]) > wanted:
+                self._drop(index, broker)
+            else:
+                self.replace_or_drop(index, broker)
+
+    def resize(self, index: int, wanted: int) -> None:
+        """Adds or removes replicas of a partition. The preferred leader stays."""
+        partition, replicas = self._partitions[index], self._replicas[index]
+        while len(replicas) > wanted:
+            others = replicas[1:]
+            doubles = [
+                *(broker for broker in others if broker not in self._places),
+                *(self._double(replicas, level, others) for level in (_machine, _zone)),
+                max(others, key=self._load),
+            ]
+            self._drop(index, next(broker for broker in doubles if broker is not None))
+        while len(replicas) < wanted:
+            free = [broker for broker in self._brokers if broker not in replicas]
+            if not free:
+                raise KafkaError(
+                    ErrorCode.INVALID_REPLICATION_FACTOR,
+                    f"{partition.topic}-{partition.partition} cannot have {wanted} replicas: only {len(replicas)} "
+                    "broker(s) can have one.",
+                )
+            used = Used(self._places, replicas)
+            taker = min(free, key=lambda other: (*used.cost(other), *self._load(other)))
+            replicas.append(taker)
+            self._hold(index, taker)
+
     def _load(self, broker: int) -> tuple[int, int, int]:
         return self._count[broker], self._bytes[broker], broker
 
@@ -279,17 +351,27 @@ class _Plan:
         )
 
     def _move(self, index: int, giver: int, taker: int) -> None:
-        size = self._partitions[index].size_bytes
         replicas = self._replicas[index]
         replicas[replicas.index(giver)] = taker
-        insort(self._held[taker], (size, index))
-        self._count[taker] += 1
-        self._bytes[taker] += size
-        if giver in self._places:
-            held = self._held[giver]
+        self._hold(index, taker)
+        self._release(index, giver)
+
+    def _drop(self, index: int, broker: int) -> None:
+        self._replicas[index].remove(broker)
+        self._release(index, broker)
+
+    def _hold(self, index: int, broker: int) -> None:
+        size = self._partitions[index].size_bytes
+        insort(self._held[broker], (size, index))
+        self._count[broker] += 1
+        self._bytes[broker] += size
+
+    def _release(self, index: int, broker: int) -> None:
+        if broker in self._places:
+            size, held = self._partitions[index].size_bytes, self._held[broker]
             del held[bisect_left(held, (size, index))]
-            self._count[giver] -= 1
-            self._bytes[giver] -= size
+            self._count[broker] -= 1
+            self._bytes[broker] -= size
 
     # Leaders
 

@@ -8,8 +8,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from millstream.admin.balance import (
+    BrokerSlot,
+    PartitionLoad,
+    PlannedReassignment,
+    plan_assignment,
+    plan_balance,
+    plan_drain,
+)
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.metadata.balance import BrokerSlot, PartitionLoad, PlannedReassignment, plan_balance, plan_drain
 
 
 def places(count: int, *racks: str) -> list[BrokerSlot]:
@@ -175,3 +182,47 @@ def test_internal_topics_do_with_fewer() -> None:
     assert only.moved_bytes == 0
     with pytest.raises(KafkaError):
         plan_drain(places(1), [PartitionLoad(topic="t", partition=0, replicas=(1,), internal=True)], 1)
+
+
+@given(st.integers(0, 5), st.integers(1, 3), st.integers(1, 20), st.integers())
+def test_chosen_partitions_are_placed_on_the_targets_and_others_stay(
+    first_id: int, factor: int, partition_count: int, seed: int
+) -> None:
+    random = Random(seed)
+    brokers = [BrokerSlot(id=number, rack=random.choice("ab")) for number in range(first_id, first_id + 6)]
+    ids = [each.id for each in brokers]
+    load = [
+        PartitionLoad(topic="t", partition=number, replicas=tuple(random.sample(ids, random.randint(1, 4))))
+        for number in range(partition_count)
+    ]
+    chosen = random.sample(range(partition_count), random.randint(1, partition_count))
+    targets = random.sample(ids, random.randint(factor, 6))
+    placed = after(load, plan_assignment(brokers, load, chosen, targets, factor))
+    for index, (old, new) in enumerate(zip(load, placed, strict=True)):
+        if index not in chosen:
+            assert new == old
+            continue
+        assert len(set(new.replicas)) == len(new.replicas) == factor
+        assert set(new.replicas) <= set(targets)
+        kept = set(old.replicas) & set(targets)
+        assert len(set(new.replicas) & set(old.replicas)) == min(len(kept), factor), "nothing is copied without need"
+    resized = after(load, plan_assignment(brokers, load, chosen, None, factor))
+    for index in chosen:
+        before, now = load[index].replicas, resized[index].replicas
+        assert len(set(now)) == factor and now[0] == before[0], "the preferred leader stays"
+        assert set(now) <= set(before) or set(before) <= set(now)
+
+
+def test_a_placement_without_enough_brokers_is_refused() -> None:
+    load = [PartitionLoad(topic="t", partition=0, replicas=(1, 2))]
+    for targets, factor in (([3], None), ([1, 2], 3), (None, 4)):
+        with pytest.raises(KafkaError) as refused:
+            plan_assignment(places(3), load, [0], targets, factor)
+        assert refused.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_the_replica_that_shares_a_zone_goes_first() -> None:
+    brokers = places(4, "a", "b")  # 1 and 3 in b, 2 and 4 in a
+    load = [PartitionLoad(topic="t", partition=0, replicas=(1, 3, 2))]
+    (planned,) = plan_assignment(brokers, load, [0], None, 2)
+    assert planned.replicas == (1, 2) and planned.removing == (3,) and planned.adding == ()
