@@ -72,9 +72,7 @@ class DescribeQuotasHandlers:
                 {
                     "entity": [
                         {"entity_type": part.entity_type, "entity_name": part.entity_name}
-                        for part in sorted(
-                            entity, key=lambda part: part.entity_type
-                        )  # any order: one part of each type
+                        for part in sorted(entity, key=lambda part: part.entity_type)  # any order
                     ],
                     "values": [{"key": key, "value": value} for key, value in values.items()],
                 }
