@@ -532,8 +532,10 @@ def test_a_log_that_could_not_be_checked_is_checked_at_the_start_after_that(
         node.start()
         checkpoint(node)
         node.kill()
-    flip(node.file(0), 5 * SIZE + SIZE - 1)
-    os.utime(node.file(0), ns=(0, 1))  # before the last checkpoint
+    base = log.segments.active.base_offset
+    flip(node.file(base), (5 - base) * SIZE + SIZE - 1)
+    for each in log.segments.bases:
+        os.utime(node.file(each), ns=(0, 1))  # before the last checkpoint
     node.start()
     log = node.log()
     assert read_all(log) == list(range(5)) and log.log_end_offset == 5
