@@ -72,6 +72,7 @@ def measure(gigabytes: float, directory: Path) -> dict[str, float]:
     with EmbeddedBroker({"log.retention.ms": "-1"}, data_dir=directory) as broker:
         with Admin(broker.bootstrap_servers) as admin:
             admin.topics.create(TOPIC, 1, 1)
+            admin.topics.plan_deletion(TOPIC)  # the log is created at its first use
         broker.stop()
         end = fill(broker.data_dir, segments, segment_bytes)
         broker.start()
