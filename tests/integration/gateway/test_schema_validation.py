@@ -125,7 +125,7 @@ def test_idempotent_producers_go_on_after_a_refusal(broker: EmbeddedBroker, call
 
 def test_transactions(broker: EmbeddedBroker, call: Caller) -> None:
     topic = guarded_topic(broker.bootstrap_servers)
-    send = Sender(broker.bootstrap_servers, **{"transactional.id": topic})
+    send = Sender(broker.bootstrap_servers, **{"transactional.id": topic, "transaction.timeout.ms": 300_000})
     producer = send.producer
     producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,12 @@ from benchmarks.scaling.sweeps import SWEEPS, Replicas, Sweep
 @pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.name)
 def test_sweep_yields_a_cost_at_its_first_points(sweep: Sweep, target: Target) -> None:
     for point in sweep.points[:2]:
-        assert sweep.run(target, point, 0.2).value > 0
+        assert isfinite(sweep.run(target, point, 0.2).value)
 
 
 def test_replicas_of_a_cluster(cluster: ClusterTarget) -> None:
-    assert Replicas().run(cluster, 2, 0.1).value > 0
+    """A difference of two CPU times: with so few requests it may be below 0."""
+    assert isfinite(Replicas().run(cluster, 2, 0.1).value)
 
 
 def test_page_and_charts(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_deposed_leader_gives_up_what_nobody_else_had(replicated: Replicated) 
     wanted = [b"kept %d" % n for n in range(20)] + [b"new %d" % n for n in range(3)] + [b"last"]
 
     def check() -> None:
-        first, second = (values(replicated.fetch(number, topic, 0).records) for number in (1, 2))
+        first, second = (replicated.read_all(number, topic) for number in (1, 2))
         assert first == second
         assert [value for value in first if value != b"perhaps"] == wanted
 

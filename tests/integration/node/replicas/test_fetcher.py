@@ -206,9 +206,13 @@ class Follower:
 
     def content(self) -> bytes:
         log = self.partition.log
-        piece = log.read(log.log_start_offset, 1 << 20, up_to=log.log_end_offset, at_least_one=True)
-        piece.prepare()
-        return piece.read()
+        content, offset = b"", log.log_start_offset
+        while offset < log.log_end_offset:  # a slice ends with its segment
+            piece = log.read(offset, 1 << 20, up_to=log.log_end_offset, at_least_one=True)
+            piece.prepare()
+            content += piece.read()
+            offset = [header.last_offset + 1 for _, header in iterate_headers(content)][-1]
+        return content
 
 
 Scenario = Callable[[Follower], Awaitable[None]]

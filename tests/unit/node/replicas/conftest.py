@@ -12,7 +12,7 @@ from millstream.formats.protocol.schema import Message
 from millstream.testing import EmbeddedCluster
 from tests.topics import await_topic
 from tests.waiting import PATIENCE_S
-from tests.wire import Wire
+from tests.wire import Wire, values
 
 T = TypeVar("T")
 _numbers = itertools.count()
@@ -91,6 +91,13 @@ class Replicated:
         )
         assert answer.error_code == 0, answer
         found: Message = answer.responses[0].partitions[0]
+        return found
+
+    def read_all(self, number: int, topic: str) -> list[bytes]:
+        """The values of all records: a response ends with a segment."""
+        found: list[bytes] = []
+        while more := values(self.fetch(number, topic, len(found)).records):
+            found += more
         return found
 
     def end(self, number: int, topic: str, *, timestamp: int = -1, **fields: Any) -> Message:
