@@ -24,6 +24,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 MIRROR_MAKER = "org.apache.kafka.connect.mirror.MirrorMaker"
 COUNT = 200
+NOT_READY = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError._TIMED_OUT,
+    KafkaError._WAIT_COORD,
+    KafkaError._TRANSPORT,
+)
 
 
 def settings(kafka: str, millstream: str) -> str:
@@ -165,7 +173,7 @@ def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
         try:
             consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
         except KafkaException as error:  # the topic of offsets is being created
-            assert error.args[0].retriable() or error.args[0].code() == KafkaError.NOT_COORDINATOR, error
+            assert error.args[0].code() in NOT_READY, error
             return False
         return True
 
