@@ -62,7 +62,14 @@ def fill(data_dir: Path, segments: int, segment_bytes: int) -> int:
 
 def used_bytes(data_dir: Path) -> int:
     """The space of all files, each counted once."""
-    found = {(about.st_dev, about.st_ino): about.st_blocks * 512 for about in map(os.stat, data_dir.rglob("*"))}
+    found = {}
+    for directory, _, names in os.walk(data_dir):
+        for name in names:
+            try:
+                about = os.stat(os.path.join(directory, name))
+            except FileNotFoundError:  # the files of a deleted branch are being removed
+                continue
+            found[about.st_dev, about.st_ino] = about.st_blocks * 512
     return sum(found.values())
 
 
