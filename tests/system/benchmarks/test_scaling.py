@@ -16,7 +16,7 @@ from benchmarks.scaling.sweeps import SWEEPS, Replicas, Sweep
 @pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.name)
 def test_sweep_yields_a_cost_at_its_first_points(sweep: Sweep, target: Target) -> None:
     for point in sweep.points[:2]:
-        assert isfinite(sweep.run(target, point, 0.2).value)
+        assert sweep.run(target, point, 0.2).value > 0
 
 
 def test_replicas_of_a_cluster(cluster: ClusterTarget) -> None:

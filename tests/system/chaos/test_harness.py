@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError
 
 from millstream.formats.records.record import Record, build_batch
 from millstream.simulator.history import History, Outcome, Send, check
@@ -14,7 +13,7 @@ from tests.repository import REPOSITORY
 from tests.system.chaos import containment, nemeses, replicas
 from tests.system.chaos.nodes import MillstreamNode
 from tests.system.chaos.summary import Fault, Summary, acknowledged_times, longest_silence
-from tests.system.chaos.workload import TOPIC, note_refusal
+from tests.system.chaos.workload import TOPIC
 
 
 def test_a_silence_is_the_longest_time_without_an_acknowledgement_of_any_one_partition() -> None:
@@ -45,19 +44,6 @@ def test_a_summary_names_every_fault_and_ends_with_a_verdict(problems: list[str]
     assert kill.split() == ["kill", "1", "0.50", "s", "0.50", "s"]
     assert pause.split() == ["pause", "2", "2.75", "s", "3.00", "s"]
     assert verdict.startswith("VERDICT: NOT CLEAN" if problems or not check(history).clean else "VERDICT: clean")
-
-
-def test_a_connection_that_breaks_during_a_login_is_no_refusal() -> None:
-    problems: list[str] = []
-    broken = (
-        "SASL SCRAM-SHA-512 mechanism handshake failed: Local: Broker transport failure: broker's mechanisms: (n/a)"
-    )
-    note_refusal("a client", KafkaError(KafkaError._AUTHENTICATION, broken), problems)
-    assert problems == []
-    note_refusal(
-        "a client", KafkaError(KafkaError._AUTHENTICATION, "SASL authentication error: no such user"), problems
-    )
-    assert len(problems) == 1
 
 
 def test_the_table_has_every_fault() -> None:

@@ -67,7 +67,6 @@ _REFUSALS = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 )
-_BROKEN = "Broker transport failure"
 _POLL_S = 0.2
 
 
@@ -349,12 +348,8 @@ def read_end(consumer: Consumer, name: str, partition: int, recorder: Recorder) 
 
 
 def note_refusal(name: str, error: KafkaError, problems: list[str]) -> None:
-    """The clients may do all that they do: a node that says otherwise is wrong.
-
-    librdkafka also reports a connection that ends during a login as a failed login: nodes are killed, and one whose
-    disk has failed closes its connections.
-    """
-    if error.code() in _REFUSALS and _BROKEN not in error.str():
+    """The clients may do all that they do: a node that says otherwise is wrong."""
+    if error.code() in _REFUSALS:
         problems.append(f"{name} was refused: {error.name()} {error.str()}")
 
 
