@@ -45,7 +45,8 @@ _HELP = {
     BALANCE: "Spreads replicas, data and leaders over the live brokers and racks, with as few moves as possible. "
     "Use it after a broker was added or lost.",
     DRAIN: "Moves all replicas off a broker, so that it can be stopped for good. The broker is cordoned first: it "
-    "gets no new replicas until you allow them again on its page.",
+    "gets no new replicas until you allow them again on its page. When it has none left, stop its process and "
+    "unregister it on its page.",
     PLACE: "Replicas that are on a chosen broker stay. Leave the brokers empty to keep all replicas, and the number "
     "of replicas empty to keep it.",
 }
