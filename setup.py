@@ -2,7 +2,10 @@
 
 The result is one library, with a small extension module beside each source that loads its part of it. Without mypyc or
 a C compiler the build fails. It is only done with MILLSTREAM_COMPILED=require; otherwise the same modules run in plain
-Python. The Cython modules are built where there is a compiler; with `require` they must be, with `refuse` none is. The C files stay in `build/`: a second build compiles only what changed.
+Python. The C files stay in
+`build/`: a second build compiles only what changed.
+
+The Cython modules are built where there is a compiler; with `require` they must be, with `refuse` none is.
 """
 
 import importlib.util

@@ -184,6 +184,14 @@ def container_entry_point(
     health: Annotated[
         bool, typer.Option("--health", help="Exit with 0 if the node of this container is ready, else with 1.")
     ] = False,
+    wait_to_stop: Annotated[
+        int | None,
+        typer.Option(
+            "--wait-to-stop",
+            metavar="SECONDS",
+            help="Wait until every partition can be written without this node, at most so long: before it is stopped.",
+        ),
+    ] = None,
 ) -> None:
     """Start the node of a container, with the conventions of the image apache/kafka (docs/deploy-container.md).
 
@@ -197,7 +205,8 @@ def container_entry_point(
     """
     from millstream.cli import container
 
-    raise typer.Exit(container.run(["--health"] if health else context.args))
+    words = ["--health"] if health else context.args
+    raise typer.Exit(container.run(words if wait_to_stop is None else ["--wait-to-stop", str(wait_to_stop)]))
 
 
 app.command("demo")(demo.demo)

@@ -5,11 +5,14 @@ override it; without both, from the defaults of the image. `settings_of` and wha
 the files come in. In a StatefulSet of Kubernetes, the number in the host name gives each pod its id and its roles.
 """
 
+import json
 import os
 import re
 import ssl
 import sys
+import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -83,6 +86,11 @@ _MODULES = {
 }
 _LEVELS = {"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL", "OFF": "CRITICAL", "ALL": "DEBUG"}
 _HEALTH_TIMEOUT_S = 5.0
+_API_TIMEOUT_S = 30.0
+_POLL_INTERVAL_S = 1.0
+_LARGEST_NODE_BYTES = 10 * 1024 * 1024
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+ZONE_LABEL = "topology.kubernetes.io/zone"
 ReadFile = Callable[[str], str]
 """The text of a file; ConfigError if it cannot be read."""
 
@@ -216,7 +224,13 @@ def read_text(path: str) -> str:
         raise ConfigError(f"{path}: {error.strerror}: mount it, or correct the variable that names it") from None
 
 
-def write_settings(settings: Mapping[str, str], directories: Iterable[str] = RUN_DIRECTORIES) -> str:
+def run_directories() -> tuple[str, ...]:
+    """Where the settings may be written; MILLSTREAM_RUN_DIRECTORY names another place."""
+    own = os.environ.get("MILLSTREAM_RUN_DIRECTORY")
+    return (own,) if own else RUN_DIRECTORIES
+
+
+def write_settings(settings: Mapping[str, str], directories: Iterable[str]) -> str:
     """Writes the settings into a file that only this user can read; returns its path."""
     text = "".join(f"{name}={_escaped(value)}\n" for name, value in sorted(settings.items()))
     reasons = []
@@ -240,6 +254,8 @@ def run(arguments: Sequence[str]) -> int:
 
     if list(arguments) == ["--health"]:
         return health()
+    if list(arguments[:1]) == ["--wait-to-stop"]:
+        return wait_to_stop(arguments[1] if len(arguments) == 2 else "")
     options = serve.parse(arguments)
     if options is None or options.config is not None or options.listen is not None or options.data_dir is not None:
         return _failed(
@@ -248,7 +264,10 @@ def run(arguments: Sequence[str]) -> int:
         )
     try:
         mounted = _mounted(read_text(MOUNTED)) if os.path.exists(MOUNTED) else {}
-        options.config = write_settings(settings_of(os.environ, mounted, read_text))
+        settings = settings_of(os.environ, mounted, read_text)
+        if "MILLSTREAM_RACK_OF_NODE" in os.environ and "broker.rack" not in settings:
+            settings |= _rack(os.environ)
+        options.config = write_settings(settings, run_directories())
     except ConfigError as error:
         return _failed(error.message)
     except PropertiesError as error:
@@ -270,33 +289,75 @@ def _mounted(text: str) -> dict[str, str]:
         raise ConfigError(str(error)) from None
 
 
-def health(directories: Iterable[str] = RUN_DIRECTORIES) -> int:
+def health() -> int:
     """0 if the node of this container is ready, else 1 with the reason: for HEALTHCHECK of the image."""
+    reason = _ask("/readyz")
+    return exit_codes.OK if reason is None else _failed(reason)
+
+
+def wait_to_stop(limit: str) -> int:
+    """Waits until every partition can be written without this node, at most `limit` seconds. Always 0: a pod stops in
+    any case, and the log has the reason."""
+    if not limit.isdigit():
+        return _failed("--wait-to-stop needs the number of seconds to wait at most")
+    deadline = time.monotonic() + int(limit)
+    while (reason := _ask("/stopz")) is not None:
+        if time.monotonic() >= deadline:
+            _failed(f"not safe to stop after {limit} s, and stopped anyway: {reason}")
+            break
+        time.sleep(_POLL_INTERVAL_S)
+    return exit_codes.OK
+
+
+def _ask(path: str) -> str | None:
+    """What the node of this container says to a probe; None if it agrees."""
     from millstream.config.loading import load_broker_config
 
-    path = next((file for each in directories if os.path.exists(file := os.path.join(each, SETTINGS_FILE))), None)
-    if path is None:
-        return _failed("there are no settings yet: the node has not started")
+    places = (os.path.join(each, SETTINGS_FILE) for each in run_directories())
+    file = next((place for place in places if os.path.exists(place)), None)
+    if file is None:
+        return "there are no settings yet: the node has not started"
     try:
-        url, context = _probe(load_broker_config(file=path))
+        url, context = _probe(load_broker_config(file=file), path)
         with urllib.request.urlopen(url, timeout=_HEALTH_TIMEOUT_S, context=context):  # nosec B310: its own address
-            return exit_codes.OK
+            return None
     except ConfigError as error:
-        return _failed(error.message)
+        return error.message
     except urllib.error.HTTPError as error:
-        return _failed(error.read(500).decode(errors="replace").strip())
+        return error.read(500).decode(errors="replace").strip()
     except OSError as error:
-        return _failed(f"{url}: {error}")
+        return f"{url}: {error}"
 
 
-def _probe(config: "BrokerConfig") -> tuple[str, ssl.SSLContext | None]:
+def _rack(environment: Mapping[str, str], account: str = SERVICE_ACCOUNT) -> dict[str, str]:
+    """`broker.rack`: the zone of the machine of this pod, as its label in Kubernetes says. None without the label."""
+    node, label = environment["MILLSTREAM_RACK_OF_NODE"], environment.get("MILLSTREAM_RACK_LABEL", ZONE_LABEL)
+    host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "443")
+    url = f"https://{f'[{host}]' if ':' in host else host}:{port}/api/v1/nodes/{urllib.parse.quote(node, safe='')}"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {read_text(f'{account}/token').strip()}"})
+    try:
+        context = ssl.create_default_context(cafile=f"{account}/ca.crt")
+        with urllib.request.urlopen(request, timeout=_API_TIMEOUT_S, context=context) as response:  # nosec B310: https
+            labels = json.loads(response.read(_LARGEST_NODE_BYTES))["metadata"].get("labels", {})
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise ConfigError(
+            f"the zone of the machine {node} cannot be read ({url}: {error}): the chart gives the right with"
+            " rack.enabled; without racks set rack.enabled=false"
+        ) from None
+    zone = labels.get(label)
+    if not zone:
+        print(f"millstream: warning: the machine {node} has no label {label}: no broker.rack", file=sys.stderr)
+    return {"broker.rack": str(zone)} if zone else {}
+
+
+def _probe(config: "BrokerConfig", path: str) -> tuple[str, ssl.SSLContext | None]:
     """The address to ask: of a listener that wants no client certificate, if there is one."""
     from millstream.config.table import ssl as settings
 
     served = config.listeners or config.controller_listeners
     listener = min(served, key=lambda each: config.listener(each.name)[settings.SSL_CLIENT_AUTH] == "required")
     own = config.listener(listener.name)
-    url = f"{'https' if own.uses_tls else 'http'}://{_local(listener.host)}:{listener.port}/readyz"
+    url = f"{'https' if own.uses_tls else 'http'}://{_local(listener.host)}:{listener.port}{path}"
     if not own.uses_tls:
         return url, None
     # It asks the process of this container, on this machine: the certificate is for another name.

@@ -152,8 +152,12 @@ def test_values_are_the_same_in_the_file(tmp_path: Path) -> None:
         write_settings(SINGLE_NODE, [str(tmp_path / "missing")])
 
 
-def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_RUN_DIRECTORY", str(tmp_path))
     assert run(["--listen", "0.0.0.0:9092"]) == 1
     assert "give settings as variables" in capsys.readouterr().err
-    assert health([str(tmp_path)]) == 1
+    assert health() == 1
     assert "has not started" in capsys.readouterr().err
+    assert run(["--wait-to-stop", "soon"]) == 1
+    assert run(["--wait-to-stop", "0"]) == 0
+    assert "stopped anyway" in capsys.readouterr().err
