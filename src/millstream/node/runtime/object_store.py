@@ -12,9 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from millstream.config.setting import ConfigError
 from millstream.formats.records.batch import Bytes
 from millstream.node.storage.object_store import (
     ConflictError,
@@ -33,6 +35,10 @@ _WHOLE_BYTES = 8 << 20
 a random part, so that no other writer has the same."""
 _PART_BYTES = 8 << 20
 _ATTEMPTS_SECONDS = 20
+_PART_ATTEMPTS_SECONDS = 600
+_PART_ATTEMPTS = 10_000
+_LONGEST_PART_PAUSE_S = 1
+"""How long a part of a large object is tried again: an interrupted network does not begin the whole copy again."""
 _LONGEST_SLEEP_S = 0.2
 UNLIMITED = (1 << 63) - 1
 
@@ -132,8 +138,12 @@ class DaemonThreads:
 class ThreadedStore:
     """A store of obstore. Subclasses write conditionally."""
 
-    def __init__(self, store: Any, loop: asyncio.AbstractEventLoop, rates: StoreRates) -> None:
+    def __init__(
+        self, store: Any, loop: asyncio.AbstractEventLoop, rates: StoreRates, patient_store: Any | None = None
+    ) -> None:
+        """`patient_store`: the same store, which repeats a failed request for longer."""
         self._store = store
+        self._patient_store = store if patient_store is None else patient_store
         self._loop = loop
         self._threads = DaemonThreads(_THREADS, "millstream-tier")
         self._writing = Pace(rates.write, lambda: self._threads.is_closed)
@@ -154,7 +164,9 @@ class ThreadedStore:
             if size <= _WHOLE_BYTES:
                 obstore.put(self._store, name, b"".join(paced), mode="create")
             else:
-                obstore.put(self._store, name, paced, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=2)
+                obstore.put(
+                    self._patient_store, name, paced, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=2
+                )
         except BaseError:
             # The request may have been successful, and only its response lost. A repeated request then fails.
             if not self._has(name, size):
@@ -287,7 +299,11 @@ class DirectoryStore(ThreadedStore):
 
 
 def open_store(url: str, loop: asyncio.AbstractEventLoop, rates: StoreRates) -> ObjectStore:
-    """The store of `millstream.tier.url`; ValueError if the URL or the environment has a fault."""
+    """The store of `millstream.tier.url`; ConfigError if the URL or the environment has a fault."""
+    if find_spec("obstore") is None:
+        raise ConfigError(
+            "tiered storage needs the package obstore: pip install 'millstream[tier]'", name="millstream.tier.url"
+        )
     from obstore.exceptions import BaseError
     from obstore.store import LocalStore, from_url
 
@@ -300,16 +316,23 @@ def open_store(url: str, loop: asyncio.AbstractEventLoop, rates: StoreRates) -> 
     if url.startswith("s3://") and endpoint.startswith("http://"):
         options["client_options"] = {"allow_http": True}
     try:
-        store = from_url(url, retry_config={"retry_timeout": _timeout()}, **options)
+        store = from_url(url, retry_config={"retry_timeout": timedelta(seconds=_ATTEMPTS_SECONDS)}, **options)
+        patient_store = from_url(
+            url,
+            retry_config={
+                "max_retries": _PART_ATTEMPTS,
+                "retry_timeout": timedelta(seconds=_PART_ATTEMPTS_SECONDS),
+                "backoff": {
+                    "init_backoff": timedelta(milliseconds=100),
+                    "max_backoff": timedelta(seconds=_LONGEST_PART_PAUSE_S),
+                    "base": 2,
+                },
+            },
+            **options,
+        )
     except BaseError as error:
-        raise ValueError(f"millstream.tier.url={url}: {_short(error)}") from None
-    return ThreadedStore(store, loop, rates)
-
-
-def _timeout() -> Any:
-    from datetime import timedelta
-
-    return timedelta(seconds=_ATTEMPTS_SECONDS)
+        raise ConfigError(f"millstream.tier.url={url}: {_short(error)}", name="millstream.tier.url") from None
+    return ThreadedStore(store, loop, rates, patient_store)
 
 
 def _digest(data: bytes) -> Version:
