@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from datetime import timedelta
 from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import Any, TypeVar

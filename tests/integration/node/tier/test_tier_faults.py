@@ -169,10 +169,9 @@ def test_a_store_that_does_not_respond_keeps_no_broker_from_stopping(s3: FaultyS
         check_everything(broker, "orders", 500)
 
 
-@pytest.mark.parametrize("kind", ["fails", "cuts"])
-def test_after_a_failed_part_only_that_part_is_sent_again(s3: FaultyStore, kind: str) -> None:  # noqa: F811
-    """More often than obstore repeats a request by default: the network is interrupted for longer."""
-    times = 12
+@pytest.mark.parametrize(("kind", "times"), [("fails", 3), pytest.param("cuts", 12, marks=pytest.mark.slow)])
+def test_after_a_failed_part_only_that_part_is_sent_again(s3: FaultyStore, kind: str, times: int) -> None:  # noqa: F811
+    """12 times is more often than obstore repeats a request by default: the network is interrupted for longer."""
     with EmbeddedBroker({**QUICK, "millstream.tier.url": s3.url}) as broker:
         make_tiered(broker.bootstrap_servers, "large", {"internal.segment.bytes": "25000000"})
         failed: list[Request] = []
