@@ -49,7 +49,7 @@ def test_in_sync_and_safe_to_stop() -> None:
         addresses = {number: cluster.address(number) for number in cluster.brokers}
         first, second, third = addresses
         for path in ("/syncz", "/stopz"):
-            until(lambda path=path: all(get(each, path) == (200, "ok\n") for each in addresses.values()))
+            until(lambda path=path: all(get(each, path) == (200, "ok\n") for each in addresses.values()))  # type: ignore[misc]
         cluster.kill(third)
         until(lambda: get(addresses[first], "/stopz")[0] == get(addresses[second], "/stopz")[0] == 503)
         assert "would" in get(addresses[first], "/stopz")[1]
