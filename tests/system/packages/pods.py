@@ -29,7 +29,7 @@ def prepare(names: Mapping[str, str]) -> None:
     run("ip", "addr", "add", f"{HUB}/24", "dev", "hub")
     run("ip", "link", "set", "hub", "up")
     layers = Path("/run/layers")
-    for place in ("etc", "var/lib", "mnt", "opt"):
+    for place in ("etc", "var/lib", "usr/lib", "mnt", "opt"):
         upper, work = layers / place / "upper", layers / place / "work"
         upper.mkdir(parents=True)
         work.mkdir()
