@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.testing.node_process import free_ports
 from tests.system.packages.installations import debian, inside, plain_wheel, run, wheels_for
 from tests.system.packages.pages import DOCKERFILE, entry_point
 from tests.system.packages.test_wheels import serving, write_and_read
@@ -32,10 +33,9 @@ def test_the_debian_package(tmp_path: Path) -> None:
         assert (root / "etc/millstream/server.properties").stat().st_mode & 0o777 == 0o640
         assert "plain Python" in inside(root, "millstream", "version")
         settings = root / "etc/millstream/server.properties"
-        settings.write_text(
-            settings.read_text().replace(":9092", ":0").replace(":9093", ":0").replace("1@127.0.0.1:0", "1@127.0.0.1:1")
-        )
-        settings.write_text(settings.read_text() + "auto.create.topics.enable=false\n")
+        client, controller = free_ports(2)
+        changed = settings.read_text().replace(":9092", f":{client}").replace(":9093", f":{controller}")
+        settings.write_text(f"{changed}auto.create.topics.enable=false\n")
         inside(root, "dpkg", "--force-confold", "--install", "/millstream.deb")
         assert "auto.create.topics.enable=false" in settings.read_text()
         (start,) = re.findall(
@@ -43,8 +43,7 @@ def test_the_debian_package(tmp_path: Path) -> None:
         )
         inside(root, "install", "-d", "-o", "millstream", "-g", "millstream", "-m", "0700", "/var/lib/millstream")
         words = ["chroot", "--userspec=millstream:millstream", str(root), *start.split()]
-        single = ["--listen", "127.0.0.1:0", "--set", "process.roles=broker,controller"]
-        with serving([*words, *single], tmp_path, {"PATH": "/usr/bin:/bin"}) as bootstrap:
+        with serving(words, tmp_path, {"PATH": "/usr/bin:/bin"}) as bootstrap:
             write_and_read(bootstrap)
         inside(root, "dpkg", "--purge", "millstream")
         assert not (root / "etc/millstream").exists() and (root / "var/lib/millstream/data").exists()
@@ -73,16 +72,18 @@ def test_the_file_system_of_the_image(tmp_path: Path) -> None:
         os.chown(volume, int(user), 0)
         script = (
             f"mount --bind {root} {root}; mount -o remount,bind,ro {root}\n"
-            f"mount --bind {volume} {root}/var/lib/kafka/data; mount -t tmpfs -o mode=1777 tmpfs {root}/run/millstream\n"
+            f"mount --bind {volume} {root}/var/lib/kafka/data\n"
+            f"mount -t tmpfs -o mode=1777 tmpfs {root}/run/millstream\n"
             f'exec chroot --userspec={user} {root} "$@"'
         )
         command = ["unshare", "--mount", "sh", "-ec", script, "sh", *entry_point()]
+        client, controller = free_ports(2)
         variables = {
             **environment,
             "KAFKA_NODE_ID": "1",
             "KAFKA_PROCESS_ROLES": "broker,controller",
-            "KAFKA_LISTENERS": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
-            "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@127.0.0.1:1",
+            "KAFKA_LISTENERS": f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
+            "KAFKA_CONTROLLER_QUORUM_VOTERS": f"1@127.0.0.1:{controller}",
             "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
         }
         with serving(command, tmp_path, {**variables, "PATH": f"{environment['PATH']}:/usr/sbin:/sbin"}) as bootstrap:
