@@ -11,7 +11,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/run_tests.py -n 4 --dist 
 SEED   ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev compile dist run demo check docs docs-serve unit test test-all test-compiled clients simulate fuzz bench bench-tier bench-mirror bench-spark clean
+.PHONY: help install install-dev compile dist deb run demo check docs docs-serve unit test test-all test-compiled clients simulate fuzz bench bench-tier bench-mirror bench-spark clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -66,6 +66,9 @@ compile: install-dev $(VENV)/.compiled  ## Compile the modules of the request pa
 dist: install-dev  ## Build the source distribution and a wheel with the compiled modules into dist/
 	rm -rf dist
 	MILLSTREAM_COMPILED=$${MILLSTREAM_COMPILED:-require} $(BIN)/python -m build --no-isolation --outdir dist .
+
+deb: dist  ## Build the Debian package into dist/, for the Debian of this machine
+	$(BIN)/python -m tools.debian_package dist/*.whl --output dist
 
 run: install  ## Start a broker on 127.0.0.1:9092 with its data in ./millstream-data, and its console beside it
 	@echo 'It will say where it listens, which address to open in a browser, and what to try in another terminal.'
