@@ -11,7 +11,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/run_tests.py -n 4 --dist 
 SEED   ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev compile run demo check unit test test-all test-compiled clients simulate fuzz bench bench-tier bench-mirror bench-spark clean
+.PHONY: help install install-dev compile dist run demo check unit test test-all test-compiled clients simulate fuzz bench bench-tier bench-mirror bench-spark clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -27,17 +27,17 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 SOURCES := $(VENV)/.made pyproject.toml constraints.txt $(shell find src -name "*.pyx" -o -name "*.pxd")
 
 $(VENV)/.installed: $(SOURCES)
-	$(INSTALL) '.[gateway]'
+	$(INSTALL) '.[gateway,tier]'
 	$(BIN)/python -m compileall -q src
 	touch $@
 
 $(VENV)/.installed-spark: $(SOURCES)
-	$(INSTALL) '.[gateway,spark,lake]'
+	$(INSTALL) '.[gateway,spark,lake,tier]'
 	$(BIN)/python -m compileall -q src
 	touch $(VENV)/.installed $@
 
 $(VENV)/.installed-dev: $(SOURCES)
-	$(INSTALL) '.[compile,dev,gateway,spark,lake]'
+	$(INSTALL) '.[compile,dev,gateway,spark,lake,tier]'
 	$(BIN)/python -m compileall -q src
 	touch $(VENV)/.installed $(VENV)/.installed-spark $@
 
@@ -54,6 +54,12 @@ $(VENV)/.compiled: $(VENV)/.made setup.py constraints.txt $(COMPILED)
 	touch $@
 
 compile: install-dev $(VENV)/.compiled  ## Compile the modules of the request path with mypyc, those that changed
+
+# The wheel is built from the source distribution, so both are complete. MILLSTREAM_COMPILED=refuse makes one for every
+# machine, in plain Python.
+dist: install-dev  ## Build the source distribution and a wheel with the compiled modules into dist/
+	rm -rf dist
+	MILLSTREAM_COMPILED=$${MILLSTREAM_COMPILED:-require} $(BIN)/python -m build --no-isolation --outdir dist .
 
 run: install  ## Start a broker on 127.0.0.1:9092 with its data in ./millstream-data, and its console beside it
 	@echo 'It will say where it listens, which address to open in a browser, and what to try in another terminal.'

@@ -152,6 +152,10 @@ def status(
 def balance(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and move nothing.")] = False,
     throttle: Throttle = None,
+    wait_for_brokers: Annotated[
+        int,
+        typer.Option("--wait-for-brokers", metavar="N", min=0, help="First wait until so many brokers are live."),
+    ] = 0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -160,6 +164,7 @@ def balance(
     """Balance replicas, data and leaders over the live brokers and racks, with as few moves as possible.
 
     Use it after a broker was added or lost. Waits until everything is moved.
+    --wait-for-brokers waits for brokers that were just started, without limit.
     If the command is interrupted, the cluster finishes the moves that were
     started; the same command waits for them and does the rest.
 
@@ -172,6 +177,9 @@ def balance(
 
     admin = open_admin(bootstrap, timeout, settings)
     cluster = admin.read()
+    while sum(not each.fenced for each in cluster.brokers) < wait_for_brokers:
+        time.sleep(_POLL_INTERVAL_S)
+        cluster = admin.read()
     cluster.check_quorum()
     if not dry_run:
         with mover(admin, cluster, throttle) as moving:

@@ -12,9 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from millstream.config.setting import ConfigError
 from millstream.formats.records.batch import Bytes
 from millstream.node.storage.object_store import (
     ConflictError,
@@ -287,7 +289,11 @@ class DirectoryStore(ThreadedStore):
 
 
 def open_store(url: str, loop: asyncio.AbstractEventLoop, rates: StoreRates) -> ObjectStore:
-    """The store of `millstream.tier.url`; ValueError if the URL or the environment has a fault."""
+    """The store of `millstream.tier.url`; ConfigError if the URL or the environment has a fault."""
+    if find_spec("obstore") is None:
+        raise ConfigError(
+            "tiered storage needs the package obstore: pip install 'millstream[tier]'", name="millstream.tier.url"
+        )
     from obstore.exceptions import BaseError
     from obstore.store import LocalStore, from_url
 
@@ -302,7 +308,7 @@ def open_store(url: str, loop: asyncio.AbstractEventLoop, rates: StoreRates) -> 
     try:
         store = from_url(url, retry_config={"retry_timeout": _timeout()}, **options)
     except BaseError as error:
-        raise ValueError(f"millstream.tier.url={url}: {_short(error)}") from None
+        raise ConfigError(f"millstream.tier.url={url}: {_short(error)}", name="millstream.tier.url") from None
     return ThreadedStore(store, loop, rates)
 
 
