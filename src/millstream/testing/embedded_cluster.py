@@ -136,6 +136,10 @@ class EmbeddedCluster:
         """Waits until a node accepts connections."""
         self._process(number).wait_until_ready(self._start_timeout)
 
+    def use_source(self, number: int, source: Path | None) -> None:
+        """From its next start on, a node runs the package in this directory: another version. None: this one."""
+        self._process(number).source = source
+
     def stop(self, *numbers: int) -> None:
         """Stops nodes cleanly (SIGTERM), in turn; by default all of them."""
         for number in numbers or self.nodes:
