@@ -6,6 +6,7 @@ import typer
 
 from millstream.cli import (
     acl,
+    backup,
     broker,
     capacity,
     command_config,
@@ -174,6 +175,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
 app.add_typer(log.app, name="log")
 app.add_typer(tier.app, name="tier")
+app.add_typer(backup.app, name="backup")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(table.app, name="table")
 app.add_typer(schema.app, name="schema")
