@@ -336,7 +336,7 @@ class SettingsTable:
         value = Column("value", "Value" if broker else "Value of all brokers", cell="mono", searched=True, width=140)
         self._table = DataTable(
             [
-                Column("name", "Setting", searched=True, width=300),
+                Column("name", "Setting", searched=True, width=250),
                 value,
                 Column("source", "Source", cell="badge", width=178),
                 Column("default", "Default", cell="mono", width=110),
