@@ -153,7 +153,7 @@ class MigrationCheck:
 
     def _users_and_quotas(self) -> Iterator[Finding]:
         try:
-            response = self._cluster.call("describe_user_scram_credentials", users=None)
+            response = self._cluster.call("describe_user_scram_credentials", users=[])
             if not response.error_code and response.results:
                 text = f"{len(response.results)} SCRAM users: passwords cannot be read; add them with `millstream user`"
                 yield Finding(Severity.BY_HAND, "users", text)

@@ -7,6 +7,7 @@ import typer
 
 from millstream.cli import (
     acl,
+    backup,
     broker,
     capacity,
     command_config,
@@ -175,6 +176,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
 app.add_typer(log.app, name="log")
 app.add_typer(tier.app, name="tier")
+app.add_typer(backup.app, name="backup")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(table.app, name="table")
 app.add_typer(schema.app, name="schema")
@@ -188,6 +190,39 @@ app.command("capacity")(capacity.capacity)
 app.command("doctor")(doctor.doctor)
 app.command("settings")(settings.settings)
 app.command("simulate")(simulate.simulate)
+
+
+@app.command("container", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def container_entry_point(
+    context: typer.Context,
+    health: Annotated[
+        bool, typer.Option("--health", help="Exit with 0 if the node of this container is ready, else with 1.")
+    ] = False,
+    wait_to_stop: Annotated[
+        int | None,
+        typer.Option(
+            "--wait-to-stop",
+            metavar="SECONDS",
+            help="Wait until every partition can be written without this node, at most so long: before it is stopped.",
+        ),
+    ] = None,
+) -> None:
+    """Start the node of a container, with the conventions of the image apache/kafka (docs/deploy-container.md).
+
+    Settings are variables KAFKA_..., or the file /mnt/shared/config/server.properties. Other options are those of
+    `millstream serve`.
+
+    \b
+    Examples:
+      KAFKA_NODE_ID=1 KAFKA_PROCESS_ROLES=broker,controller ... millstream container
+      millstream container --health
+    """
+    from millstream.cli import container
+
+    words = ["--health"] if health else context.args
+    raise typer.Exit(container.run(words if wait_to_stop is None else ["--wait-to-stop", str(wait_to_stop)]))
+
+
 app.command("demo")(demo.demo)
 
 
@@ -218,6 +253,11 @@ def run_app(arguments: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
+    except ModuleNotFoundError as error:
+        if error.name != "confluent_kafka":
+            raise
+        complain("this command needs the package confluent-kafka: pip install 'millstream[client]'")
+        return exit_codes.FAILED
     except Exception as error:
         code = _exit_code(error)
         if code is None:

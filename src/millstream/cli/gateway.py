@@ -3,6 +3,7 @@
 Prints one line on stdout, `ready http=HOST:PORT`, when it accepts requests.
 """
 
+import contextlib
 import logging
 import os
 import socket
@@ -124,7 +125,8 @@ def gateway(
     listener = None
     if supervised is not None:
         listener = socket.socket(fileno=supervised)
-        os.nice(_NICENESS)
+        with contextlib.suppress(PermissionError):  # a service may be forbidden to change it
+            os.nice(_NICENESS)
     if exit_with_stdin or supervised is not None:
         exit_with_parent()
     log_to_stderr()

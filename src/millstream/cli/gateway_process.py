@@ -48,6 +48,7 @@ LIMITS_VARIABLE = "MILLSTREAM_HTTP_LIMITS"
 CONNECTION_VARIABLE = "MILLSTREAM_COMMAND_CONFIG"
 HOW_TO_INSTALL = "pip install 'millstream[gateway]'"
 _PACKAGES = (
+    "confluent_kafka",
     "starlette",
     "uvicorn",
     "fastavro",

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from millstream.cli import exit_codes
@@ -193,6 +194,9 @@ def _serve_one(
     """Runs one node in this process. `load` reads its settings again."""
     gateway = _open_gateway(options, config)
     from millstream.node.runtime.running import run as run_node
+    from millstream.node.runtime.service_manager import ServiceManager
+
+    service = ServiceManager.of(os.environ)
 
     def ready(address: str) -> None:
         resized()
@@ -201,7 +205,7 @@ def _serve_one(
         if gateway is not None:
             gateway.start(_address_for_gateway(config, gateway.cluster_listener, address))
 
-    return run_node(config, ready, lambda: None if gateway is None else gateway.stop(), load)
+    return run_node(config, ready, lambda: None if gateway is None else gateway.stop(), load, service)
 
 
 @contextmanager
@@ -256,8 +260,9 @@ def _check_stored_nodes(config: "BrokerConfig") -> None:
 def _serve_cores(options: ServeOptions, config: "BrokerConfig", count: int, resized: Callable[[], None]) -> int:
     """Runs several nodes as child processes."""
     from millstream.cli.cores.supervisor import Supervisor
+    from millstream.node.runtime.service_manager import ServiceManager
 
-    supervisor = Supervisor(config, count, options.node_words())
+    supervisor = Supervisor(config, count, options.node_words(), ServiceManager.of(os.environ))
     gateway = _open_gateway(options, config)
 
     def ready() -> None:
@@ -277,6 +282,7 @@ def _serve_core(options: ServeOptions, config: "BrokerConfig", load: Callable[[]
     from millstream.config.cores import core_config
     from millstream.config.setting import ConfigError
     from millstream.node.runtime.running import run as run_node
+    from millstream.node.runtime.service_manager import ServiceManager
 
     try:
         assert options.core is not None and options.core_ports is not None
@@ -298,6 +304,7 @@ def _serve_core(options: ServeOptions, config: "BrokerConfig", load: Callable[[]
             lambda address: print(f"ready kafka={address}", flush=True),
             lambda: None,
             lambda: of_this_core(load()),
+            ServiceManager.of(os.environ),
         )
     except ConfigError as error:
         raise ConfigError(f"node={own.node_id} {error.message}", name=error.name) from None
@@ -380,9 +387,11 @@ def _announce(address: str, gateway: "GatewayProcess | None", *, protocol: str, 
         option = "" if address.split(",")[0].endswith(":9092") else f" -b {address}"
         console = "" if gateway is None else f" Open {gateway.url}/console in a browser."
         body = '\'{"records": [{"value": {"item": "tea"}}]}\''
+        client = "" if find_spec("confluent_kafka") else "  pip install 'millstream[client]'\n"
         http_hint = "" if gateway is None else f"  curl {gateway.url}/v1/topics/orders/produce -d {body}\n"
         print(
             f"\nMillstream is listening on {address}.{console} Try, in another terminal:\n"
+            f"{client}"
             f"  millstream topic create orders{option}\n"
             f"  echo hello | millstream produce orders{option}\n"
             f"  millstream consume orders --follow{option}\n"

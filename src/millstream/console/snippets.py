@@ -178,7 +178,7 @@ def _spark(to: Connection) -> str:
     return (
         "# pip install 'millstream[spark]'\n"
         "from millstream.spark.session import start_session\n\n"
-        "spark = start_session()\n"
+        f'spark = start_session("{to.topic}")\n'
         "rows = (\n"
         '    spark.read.format("millstream")\n'
         f'    .option("kafka.bootstrap.servers", "{to.bootstrap}")\n{options}'

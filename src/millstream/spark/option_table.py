@@ -30,16 +30,20 @@ class Option:
 class OptionTable:
     """A set of options, found by name without case."""
 
-    def __init__(self, options: Iterable[Option]) -> None:
+    def __init__(self, options: Iterable[Option], page: str) -> None:
+        """`page`: the page that lists the options."""
         self.options = tuple(options)
+        self.page = page
         self._by_lower = {each.name.lower(): each for each in self.options}
 
     def find(self, name: str) -> Option:
         """The option of this name; OptionError names the nearest one."""
         if (found := self._by_lower.get(name.lower())) is not None:
             return found
-        near = close_match(name, [each.name for each in self.options])
-        hint = f"did you mean {near!r}?" if near else "docs/spark.md lists all options"
+        # A setting of Kafka's clients without its prefix is a common mistake.
+        prefixed = self._by_lower.get(f"kafka.{name.lower()}")
+        near = prefixed.name if prefixed is not None else close_match(name, [each.name for each in self.options])
+        hint = f"did you mean {near!r}?" if near else f"{self.page} lists all options"
         raise OptionError(f"there is no option {name!r}; {hint}")
 
     def parse(self, given: Mapping[str, str]) -> dict[str, Any]:
@@ -119,3 +123,8 @@ def size_bytes(option: str, given: str) -> int:
         return parse_size(given)
     except ValueError:
         raise OptionError(f"{option}: {given.strip()!r} is not a size; write it as 1048576, 512k, 64m or 1g") from None
+
+
+def size_or_zero(option: str, given: str) -> int:
+    """The same; 0 turns something off."""
+    return 0 if given.strip() == "0" else size_bytes(option, given)

@@ -6,7 +6,7 @@ the connection, except those that this source handles itself.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from millstream.common.close_match import close_match
@@ -36,7 +36,14 @@ _REFUSED = {
     "topic": "it is for writing; set subscribe to read a topic",
 }
 _ENDINGS = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
-_TRIGGERS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupId")
+_TRIGGERS = (
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "smallBatchBytes",
+    "groupId",
+)
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _OWN_KAFKA = frozenset(
     each.name
@@ -115,11 +122,13 @@ class ReadOptions:
     dead_letter_topic: str | None
     dead_letter_headers: tuple[tuple[str, str], ...]
     fetch_bytes: int
+    small_batch_bytes: int
     wait_s: float
     retries: int
     retry_interval_s: float
     table_options: tuple[tuple[str, str], ...]
     given: frozenset[str]
+    streaming: bool = True
 
     @property
     def typed(self) -> bool:
@@ -144,7 +153,7 @@ class ReadOptions:
                 f"{self.ending_option}: a batch query cannot end at earliest, it would be empty; set latest or offsets"
             )
         _check_start_before_end(self)
-        return self
+        return replace(self, streaming=False)
 
     def for_stream(self) -> "ReadOptions":
         """Checks for `spark.readStream`."""
@@ -207,6 +216,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         dead_letter_topic=values.get("deadLetterTopic"),
         dead_letter_headers=values.get("deadLetterHeaders", ()),
         fetch_bytes=values.get("kafka.max.partition.fetch.bytes", 4 << 20),
+        small_batch_bytes=values.get("smallBatchBytes", 1 << 20),
         wait_s=values.get("kafkaConsumer.pollTimeoutMs", 120_000) / 1000,
         retries=values.get("fetchOffset.numRetries", 3),
         retry_interval_s=values.get("fetchOffset.retryIntervalMs", 1000) / 1000,

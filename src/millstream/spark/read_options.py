@@ -13,6 +13,7 @@ from millstream.spark.option_table import (
     flag,
     names,
     size_bytes,
+    size_or_zero,
     text,
 )
 from millstream.spark.source.positions import parse_headers, parse_offsets, parse_timestamp, parse_timestamps
@@ -131,6 +132,15 @@ READ_OPTIONS = OptionTable(
             "stream",
             "How long `minOffsetsPerTrigger` may delay a micro-batch.",
             duration_s,
+        ),
+        Option(
+            "smallBatchBytes",
+            "size",
+            "1m",
+            "stream",
+            "The driver reads the rows of micro-batches up to this size itself, in one task; so they are much faster. "
+            "0: every partition has a task. No effect with `minPartitions`.",
+            size_or_zero,
         ),
         Option(
             "minPartitions",
@@ -290,5 +300,6 @@ READ_OPTIONS = OptionTable(
             "No effect: this source has no consumers with groups of their own.",
             text,
         ),
-    ]
+    ],
+    page="docs/spark.md",
 )

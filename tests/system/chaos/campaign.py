@@ -16,7 +16,7 @@ from tests.system.chaos.cluster import Cluster
 from tests.system.chaos.nemeses import Nemesis
 from tests.system.chaos.network import Bridged, Disks, Loopback, Network
 from tests.system.chaos.security import Security
-from tests.system.chaos.summary import Fault, Summary
+from tests.system.chaos.summary import Fault, Summary, unexplained
 from tests.system.chaos.workload import GROUP, NO_GROUP, TOPIC, Workload
 
 PARTITIONS = 6
@@ -74,6 +74,8 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
             workload.problems.append(f"the campaign ended early: {problem!r}")
         workload.finish()
         say("the clients have finished")
+        say(f"{len(workload.ended_logins)} logins ended with their connection")
+        workload.problems += unexplained(workload.ended_logins, faults)
         if store is not None:
             say(f"{len(store.segments())} objects are in the store")
             if len(store.segments()) < PARTITIONS:
@@ -115,6 +117,7 @@ def _strike(nemesis: Nemesis, cluster: Cluster, workload: Workload) -> Fault:
     now = workload.recorder.now
     fault = Fault(nemesis.name, "", now())
     fault.detail = nemesis.strike()
+    fault.victims = frozenset(cluster.nodes[number].address for number in nemesis.victims)
     time.sleep(nemesis.hold_s)
     nemesis.heal()
     fault.healed_at = now()

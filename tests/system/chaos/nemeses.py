@@ -32,6 +32,8 @@ class Nemesis(ABC):
     def __init__(self, cluster: Cluster, chance: random.Random) -> None:
         self.cluster = cluster
         self.random = chance
+        self.victims: set[int] = set()
+        """The nodes that were struck, once it has struck: of no other node may a connection end."""
 
     @classmethod
     def is_possible(cls, cluster: Cluster) -> bool:
@@ -61,6 +63,7 @@ class _Kill(Nemesis):
 
     def strike(self) -> str:
         self._victim = self.victim()
+        self.victims = {self._victim.number}
         self._victim.kill()
         return f"node {self._victim.number}"
 
@@ -100,6 +103,7 @@ class _KillSeveral(Nemesis):
 
     def strike(self) -> str:
         victims = self.random.sample(sorted(self.cluster.nodes), self.how_many())
+        self.victims = set(victims)
         for number in victims:
             self.cluster.nodes[number].kill()
         return f"nodes {', '.join(map(str, victims))}"
@@ -136,6 +140,7 @@ class _Pause(Nemesis):
 
     def strike(self) -> str:
         self._victim = self.victim()
+        self.victims = {self._victim.number}
         self._victim.pause()
         return f"node {self._victim.number}"
 
@@ -171,6 +176,7 @@ class _Partition(Nemesis):
         return cluster.network.can_cut
 
     def isolate(self, node: Node, *, inwards: bool = True, outwards: bool = True) -> None:
+        self.victims = {node.number}
         for other in self.others(node):
             if outwards:
                 self.cluster.network.cut(node.number, other)
@@ -235,6 +241,7 @@ class RollingRestart(Nemesis):
 
     def strike(self) -> str:
         took = []
+        self.victims = set(self.cluster.nodes)
         for node in self.cluster.nodes.values():
             began = time.monotonic()
             if not node.stop():
@@ -260,6 +267,7 @@ class FullDisk(Nemesis):
 
     def strike(self) -> str:
         self._victim = self.some_leader()
+        self.victims = {self._victim.number}
         self.cluster.disks.fill(self._victim.number)
         return f"node {self._victim.number}"
 
@@ -280,6 +288,7 @@ class _FailingDisk(Nemesis):
 
     def strike(self) -> str:
         self._victim = self.victim()
+        self.victims = {self._victim.number}
         self.cluster.disks.fail(self._victim.number, *self.how)
         return f"node {self._victim.number}"
 
@@ -335,6 +344,7 @@ class CorruptTail(Nemesis):
 
     def strike(self) -> str:
         self._victim = self.some_leader()
+        self.victims = {self._victim.number}
         self._victim.kill()
         # One log surely loses records: garbage behind a log costs nothing, and chance could choose it for all.
         logs = self._last_segments(f"{TOPIC}-*")

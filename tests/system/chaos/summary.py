@@ -20,6 +20,8 @@ class Fault:
     in_sync_at: float = 0.0
     over_at: float = 0.0
     """The next strike, or the end."""
+    victims: frozenset[str] = frozenset()
+    """The addresses of the nodes that were struck."""
 
 
 @dataclass(slots=True)
@@ -72,6 +74,29 @@ class Summary:
         counts = [sum(x.outcome is outcome for x in during) for outcome in Outcome]
         back = f"{fault.in_sync_at - fault.healed_at:.1f} s" if fault.in_sync_at else "never"
         return _row(fault.name, len(during), *counts, f"{silence:.2f} s", back, fault.detail)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedLogin:
+    """A connection that ended during a login, which librdkafka reports as a failed login."""
+
+    at: float
+    client: str
+    text: str
+    """Of librdkafka: it begins with the address of the node."""
+
+    def is_explained_by(self, fault: Fault) -> bool:
+        """A node that is struck ends its connections. A node that is well ends none."""
+        return fault.struck_at <= self.at <= fault.over_at and any(f"//{each}/" in self.text for each in fault.victims)
+
+
+def unexplained(logins: list[EndedLogin], faults: list[Fault]) -> list[str]:
+    """The ended logins that belong to no fault of their node, as problems."""
+    return [
+        f"{login.client} was refused at {login.at:.1f} s, by a node that was well: {login.text}"
+        for login in logins
+        if not any(login.is_explained_by(fault) for fault in faults)
+    ]
 
 
 def acknowledged_times(history: History) -> list[list[float]]:

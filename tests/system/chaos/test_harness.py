@@ -12,7 +12,7 @@ from millstream.simulator.history import History, Outcome, Send, check
 from tests.repository import REPOSITORY
 from tests.system.chaos import containment, nemeses, replicas
 from tests.system.chaos.nodes import MillstreamNode
-from tests.system.chaos.summary import Fault, Summary, acknowledged_times, longest_silence
+from tests.system.chaos.summary import EndedLogin, Fault, Summary, acknowledged_times, longest_silence, unexplained
 from tests.system.chaos.workload import TOPIC
 
 
@@ -44,6 +44,24 @@ def test_a_summary_names_every_fault_and_ends_with_a_verdict(problems: list[str]
     assert kill.split() == ["kill", "1", "0.50", "s", "0.50", "s"]
     assert pause.split() == ["pause", "2", "2.75", "s", "3.00", "s"]
     assert verdict.startswith("VERDICT: NOT CLEAN" if problems or not check(history).clean else "VERDICT: clean")
+
+
+@pytest.mark.parametrize(
+    ("at", "node", "is_problem"),
+    [
+        (5.0, "10.0.0.2:9092", False),
+        (5.0, "10.0.0.1:9092", True),
+        (5.0, "10.0.0.22:9092", True),
+        (9.0, "10.0.0.2:9092", True),
+    ],
+    ids=["during the fault of its node", "of another node", "of a node with a longer address", "after the fault"],
+)
+def test_a_login_that_ends_with_its_connection_is_a_problem_unless_its_node_was_struck(
+    at: float, node: str, is_problem: bool
+) -> None:
+    fault = Fault("kill", "node 2", 1.0, 4.0, 6.0, 8.0, frozenset({"10.0.0.2:9092"}))
+    login = EndedLogin(at, "a client", f"sasl_ssl://{node}/2: SASL handshake failed: Local: Broker transport failure")
+    assert bool(unexplained([login], [fault])) is is_problem
 
 
 def test_the_table_has_every_fault() -> None:

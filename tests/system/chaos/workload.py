@@ -28,6 +28,7 @@ from confluent_kafka import (
 )
 
 from millstream.simulator.history import Recorder, Seen, Send
+from tests.system.chaos.summary import EndedLogin
 
 Connection = Mapping[str, Any]
 """Settings of librdkafka: the servers, and how clients of a secured cluster authenticate."""
@@ -67,6 +68,8 @@ _REFUSALS = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 )
+_CONNECTION_ENDED = "Local: Broker transport failure"
+"""In librdkafka's text of an error: no response came. A node that refuses a login sends a response."""
 _POLL_S = 0.2
 
 
@@ -365,6 +368,8 @@ class Workload:
         self.partitions = partitions
         self.client_errors: list[tuple[float, str]] = []
         """Errors of connections, as librdkafka tells them to the application, and their times."""
+        self.ended_logins: list[EndedLogin] = []
+        """Those of them that must belong to a fault of the node."""
         connection = self._connection = {**connection, "error_cb": self._on_error}
         common = (self.recorder, self.problems, seed)
         self._producers = [
@@ -392,8 +397,12 @@ class Workload:
         )
 
     def _on_error(self, error: KafkaError) -> None:
-        self.client_errors.append((self.recorder.now(), f"{error.name()} {error.str()}"))
-        note_refusal("a client", error, self.problems)
+        at = self.recorder.now()
+        self.client_errors.append((at, f"{error.name()} {error.str()}"))
+        if error.code() == KafkaError._AUTHENTICATION and _CONNECTION_ENDED in error.str():
+            self.ended_logins.append(EndedLogin(at, "a client", error.str()))
+        else:
+            note_refusal("a client", error, self.problems)
 
     def start(self) -> None:
         for worker in (*self._producers, *self._readers):

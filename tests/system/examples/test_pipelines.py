@@ -4,17 +4,26 @@ With MILLSTREAM_PICTURES=DIR each also draws its result to DIR/<example>.svg; th
 """
 
 import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millstream.testing import EmbeddedBroker
 from tests.system.examples import pictures as draw
 from tests.system.examples.conftest import EXAMPLES, Example
+from tests.waiting import PATIENCE_S
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -277,3 +286,36 @@ def test_every_example_has_what_a_reader_needs() -> None:
             assert (EXAMPLES / name / file).is_file(), f"{name} lacks {file}"
         for path in (EXAMPLES / name).glob("*.yaml"):
             assert list(inspect(path).problems) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [each.name for each in sorted(EXAMPLES.iterdir()) if each.is_dir()])
+def test_commands_of_the_page_run_as_printed(name: str, tmp_path: Path) -> None:
+    """The first block of each README, line by line; none of the topics exists before."""
+    directory = tmp_path / name
+    shutil.copytree(EXAMPLES / name, directory)
+    block = re.findall(r"```sh\n(.*?)```", (directory / "README.md").read_text(), re.DOTALL)[0]
+    serve, *lines = [line.split("#")[0].strip() for line in block.splitlines() if line.strip()]
+    assert serve == "millstream serve &"
+    with EmbeddedBroker({"group.initial.rebalance.delay.ms": 0}) as broker:
+        own = {"MILLSTREAM_BOOTSTRAP": broker.bootstrap_servers, "MILLSTREAM_STATE_HOME": str(tmp_path / "state")}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        started = partial(subprocess.Popen, shell=True, cwd=directory, env={**os.environ, **own, "PATH": path})
+        running: subprocess.Popen[str] | None = None
+        for line in lines:
+            command = line.removesuffix("&").strip()
+            if command.startswith("millstream pipeline run") and "--once" not in command:
+                running = started(f"exec {command}", stdout=subprocess.DEVNULL)
+                continue
+            output = ""
+            while not output:  # an example that runs without end has its first results after a while
+                shown = started(command, stdout=subprocess.PIPE, text=True)
+                output = shown.communicate(timeout=PATIENCE_S * 4)[0]
+                assert shown.returncode == 0, command
+                if running is None or not command.startswith("millstream consume"):
+                    break
+                assert output or running.poll() is None, "the pipeline ended"
+        if running is not None:
+            running.send_signal(signal.SIGINT)
+            assert running.wait(PATIENCE_S * 2) == 0
+        assert output.strip(), "the last command shows results"

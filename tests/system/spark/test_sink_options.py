@@ -62,6 +62,9 @@ def test_names_in_any_case_and_kafka_settings() -> None:
         ({"delivery": "exactly-onec"}, "did you mean exactly-once"),
         ({"delivery": "maybe"}, "use one of exactly-once, at-least-once"),
         ({"deliveri": "exactly-once"}, "did you mean 'delivery'"),
+        ({"txnAppId": "bills", "txnVersion": "3"}, "txnAppId is for batch writes"),
+        ({"acks": "1"}, "did you mean 'kafka.acks'"),
+        ({"zzz": "1"}, "docs/spark-sink.md lists all options"),
         ({"kafka.compression.type": "brotli"}, "use one of none, gzip"),
         ({"kafka.acks": "1"}, "does not work with exactly-once"),
         ({"kafka.acks": "0", "delivery": "at-least-once"}, "cannot detect lost records"),
@@ -81,6 +84,25 @@ def test_mistakes_are_told(given: dict[str, str], told: str) -> None:
     with pytest.raises(OptionError) as raised:
         parse_write_options(GIVEN | given, streaming=True)
     assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"txnAppId": "bills"}, "belong together"),
+        ({"txnAppId": "bills.task", "txnVersion": "1"}, "must have 1 to 100 letters"),
+        ({"txnAppId": "bills", "txnVersion": "-1"}, "is not a whole number of at least 0"),
+        ({"txnAppId": "bills", "txnVersion": "1", "delivery": "at-least-once"}, "does not work with delivery"),
+    ],
+)
+def test_mistakes_in_the_name_of_a_write_are_told(given: dict[str, str], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        parse_write_options(GIVEN | given, streaming=False)
+
+
+def test_a_named_write_is_exactly_once() -> None:
+    first, second = (parsed(False, txnAppId="bills", txnVersion=str(number)) for number in (0, 1))
+    assert first.exactly_once and first == second  # what a process keeps serves all batches
 
 
 def test_bootstrap_servers_are_required() -> None:

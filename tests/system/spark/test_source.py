@@ -18,12 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.raw_client import Cluster, TopicPartition, UnreadableError
+from millstream.spark import start_query
 from millstream.spark.progress_listener import GroupProgressListener
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.broker.unreadable import unreadable
 from tests.repository import REPOSITORY
-from tests.system.spark.streams import run_stream, start_stream
-from tests.waiting import PATIENCE_S
+from tests.system.spark.streams import run_stream
+from tests.waiting import PATIENCE_S, until
 from tests.wire import Wire, batch
 from tools.apache_kafka import ApacheKafkaBroker, resolve
 
@@ -173,14 +174,14 @@ def test_a_running_stream_takes_what_comes_and_a_listener_commits_at_once(
     seen = Collected()
     writer = orders.stream(groupId="source-listener", startingOffsets="latest").writeStream.foreachBatch(seen)
     # The next trigger is far away: only the listener can have told the group.
-    query = start_stream(writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="1 hour").start)
+    query = start_query(writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="1 hour").start)
     try:
         eventually(lambda: orders.committed("source-listener") == {0: 0} and query.lastProgress is not None)
     finally:
         query.stop()
         spark.streams.removeListener(listener)
     orders.produce("one")
-    query = start_stream(writer.trigger(processingTime="0 seconds").start)
+    query = start_query(writer.trigger(processingTime="0 seconds").start)
     try:
         eventually(lambda: seen.values == ["one"])
         orders.produce("two")
@@ -236,6 +237,32 @@ def test_programs_of_the_page_run(spark: SparkSession, broker: EmbeddedBroker, t
     good, bad = names["orders"].orderBy("offset").collect()
     assert (good.value.id, good.value.amount, good.value["at"].year, good._error) == ("a", 1.5, 2026, None)
     assert bad.value is None and bad._error.startswith("value: no JSON")
+
+
+def test_the_readme_runs_as_printed(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """And the topic that it writes to does not exist yet."""
+    (program,) = re.findall(r"## Spark\n```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    orders = Topic(spark, broker.bootstrap_servers, name="orders-of-readme")
+    program = (
+        program.replace("localhost:9092", broker.bootstrap_servers)
+        .replace("/tmp/", f"{tmp_path}/")
+        .replace('subscribe="orders"', f'subscribe="{orders.name}"')
+        .replace(".start()", ".start\n")
+    )
+    names: dict[str, Any] = {}
+    *before, last = program.strip().splitlines()
+    exec("\n".join([*before, f"start = {last}"]), names)
+    query = start_query(names["start"])
+    with Cluster(broker.bootstrap_servers) as cluster:
+        until(lambda: orders.committed("revenue") == {0: 0}, "the query has its start offsets")
+        orders.produce('{"id": 1, "amount": 5.0}', '{"id": 2, "amount": 500.0}')
+        until(lambda: "big-orders" in cluster.topics(["big-orders"]), "the topic is created")
+        written = spark.read.format("millstream").options(
+            **{"kafka.bootstrap.servers": broker.bootstrap_servers}, subscribe="big-orders"
+        )
+        until(lambda: written.load().count() > 0, "the order is written")
+        assert [json.loads(row.value) for row in written.load().collect()] == [{"id": 2, "amount": 500.0}]
+    query.stop()
 
 
 def test_a_record_without_a_required_property_is_a_bad_record(topic: Callable[..., Topic]) -> None:
@@ -314,5 +341,5 @@ def test_a_query_whose_python_process_is_late_is_started_again() -> None:
     late = "Python worker failed to connect back."
     made: list[Any] = [_Query(late), _Query(late), _Query("the topic is gone"), _Query(None)]
     states = iter(made)
-    assert start_stream(lambda: next(states)) is made[2], "another error is a result"
-    assert start_stream(lambda: next(states)) is made[3]
+    assert start_query(lambda: next(states)) is made[2], "another error is a result"
+    assert start_query(lambda: next(states)) is made[3]

@@ -226,7 +226,7 @@ class TestLoss:
         assert made.starts == {P0: 15, P1: 20} and made.begin == {P0: 15}
         assert "orders-0 starts at 15 now; the offsets 10 to 14 are gone" in said
         with pytest.raises(DataLossError, match="failOnDataLoss=false"):
-            made.losses.settle(fail=True)
+            made.losses.settle(fail=True, streaming=True)
 
     def test_log_ends_early(self) -> None:
         made, said = self.found(self.before, self.now, {P0: 0, P1: 0}, {P0: 4, P1: 90})

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,15 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from deltalake import write_deltalake
+from pyspark.serializers import CPickleSerializer, SpecialLengths, read_int, write_with_length
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.python_streaming_source_runner import (
+    EMPTY_PYARROW_RECORD_BATCHES,
+    NON_EMPTY_PYARROW_RECORD_BATCHES,
+    PREFETCHED_RECORDS_NOT_FOUND,
+    partitions_func,
+)
 from pyspark.sql.types import StructType
 
 from millstream.columnar import ArrowDecoder
@@ -25,6 +35,7 @@ from millstream.raw_client import Cluster, ErrorCode, Fetched, RefusedError, Unr
 from millstream.raw_client import TopicPartition as WirePartition
 from millstream.raw_client.errors import refusal
 from millstream.schemas import RegistryClient, Schema, SchemaNotFoundError, make_format
+from millstream.spark.connections import cluster_of
 from millstream.spark.errors import (
     BadRecordError,
     CheckpointError,
@@ -35,11 +46,12 @@ from millstream.spark.errors import (
 )
 from millstream.spark.options import ReadOptions, parse_read_options
 from millstream.spark.source.limits import Range
+from millstream.spark.source.log_view import LogView
 from millstream.spark.source.offsets import HistoryPart, HistoryPlanner
-from millstream.spark.source.planner import StreamPlanner, plan_batch, plan_with_history
+from millstream.spark.source.planner import IDLE_WAIT_S, StreamPlanner, plan_batch, plan_with_history
 from millstream.spark.source.positions import FromTable
 from millstream.spark.source.range_reader import RangeReader
-from millstream.spark.source.source import Rows
+from millstream.spark.source.source import Rows, StreamReader
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from pyspark_millstream import DefaultSource
 from tests.waiting import PATIENCE_S, until
@@ -65,6 +77,11 @@ class Topic:
 
     def delete(self) -> None:
         self._admin.delete_topics([self.name], operation_timeout=30)[self.name].result(PATIENCE_S)
+
+    def smaller(self) -> None:
+        """Created again with one partition."""
+        self._partitions = 1
+        self.create()
 
     def grow(self, partitions: int) -> None:
         self._admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(PATIENCE_S)
@@ -264,15 +281,125 @@ class TestStream:
         assert spans(plan_batch(orders.options(startingOffsets="committed", groupId="planned-progress"))) == {}
         cluster.close()
 
-    def test_idle_answers_are_cheap(self, topic: Callable[..., Topic], monkeypatch: pytest.MonkeyPatch) -> None:
-        orders = topic()
+    def test_an_idle_query_waits_for_records(
+        self, topic: Callable[..., Topic], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        orders = topic(2)
         clock = [0.0]
         planner = StreamPlanner(orders.options().for_stream(), now=lambda: clock[0])
-        start = planner.latest(planner.initial(), limited=True)
-        orders.produce(1)
+        waits: list[float] = []
+        wait = LogView.wait_for_records
+
+        def waiting(view: LogView, ends: Mapping[WirePartition, int], wait_s: float) -> None:
+            waits.append(wait_s)
+            arrival = threading.Thread(target=orders.produce, args=(1, 1))
+            arrival.start()
+            wait(view, ends, PATIENCE_S)
+            arrival.join()
+
+        monkeypatch.setattr(LogView, "wait_for_records", waiting)
+        start = planner.initial()
         assert planner.latest(start, limited=True) is start
-        clock[0] = 1.0
-        assert orders.positions(planner.latest(start, limited=True)) == {0: 1}
+        clock[0] = 1.0  # a batch ran, or the trigger has an interval: Spark does nothing but call only after this call
+        assert planner.latest(start, limited=True) is start and not waits
+        end = planner.latest(start, limited=True)
+        assert (orders.positions(end), waits) == ({0: 0, 1: 1}, [IDLE_WAIT_S])
+
+    def test_a_wait_ends_without_records_too(self) -> None:
+        with EmbeddedCluster(2) as cluster:
+            orders = Topic(cluster.bootstrap_servers, 4)
+            options = orders.options()
+            view = LogView(options, cluster_of(options.connection))
+            view.wait_for_records(view.latest(view.topics().partitions), 0.01)
+            cluster_of(options.connection).close()
+
+
+class Planned:
+    """What Spark is told of a batch, by Spark's own function."""
+
+    def __init__(self, reader: Any, source: Any, start: Document, end: Document) -> None:
+        self.reader, (infile, outfile) = reader, (BytesIO(), BytesIO())
+        for each in (start, end):
+            write_with_length(json.dumps(each).encode(), infile)
+        infile.seek(0)
+        partitions_func(reader, source, source.schema(), 10_000, infile, outfile)
+        outfile.seek(0)
+        self.parts = [CPickleSerializer()._read_with_length(outfile) for _ in range(read_int(outfile))]
+        self.kind = read_int(outfile)
+        self.rows: list[dict[str, Any]] = []
+        if self.kind == NON_EMPTY_PYARROW_RECORD_BATCHES:
+            assert read_int(outfile) == SpecialLengths.START_ARROW_STREAM
+            self.rows = pa.ipc.open_stream(outfile).read_all().to_pylist()
+
+    @property
+    def rows_of_tasks(self) -> list[dict[str, Any]]:
+        return [row for part in self.parts for batch in self.reader.read(part) for row in batch.to_pylist()]
+
+
+class TestSmallBatches:
+    """Rows that travel with the plan, through the function of PySpark that sends the plan."""
+
+    def planned(self, orders: Topic, **more: str) -> Planned:
+        given = {"kafka.bootstrap.servers": orders.bootstrap, "subscribe": orders.name, "startingOffsets": "earliest"}
+        source = DefaultSource(given | more)
+        reader = source.streamReader(source.schema())
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        found = Planned(reader, source, start, end)
+        # In all other functions it is an ordinary reader, which reports the latest offsets.
+        assert isinstance(reader, StreamReader) and not isinstance(reader, _SimpleStreamReaderWrapper)
+        assert (reader.reportLatestOffset() or {}).get(orders.name) == end[orders.name]
+        return found
+
+    def test_the_same_rows_with_the_plan_and_by_tasks(self, topic: Callable[..., Topic]) -> None:
+        orders = topic(3)
+        orders.produce(20, 0)
+        compressed: dict[str, Any] = {"compression.type": "zstd"}
+        orders.produce(5, 2, **compressed)
+        small = self.planned(orders, includeHeaders="true")
+        assert (len(small.rows), len(small.parts)) == (25, 1)
+        assert small.rows_of_tasks == small.rows  # if Spark loses the rows of the plan
+        ordinary = self.planned(orders, includeHeaders="true", smallBatchBytes="0")
+        assert (ordinary.kind, len(ordinary.parts)) == (PREFETCHED_RECORDS_NOT_FOUND, 2)
+        assert ordinary.rows_of_tasks == small.rows
+
+    @pytest.mark.parametrize(
+        "more", [{"smallBatchBytes": "300"}, {"minPartitions": "2"}, {"maxRecordsPerPartition": "15"}]
+    )
+    def test_large_batches_and_wishes_for_tasks(self, topic: Callable[..., Topic], more: dict[str, str]) -> None:
+        orders = topic()
+        orders.produce(20)
+        found = self.planned(orders, **more)
+        assert (found.kind, len(found.rows_of_tasks)) == (PREFETCHED_RECORDS_NOT_FOUND, 20)
+
+    def test_typed_rows_and_errors(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        orders.produce(2)  # "0000000001" is no JSON
+        json_value = {"valueFormat": "json", "valueSchema": "id INT"}
+        assert [row["_error"] is None for row in self.planned(orders, **json_value).rows] == [False, False]
+        failing = self.planned(orders, **json_value, badRecords="fail")
+        assert failing.kind == PREFETCHED_RECORDS_NOT_FOUND
+        with pytest.raises(BadRecordError):  # the task reports it
+            _ = failing.rows_of_tasks
+
+    def test_only_aborted_records(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        producer = Producer({"bootstrap.servers": orders.bootstrap, "transactional.id": "small", "log_level": 0})
+        producer.init_transactions(PATIENCE_S)
+        producer.begin_transaction()
+        producer.produce(orders.name, "x")
+        producer.flush(PATIENCE_S)
+        producer.abort_transaction(PATIENCE_S)
+        assert self.planned(orders).kind == EMPTY_PYARROW_RECORD_BATCHES
+
+    def test_other_versions_of_spark_get_ordinary_tasks(
+        self, topic: Callable[..., Topic], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        orders = topic()
+        orders.produce(3)
+        monkeypatch.setattr("millstream.spark.source.small_batches.WRAPPER", None)
+        found = self.planned(orders)
+        assert (found.kind, len(found.rows_of_tasks)) == (PREFETCHED_RECORDS_NOT_FOUND, 3)
 
 
 class TestLoss:
@@ -319,7 +446,7 @@ class TestLoss:
         orders.delete()
         orders.create()
         orders.produce(7)
-        with pytest.raises(DataLossError, match="the topic was deleted"):
+        with pytest.raises(DataLossError, match="the topic was deleted and recreated"):
             offsets_read(orders.options(), planner.ranges(first, start))
         self.both(orders, start, "was deleted and recreated")
         assert self.read == list(range(7))
@@ -330,6 +457,34 @@ class TestLoss:
             assert cluster.committed_offsets("planned-anew", [WirePartition(orders.name, 0)]) == {}
             planner.latest(end, limited=True)
             assert cluster.committed_offsets("planned-anew", [WirePartition(orders.name, 0)]) == {(orders.name, 0): 7}
+
+    def test_topic_created_anew_with_fewer_partitions(self, topic: Callable[..., Topic]) -> None:
+        orders = topic(2)
+        orders.produce(3, 1)
+        planner = orders.planner()
+        first = planner.initial()
+        start = stored(planner.latest(first, limited=True))
+        orders.delete()
+        orders.smaller()
+        for plan in (
+            lambda: orders.planner().latest(start, limited=True),
+            lambda: orders.planner().ranges(first, start),
+        ):
+            with pytest.raises(DataLossError, match="was deleted and recreated") as raised:
+                plan()
+            assert str(raised.value).count("deleted") == 1
+
+    def test_a_batch_query_has_no_checkpoint(self, topic: Callable[..., Topic]) -> None:
+        orders = topic()
+        orders.produce(5)
+        ranges = plan_batch(orders.options().for_batch())
+        orders.delete_records(0, 3)
+        with pytest.raises(DataLossError, match="offsets 0 to 2 are gone") as raised:
+            offsets_read(orders.options().for_batch(), ranges)
+        assert "checkpoint" not in str(raised.value)
+        with pytest.raises(DataLossError, match="change the starting and ending offsets") as raised:
+            plan_batch(orders.options(startingOffsets=json.dumps({orders.name: {"0": 1}})).for_batch())
+        assert "checkpoint" not in str(raised.value)
 
     def test_topic_deleted(self, topic: Callable[..., Topic]) -> None:
         orders = topic()

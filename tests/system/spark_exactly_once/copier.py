@@ -3,7 +3,7 @@
     python -m tests.system.spark_exactly_once.copier BOOTSTRAP DIRECTORY MASTER [POINT]
 
 Runs until there is a file `stop` in the directory, finishes what is there to read, and ends with 0; with 1 if the query
-failed. With POINT (see `dying.py`) it kills itself there, once.
+failed. With POINT (see `dying.py`) it kills itself there, once; with `foreach-batch:POINT` it writes by `write_batch`.
 """
 
 import os
@@ -12,11 +12,12 @@ import time
 from pathlib import Path
 
 import pyspark
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from millstream.spark import start_query, write_batch
 from millstream.spark.session.java import quick_spark_home
+from millstream.spark.sink import sink as sink_module
 from tests.system.spark.conftest import SETTINGS
-from tests.system.spark.streams import start_stream
 from tests.system.spark_exactly_once import dying
 
 ROWS_PER_BATCH = 400
@@ -51,7 +52,8 @@ def main(bootstrap: str, directory: Path, master: str, point: str | None) -> int
     os.environ["SPARK_HOME"] = str(spark_home(directory))
     spark = session(directory, master)
     sink = "millstream"
-    if point is not None:
+    in_foreach_batch = point is not None and point.startswith(dying.FOREACH_BATCH)
+    if point is not None and point.removeprefix(dying.FOREACH_BATCH):
         spark.dataSource.register(dying.DyingSink)
         sink = dying.DyingSink.name()
     where = {"kafka.bootstrap.servers": bootstrap, "kafka.default.api.timeout.ms": "60000"}
@@ -71,7 +73,14 @@ def main(bootstrap: str, directory: Path, master: str, point: str | None) -> int
         .option("topic", "out")
         .option("checkpointLocation", str(directory / "checkpoint"))
     )
-    query = start_stream(writer.start)
+    if in_foreach_batch:
+        sink_module._FORMAT = sink
+
+        def copy(batch: DataFrame, batch_id: int) -> None:
+            write_batch(batch, batch_id, app_id="copier", topic="out", **where)
+
+        writer = writer.foreachBatch(copy)
+    query = start_query(writer.start)
     print("running", flush=True)
     while query.isActive and not (directory / "stop").exists():
         time.sleep(0.1)

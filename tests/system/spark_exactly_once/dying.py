@@ -15,9 +15,10 @@ from pyspark.sql.types import StructType
 
 from millstream.raw_client.transactions import EndResult, Identity, Transactions
 from millstream.spark.sink import sink as sink_settling
-from millstream.spark.sink.sink import StreamWriter
+from millstream.spark.sink.sink import BatchWriter, StreamWriter
 from pyspark_millstream import DefaultSource
 
+FOREACH_BATCH = "foreach-batch:"
 POINTS = ("before-decision", "after-decision", "between-ends")
 
 
@@ -53,10 +54,22 @@ class DyingWriter(StreamWriter):
         settler.commit(batchId, writes)  # type: ignore[arg-type]
 
 
+class DyingBatchWriter(BatchWriter):
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        assert self._options.app_id is not None and self._options.version is not None
+        committer = sink_settling.committer_of(self._options, self._options.app_id)
+        if self._options.version >= 2 and not (Path(os.environ["DYING_DIRECTORY"]) / "died").exists():
+            committer._transactions = _Dying(committer._cluster)
+        super().commit(messages)
+
+
 class DyingSink(DefaultSource):
     @classmethod
     def name(cls) -> str:
         return "millstream-dying"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DyingBatchWriter:
+        return DyingBatchWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DyingWriter:  # noqa: N802 - Spark's name
         return DyingWriter(self.options, schema, overwrite)

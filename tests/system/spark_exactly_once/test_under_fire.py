@@ -38,7 +38,7 @@ def test_three_strikes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", [*POINTS, "foreach-batch:after-decision", "foreach-batch:between-ends"])
 def test_a_driver_that_dies_at_a_precise_point(tmp_path: Path, point: str) -> None:
     with EmbeddedCluster(3, SETTINGS) as cluster, _campaign(tmp_path, cluster, first_dies_at=point) as campaign:
         campaign.wait_until((tmp_path / "died").exists, 400, "the driver did not come so far")

@@ -13,12 +13,12 @@ from millstream.pipeline.engine.failures import Part, PartFailedError, spark_rea
 from millstream.pipeline.engine.progress import ProgressTracker, Report
 from millstream.pipeline.engine.queries import StartedQuery
 from millstream.pipeline.state import QueryProgress
+from millstream.spark.session.session import SLOW_PYTHON
 
 _POLL_S = 0.25
 _STARTS = 9
-# Spark waits ten seconds for a new Python process, which is not enough on a busy machine; then the query is started
-# again. A query starts such a process for each source, so few queries are started at once.
-_SLOW_PYTHON = "Python worker failed to connect back"
+# A query starts a Python process for each source, which may be late on a busy machine (SLOW_PYTHON): then it is started
+# again. So few queries are started at once.
 
 
 class RunResult(Enum):
@@ -144,7 +144,7 @@ class Supervisor:
             return
         error = handle.exception()
         if error is not None:
-            if _SLOW_PYTHON in str(error) and each.starts_left > 0 and self._stop.mode is StopMode.NONE:
+            if SLOW_PYTHON in str(error) and each.starts_left > 0 and self._stop.mode is StopMode.NONE:
                 if self._initialising() == 0:
                     each.starts_left -= 1
                     each.query = each.start_again()

@@ -1,5 +1,5 @@
 """Spark sessions: finding Spark and Java, and starting a session."""
 
-from millstream.spark.session.session import start_session
+from millstream.spark.session.session import start_query, start_session, tune
 
-__all__ = ["start_session"]
+__all__ = ["start_query", "start_session", "tune"]

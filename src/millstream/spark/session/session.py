@@ -6,13 +6,15 @@ settings are made that are not the cluster's.
 """
 
 import atexit
+import logging
 import os
 import re
 import socket
 import sys
 import tempfile
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,6 +33,9 @@ from millstream.spark.session.java import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_log = logging.getLogger("millstream.spark")
 
 
 class SparkStartError(Exception):
@@ -83,13 +88,16 @@ def reason_of(error: BaseException) -> str:
 
 
 __all__ = [
+    "SLOW_PYTHON",
     "STREAM_SETTINGS",
     "SparkStartError",
     "is_local_path",
     "is_remote",
     "make_current",
     "start_in_background",
+    "start_query",
     "start_session",
+    "tune",
 ]
 
 # A short-lived JVM is tuned to start fast, a long-lived one to run fast.
@@ -156,6 +164,68 @@ def start_session(
     return _open(name, master, remote, {**wanted, **given})
 
 
+def tune(builder: "SparkSession.Builder", *, checkpoints: str | None = None) -> "SparkSession.Builder":
+    """Gives a session that you build yourself what `start_session` knows. Call it last, before `getOrCreate()`.
+
+        spark = tune(SparkSession.builder.appName("orders").master("local[4]"), checkpoints="/data").getOrCreate()
+
+    Your own settings stay. `checkpoints`: where the queries will keep theirs; on this machine's disk that is faster.
+    Java and Python are chosen as by `start_session`, unless JAVA_HOME and PYSPARK_PYTHON are set. If Spark's JVM runs
+    already (`spark-submit`, a notebook), it keeps its own: docs/spark-session.md has the lines for its start.
+    """
+    from pyspark.core.context import SparkContext
+
+    given = {name: str(value) for name, value in builder._options.items()}
+    remote = given.get("spark.remote", os.environ.get("SPARK_REMOTE"))
+    if remote is not None and not is_embedded(remote):
+        return builder  # settings of a Connect server are its own
+    master = remote or given.get("spark.master", os.environ.get("MASTER", "local[*]"))
+    embedded = is_embedded(master)
+    wanted = _common_settings() | ({"spark.sql.shuffle.partitions": _shuffle_partitions()} if embedded else {})
+    if checkpoints is not None and is_local_path(checkpoints) and "spark.hadoop.fs.defaultFS" not in given:
+        wanted["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINTS
+    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        _choose_python(master, given)
+        _choose_java()
+        _choose_spark_home(embedded)
+        if embedded:
+            wanted["spark.driver.defaultJavaOptions"] = f"-Dlog4j2.configurationFile=file:{_logging_file()}"
+    else:
+        fixed = sorted(wanted.keys() & _AT_START_ONLY - given.keys())
+        warnings.warn(
+            f"Spark runs already: make sure that it was started with {', '.join(fixed)} (docs/spark-session.md)",
+            stacklevel=2,
+        )
+        wanted = {name: value for name, value in wanted.items() if name not in _AT_START_ONLY}
+    for name, value in wanted.items():
+        if name not in given:
+            builder = builder.config(name, value)
+    return builder
+
+
+_STARTS = 9
+SLOW_PYTHON = "Python worker failed to connect back"
+"""Spark waits ten seconds for a new Python process. That time is fixed, and too short on a busy machine."""
+
+
+def start_query(start: Callable[[], "StreamingQuery"]) -> "StreamingQuery":
+    """Starts a streaming query, and starts it again if Spark gave up on a slow Python process.
+
+        query = start_query(frame.writeStream.format("millstream").options(**options).start)
+
+    Returns when the sources of the query have started. A query that failed for another reason is returned as it is:
+    `query.exception()` has the reason, and `awaitTermination` raises it.
+    """
+    for _ in range(_STARTS - 1):
+        query = start()
+        while query.isActive and str(query.status["message"]).startswith("Initializing"):
+            time.sleep(0.05)
+        if SLOW_PYTHON not in str(query.exception() or ""):
+            return query
+        _log.warning("Spark did not wait long enough for a Python process; the query is started again")
+    return start()
+
+
 def start_in_background(name: str, **options: Any) -> "Future[SparkSession]":
     """`start_session` in a thread: the JVM takes seconds in which other things can be done."""
     result: Future[SparkSession] = Future()
@@ -209,7 +279,12 @@ STREAM_SETTINGS = {
 
 
 def _common_settings() -> dict[str, str]:
-    settings = {**STREAM_SETTINGS, "spark.ui.showConsoleProgress": "false"}
+    settings = {
+        **STREAM_SETTINGS,
+        "spark.ui.showConsoleProgress": "false",
+        # Of Spark's timeouts for a slow Python process, this one is a setting; `start_query` handles the other.
+        "spark.python.authenticate.socketTimeout": "120s",
+    }
     # Over TCP each task waits 40 ms for a delayed acknowledgement.
     if hasattr(socket, "AF_UNIX") and len(tempfile.gettempdir()) + 43 < _LONGEST_SOCKET_PATH:
         settings["spark.python.unix.domain.socket.enabled"] = "true"
@@ -222,9 +297,42 @@ def _embedded_settings() -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         # Spark's default of 200 is for clusters. A query keeps the number of its first run.
-        "spark.sql.shuffle.partitions": str(max(2, min(os.cpu_count() or 2, 8))),
+        "spark.sql.shuffle.partitions": _shuffle_partitions(),
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"millstream-warehouse-{os.getuid()}"),
     }
+
+
+_AT_START_ONLY = frozenset(
+    {
+        "spark.ui.showConsoleProgress",
+        "spark.python.authenticate.socketTimeout",
+        "spark.python.unix.domain.socket.enabled",
+    }
+)
+"""Settings that a running Spark does not change."""
+
+
+def _shuffle_partitions() -> str:
+    return str(max(2, min(os.cpu_count() or 2, 8)))
+
+
+def _choose_java() -> JavaRuntime:
+    try:
+        java = find_java()
+    except JavaNotFoundError as error:
+        raise SparkStartError(str(error)) from error
+    os.environ["JAVA_HOME"] = str(java.home)
+    return java
+
+
+def _choose_spark_home(embedded: bool) -> str:
+    """With SPARK_HOME set, the launcher does not start a Python process to find it."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    if (chosen := os.environ.get("SPARK_HOME")) is None:
+        real = _find_spark_home()
+        chosen = os.environ["SPARK_HOME"] = str(quick_spark_home(Path(real))) if embedded else real
+    return chosen
 
 
 def _choose_python(master: str, settings: Mapping[str, str]) -> None:
@@ -268,22 +376,13 @@ def _start_jvm(
     from pyspark import SparkConf
     from pyspark.core.context import SparkContext
     from pyspark.errors import PySparkException
-    from pyspark.find_spark_home import _find_spark_home
     from pyspark.java_gateway import launch_gateway
     from pyspark.version import __version__ as spark_version
 
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
-    try:
-        java = find_java()
-    except JavaNotFoundError as error:
-        raise SparkStartError(str(error)) from error
-    os.environ["JAVA_HOME"] = str(java.home)
-    # With SPARK_HOME set, the launcher does not start a Python process to find it.
-    spark_home = os.environ.get("SPARK_HOME")
-    if spark_home is None:
-        real = _find_spark_home()
-        spark_home = os.environ["SPARK_HOME"] = str(quick_spark_home(Path(real))) if embedded else real
+    java = _choose_java()
+    spark_home = _choose_spark_home(embedded)
     # The launcher is a JVM too, which runs for half a second.
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
     archive = ClassArchive.of(java, Path(spark_home), spark_version) if archive_classes else None

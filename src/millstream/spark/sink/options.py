@@ -1,14 +1,15 @@
 """The options of `.write` and `.writeStream` with `format("millstream")`: one table, parsing and checks."""
 
 import logging
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.formats.records.compression import Codec
 from millstream.spark.connections import Connection
 from millstream.spark.errors import OptionError
-from millstream.spark.option_table import Option, OptionTable, choice, count, flag, text
+from millstream.spark.option_table import Option, OptionTable, choice, count, count_or_zero, flag, text
 from millstream.spark.options import Registry, Typing
 from millstream.spark.read_options import FORMATS
 
@@ -16,6 +17,16 @@ _log = logging.getLogger("millstream.spark")
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 _CODECS = tuple(each.name.lower() for each in Codec)
+
+_APP_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+def app_id(option: str, given: str) -> str:
+    """It is a part of transactional ids, where a dot separates."""
+    if not _APP_ID.fullmatch(given):
+        raise OptionError(f"{option}: {given!r} must have 1 to 100 letters, digits, `_` or `-`")
+    return given
+
 
 WRITE_OPTIONS = OptionTable(
     [
@@ -110,15 +121,27 @@ WRITE_OPTIONS = OptionTable(
             "checkReplays",
             "true or false",
             "true",
-            "stream",
+            "both",
             "Exactly once: whether a repeated batch must have the same input as before. false: the batch id is enough, "
             "and other rows with the same id are dropped; for queries whose rows differ in each run.",
             flag,
         ),
+        Option(
+            "txnAppId",
+            "name",
+            "",
+            "batch",
+            "With txnVersion: identifies a write, so that it can be repeated and counts once (`write_batch` sets it).",
+            app_id,
+        ),
+        Option(
+            "txnVersion", "count", "", "batch", "The number of this write under txnAppId; it must grow.", count_or_zero
+        ),
         Option("includeHeaders", "true or false", "", "both", "No effect: a column `headers` is always written.", flag),
         Option("checkpointLocation", "path", "", "stream", "Spark's own: the checkpoint identifies the query.", text),
         Option("queryName", "name", "", "stream", "Spark's own: the name of the query.", text),
-    ]
+    ],
+    page="docs/spark-sink.md",
 )
 
 _REFUSED = {
@@ -150,6 +173,9 @@ class WriteOptions:
     value: Typing
     key: Typing
     registry: Registry
+    app_id: str | None = None
+    version: int | None = field(default=None, compare=False)
+    """Not compared: what a process keeps for these options serves all writes."""
 
     @property
     def typed(self) -> bool:
@@ -162,7 +188,10 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
     values = WRITE_OPTIONS.parse(own)
     if "kafka.bootstrap.servers" not in values:
         raise OptionError("kafka.bootstrap.servers is missing; set it to HOST:PORT of a broker")
-    delivery = values.get("delivery", EXACTLY_ONCE if streaming else AT_LEAST_ONCE)
+    named = _named_write(values, streaming)
+    delivery = values.get("delivery", EXACTLY_ONCE if streaming or named else AT_LEAST_ONCE)
+    if named and delivery != EXACTLY_ONCE:
+        raise OptionError(f"txnAppId does not work with delivery {delivery}; remove one of the two")
     acks, idempotent = values.get("kafka.acks", "all"), values.get("kafka.enable.idempotence", True)
     if acks == "0":
         raise OptionError("kafka.acks=0 cannot detect lost records; use 1 or all")
@@ -190,9 +219,21 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
             values.get("schema.registry.bearer.auth.token"),
             values.get("schema.registry.ssl.ca.location"),
         ),
+        app_id=values.get("txnAppId"),
+        version=values.get("txnVersion"),
     )
     _check_typing(made)
     return made
+
+
+def _named_write(values: Mapping[str, Any], streaming: bool) -> bool:
+    """Whether the write has an identity of its own. A stream has that of its checkpoint."""
+    given = [name for name in ("txnAppId", "txnVersion") if name in values]
+    if streaming and given:
+        raise OptionError(f"{given[0]} is for batch writes; the checkpoint identifies the batches of a stream")
+    if len(given) == 1:
+        raise OptionError("txnAppId and txnVersion belong together; set both")
+    return bool(given)
 
 
 def _split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

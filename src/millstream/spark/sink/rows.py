@@ -4,7 +4,9 @@ The columns are those of spark-sql-kafka's writer (topic, key, value, headers, p
 left out. A row without a key goes to a partition that changes with each batch of rows, as with Java's producer.
 """
 
+import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,7 +30,8 @@ from pyspark.sql.types import (
 
 from millstream.columnar import ArrowEncoder, EncodedBatch, partition_by_key
 from millstream.common.close_match import close_match
-from millstream.raw_client import Cluster, TopicPartition
+from millstream.raw_client import Cluster, ErrorCode, TopicPartition
+from millstream.raw_client.errors import error_code
 from millstream.schemas import Format, SchemaError
 from millstream.spark.errors import SinkError
 from millstream.spark.sink.options import WriteOptions
@@ -168,14 +171,67 @@ class _Topic:
 
     def __init__(self, name: str, cluster: Cluster, options: WriteOptions) -> None:
         self.name = name
-        self.partitions = cluster.partitions_of(name)
-        allowed = _max_message_bytes(cluster, name)
+        facts = _facts_of(name, cluster, options)
+        self.partitions, allowed = facts.partitions, facts.max_message_bytes
         self.limit = min(allowed, options.max_request_bytes)
         topics = f"max.message.bytes of topic {name!r}"
         self.limit_name = topics if allowed <= options.max_request_bytes else "option kafka.max.request.size"
         # Data that does not compress may get a little larger.
         self.batch_bytes = max(1024, int(self.limit * 0.9))
         self.encoder = ArrowEncoder(options.codec, max_batch_bytes=self.batch_bytes, level=options.level)
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the brokers say of a topic."""
+
+    partitions: int
+    max_message_bytes: int
+    read_at: float
+
+
+_FACTS_AGE_S = 10.0
+_CREATION_WAIT_S = 10.0
+_facts: dict[tuple[int, WriteOptions, str], _Facts] = {}
+"""By process: a small batch would spend more time on these two requests than on its rows."""
+
+
+def forget_topics(options: WriteOptions) -> None:
+    """After a failed write: what the brokers said before may be the reason."""
+    for key in [each for each in _facts if each[:2] == (os.getpid(), options)]:
+        _facts.pop(key, None)
+
+
+def _facts_of(name: str, cluster: Cluster, options: WriteOptions) -> _Facts:
+    key = (os.getpid(), options, name)
+    known = _facts.get(key)
+    if known is None or time.monotonic() - known.read_at > _FACTS_AGE_S:
+        if name not in cluster.topics([name]):
+            _let_create(name, cluster)
+        now = time.monotonic()
+        known = _facts[key] = _Facts(cluster.partitions_of(name), _max_message_bytes(cluster, name), now)
+    return known
+
+
+def _let_create(name: str, cluster: Cluster) -> None:
+    """Lets the brokers create a missing topic with their defaults, as Java's producer does.
+
+    Brokers answer "unknown" while they create the topic, and also if they never will: so there is a short wait.
+    """
+    deadline = time.monotonic() + _CREATION_WAIT_S
+    while True:
+        (row,) = cluster.call("metadata", topics=[{"name": name}], allow_auto_topic_creation=True).topics
+        code = error_code(row.error_code)
+        if code is ErrorCode.NONE:
+            return
+        if code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE):
+            raise SinkError(f"topic {name!r} does not exist, and the brokers do not create it: {code.name}")
+        if time.monotonic() > deadline:
+            raise SinkError(
+                f"topic {name!r} does not exist, and the brokers do not create missing topics "
+                f"(auto.create.topics.enable). Create it: `millstream topic create {name}`"
+            )
+        time.sleep(0.1)
 
 
 def _max_message_bytes(cluster: Cluster, name: str) -> int:

@@ -11,7 +11,9 @@ step can be repeated by any process: a batch is decided at most once. The proof 
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
@@ -39,6 +41,9 @@ from millstream.spark.sink.options import WriteOptions, parse_write_options
 from millstream.spark.sink.rows import RowShape, shape_of
 from millstream.spark.sink.task import TaskWrite, write_at_least_once, write_for_batch_query, write_in_transaction
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 _log = logging.getLogger("millstream.spark")
 
 _TRIES = 5
@@ -52,13 +57,16 @@ class BatchCommitter:
         self._sink = sink
         self._decider = Decider(cluster, sink)
         self._transactions = Transactions(cluster, timeout_ms=options.transaction_timeout_ms)
+        self._lister = ThreadPoolExecutor(1, thread_name_prefix="open-transactions")
 
     def commit(self, batch: int, writes: Sequence[TaskWrite], given: BatchInput | None = None) -> None:
         """Commits the batch: with these writes, or as it was decided before with the same input."""
         attempt = writes[0].attempt
+        # Listed at the same time, because it takes a request to each broker, and seldom finds any.
+        listed = self._lister.submit(self._open_ids)
         transactions = tuple(each.transaction for each in writes if each.transaction is not None)
         decision = self._decide(Decision(batch, attempt, transactions, given))
-        self._finish(decision)
+        finished = self._finish(decision)
         if (why := refusal(self._sink, batch, given, decision.written)) is not None:
             raise SinkError(why)  # after `_finish`, because open transactions would block readers
         if given is not None and decision.input is None:
@@ -67,7 +75,10 @@ class BatchCommitter:
             )
         if decision.attempt != attempt:
             self._abort(_own(writes) - _ids(decision))
-        self._sweep(set())  # all decided transactions are ended, so open ones are left over
+        if decision.attempt != attempt or not finished:
+            self._sweep(set())  # all decided transactions are ended, so open ones are left over
+        else:
+            self._sweep(_ids(decision), listed)
 
     def abort(self, batch: int, writes: Sequence[TaskWrite]) -> None:
         """Aborts the transactions of a failed batch, unless it was decided before it failed."""
@@ -98,20 +109,22 @@ class BatchCommitter:
             return wanted
         raise SinkError(f"several runs of query {self._sink} are active; stop all but one")
 
-    def _finish(self, decision: Decision) -> None:
-        """Commits the decided transactions. Idempotent."""
+    def _finish(self, decision: Decision) -> bool:
+        """Commits the decided transactions. Idempotent. False if one of them had ended already."""
+        as_expected = True
         while True:
             pending = {each.identity: each for each in decision.transactions}
             lost = []
             for ended in self._transactions.end_all(list(pending), commit=True):
                 if ended.refused is None:
                     continue
+                as_expected = False
                 if not isinstance(ended.refused, RefusedError) or ended.refused.code not in FENCED_CODES:
                     raise ended.refused
                 if transaction_result(self._cluster, pending[ended.identity]) is TransactionResult.ABORTED:
                     lost.append(pending[ended.identity])
             if not lost:
-                return
+                return as_expected
             decision = self._replace(decision, lost)
 
     def _replace(self, decision: Decision, lost: Collection[TaskTransaction]) -> Decision:
@@ -146,10 +159,14 @@ class BatchCommitter:
             ):
                 _log.warning("a transaction could not be aborted; the next batch aborts it: %s", ended.refused)
 
-    def _sweep(self, kept: set[Identity]) -> None:
-        """Aborts and fences transactions that failed attempts left open."""
+    def _open_ids(self) -> set[str]:
+        return self._transactions.ids_in_use(task_prefix(self._sink))
+
+    def _sweep(self, kept: set[Identity], listed: "Future[set[str]] | None" = None) -> None:
+        """Aborts and fences transactions that failed attempts left open. `listed`: the open ones, if known."""
         try:
-            left = self._transactions.ids_in_use(task_prefix(self._sink)) - {each.transactional_id for each in kept}
+            left = listed.result() if listed is not None else self._open_ids()
+            left -= {each.transactional_id for each in kept}
             if left:
                 _log.warning(
                     "query %s: aborting %d transactions that earlier attempts left open", self._sink, len(left)
@@ -234,7 +251,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """A `.write`; at least once by default. Exactly once: readers see rows only if the write succeeds."""
+    """A `.write`; at least once by default. Exactly once: readers see rows only if the write succeeds.
+
+    With `txnAppId` and `txnVersion` it is committed like a micro-batch: a repeated write counts once.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite, streaming=False)
@@ -242,9 +262,22 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWrite:
         if not self._options.exactly_once:
             return self._write_plainly(iterator)
+        if self._options.app_id is not None:
+            return write_in_transaction(self._options, self._attempt, self._shape.transform(), iterator)
         return write_for_batch_query(self._options, self._attempt, self._shape.transform(), iterator)
 
+    @property
+    def _version(self) -> int:
+        assert self._options.version is not None
+        return self._options.version
+
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        if self._options.app_id is not None:
+            writes = _writes(messages)
+            if writes:
+                given = input_of_rows([each.digest for each in writes]) if self._options.check_replays else None
+                committer_of(self._options, self._options.app_id).commit(self._version, writes, given)
+            return
         refused = [each.refused for each in self._end(messages, commit=True) if each.refused is not None]
         if refused:
             raise SinkError(
@@ -255,6 +288,12 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         if not self._options.exactly_once:
+            return
+        if self._options.app_id is not None:
+            try:
+                committer_of(self._options, self._options.app_id).abort(self._version, _writes(messages))
+            except (WireError, SinkError) as error:  # the user must see the reason for which the write failed
+                _log.warning("the write could not be aborted; its next attempt aborts it: %s", error)
             return
         self._end(messages, commit=False)
         # Tasks that Spark cancelled sent no message, and their transactions would stay open until the timeout; some may
@@ -277,3 +316,22 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 def _writes(messages: Sequence[WriterCommitMessage | None]) -> list[TaskWrite]:
     """The messages of tasks that succeeded."""
     return [each for each in messages if isinstance(each, TaskWrite)]
+
+
+_FORMAT = "millstream"
+
+
+def write_batch(rows: "DataFrame", batch_id: int, *, app_id: str, **options: str) -> None:
+    """Writes the rows of a `foreachBatch` to topics exactly once.
+
+        def copy(rows, batch_id):
+            write_batch(rows, batch_id, app_id="bills", topic="bills", **broker)
+
+        orders.writeStream.foreachBatch(copy).option("checkpointLocation", "/data/bills").start()
+
+    Spark repeats a batch after a failure, with the same id. The rows of a repeated batch are compared with the written
+    ones, and written once. `app_id`: the name of this output; each query, and each call in it, has its own. `options`:
+    those of `format("millstream")` for writing (docs/spark-sink.md).
+    """
+    given = {**options, "txnAppId": app_id, "txnVersion": str(batch_id)}
+    rows.write.format(_FORMAT).mode("append").options(**given).save()

@@ -19,7 +19,7 @@ from millstream.spark.errors import SinkError
 from millstream.spark.sink.decisions import DecisionLog, TaskTransaction, failed_write_id, task_prefix
 from millstream.spark.sink.input_identity import DigestingRows, RowDigest
 from millstream.spark.sink.options import WriteOptions
-from millstream.spark.sink.rows import RowRouter
+from millstream.spark.sink.rows import RowRouter, forget_topics
 
 
 @dataclass
@@ -78,8 +78,20 @@ class TaskIdentity:
                 "Spark did not pass the query id and batch id to this task, which exactly-once needs; set delivery to "
                 "at-least-once"
             )
+        return cls._of(context, sink, int(batch))
+
+    @classmethod
+    def named(cls, sink: str, batch: int) -> "TaskIdentity":
+        """Of a batch write that has an identity of its own."""
+        context = TaskContext.get()
+        if context is None:
+            raise SinkError("this is not a Spark task; write with df.write")
+        return cls._of(context, sink, batch)
+
+    @classmethod
+    def _of(cls, context: TaskContext, sink: str, batch: int) -> "TaskIdentity":
         run = context.getLocalProperty("spark.jobGroup.id") or ""
-        return cls(sink, run, int(batch), f"{task_prefix(sink)}{context.partitionId()}.{context.attemptNumber()}")
+        return cls(sink, run, batch, f"{task_prefix(sink)}{context.partitionId()}.{context.attemptNumber()}")
 
 
 # At least once
@@ -120,7 +132,10 @@ def write_in_transaction(
 
     `known_query`: the query whose offsets the driver can read from the checkpoint; rows of other queries are digested.
     """
-    here = TaskIdentity.here()
+    if options.app_id is not None and options.version is not None:
+        here = TaskIdentity.named(options.app_id, options.version)
+    else:
+        here = TaskIdentity.here()
     if not options.check_replays or here.sink == known_query:
         return _write_once(options, here, attempt, transform, batches)
     digesting = DigestingRows(batches)
@@ -256,6 +271,9 @@ def _write(
             stamp(encoded, stamps.producer_id, stamps.epoch, sequence, transactional)
             producer.send(topic_partition, encoded.data, encoded.record_count)
         producer.flush()
+    except BaseException:
+        forget_topics(options)
+        raise
     finally:
         producer.close()
     return rows

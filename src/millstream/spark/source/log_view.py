@@ -8,9 +8,22 @@ transactions; topics that the query does not read any more; topics that are new 
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import Any
 
-from millstream.raw_client import EARLIEST, LATEST, Cluster, ErrorCode, RefusedError, TopicInfo, TopicPartition
+from millstream.raw_client import (
+    EARLIEST,
+    LATEST,
+    Cluster,
+    ErrorCode,
+    RefusedError,
+    TopicInfo,
+    TopicPartition,
+    WireError,
+)
+from millstream.raw_client.fetching import LAST_WITH_NAMES as LAST_FETCH_WITH_NAMES
+from millstream.raw_client.routing import Leader
 from millstream.spark.errors import DataLossError, MissingTopicError
 from millstream.spark.options import ReadOptions
 from millstream.spark.source.offsets import StreamOffset
@@ -18,6 +31,7 @@ from millstream.spark.source.positions import Resolver, named
 
 _log = logging.getLogger("millstream.spark")
 
+_MOST_WAITERS = 16
 METADATA_AGE_S = 1.0
 """Age after which the list of topics is fetched again, and new partitions are found."""
 
@@ -43,6 +57,7 @@ class LogView:
             _log.warning("these settings have no effect here: %s", ", ".join(f"kafka.{each}" for each in ignored))
         self._topics: Topics | None = None
         self._heard_at = 0.0
+        self._waiters: ThreadPoolExecutor | None = None
 
     def topics(self, *, fresh: bool = False) -> Topics:
         if fresh or self._topics is None or time.monotonic() - self._heard_at > METADATA_AGE_S:
@@ -64,6 +79,64 @@ class LogView:
     def written(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The high watermarks, open transactions included."""
         return self._offsets(partitions, LATEST, read_committed=False)
+
+    def wait_for_records(self, ends: Mapping[TopicPartition, int], wait_s: float) -> None:
+        """Returns when a partition has a record after its end offset, and after `wait_s` at the latest.
+
+        Each leader is asked once, by a fetch that waits. Errors end the wait: the next request reports them.
+        """
+        by_leader: dict[int, dict[TopicPartition, Leader]] = {}
+        try:
+            for partition in ends:
+                leader = self._cluster.leader_of(partition)
+                by_leader.setdefault(leader.node_id, {})[partition] = leader
+        except WireError:
+            return
+        if len(by_leader) == 1:
+            self._wait_at(*next(iter(by_leader.items())), ends, wait_s)
+        elif by_leader:
+            if self._waiters is None:
+                self._waiters = ThreadPoolExecutor(_MOST_WAITERS, thread_name_prefix="wait-for-records")
+            calls = [self._waiters.submit(self._wait_at, node, led, ends, wait_s) for node, led in by_leader.items()]
+            wait(calls, timeout=wait_s, return_when=FIRST_COMPLETED)
+
+    def _wait_at(
+        self, node: int, led: Mapping[TopicPartition, Leader], ends: Mapping[TopicPartition, int], wait_s: float
+    ) -> None:
+        topics: dict[str, dict[str, Any]] = {}
+        for partition, leader in led.items():
+            topic = topics.setdefault(
+                partition.topic, {"topic": partition.topic, "topic_id": leader.topic_id, "partitions": []}
+            )
+            topic["partitions"].append(
+                {
+                    "partition": partition.partition,
+                    "current_leader_epoch": leader.epoch,
+                    "fetch_offset": ends[partition],
+                    "last_fetched_epoch": -1,
+                    "log_start_offset": -1,
+                    "partition_max_bytes": 1,
+                }
+            )
+        try:
+            self._cluster.call(
+                "fetch",
+                node=node,
+                at_most=None if all(leader.topic_id.int for leader in led.values()) else LAST_FETCH_WITH_NAMES,
+                once=True,
+                replica_id=-1,
+                max_wait_ms=max(1, int(wait_s * 1000)),
+                min_bytes=1,
+                max_bytes=1,
+                isolation_level=int(self._options.read_committed),
+                session_id=0,
+                session_epoch=-1,
+                topics=list(topics.values()),
+                forgotten_topics_data=[],
+                rack_id="",
+            )
+        except WireError as error:
+            _log.debug("the wait for records ended: %s", error)
 
     def resolver(self) -> Resolver:
         options = self._options
@@ -116,17 +189,22 @@ class Losses:
     def add(self, sentence: str) -> None:
         self.found.append(sentence)
 
-    def settle(self, *, fail: bool) -> None:
+    def settle(self, *, fail: bool, streaming: bool) -> None:
         """DataLossError, or a warning."""
         if not self.found:
             return
         what = "; ".join(self.found)
-        if fail:
+        if fail and streaming:
             raise DataLossError(
                 f"records that this query has not read are gone: {what}. The checkpoint is unchanged. To continue "
                 f"with the "
                 "remaining records, restart the query with failOnDataLoss=false, and set it back afterwards. To avoid "
                 "data loss, raise retention.ms and retention.bytes of the topic, or read sooner"
+            )
+        if fail:
+            raise DataLossError(
+                f"records that this query was to read are gone: {what}. To read the remaining records, change the "
+                "starting and ending offsets, or set failOnDataLoss=false"
             )
         _log.warning("records that this query has not read are gone; it continues without them: %s", what)
 
@@ -180,7 +258,7 @@ def resume(
             starts[partition] = begin[partition] = high
         else:
             starts[partition] = position
-    gone = {each for each in before.positions if each not in now.partitions}
+    gone = {each for each in before.positions if each not in now.partitions and each.topic not in recreated}
     if deleted := {each for each in gone if wants(each.topic)}:
         losses.add(f"{named(deleted)} was deleted")
     return Continuation(starts, begin, losses)

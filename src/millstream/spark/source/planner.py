@@ -38,8 +38,11 @@ from millstream.spark.source.positions import AllPartitions, FromTable
 
 _log = logging.getLogger("millstream.spark")
 
-IDLE_CACHE_S = 0.05
-"""How long "no new records" is cached: Spark calls a hundred times a second while a query is idle."""
+IDLE_WAIT_S = 0.1
+"""How long an idle query waits for records in a call. Other sources of the same query wait for it, so it is short."""
+IDLE_PAUSE_S = 0.04
+"""Spark calls an idle query again after 10 ms. A longer pause means that a batch ran, or that the trigger has an
+interval: then the query must not wait here."""
 
 Document = dict[str, Any]
 T = TypeVar("T")
@@ -65,7 +68,8 @@ class StreamPlanner:
         self._target: dict[TopicPartition, int] | None = None
         self._latest: StreamOffset | None = None
         self._planned: tuple[Document, Document] | None = None
-        self._idle_result: tuple[Document, float] | None = None
+        self._idle: tuple[Document, float] | None = None
+        """The start for which there were no records, and when."""
         self._last_batch_at: float | None = None
         self._is_checked = False
 
@@ -93,7 +97,7 @@ class StreamPlanner:
                     f"of {self._options.starting_option}"
                 )
                 offsets[partition] = written[partition]
-        losses.settle(fail=self._options.fail_on_data_loss)
+        losses.settle(fail=self._options.fail_on_data_loss, streaming=True)
         # They are also the start of the first batch: `latest` would be another offset when the batch is repeated.
         return self._offset(offsets, topics.ids, begin=offsets, history=note).to_json()
 
@@ -110,22 +114,32 @@ class StreamPlanner:
         group here.
         """
         now = self._now()
-        if self._idle_result is not None and self._idle_result[0] == start and now < self._idle_result[1]:
-            return start
         before = StreamOffset.from_json(start)
         if not self._is_checked:
             self._with_retries(lambda: self._check_checkpoint(before))
             self._is_checked = True
         self._with_retries(lambda: self._commit(before))
         end = self._with_retries(lambda: self._next_end(before, limited=limited))
+        if end is None and self._is_idle(start, now) and self._latest is not None:
+            self._view.wait_for_records(self._latest.positions, IDLE_WAIT_S)
+            end = self._with_retries(lambda: self._next_end(before, limited=limited))
         if end is None:
-            self._idle_result = (start, self._now() + IDLE_CACHE_S)
+            self._idle = (start, self._now())
             return start
-        self._idle_result = None
+        self._idle = None
         self._last_batch_at = now
         document = end.to_json()
         self._planned = (start, document)
         return document
+
+    def _is_idle(self, start: Document, now: float) -> bool:
+        """Whether Spark does nothing but call: the last call was a moment ago, for the same start."""
+        return (
+            self._target is None
+            and self._idle is not None
+            and self._idle[0] == start
+            and now - self._idle[1] < IDLE_PAUSE_S
+        )
 
     def _with_retries(self, request: Callable[[], T]) -> T:
         """Retries while the cluster does not respond, up to kafkaConsumer.pollTimeoutMs."""
@@ -165,8 +179,8 @@ class StreamPlanner:
         if self._unchanged(before, ends):
             self._latest = self._offset(ends, self._view.topics().ids)
             return None
-        continuation, ends = self._continue(before)
-        continuation.losses.settle(fail=self._options.fail_on_data_loss)
+        continuation, ends = self._continue(before, ends)
+        continuation.losses.settle(fail=self._options.fail_on_data_loss, streaming=True)
         topics = self._view.topics()
         if forgotten := unsubscribed_topics(before, topics, self._options.subscription.wants):
             _log.warning(
@@ -203,11 +217,15 @@ class StreamPlanner:
         ids = self._view.topics().ids
         return not any(was_recreated(known, ids.get(topic)) for topic, known in before.topic_ids.items())
 
-    def _continue(self, before: StreamOffset) -> tuple[Continuation, dict[TopicPartition, int]]:
-        """Where to continue. Data loss is reported only after retries with pauses."""
+    def _continue(
+        self, before: StreamOffset, ends: dict[TopicPartition, int]
+    ) -> tuple[Continuation, dict[TopicPartition, int]]:
+        """Where to continue. Data loss is reported only after retries with pauses. `ends`: the current end offsets."""
         for attempt in range(self._options.retries + 1):
-            topics = self._view.topics(fresh=attempt > 0 or not self._options.retries)
-            ends = self._ends()
+            fresh = attempt > 0 or not self._options.retries
+            topics = self._view.topics(fresh=fresh)
+            if fresh:
+                ends = self._ends()
             written = self._written(before, ends)
             earliest = self._view.earliest(ends.keys())
             found = resume(before, topics, earliest, written, self._options.subscription.wants)
@@ -281,16 +299,16 @@ class StreamPlanner:
         for partition in sorted(pending):
             stop = after.positions[partition]
             unread = f"{partition.topic}-{partition.partition} from {begins[partition]} to {stop - 1}"
-            if partition not in earliest:
-                losses.add(f"{unread} was deleted")
-            elif was_recreated(after.topic_ids.get(partition.topic), topics.ids.get(partition.topic)):
+            if was_recreated(after.topic_ids.get(partition.topic), topics.ids.get(partition.topic)):
                 losses.add(f"{unread} is gone: topic {partition.topic!r} was deleted and recreated")
+            elif partition not in earliest:
+                losses.add(f"{unread} was deleted")
             elif (low := earliest[partition]) > begins[partition]:
                 losses.add(overtaken(partition, begins[partition], low, stop))
                 left[partition] = min(low, stop)
             else:
                 left[partition] = begins[partition]
-        losses.settle(fail=self._options.fail_on_data_loss)
+        losses.settle(fail=self._options.fail_on_data_loss, streaming=True)
         return left
 
     # Helpers
@@ -364,5 +382,5 @@ def plan_batch(
             losses.add(overtaken(partition, start, earliest[partition], stop))
             start = earliest[partition]
         ranges.append(Range(partition.topic, partition.partition, start, stop, topics.ids[partition.topic]))
-    losses.settle(fail=options.fail_on_data_loss)
+    losses.settle(fail=options.fail_on_data_loss, streaming=False)
     return split_ranges(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)

@@ -52,9 +52,16 @@ class RangeReader:
         self._topic_id = UUID(wanted.topic_id) if wanted.topic_id else None
 
     def batches(self, decoder: ArrowDecoder) -> Iterator[pa.RecordBatch]:
-        """All records of the range, in order."""
+        """All records of the range, in order. A thread fetches ahead."""
+        return self._decoded(decoder, self._ahead())
+
+    def batches_one_by_one(self, decoder: ArrowDecoder) -> Iterator[pa.RecordBatch]:
+        """The same without a thread: the next fetch is sent when all rows of the last one are taken."""
+        return self._decoded(decoder, self._fetch_parts())
+
+    def _decoded(self, decoder: ArrowDecoder, parts: Iterator[_FetchedPart]) -> Iterator[pa.RecordBatch]:
         wanted = self._wanted
-        for part in self._ahead():
+        for part in parts:
             try:
                 yield from decoder.pieces(
                     part.fetched.data,
@@ -71,8 +78,8 @@ class RangeReader:
         after = "the offset after it" if last_offset is None else f'"{self._wanted.partition}": {last_offset + 1}'
         return UnreadableBatchError(
             f"{error} The query stops here, because it would lose these records. To continue without them, start it "
-            f"with startingOffsets at {after} for topic {self._wanted.topic!r} (a stream needs a new "
-            f"checkpointLocation)"
+            f"with startingOffsets at {after} for topic {self._wanted.topic!r}"
+            + (" and a new checkpointLocation" if self._options.streaming else "")
         )
 
     def _ahead(self) -> Iterator[_FetchedPart]:
@@ -123,7 +130,7 @@ class RangeReader:
                 raise self._unreadable(error, None) from None
             except WireError as error:
                 if isinstance(error, RefusedError) and error.code in UNKNOWN_TOPIC_CODES:
-                    self._settle(f"{self._partition} from {offset} to {stop - 1} is gone: the topic was deleted")
+                    self._settle(f"{self._partition} from {offset} to {stop - 1} is gone: {self._what_happened()}")
                     return
                 if not is_retriable(error) or not wait_time.left():
                     raise
@@ -153,7 +160,15 @@ class RangeReader:
     def _settle(self, loss: str) -> None:
         losses = Losses()
         losses.add(loss)
-        losses.settle(fail=self._options.fail_on_data_loss)
+        losses.settle(fail=self._options.fail_on_data_loss, streaming=self._options.streaming)
+
+    def _what_happened(self) -> str:
+        """Why the broker does not know the topic under its id."""
+        try:
+            exists = self._wanted.topic in self._cluster.topics([self._wanted.topic])
+        except WireError:
+            exists = False
+        return "the topic was deleted and recreated" if exists and self._topic_id else "the topic was deleted"
 
 
 def _following(fetched: Fetched) -> int | None:

@@ -4,7 +4,8 @@ Spark creates the source in one process, plans in another and reads in many more
 objects that cannot be pickled on first use.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ from millstream.spark.source.offsets import HistoryPart, HistoryPlanner, OpenHis
 from millstream.spark.source.planner import StreamPlanner, plan_batch, plan_with_history
 from millstream.spark.source.positions import FromTable
 from millstream.spark.source.range_reader import RangeReader
+from millstream.spark.source.small_batches import WRAPPER, SmallBatch, SmallBatches
 
 if TYPE_CHECKING:
     from millstream.spark.source.typed_columns import Format
@@ -76,7 +78,7 @@ class Rows:
 
     def __init__(self, options: ReadOptions, given: StructType | None = None) -> None:
         """`given`: the schema that Spark already has for this query."""
-        self._options = options
+        self.options = options
         self._formats: dict[str, Format] = {}
         types = {}
         if options.typed:
@@ -95,15 +97,27 @@ class Rows:
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         """All records of a range."""
-        expected = self.arrow_schema
-        reader = RangeReader(self._options, wanted)
-        if self._options.typed:
-            from millstream.spark.source.typed_columns import TypedColumns, raw_columns
+        reader = RangeReader(self.options, wanted)
+        return self.convert(reader.batches(ArrowDecoder(self.raw_columns)), wanted.topic)
 
-            typed = TypedColumns(self._options, expected, self._formats)
-            yield from typed.convert(reader.batches(ArrowDecoder(raw_columns(self._options))), wanted.topic)
+    @property
+    def raw_columns(self) -> Sequence[str]:
+        """The columns of records that `convert` needs."""
+        if not self.options.typed:
+            return self.options.columns
+        from millstream.spark.source.typed_columns import raw_columns
+
+        return raw_columns(self.options)
+
+    def convert(self, batches: Iterator[pa.RecordBatch], topic: str) -> Iterator[pa.RecordBatch]:
+        """Records of a topic as rows with the query's columns."""
+        expected = self.arrow_schema
+        if self.options.typed:
+            from millstream.spark.source.typed_columns import TypedColumns
+
+            yield from TypedColumns(self.options, expected, self._formats).convert(batches, topic)
             return
-        for batch in reader.batches(ArrowDecoder(self._options.columns)):
+        for batch in batches:
             yield batch if batch.schema == expected else pa.RecordBatch.from_arrays(batch.columns, schema=expected)
 
 
@@ -131,7 +145,10 @@ class MillstreamSource(DataSource):
 
     def _rows_of(self, options: ReadOptions, schema: StructType) -> Rows:
         kept: Rows | None = getattr(self, "_rows", None)
-        return kept if kept is not None and kept.spark_schema == schema else Rows(options, schema)
+        if kept is None or kept.spark_schema != schema:
+            return Rows(options, schema)
+        kept.options = options
+        return kept
 
     def _options(self) -> ReadOptions:
         given: Mapping[str, str] = dict(self.options)
@@ -157,11 +174,20 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream of micro-batches."""
 
+    _in_plan: list[pa.RecordBatch] | None = None
+    """The rows of the batch that is being planned, if they travel with the plan."""
+
     def __init__(self, options: ReadOptions, rows: Rows, opener: OpenHistory | None = None) -> None:
         self._options = options
         self._opener = opener
         self._rows = rows
         self._made: StreamPlanner | None = None
+        self._small: SmallBatches | None = None
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[Any]:
+        """Spark asks by `isinstance` whether there are rows for the plan, and then calls `getCache` (ADR 38)."""
+        return StreamReader if WRAPPER is None or self._in_plan is None else WRAPPER
 
     @property
     def _planner(self) -> StreamPlanner:
@@ -190,7 +216,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner.prepare_available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return list(self._planner.parts(start, end))
+        parts = self._planner.parts(start, end)
+        ranges = [each for each in parts if isinstance(each, Range)]
+        if self._options.small_batch_bytes and ranges and len(ranges) == len(parts):
+            if self._small is None:
+                self._small = SmallBatches(self._options, self._rows.raw_columns, self._rows.convert)
+            self._in_plan = self._small.read(ranges)
+            if self._in_plan is not None:
+                return [SmallBatch(tuple(ranges))]
+        return list(parts)
+
+    def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:  # noqa: N802
+        """The rows for the plan; Spark calls this right after `partitions`, with the same offsets."""
+        rows, self._in_plan = self._in_plan or [], None
+        return iter(rows)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._rows, partition)
@@ -202,6 +241,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _read(rows: Rows, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, Range):
         return rows.read(partition)
+    if isinstance(partition, SmallBatch):
+        return chain.from_iterable(rows.read(each) for each in partition.ranges)
     if isinstance(partition, HistoryPart):
         return partition.read(rows.arrow_schema)
     return iter(())  # Spark makes an empty partition if there is none
