@@ -1,5 +1,6 @@
 """The commands of `millstream`, and the exit codes of failures."""
 
+import copy
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -244,7 +245,7 @@ def version(json: Json = False) -> None:
 def run_app(arguments: list[str]) -> int:
     """Runs a command line. An expected failure is one line on stderr and an exit code."""
     try:
-        command_config.add_to_all(typer.main.get_command(app))(args=arguments, prog_name="millstream")
+        command_config.add_to_all(typer.main.get_command(_part_of(arguments)))(args=arguments, prog_name="millstream")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else exit_codes.FAILED if leaving.code else exit_codes.OK
     except CommandFailedError as error:
@@ -264,6 +265,22 @@ def run_app(arguments: list[str]) -> int:
         complain(str(error))
         return code
     return exit_codes.OK
+
+
+def _part_of(arguments: list[str]) -> typer.Typer:
+    """The application with the command of a command line alone: to build all commands takes a tenth of a second. All of
+    it for help, and for a command that does not exist."""
+    first = arguments[0] if arguments else ""
+    names = {first, version.__name__}  # with one command alone, Typer would leave out its name
+    groups = [each for each in app.registered_groups if each.name == first]
+    commands = [
+        each for each in app.registered_commands if (each.name or getattr(each.callback, "__name__", "")) in names
+    ]
+    if not groups and len(commands) < 2:
+        return app
+    part = copy.copy(app)
+    part.registered_groups, part.registered_commands = groups, commands
+    return part
 
 
 def _exit_code(error: Exception) -> int | None:

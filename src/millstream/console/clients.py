@@ -32,7 +32,7 @@ def clients(frame: Frame) -> None:
                 Column("advice", "What to do", cell="wrap"),
             ],
             key="key",
-            empty="",
+            empty="Reading …",
             test_id="findings",
             name="",
         )

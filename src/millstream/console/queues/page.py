@@ -239,7 +239,7 @@ def _letters_dialog(frame: Frame, group: str, letters: DeadLetters) -> None:
         table = DataTable(
             [
                 Column("source", "Source", cell="mono", searched=True),
-                Column("reason", "Reason", searched=True, width=210),
+                Column("reason", "Reason", searched=True, width=250),
                 Column("tries", "Deliveries", right=True, width=96),
                 Column("key", "Key", cell="mono", searched=True),
                 Column("value", "Value", cell="mono", searched=True),
