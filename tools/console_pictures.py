@@ -197,35 +197,39 @@ def _fill_queue(bootstrap: str, cluster: Cluster) -> None:
 
 
 def _take(browser: Any, url: str, pages: dict[str, str], directory: Path, tag: str) -> int:
-    """Each page is loaded once: size and theme change while it is open."""
+    """The theme changes while a page is open. The size does too, except under a dialog, which keeps the old layout."""
     faults = 0
     context = browser.new_context(viewport=_SIZES["1440"])
     context.set_default_timeout(_PATIENCE_MS)
     page = context.new_page()
     for name, path in pages.items():
-        page.set_viewport_size(_SIZES["1440"])
-        page.goto(f"{url}/console{path}")
-        page.wait_for_selector("[data-testid=page-title]")
-        page.wait_for_function("window.socket?.connected")
-        page.wait_for_timeout(2500)  # until what is read beside the page is shown
-        if name in _CLICKS:
-            page.locator(f"[data-testid={_CLICKS[name]}]").first.click()
-            page.wait_for_timeout(1500)
-        if name == "keys":
-            page.keyboard.press("?")
-        for size, viewport in _SIZES.items():
+        for number, (size, viewport) in enumerate(_SIZES.items()):
             page.set_viewport_size(viewport)
+            if number == 0 or name in _CLICKS or name == "keys":
+                _open(page, f"{url}/console{path}", name)
             if name == "navigation" and size == "390":
                 page.get_by_label("Navigation").click()
             for scheme in ("light", "dark"):
                 page.emulate_media(color_scheme=scheme)
-                page.wait_for_timeout(400)
+                page.wait_for_timeout(500)
                 page.screenshot(path=directory / f"{tag}-{name}-{size}-{scheme}.png", full_page=True)
                 for fault in page.evaluate(_FAULTS):
                     print(f"{tag} {name} {size} {scheme}: {fault}", flush=True)
                     faults += 1
     context.close()
     return faults
+
+
+def _open(page: Any, address: str, name: str) -> None:
+    page.goto(address)
+    page.wait_for_selector("[data-testid=page-title]")
+    page.wait_for_function("window.socket?.connected")
+    page.wait_for_timeout(2500)  # until what is read beside the page is shown
+    if name in _CLICKS:
+        page.locator(f"[data-testid={_CLICKS[name]}]").first.click()
+        page.wait_for_timeout(2500)
+    if name == "keys":
+        page.keyboard.press("?")
 
 
 def main() -> None:

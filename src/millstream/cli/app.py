@@ -37,6 +37,10 @@ from millstream.cli.options import (
     AccessFile,
     AllowedOrigins,
     AuthFile,
+    ClusterAccess,
+    ClusterConfigs,
+    ClusterName,
+    FurtherClusters,
     GatewayConnection,
     Http,
     Insecure,
@@ -103,6 +107,10 @@ def serve(
     allowed_origin: AllowedOrigins = None,
     trusted_proxy: TrustedProxies = None,
     tls_client_ca: TlsClientCa = None,
+    cluster: FurtherClusters = None,
+    cluster_config: ClusterConfigs = None,
+    cluster_access: ClusterAccess = None,
+    cluster_name: ClusterName = None,
     bootstrap_user: Annotated[
         str | None,
         typer.Option(
@@ -139,6 +147,7 @@ def serve(
       millstream serve --http 0.0.0.0:8081 --auth-file people.txt --tls-cert chain.pem --tls-key key.pem
       millstream serve --cores auto
       millstream serve --config server.properties --set log.retention.ms=86400000
+      millstream serve --cluster test=test-1:9092 --cluster-name prod
       millstream serve --config secured.properties --command-config gateway.properties --pass-through SCRAM-SHA-512
     """
     options = ServeOptions(data_dir, listen, config, set_ or [], exit_with_stdin)
@@ -146,6 +155,8 @@ def serve(
     options.tls_cert, options.tls_key, options.tls_client_ca = tls_cert, tls_key, tls_client_ca
     options.command_config, options.pass_through, options.access_file = command_config, pass_through, access_file
     options.allowed_origins, options.trusted_proxies = allowed_origin or [], trusted_proxy or []
+    options.clusters, options.cluster_configs = cluster or [], cluster_config or []
+    options.cluster_access, options.cluster_name = cluster_access or [], cluster_name
     options.bootstrap_user, options.bootstrap_password_file = bootstrap_user, bootstrap_password_file
     options.cores = cores
     raise typer.Exit(run_serve(options))

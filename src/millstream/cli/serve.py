@@ -42,13 +42,17 @@ _VALUED = {
     "--allowed-origin": "allowed_origins",
     "--trusted-proxy": "trusted_proxies",
     "--tls-client-ca": "tls_client_ca",
+    "--cluster": "clusters",
+    "--cluster-config": "cluster_configs",
+    "--cluster-access": "cluster_access",
+    "--cluster-name": "cluster_name",
     "--bootstrap-user": "bootstrap_user",
     "--bootstrap-password-file": "bootstrap_password_file",
     "--cores": "cores",
     "--core": "core",
     "--core-ports": "core_ports",
 }
-_REPEATED = ("--set", "--allowed-origin", "--trusted-proxy")
+_REPEATED = ("--set", "--allowed-origin", "--trusted-proxy", "--cluster", "--cluster-config", "--cluster-access")
 _FLAGS = {"--exit-with-stdin": "exit_with_stdin", "--no-http": "no_http", "--insecure": "insecure"}
 
 
@@ -73,6 +77,10 @@ class ServeOptions:
     allowed_origins: list[str] = field(default_factory=list)
     trusted_proxies: list[str] = field(default_factory=list)
     tls_client_ca: str | None = None
+    clusters: list[str] = field(default_factory=list)
+    cluster_configs: list[str] = field(default_factory=list)
+    cluster_access: list[str] = field(default_factory=list)
+    cluster_name: str | None = None
     bootstrap_user: str | None = None
     bootstrap_password_file: str | None = None
     cores: str | None = None
@@ -348,6 +356,10 @@ def _open_gateway(options: ServeOptions, config: "BrokerConfig") -> "GatewayProc
         tuple(options.allowed_origins),
         tuple(options.trusted_proxies),
         options.tls_client_ca,
+        tuple(options.clusters),
+        tuple(options.cluster_configs),
+        tuple(options.cluster_access),
+        options.cluster_name,
     )
     protocols = [listener.security_protocol for listener in config.listeners] or ["PLAINTEXT"]
     return open_gateway_process(http, by_default=by_default, protocols=protocols)

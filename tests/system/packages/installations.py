@@ -102,7 +102,7 @@ def path_without_compiler(directory: Path) -> str:
 def debian(suite: str, packages: Sequence[str], directory: Path) -> Iterator[Path]:
     """A folder with a Debian of its own, for `chroot`. The test is skipped where it cannot be made."""
     try:
-        made = debian_root(suite, packages)
+        made = debian_root(suite, sorted(packages))
     except ToolchainMissingError as reason:
         pytest.skip(str(reason))
     root = directory / suite
@@ -125,6 +125,6 @@ def inside(root: Path, *command: str, env: Mapping[str, str] | None = None, limi
 def wheels_for(python: str, directory: Path, *requirements: str | Path) -> None:
     """Downloads wheels for another version of Python, to be installed where there is no network."""
     constraints = REPOSITORY / "constraints.txt"
-    only = ("--only-binary=:all:", "--python-version", python, "--implementation", "cp", "--abi", f"cp{python}")
+    only = ("--only-binary=:all:", "--python-version", python, "--implementation", "cp")
     pip = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check")
     run(*pip, *only, "--constraint", constraints, "--dest", directory, *requirements)

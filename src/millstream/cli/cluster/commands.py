@@ -29,6 +29,10 @@ from millstream.cli.options import (
     AuthFile,
     Bootstrap,
     ClientSettings,
+    ClusterAccess,
+    ClusterConfigs,
+    ClusterName,
+    FurtherClusters,
     GatewayConnection,
     Http,
     Insecure,
@@ -88,6 +92,10 @@ def start(
     allowed_origin: AllowedOrigins = None,
     trusted_proxy: TrustedProxies = None,
     tls_client_ca: TlsClientCa = None,
+    cluster: FurtherClusters = None,
+    cluster_config: ClusterConfigs = None,
+    cluster_access: ClusterAccess = None,
+    cluster_name: ClusterName = None,
     json: Json = False,
 ) -> None:
     """Run a cluster on this machine, for trials. Ctrl-C stops it; the data stays for the next start.
@@ -119,6 +127,10 @@ def start(
         tuple(allowed_origin or ()),
         tuple(trusted_proxy or ()),
         tls_client_ca,
+        tuple(cluster or ()),
+        tuple(cluster_config or ()),
+        tuple(cluster_access or ()),
+        cluster_name,
     )
     raise typer.Exit(run(directory, nodes, port, assignments(set_, "--set"), options, as_json=json))
 

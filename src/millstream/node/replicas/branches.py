@@ -2,10 +2,11 @@
 
 A replica of a branch is made from the replica of the parent on the same node, when the metadata has the new topic: in
 the order of the metadata, so that a parent that is deleted later is still there. At a start it is made if the node is
-in the ISR, because then others count on its records. Any other replica begins empty and copies the leader, as always.
+in the ISR, or may be elected although it is not, because then others count on its records. Any other replica begins
+empty and copies the leader, as always.
 
-A topic may have thousands of partitions, so a turn of the event loop makes the links of a few of them. Those that wait are
-made at once before the log of their parent is deleted.
+A topic may have thousands of partitions, so a turn of the event loop makes the links of a few of them. Those that wait
+are made at once before the log of their parent is deleted.
 
 Until the log is made the replica has no role, and clients are told to refresh their metadata.
 """
@@ -19,7 +20,7 @@ from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import TopicPartition
 from millstream.node.environment import Environment
-from millstream.node.metadata.image import MetadataImage, TopicImage
+from millstream.node.metadata.image import MetadataImage, PartitionState, TopicImage
 from millstream.node.storage.disk import Job
 from millstream.node.storage.log.branching import LogBranch
 from millstream.node.storage.log.directories import LogDirectories
@@ -30,6 +31,11 @@ from millstream.node.storage.log.partition_log import PartitionLog
 _log = logging.getLogger("millstream.broker")
 _RETRY_SECONDS = 1.0
 _SEGMENTS_IN_A_TURN = 100
+
+
+def _counted_on(state: PartitionState) -> tuple[int, ...]:
+    """The replicas that may lead without a loss. After a crash the last one is not in the ISR any more."""
+    return (*state.isr, *state.eligible_leader_replicas, *state.last_known_elr)
 
 
 class BranchLogs:
@@ -131,7 +137,7 @@ class BranchLogs:
         was_idle = not self._queued
         for index, state in enumerate(topic.partitions[: len(topic.branch.offsets)]):
             at = TopicPartition(topic.name, index)
-            is_wanted = self._node_id in (state.replicas if is_new else state.isr)
+            is_wanted = self._node_id in (state.replicas if is_new else _counted_on(state))
             if not is_wanted or self.is_being_made(at, topic.id) or self._has_log(at, topic.id):
                 continue
             if is_new:

@@ -48,8 +48,7 @@ def test_in_sync_and_safe_to_stop() -> None:
         make_topic(cluster, "orders", partitions=2, config={"min.insync.replicas": "2"})
         addresses = {number: cluster.address(number) for number in cluster.brokers}
         first, second, third = addresses
-        for path in ("/syncz", "/stopz"):
-            until(lambda path=path: all(get(each, path) == (200, "ok\n") for each in addresses.values()))
+        until(lambda: all(get(each, "/syncz") == get(each, "/stopz") == (200, "ok\n") for each in addresses.values()))
         cluster.kill(third)
         until(lambda: get(addresses[first], "/stopz")[0] == get(addresses[second], "/stopz")[0] == 503)
         assert "would" in get(addresses[first], "/stopz")[1]

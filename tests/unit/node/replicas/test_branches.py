@@ -66,7 +66,7 @@ class Loop:
 
 
 class Node:
-    def __init__(self, roots: list[str], partitions: int) -> None:
+    def __init__(self, roots: list[str], partitions: int, isr: tuple[int, ...] = (1,)) -> None:
         self.disk = RealDisk()
         self.logs = LogDirectories(self.disk, roots)
         for directory in self.logs.data:
@@ -77,7 +77,9 @@ class Node:
             log = home.create(TopicPartition(PARENT, index), PARENT_ID, CONFIG, NOW)
             for number in range(RECORDS):
                 append(log, b"%d" % number * 100)
-        state = PartitionState(replicas=(1,), isr=(1,), leader=1, leader_epoch=1, partition_epoch=0)
+        state = PartitionState(
+            replicas=(1,), isr=isr, leader=1, leader_epoch=1, partition_epoch=0, last_known_elr=() if isr else (1,)
+        )
         branch = Branch(parent=PARENT, parent_id=PARENT_ID, origin_id=PARENT_ID, offsets=(RECORDS,) * partitions)
         self.topic = TopicImage(name=BRANCH, id=BRANCH_ID, partitions=(state,) * partitions, branch=branch)
         parent = TopicImage(name=PARENT, id=PARENT_ID, partitions=(state,) * partitions)
@@ -144,3 +146,11 @@ def test_a_directory_fails_while_logs_are_made_in_it(tmp_path: Path) -> None:
         parent, branch = (TopicPartition(name, index) for name in (PARENT, BRANCH))
         homes = {each.root for each in node.logs.data if parent in each.partitions or branch in each.partitions}
         assert len(homes) == 1, "files are shared within one directory"
+
+
+def test_a_node_that_crashed_as_the_last_of_the_isr_makes_the_logs_at_its_start(tmp_path: Path) -> None:
+    """The controller has taken it out of the ISR, and elects it again: nobody else has the records."""
+    node = Node([str(tmp_path)], 2, isr=())
+    node.branches.resume()
+    node.loop.finish()
+    node.check(range(2))

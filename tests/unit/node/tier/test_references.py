@@ -167,23 +167,27 @@ def test_followers_do_not_use_a_manifest_that_is_only_begun(node: Node) -> None:
     run(scenario)
 
 
-def test_the_sweeper_sees_a_branch_that_was_made_after_its_list(node: Node) -> None:
-    class LateStore(StoppingStore):
-        async def list(self, prefix: str) -> list[StoredObject]:
-            found = await super().list(prefix)
-            await family.branch.begin_leading(5)
-            await family.expire_parent()  # the parent does not name the object any more
-            return found
+class LateStore(MemoryStore):
+    """A branch is made after the store was listed."""
 
+    def __init__(self, family: Family) -> None:
+        super().__init__()
+        self.objects = family.store.objects
+        self._family = family
+
+    async def list(self, prefix: str) -> list[StoredObject]:
+        found = await super().list(prefix)
+        await self._family.branch.begin_leading(5)
+        await self._family.expire_parent()  # the parent does not name the object any more
+        return found
+
+
+def test_the_sweeper_sees_a_branch_that_was_made_after_its_list(node: Node) -> None:
     async def scenario() -> None:
-        nonlocal family
         family = Family(node)
-        late = LateStore()
-        late.objects = family.store.objects
-        assert await Sweeper(late, "c").orphans({family.log.topic_id, BRANCH}, 0) == []
+        assert await Sweeper(LateStore(family), "c").orphans({family.log.topic_id, BRANCH}, 0) == []
         assert family.branched() == [0, 1]
 
-    family: Family = cast(Any, None)
     run(scenario)
 
 
