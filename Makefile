@@ -11,7 +11,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/run_tests.py -n 4 --dist 
 SEED   ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev compile run demo check unit test test-all test-compiled clients simulate fuzz bench bench-tier bench-mirror bench-spark clean
+.PHONY: help install install-dev compile dist deb run demo check docs docs-serve unit test test-all test-compiled clients simulate fuzz bench bench-tier bench-mirror bench-spark clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -27,17 +27,23 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 SOURCES := $(VENV)/.made pyproject.toml constraints.txt $(shell find src -name "*.pyx" -o -name "*.pxd")
 
 $(VENV)/.installed: $(SOURCES)
-	$(INSTALL) '.[gateway]'
+	$(INSTALL) '.[gateway,tier]'
 	$(BIN)/python -m compileall -q src
 	touch $@
 
 $(VENV)/.installed-spark: $(SOURCES)
-	$(INSTALL) '.[gateway,spark,lake]'
+	$(INSTALL) '.[gateway,spark,lake,tier]'
 	$(BIN)/python -m compileall -q src
 	touch $(VENV)/.installed $@
 
-$(VENV)/.installed-dev: $(SOURCES)
-	$(INSTALL) '.[compile,dev,gateway,spark,lake]'
+# Dependency groups need pip 25.1; a venv has the pip of its Python.
+$(VENV)/.pip: $(VENV)/.made
+	$(BIN)/python -c 'import pip; assert [int(part) for part in pip.__version__.split(".")[:2]] >= [25, 1]' 2>/dev/null \
+		|| $(BIN)/pip install --quiet --disable-pip-version-check 'pip>=25.1'
+	touch $@
+
+$(VENV)/.installed-dev: $(SOURCES) $(VENV)/.pip
+	$(INSTALL) '.[compile,gateway,spark,lake,tier]' --group dev
 	$(BIN)/python -m compileall -q src
 	touch $(VENV)/.installed $(VENV)/.installed-spark $@
 
@@ -55,6 +61,15 @@ $(VENV)/.compiled: $(VENV)/.made setup.py constraints.txt $(COMPILED)
 
 compile: install-dev $(VENV)/.compiled  ## Compile the modules of the request path with mypyc, those that changed
 
+# The wheel is built from the source distribution, so both are complete. MILLSTREAM_COMPILED=refuse makes one for every
+# machine, in plain Python.
+dist: install-dev  ## Build the source distribution and a wheel with the compiled modules into dist/
+	rm -rf dist
+	MILLSTREAM_COMPILED=$${MILLSTREAM_COMPILED:-require} $(BIN)/python -m build --no-isolation --outdir dist .
+
+deb: dist  ## Build the Debian package into dist/, for the Debian of this machine
+	$(BIN)/python -m tools.debian_package dist/*.whl --output dist
+
 run: install  ## Start a broker on 127.0.0.1:9092 with its data in ./millstream-data, and its console beside it
 	@echo 'It will say where it listens, which address to open in a browser, and what to try in another terminal.'
 	@echo 'The commands are in $(BIN): call them as $(BIN)/millstream.'
@@ -63,7 +78,7 @@ run: install  ## Start a broker on 127.0.0.1:9092 with its data in ./millstream-
 demo: $(VENV)/.installed-spark  ## A broker, generated orders, a Spark pipeline over them, and its result as a chart; ends by itself
 	$(BIN)/millstream demo
 
-check: install-dev  ## Format, lint, words, types, the direction of imports, and security mistakes
+check: install-dev  ## Format, lint, words, types, the direction of imports, security mistakes, and the docs site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/codespell -D - -D tools/words.txt src docs README.md CONTRIBUTING.md
@@ -73,6 +88,17 @@ check: install-dev  ## Format, lint, words, types, the direction of imports, and
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/bandit -q -c pyproject.toml -r src
 	$(BIN)/python -m pip check
+	$(DOCS) build --quiet
+
+# Without the variable, the theme prints an advertisement of its successor (ADR 51).
+DOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
+
+docs: install-dev  ## Build the docs site into build/site; a broken link, or a page that is not in the navigation, is an error
+	$(DOCS) build --quiet
+	@echo 'Open build/site over HTTP: $(BIN)/python -m http.server --directory build/site 8000 --bind 127.0.0.1'
+
+docs-serve: install-dev  ## Serve the docs site on 127.0.0.1:8000, and build it again when a page changes
+	$(DOCS) serve
 
 clients: install-dev  ## Install the Kafka clients the tests talk with (kcat, kafkajs, Java, franz-go)
 	$(BIN)/python -m tools.install_test_clients

@@ -2,7 +2,10 @@
 
 The result is one library, with a small extension module beside each source that loads its part of it. Without mypyc or
 a C compiler the build fails. It is only done with MILLSTREAM_COMPILED=require; otherwise the same modules run in plain
-Python. The C files stay in `build/`: a second build compiles only what changed.
+Python. The C files stay in
+`build/`: a second build compiles only what changed.
+
+The Cython modules are built where there is a compiler; with `require` they must be, with `refuse` none is.
 """
 
 import importlib.util
@@ -14,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from setuptools import Extension, setup
+from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent.resolve()
@@ -116,6 +119,8 @@ class BuildExtensions(build_ext):
     def build_extensions(self) -> None:
         native = [extension for extension in self.extensions if _is_native(extension)]
         others = [extension for extension in self.extensions if not _is_native(extension)]
+        for extension in others:
+            extension.optional = compilation.wanted() != compilation.REQUIRE
         try:
             self._build_native(native)
         except Exception as error:
@@ -168,6 +173,13 @@ class BuildExtensions(build_ext):
         return list(objects)
 
 
+class PlainOrNot(Distribution):
+    """Without extensions if compiled modules are refused: the wheel then is for every machine."""
+
+    def has_ext_modules(self) -> bool:
+        return compilation.wanted() != compilation.REFUSE and bool(super().has_ext_modules())
+
+
 def _remove_former() -> None:
     """Removes what loads modules that are not in the list any more: the library does not have them."""
     current = {compilation.source_of(name, PACKAGE) for name in compilation.MODULES}
@@ -181,4 +193,4 @@ def _is_native(extension: Extension) -> bool:
     return getattr(extension, "is_native", False)
 
 
-setup(ext_modules=_extensions(), cmdclass={"build_ext": BuildExtensions})
+setup(ext_modules=_extensions(), cmdclass={"build_ext": BuildExtensions}, distclass=PlainOrNot)

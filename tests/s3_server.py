@@ -153,6 +153,8 @@ class Faults:
     delay_s: float = 0.0
     fails: Matches | None = None
     """These requests get 503 (SlowDown), and the server never sees them."""
+    cuts: Matches | None = None
+    """The connection of these requests is closed, and the server never sees them."""
     loses: Matches | None = None
     """These requests are executed, and the connection is closed without a response."""
     most: int = 1 << 30
@@ -267,6 +269,9 @@ def _handler(proxy: StoreProxy) -> type[BaseHTTPRequestHandler]:
                 time.sleep(faults.delay_s)
             if proxy.takes(faults.fails, request):
                 self._respond(503, {"Content-Type": "application/xml"}, b"<Error><Code>SlowDown</Code></Error>")
+                return
+            if proxy.takes(faults.cuts, request):
+                self.close_connection = True
                 return
             proxy.stop_at_hold(request, after=False)
             try:

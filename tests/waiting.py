@@ -11,14 +11,17 @@ from typing import TypeVar
 
 T = TypeVar("T")
 PATIENCE_S = 120.0
+LONG_PATIENCE_S = 900.0
+"""Of slow tests with several JVMs and brokers, all of which start again and again: on a busy machine they stand still
+for minutes. They pass this to `until`."""
 _PAUSE_S = 0.05
 
 
-def until(holds: Callable[[], object], what: str = "it did not come about") -> None:
+def until(holds: Callable[[], object], what: str = "it did not come about", *, patience_s: float = PATIENCE_S) -> None:
     """Waits until something is true."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not holds():
-        assert time.monotonic() < deadline, f"{what}, in {PATIENCE_S:g} s"
+        assert time.monotonic() < deadline, f"{what}, in {patience_s:g} s"
         time.sleep(_PAUSE_S)
 
 

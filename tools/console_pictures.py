@@ -20,10 +20,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import AcknowledgeType, Consumer, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from millstream.admin.mirrors import MirrorAdmin
 from millstream.admin.quotas import QuotaAdmin
+from millstream.admin.topics import TopicAdmin
 from millstream.admin.users import UserAdmin
 from millstream.console.console import ENTRIES
 from millstream.raw_client import Cluster
@@ -48,7 +50,55 @@ _FULL = _EMPTY | {
     "group-long": f"/groups?group={_LONG}",
     "group-missing": "/groups?group=nowhere",
     "schema": "/schemas?subject=orders-value",
+    "queue": "/queues?group=mailers",
+    "queue-letters": "/queues?group=mailers",
+    "mirror": "/mirrors?link=from-elsewhere",
+    "broker": "/brokers?broker=1",
+    "broker-loggers": "/brokers?broker=1&tab=loggers",
+    "broker-missing": "/brokers?broker=99",
+    "broker-setting": "/brokers?broker=1&filter=retention.ms",
+    "brokers": "/brokers",
+    "reassignments": "/reassignments",
+    "place": "/reassignments?plan=place&topic=orders",
+    "connect-java": "/connect?topic=orders&tool=java",
+    "sql-rows": "/sql?q=select%20customer,%20count(*)%20as%20orders%20from%20orders%20group%20by%20all",
+    "sql-error": "/sql?q=select%20total%20from%20orders",
+    "navigation": "/topics",
+    "record": "/messages?topic=orders",
+    "produce": "/messages?topic=orders",
+    "filter-error": "/messages?topic=orders&filter=total%20%3D%3D%205",
+    "new-topic": "/topics",
+    "delete-records": "/topics?topic=orders",
+    "delete-topic": "/topics?topic=orders",
+    "branch": "/topics?topic=orders",
+    "move-offsets": "/groups?group=billing",
+    "new-schema": "/schemas",
+    "new-acl": "/access",
+    "new-user": "/access?tab=users",
+    "new-quota": "/quotas",
+    "new-link": "/mirrors",
+    "keys": "/topics",
 }
+_CLICKS = {
+    "queue-letters": "open-letters",
+    "sql-rows": "sql-run",
+    "sql-error": "sql-run",
+    "broker-setting": "broker-settings] a[href='#'",
+    "record": "records] tbody a[href",
+    "produce": "open-write",
+    "new-topic": "open-create",
+    "delete-records": "open-delete-records",
+    "delete-topic": "delete-topic",
+    "branch": "branch-topic",
+    "move-offsets": "open-reset",
+    "new-schema": "open-register",
+    "new-acl": "open-acl",
+    "new-user": "open-user",
+    "new-quota": "open-quota",
+    "new-link": "open-create-link",
+    "reassignments": "plan-preview",
+}
+"""What is clicked before the pictures, by its test id."""
 _FAULTS = """() => {
   const found = [];
   const width = document.documentElement.clientWidth;
@@ -122,31 +172,64 @@ def _fill(bootstrap: str, url: str, topics: int, partitions: int) -> None:
     with Cluster(bootstrap) as cluster:
         QuotaAdmin(cluster).alter({"user": _LONG, "client-id": None}, {"producer_byte_rate": 1e9})
         UserAdmin(cluster).add(_LONG, "only for pictures")
+        MirrorAdmin(cluster).create("from-elsewhere", {"bootstrap.servers": "127.0.0.1:1", "topics": "orders.*"})
+        _fill_queue(bootstrap, cluster)
+
+
+def _fill_queue(bootstrap: str, cluster: Cluster) -> None:
+    """A share group that has rejected some records."""
+    settings = {"errors.deadletterqueue.topic.name": "dlq.mails", "share.auto.offset.reset": "earliest"}
+    configs = [{"name": name, "config_operation": 0, "value": value} for name, value in settings.items()]
+    resource = {"resource_type": 32, "resource_name": "mailers", "configs": configs}
+    cluster.call("incremental_alter_configs", resources=[resource], validate_only=False)
+    TopicAdmin(cluster).create("dlq.mails", 1, 1, configs={"errors.deadletterqueue.group.enable": "true"})
+    consumer = ShareConsumer(
+        {"bootstrap.servers": bootstrap, "group.id": "mailers", "share.acknowledgement.mode": "explicit"}
+    )
+    consumer.subscribe(["orders"])
+    rejected, deadline = 0, time.monotonic() + 60
+    while rejected < 20 and time.monotonic() < deadline:
+        for record in consumer.poll(1.0):
+            rejected += 1
+            consumer.acknowledge(record, AcknowledgeType.REJECT if rejected <= 20 else AcknowledgeType.RELEASE)
+        consumer.commit_sync()
+    consumer.close()
 
 
 def _take(browser: Any, url: str, pages: dict[str, str], directory: Path, tag: str) -> int:
-    """Each page is loaded once: size and theme change while it is open."""
+    """The theme changes while a page is open. The size does too, except under a dialog, which keeps the old layout."""
     faults = 0
     context = browser.new_context(viewport=_SIZES["1440"])
     context.set_default_timeout(_PATIENCE_MS)
     page = context.new_page()
     for name, path in pages.items():
-        page.set_viewport_size(_SIZES["1440"])
-        page.goto(f"{url}/console{path}")
-        page.wait_for_selector("[data-testid=page-title]")
-        page.wait_for_function("window.socket?.connected")
-        page.wait_for_timeout(2500)  # until what is read beside the page is shown
-        for size, viewport in _SIZES.items():
+        for number, (size, viewport) in enumerate(_SIZES.items()):
             page.set_viewport_size(viewport)
+            if number == 0 or name in _CLICKS or name == "keys":
+                _open(page, f"{url}/console{path}", name)
+            if name == "navigation" and size == "390":
+                page.get_by_label("Navigation").click()
             for scheme in ("light", "dark"):
                 page.emulate_media(color_scheme=scheme)
-                page.wait_for_timeout(400)
-                page.screenshot(path=directory / f"{tag}-{name}-{size}-{scheme}.png")
+                page.wait_for_timeout(500)
+                page.screenshot(path=directory / f"{tag}-{name}-{size}-{scheme}.png", full_page=True)
                 for fault in page.evaluate(_FAULTS):
                     print(f"{tag} {name} {size} {scheme}: {fault}", flush=True)
                     faults += 1
     context.close()
     return faults
+
+
+def _open(page: Any, address: str, name: str) -> None:
+    page.goto(address)
+    page.wait_for_selector("[data-testid=page-title]")
+    page.wait_for_function("window.socket?.connected")
+    page.wait_for_timeout(2500)  # until what is read beside the page is shown
+    if name in _CLICKS:
+        page.locator(f"[data-testid={_CLICKS[name]}]").first.click()
+        page.wait_for_timeout(2500)
+    if name == "keys":
+        page.keyboard.press("?")
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
-"""Writes `docs/reference/` from docstrings and CLI commands: `python tools/generate_reference.py`."""
+"""Writes `docs/reference/` from docstrings, CLI commands and REST routes: `python tools/generate_reference.py`."""
 
 import ast
+import asyncio
 import inspect
 import re
 import sys
@@ -206,9 +207,150 @@ def cli_page() -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+# REST
+
+
+def openapi_document() -> dict[str, Any]:
+    """`/openapi.json` of a gateway that is not connected to a cluster."""
+    import httpx
+
+    from millstream.gateway.app import ROUTE_GROUPS, make_app
+    from millstream.gateway.context import GatewayContext, GatewayOptions
+    from millstream.gateway.http.audit import AuditTrail, report_to
+    from millstream.gateway.identity.authentication import Authentication
+    from millstream.gateway.identity.caller import Connection
+    from millstream.gateway.identity.pool import CallerPool
+    from millstream.raw_client import Cluster
+    from millstream.registry.log import SchemaLog
+    from millstream.registry.registry import Registry
+
+    options = GatewayOptions("127.0.0.1:9092")
+    cluster = Cluster(options.bootstrap)
+    pool = CallerPool(options.bootstrap, {}, options.limits, client_id="reference", timeout_s=1)
+    authentication = Authentication(
+        Connection(cluster),
+        options.credentials,
+        None,
+        options.rules,
+        pool,
+        schemas_topic=options.schemas_topic,
+        trail=AuditTrail(report_to(cluster)),
+    )
+    context = GatewayContext(options, cluster, Registry(SchemaLog(cluster, options.schemas_topic)), authentication)
+    families = [family(context) for family in ROUTE_GROUPS]
+    app = make_app(families, not_ready_reason=lambda: None, authentication=authentication)
+
+    async def read() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+            return await client.get("/openapi.json")
+
+    return dict(asyncio.run(read()).raise_for_status().json())
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """A JSON Schema in a few words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    for union in ("anyOf", "oneOf"):
+        if union in schema:
+            return " or ".join(dict.fromkeys(map(_type, schema[union])))
+    if "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    kind = schema.get("type", "any value")
+    if isinstance(kind, list):
+        return " or ".join(_type(schema | {"type": each}) for each in kind)
+    if kind == "array":
+        return f"array of {_type(schema.get('items', {}))}"
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return f"object with values: {_type(schema['additionalProperties'])}"
+    return str(kind)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _field_table(schema: dict[str, Any]) -> str:
+    required = schema.get("required", [])
+    rows = [
+        f"| `{name}`{'' if name in required else ' (optional)'} | {_type(each)} |"
+        f" {_cell(each.get('description', ''))} |"
+        for name, each in schema.get("properties", {}).items()
+    ]
+    return "\n".join(["| field | type | meaning |", "|---|---|---|", *rows]) if rows else ""
+
+
+def _body(content: dict[str, Any]) -> str:
+    """The media types of a body and its type; types without a name are shown with their fields."""
+    shown = [f"{_type(each.get('schema', {}))} (`{kind}`)" for kind, each in content.items()]
+    return ", or ".join(shown)
+
+
+def _route(method: str, path: str, operation: dict[str, Any], usual: set[str]) -> Iterator[str]:
+    yield f"### `{method.upper()} {path}`"
+    yield operation["summary"] + "."
+    if operation.get("description"):
+        yield inspect.cleandoc(operation["description"])
+    if operation["parameters"]:
+        rows = [
+            f"| `{each['name']}`{'' if each['required'] else ' (optional)'} | {each['in']} | {_type(each['schema'])} |"
+            f" {_cell(each.get('description', ''))} |"
+            for each in operation["parameters"]
+        ]
+        yield "\n".join(["| parameter | place | type | meaning |", "|---|---|---|---|", *rows])
+    if "requestBody" in operation:
+        content = operation["requestBody"]["content"]
+        yield f"Body: {_body(content)}."
+        schema = next(iter(content.values())).get("schema", {})
+        if "$ref" not in schema and schema.get("properties"):
+            yield _field_table(schema)
+    for status, response in operation["responses"].items():
+        if status.startswith("2"):
+            content = response.get("content")
+            yield f"Response {status}: {_body(content)}." if content else f"Response {status}, without a body."
+    own = sorted(status for status in operation["responses"] if status not in usual and not status.startswith("2"))
+    if own:
+        yield "Errors: " + ", ".join(own) + "."
+
+
+def rest_page() -> str:
+    document = openapi_document()
+    operations = [
+        (method, path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    usual = set.intersection(*(set(operation["responses"]) for _, _, operation in operations))
+    meanings = {
+        status: response["description"]
+        for _, _, operation in operations
+        for status, response in operation["responses"].items()
+        if not status.startswith("2")
+    }
+    parts = ["# REST", _NOTE, document["info"]["description"].strip()]
+    parts.append("A gateway has the same at `/docs`, with examples, and as OpenAPI at `/openapi.json`.")
+    parts.append("Each route may also respond with " + ", ".join(sorted(usual)) + "; see [errors](#errors).")
+    for tag in document["tags"]:
+        parts.append(f"## {tag['name']}")
+        for method, path, operation in operations:
+            if tag["name"] in operation["tags"]:
+                parts += _route(method, path, operation, usual)
+    rows = [f"| {status} | {meaning} |" for status, meaning in sorted(meanings.items())]
+    parts += ["## Errors", "\n".join(["| status | meaning |", "|---|---|", *rows])]
+    parts.append("## Types")
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        parts.append(f"### {name}")
+        parts.append(inspect.cleandoc(schema.get("description", "")))
+        parts.append(_field_table(schema) or f"{_type(schema)}.")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
 def render() -> dict[str, str]:
     """The pages by file name."""
-    return {"python.md": python_page(), "cli.md": cli_page()}
+    return {"python.md": python_page(), "cli.md": cli_page(), "rest.md": rest_page()}
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Installs the Kafka clients that `tests/system/clients/` drives, each by name through its package manager, the
-browser of `tests/system/console/`, and the S3 server of the tests of tiered storage.
+browser of `tests/system/console/`, the S3 server of the tests of tiered storage, and what the tests of packages use:
+helm, Kubernetes' schemas, folders with Debian.
 
 Everything lands in the git-ignored `.cache/clients/` (kcat, Chromium and Kerberos: in the system, by apt-get), once: a
 client is installed anew only when the files that describe it change. A client that cannot be had here raises
@@ -25,6 +26,8 @@ from tools.apache_kafka import CACHE, REPOSITORY_ROOT, ToolchainMissingError
 SOURCES = REPOSITORY_ROOT / "tests" / "system" / "clients"
 INSTALLED = CACHE / "clients"
 VERSITYGW_VERSION = "v1.8.0"
+HELM_VERSION = "v3.19.0"
+KUBERNETES_VERSION = "v1.34.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +213,44 @@ def versitygw() -> ClientProgram:
     return ClientProgram([str(fill("versitygw", [package], install) / "versitygw")])
 
 
+def helm() -> ClientProgram:
+    """Helm, which renders the chart in `deploy/helm`."""
+    need("go", "the Go toolchain")
+    package = f"helm.sh/helm/v3/cmd/helm@{HELM_VERSION}"
+
+    def install(directory: Path) -> None:
+        run("go", "install", "-ldflags", "-s -w", package, environment={"GOBIN": str(directory)})
+
+    return ClientProgram([str(fill("helm", [package], install) / "helm")])
+
+
+def kubernetes_schemas() -> Path:
+    """The OpenAPI description of Kubernetes, from its Go module."""
+    need("go", "the Go toolchain")
+    module = f"k8s.io/kubernetes@{KUBERNETES_VERSION}"
+
+    def install(directory: Path) -> None:
+        cache = {"GOMODCACHE": str(directory / "modules"), "GOFLAGS": "-modcacherw"}
+        run("go", "mod", "download", module, cwd=directory, environment=cache)
+        shutil.copy(directory / "modules" / module / "api/openapi-spec/swagger.json", directory)
+        shutil.rmtree(directory / "modules")
+
+    return fill("kubernetes-schemas", [module], install) / "swagger.json"
+
+
+def debian_root(suite: str, packages: Sequence[str]) -> Path:
+    """A folder with a minimal Debian and these packages, by debootstrap. Tests copy it, and never change it."""
+    if os.geteuid() != 0:
+        raise ToolchainMissingError("only root can make a folder with Debian (debootstrap, chroot)")
+    program = debian_package("debootstrap", "debootstrap")
+
+    def install(directory: Path) -> None:
+        included = f"--include={','.join(packages)}"
+        run(program, "--variant=minbase", included, suite, str(directory / "root"), "http://deb.debian.org/debian")
+
+    return fill(f"debian-{suite}-{len(packages)}", [suite, *packages], install) / "root"
+
+
 CLIENTS: Mapping[str, Callable[[], ClientProgram]] = {
     "confluent-kafka": confluent_kafka,
     "kafka-python": kafka_python,
@@ -229,6 +270,8 @@ def main() -> int:
         "prometheus": prometheus,
         "kerberos": kerberos,
         "versitygw": versitygw,
+        "helm": helm,
+        "kubernetes": kubernetes_schemas,
     }
     parser.add_argument("clients", nargs="*", help=f"of {', '.join(every)}; all when none is named")
     parser.add_argument("--strict", action="store_true", help="fail when a client cannot be installed")

@@ -240,6 +240,10 @@ class ClusterAdmin:
         self._attempts = attempts
         self._timeout_s = timeout_s or cluster.timeout_s
 
+    @property
+    def client(self) -> Cluster:
+        return self._cluster
+
     def _call(self, api: str, *, node: int | None = None, timeout_s: float | None = None, **fields: Any) -> Message:
         """Sends a request to one broker or to any. An attempt that times out is repeated on another broker."""
         within_s = timeout_s or self._timeout_s

@@ -45,6 +45,8 @@ class GroupListing:
     type: str
     """classic, consumer, share or streams."""
     state: str
+    protocol_type: str
+    """Of a classic group: `consumer`, `connect`, …; empty if it never had members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class Group:
     """Committed offsets, or start offsets of a share group. Only `GroupAdmin.groups_on` fills them in."""
     lags: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Lags as the broker counts them, for share groups. Only `GroupAdmin.groups_on` fills them in."""
+    protocol_type: str = ""
+    """Of a classic group: empty if it never had members. Only `GroupAdmin.groups_on` fills it in."""
 
     @property
     def lag(self) -> int:
@@ -183,6 +187,7 @@ class GroupAdmin:
                 *_ordered(broker, described.get(row.name, nothing)),
                 offsets=(starts if row.type == SHARE else committed).get(row.name, {}),
                 lags=lags.get(row.name, {}),
+                protocol_type=row.protocol_type,
             )
             for row in listed
         ]
@@ -321,7 +326,7 @@ def _ordered(broker: int, described: tuple[str, list[GroupMember]]) -> tuple[str
 
 def _listings(response: Message) -> list[GroupListing]:
     return [
-        GroupListing(row.group_id, (row.group_type or CLASSIC).lower(), row.group_state or "")
+        GroupListing(row.group_id, (row.group_type or CLASSIC).lower(), row.group_state or "", row.protocol_type)
         for row in response.groups
     ]
 

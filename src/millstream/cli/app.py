@@ -6,6 +6,7 @@ import typer
 
 from millstream.cli import (
     acl,
+    backup,
     broker,
     capacity,
     command_config,
@@ -36,6 +37,10 @@ from millstream.cli.options import (
     AccessFile,
     AllowedOrigins,
     AuthFile,
+    ClusterAccess,
+    ClusterConfigs,
+    ClusterName,
+    FurtherClusters,
     GatewayConnection,
     Http,
     Insecure,
@@ -102,6 +107,10 @@ def serve(
     allowed_origin: AllowedOrigins = None,
     trusted_proxy: TrustedProxies = None,
     tls_client_ca: TlsClientCa = None,
+    cluster: FurtherClusters = None,
+    cluster_config: ClusterConfigs = None,
+    cluster_access: ClusterAccess = None,
+    cluster_name: ClusterName = None,
     bootstrap_user: Annotated[
         str | None,
         typer.Option(
@@ -138,6 +147,7 @@ def serve(
       millstream serve --http 0.0.0.0:8081 --auth-file people.txt --tls-cert chain.pem --tls-key key.pem
       millstream serve --cores auto
       millstream serve --config server.properties --set log.retention.ms=86400000
+      millstream serve --cluster test=test-1:9092 --cluster-name prod
       millstream serve --config secured.properties --command-config gateway.properties --pass-through SCRAM-SHA-512
     """
     options = ServeOptions(data_dir, listen, config, set_ or [], exit_with_stdin)
@@ -145,6 +155,8 @@ def serve(
     options.tls_cert, options.tls_key, options.tls_client_ca = tls_cert, tls_key, tls_client_ca
     options.command_config, options.pass_through, options.access_file = command_config, pass_through, access_file
     options.allowed_origins, options.trusted_proxies = allowed_origin or [], trusted_proxy or []
+    options.clusters, options.cluster_configs = cluster or [], cluster_config or []
+    options.cluster_access, options.cluster_name = cluster_access or [], cluster_name
     options.bootstrap_user, options.bootstrap_password_file = bootstrap_user, bootstrap_password_file
     options.cores = cores
     raise typer.Exit(run_serve(options))
@@ -163,6 +175,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(broker.app, name="broker")
 app.add_typer(log.app, name="log")
 app.add_typer(tier.app, name="tier")
+app.add_typer(backup.app, name="backup")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(table.app, name="table")
 app.add_typer(schema.app, name="schema")
@@ -176,6 +189,39 @@ app.command("capacity")(capacity.capacity)
 app.command("doctor")(doctor.doctor)
 app.command("settings")(settings.settings)
 app.command("simulate")(simulate.simulate)
+
+
+@app.command("container", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def container_entry_point(
+    context: typer.Context,
+    health: Annotated[
+        bool, typer.Option("--health", help="Exit with 0 if the node of this container is ready, else with 1.")
+    ] = False,
+    wait_to_stop: Annotated[
+        int | None,
+        typer.Option(
+            "--wait-to-stop",
+            metavar="SECONDS",
+            help="Wait until every partition can be written without this node, at most so long: before it is stopped.",
+        ),
+    ] = None,
+) -> None:
+    """Start the node of a container, with the conventions of the image apache/kafka (docs/deploy-container.md).
+
+    Settings are variables KAFKA_..., or the file /mnt/shared/config/server.properties. Other options are those of
+    `millstream serve`.
+
+    \b
+    Examples:
+      KAFKA_NODE_ID=1 KAFKA_PROCESS_ROLES=broker,controller ... millstream container
+      millstream container --health
+    """
+    from millstream.cli import container
+
+    words = ["--health"] if health else context.args
+    raise typer.Exit(container.run(words if wait_to_stop is None else ["--wait-to-stop", str(wait_to_stop)]))
+
+
 app.command("demo")(demo.demo)
 
 
@@ -206,6 +252,11 @@ def run_app(arguments: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
+    except ModuleNotFoundError as error:
+        if error.name != "confluent_kafka":
+            raise
+        complain("this command needs the package confluent-kafka: pip install 'millstream[client]'")
+        return exit_codes.FAILED
     except Exception as error:
         code = _exit_code(error)
         if code is None:

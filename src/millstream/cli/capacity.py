@@ -123,6 +123,11 @@ def seconds_per_record(points: tuple[tuple[float, float], ...], size: float) -> 
     return max(of_small - of_byte * small, 0.0) + of_byte * size
 
 
+def _whole(brokers: float) -> int:
+    """Rounds up; 54.000000000000007, which is 54 and an error of floating point, is 54."""
+    return math.ceil(round(brokers, 9))
+
+
 def plan(load: Load, machine: Machine, figures: Figures, prices: Prices) -> Plan:
     ingress = load.messages_per_second * load.size * load.compression
     followers = load.replicas - 1
@@ -147,9 +152,9 @@ def plan(load: Load, machine: Machine, figures: Figures, prices: Prices) -> Plan
     bits = machine.network_bits * machine.use / 8
     by = {
         "replicas": max(load.replicas, 3),
-        "cores": math.ceil(cores / (machine.cores * machine.use)),
-        "disks": math.ceil(local_bytes / (machine.disk_bytes * machine.use)),
-        "network": math.ceil(max(network_in, network_out) / bits),
+        "cores": _whole(cores / (machine.cores * machine.use)),
+        "disks": _whole(local_bytes / (machine.disk_bytes * machine.use)),
+        "network": _whole(max(network_in, network_out) / bits),
     }
     reason = max(by, key=lambda name: by[name])
     brokers = by[reason] + 1

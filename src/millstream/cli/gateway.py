@@ -3,6 +3,7 @@
 Prints one line on stdout, `ready http=HOST:PORT`, when it accepts requests.
 """
 
+import contextlib
 import logging
 import os
 import socket
@@ -15,6 +16,7 @@ from millstream.cli import exit_codes
 from millstream.cli.command_config import file_of_command
 from millstream.cli.gateway_process import (
     DEFAULT_HTTP,
+    FIRST_CLUSTER,
     HOW_TO_INSTALL,
     LIMITS_VARIABLE,
     check_command_config,
@@ -31,6 +33,10 @@ from millstream.cli.options import (
     AuthFile,
     Bootstrap,
     ClientSettings,
+    ClusterAccess,
+    ClusterConfigs,
+    ClusterName,
+    FurtherClusters,
     Http,
     Insecure,
     PassThrough,
@@ -75,32 +81,10 @@ def gateway(
     allowed_origin: AllowedOrigins = None,
     trusted_proxy: TrustedProxies = None,
     tls_client_ca: TlsClientCa = None,
-    cluster: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cluster",
-            metavar="NAME=HOST:PORT,…",
-            help="A further cluster of the console, beside that of --bootstrap. Repeatable.",
-        ),
-    ] = None,
-    cluster_config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cluster-config", metavar="NAME=FILE", help="Client properties of a further cluster. Repeatable."
-        ),
-    ] = None,
-    cluster_access: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cluster-access",
-            metavar="NAME=FILE",
-            help="Roles, masked fields and permissions on subjects of a further cluster (TOML); without it, those of "
-            "--access-file. Repeatable.",
-        ),
-    ] = None,
-    cluster_name: Annotated[
-        str, typer.Option("--cluster-name", metavar="NAME", help="Name of the first cluster, if there are several.")
-    ] = "main",
+    cluster: FurtherClusters = None,
+    cluster_config: ClusterConfigs = None,
+    cluster_access: ClusterAccess = None,
+    cluster_name: ClusterName = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     settings: ClientSettings = None,
     exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
@@ -118,6 +102,7 @@ def gateway(
       millstream gateway -b broker1:9092 --http 0.0.0.0:8081 --auth-file people.txt
       millstream gateway --cluster east=east1:9092 --cluster-config east=east.properties
     """
+    first_name = cluster_name or FIRST_CLUSTER
     try:
         host, port = parse_address(http or DEFAULT_HTTP)
         credentials = named_credentials(auth_file)
@@ -127,7 +112,7 @@ def gateway(
         origins = tuple(parse_origin(text) for text in allowed_origin or ())
         check_command_config(file_of_command())
         connection = connection_settings(settings)
-        clusters = named_clusters(cluster_name, cluster or (), cluster_config or (), cluster_access or ())
+        clusters = named_clusters(first_name, cluster or (), cluster_config or (), cluster_access or ())
     except GatewayError as error:
         raise CommandFailedError(str(error), exit_codes.USAGE) from error
     try:
@@ -140,7 +125,8 @@ def gateway(
     listener = None
     if supervised is not None:
         listener = socket.socket(fileno=supervised)
-        os.nice(_NICENESS)
+        with contextlib.suppress(PermissionError):  # a service may be forbidden to change it
+            os.nice(_NICENESS)
     if exit_with_stdin or supervised is not None:
         exit_with_parent()
     log_to_stderr()
@@ -162,7 +148,7 @@ def gateway(
         origins,
         tuple(trusted_proxy or ()),
         tls_client_ca,
-        cluster_name,
+        first_name,
         clusters,
     )
     try:

@@ -41,11 +41,14 @@ from millstream.node.runtime.supervised_process import SupervisedProcess
 _log = logging.getLogger("millstream.http")
 DEFAULT_HTTP = "127.0.0.1:8081"
 """The usual address of a schema registry."""
+FIRST_CLUSTER = "main"
+"""The name of the first cluster in a console with several, unless another is given."""
 AUTH_VARIABLE = "MILLSTREAM_HTTP_AUTH"
 LIMITS_VARIABLE = "MILLSTREAM_HTTP_LIMITS"
 CONNECTION_VARIABLE = "MILLSTREAM_COMMAND_CONFIG"
 HOW_TO_INSTALL = "pip install 'millstream[gateway]'"
 _PACKAGES = (
+    "confluent_kafka",
     "starlette",
     "uvicorn",
     "fastavro",
@@ -82,6 +85,11 @@ class HttpOptions:
     allowed_origins: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
     tls_client_ca: str | None = None
+    clusters: tuple[str, ...] = ()
+    """Further clusters of the console, as NAME=HOST:PORT."""
+    cluster_configs: tuple[str, ...] = ()
+    cluster_access: tuple[str, ...] = ()
+    cluster_name: str | None = None
 
     @property
     def connection_file(self) -> str | None:
@@ -99,6 +107,10 @@ class HttpOptions:
             *(("--allowed-origin", origin) for origin in self.allowed_origins),
             *(("--trusted-proxy", proxy) for proxy in self.trusted_proxies),
             ("--tls-client-ca", self.tls_client_ca),
+            *(("--cluster", each) for each in self.clusters),
+            *(("--cluster-config", each) for each in self.cluster_configs),
+            *(("--cluster-access", each) for each in self.cluster_access),
+            ("--cluster-name", self.cluster_name),
         )
         words = [word for name, value in valued if value is not None for word in (name, value)]
         return [*words, "--insecure"] if self.insecure else words
@@ -220,6 +232,9 @@ def _check_options(options: HttpOptions) -> bool:
     credentials = named_credentials(options.auth_file)
     rules = named_rules(options.access_file)
     named_limits()
+    named_clusters(
+        options.cluster_name or FIRST_CLUSTER, options.clusters, options.cluster_configs, options.cluster_access
+    )
     check_modes(options.pass_through, options.tls_client_ca, credentials, rules)
     return bool(credentials or options.pass_through or rules.oidc)
 
@@ -277,9 +292,7 @@ def named_clusters(
     _check_cluster_name("--cluster-name", first)
     addresses = _by_name("--cluster", clusters, "HOST:PORT")
     if first in addresses:
-        raise GatewayError(
-            f"--cluster {first}: the first cluster (--bootstrap) has this name: give another, or --cluster-name"
-        )
+        raise GatewayError(f"--cluster {first}: the first cluster has this name: give another, or --cluster-name")
     files = _by_name("--cluster-config", configs, "FILE")
     rules = _by_name("--cluster-access", access_files, "FILE")
     for option, given in (("--cluster-config", files), ("--cluster-access", rules)):

@@ -1,7 +1,8 @@
 """The entry point of the command `millstream`.
 
-`serve` has a fast path that imports only what the broker needs: typer, rich and confluent-kafka take longer to import
-than the broker takes to start. Arguments that the fast path does not understand (help, a typo, completion) go to typer.
+`serve` and `container` have a fast path that imports only what the broker needs: typer, rich and confluent-kafka take
+longer to import than the broker takes to start. Arguments that the fast path does not understand (help, a typo,
+completion) go to typer.
 """
 
 import sys
@@ -17,6 +18,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parse(arguments[1:])
         if options is not None:
             return run(options)
+    if arguments[:1] == ["container"] and "--help" not in arguments and "-h" not in arguments:
+        from millstream.cli import container
+
+        return container.run(arguments[1:])
     from millstream.cli.app import run_app
 
     return run_app(arguments)

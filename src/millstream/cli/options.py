@@ -208,6 +208,29 @@ TrustedProxies = Annotated[
         help="Address of a proxy whose X-Forwarded-For and X-Forwarded-Proto are believed. Repeatable.",
     ),
 ]
+FurtherClusters = Annotated[
+    list[str] | None,
+    typer.Option("--cluster", metavar="NAME=HOST:PORT,…", help="A further cluster of the console. Repeatable."),
+]
+ClusterConfigs = Annotated[
+    list[str] | None,
+    typer.Option("--cluster-config", metavar="NAME=FILE", help="Client properties of a further cluster. Repeatable."),
+]
+ClusterAccess = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cluster-access",
+        metavar="NAME=FILE",
+        help="Roles, masked fields and permissions on subjects of a further cluster (TOML); without it, those of "
+        "--access-file. Repeatable.",
+    ),
+]
+ClusterName = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster-name", metavar="NAME", help="Name of the first cluster, if there are several. [default: main]"
+    ),
+]
 TlsClientCa = Annotated[
     str | None,
     typer.Option(

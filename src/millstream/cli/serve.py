@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from millstream.cli import exit_codes
@@ -41,13 +42,17 @@ _VALUED = {
     "--allowed-origin": "allowed_origins",
     "--trusted-proxy": "trusted_proxies",
     "--tls-client-ca": "tls_client_ca",
+    "--cluster": "clusters",
+    "--cluster-config": "cluster_configs",
+    "--cluster-access": "cluster_access",
+    "--cluster-name": "cluster_name",
     "--bootstrap-user": "bootstrap_user",
     "--bootstrap-password-file": "bootstrap_password_file",
     "--cores": "cores",
     "--core": "core",
     "--core-ports": "core_ports",
 }
-_REPEATED = ("--set", "--allowed-origin", "--trusted-proxy")
+_REPEATED = ("--set", "--allowed-origin", "--trusted-proxy", "--cluster", "--cluster-config", "--cluster-access")
 _FLAGS = {"--exit-with-stdin": "exit_with_stdin", "--no-http": "no_http", "--insecure": "insecure"}
 
 
@@ -72,6 +77,10 @@ class ServeOptions:
     allowed_origins: list[str] = field(default_factory=list)
     trusted_proxies: list[str] = field(default_factory=list)
     tls_client_ca: str | None = None
+    clusters: list[str] = field(default_factory=list)
+    cluster_configs: list[str] = field(default_factory=list)
+    cluster_access: list[str] = field(default_factory=list)
+    cluster_name: str | None = None
     bootstrap_user: str | None = None
     bootstrap_password_file: str | None = None
     cores: str | None = None
@@ -185,6 +194,9 @@ def _serve_one(
     """Runs one node in this process. `load` reads its settings again."""
     gateway = _open_gateway(options, config)
     from millstream.node.runtime.running import run as run_node
+    from millstream.node.runtime.service_manager import ServiceManager
+
+    service = ServiceManager.of(os.environ)
 
     def ready(address: str) -> None:
         resized()
@@ -193,7 +205,7 @@ def _serve_one(
         if gateway is not None:
             gateway.start(_address_for_gateway(config, gateway.cluster_listener, address))
 
-    return run_node(config, ready, lambda: None if gateway is None else gateway.stop(), load)
+    return run_node(config, ready, lambda: None if gateway is None else gateway.stop(), load, service)
 
 
 @contextmanager
@@ -248,8 +260,9 @@ def _check_stored_nodes(config: "BrokerConfig") -> None:
 def _serve_cores(options: ServeOptions, config: "BrokerConfig", count: int, resized: Callable[[], None]) -> int:
     """Runs several nodes as child processes."""
     from millstream.cli.cores.supervisor import Supervisor
+    from millstream.node.runtime.service_manager import ServiceManager
 
-    supervisor = Supervisor(config, count, options.node_words())
+    supervisor = Supervisor(config, count, options.node_words(), ServiceManager.of(os.environ))
     gateway = _open_gateway(options, config)
 
     def ready() -> None:
@@ -269,6 +282,7 @@ def _serve_core(options: ServeOptions, config: "BrokerConfig", load: Callable[[]
     from millstream.config.cores import core_config
     from millstream.config.setting import ConfigError
     from millstream.node.runtime.running import run as run_node
+    from millstream.node.runtime.service_manager import ServiceManager
 
     try:
         assert options.core is not None and options.core_ports is not None
@@ -290,6 +304,7 @@ def _serve_core(options: ServeOptions, config: "BrokerConfig", load: Callable[[]
             lambda address: print(f"ready kafka={address}", flush=True),
             lambda: None,
             lambda: of_this_core(load()),
+            ServiceManager.of(os.environ),
         )
     except ConfigError as error:
         raise ConfigError(f"node={own.node_id} {error.message}", name=error.name) from None
@@ -341,6 +356,10 @@ def _open_gateway(options: ServeOptions, config: "BrokerConfig") -> "GatewayProc
         tuple(options.allowed_origins),
         tuple(options.trusted_proxies),
         options.tls_client_ca,
+        tuple(options.clusters),
+        tuple(options.cluster_configs),
+        tuple(options.cluster_access),
+        options.cluster_name,
     )
     protocols = [listener.security_protocol for listener in config.listeners] or ["PLAINTEXT"]
     return open_gateway_process(http, by_default=by_default, protocols=protocols)
@@ -368,9 +387,11 @@ def _announce(address: str, gateway: "GatewayProcess | None", *, protocol: str, 
         option = "" if address.split(",")[0].endswith(":9092") else f" -b {address}"
         console = "" if gateway is None else f" Open {gateway.url}/console in a browser."
         body = '\'{"records": [{"value": {"item": "tea"}}]}\''
+        client = "" if find_spec("confluent_kafka") else "  pip install 'millstream[client]'\n"
         http_hint = "" if gateway is None else f"  curl {gateway.url}/v1/topics/orders/produce -d {body}\n"
         print(
             f"\nMillstream is listening on {address}.{console} Try, in another terminal:\n"
+            f"{client}"
             f"  millstream topic create orders{option}\n"
             f"  echo hello | millstream produce orders{option}\n"
             f"  millstream consume orders --follow{option}\n"

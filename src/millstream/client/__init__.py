@@ -5,14 +5,14 @@
         for record in client.consume("orders"):
             print(record.offset, record.json())
 
-It imports no code of the broker, but for `expected_offset`, which librdkafka does not have.
+It imports no code of the broker, but for `expected_offset`, which librdkafka does not have. What needs confluent-kafka
+is imported at its first use: it is an extra (`millstream[client]`), and errors and addresses are for everybody.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from millstream.client.async_client import AsyncClient, AsyncRecordStream
-from millstream.client.client import Client
 from millstream.client.errors import (
     DamagedRecordsError,
     DeadlineError,
@@ -29,8 +29,12 @@ from millstream.client.errors import (
 )
 from millstream.client.partitioners import HotKeyPartitioner, Partitioner, SaltingPartitioner
 from millstream.client.record import Message, Published, Record
-from millstream.client.stream import RecordStream
-from millstream.client.topics import Partition, Topic
+
+if TYPE_CHECKING:
+    from millstream.client.async_client import AsyncClient, AsyncRecordStream
+    from millstream.client.client import Client
+    from millstream.client.stream import RecordStream
+    from millstream.client.topics import Partition, Topic
 
 __all__ = [
     "AsyncClient",
@@ -61,19 +65,43 @@ __all__ = [
     "connect_async",
 ]
 
+_LATER = {
+    "AsyncClient": "async_client",
+    "AsyncRecordStream": "async_client",
+    "Client": "client",
+    "Partition": "topics",
+    "RecordStream": "stream",
+    "Topic": "topics",
+}
+"""The names that need confluent-kafka, and their modules."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'millstream.client' has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"millstream.client.{_LATER[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "confluent_kafka":
+            raise
+        hint = "the client of Millstream needs the package confluent-kafka: pip install 'millstream[client]'"
+        raise ModuleNotFoundError(hint, name=error.name) from None
+
 
 def connect(
     bootstrap: str = "localhost:9092", *, settings: Mapping[str, Any] | None = None, timeout: float = 30.0
-) -> Client:
+) -> "Client":
     """Connects to a broker. Raises NoBrokerError at once if no broker listens at the address.
 
     `settings` are settings of librdkafka (security, compression.type, acks, …). `timeout` bounds each call, in seconds.
     """
-    return Client(bootstrap, settings=settings, timeout=timeout)
+    kind: type[Client] = __getattr__("Client")
+    return kind(bootstrap, settings=settings, timeout=timeout)
 
 
 def connect_async(
     bootstrap: str = "localhost:9092", *, settings: Mapping[str, Any] | None = None, timeout: float = 30.0
-) -> AsyncClient:
+) -> "AsyncClient":
     """A client for asyncio: `async with millstream.connect_async(...) as client`."""
-    return AsyncClient(bootstrap, settings=settings, timeout=timeout)
+    kind: type[AsyncClient] = __getattr__("AsyncClient")
+    return kind(bootstrap, settings=settings, timeout=timeout)

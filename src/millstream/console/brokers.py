@@ -20,6 +20,7 @@ from millstream.config.setting import SettingType
 from millstream.console.console import UserError
 from millstream.console.formats import count, size
 from millstream.console.frame import Frame, console_page, go
+from millstream.console.live.moves import removable_broker, unregister_broker
 from millstream.console.live.problems import broker_state
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.tables import Column, DataTable
@@ -245,6 +246,10 @@ class _BrokerView:
                 "Drain…", icon="output", on_click=lambda: go("/reassignments", plan="drain", broker=broker)
             )
             frame.offer(Action.MOVE_REPLICAS, drain).props("outline no-caps data-testid=open-drain")
+            unregister = ui.button("Unregister…", icon="delete", on_click=self._unregister)
+            frame.offer(Action.UNREGISTER_BROKER, unregister).props(
+                "outline no-caps color=negative data-testid=unregister"
+            )
         self._missing = Missing("broker")
         with card("") as numbers, ui.element("div").classes("ms-stats"):
             self._stats = {
@@ -304,6 +309,20 @@ class _BrokerView:
                 f"Broker {self._broker} gets new replicas again. Balance the cluster to move some to it."
             )
             self._frame.poll_now()
+
+    async def _unregister(self) -> None:
+        frame, cluster = self._frame, self._frame.console.cluster
+        with frame.reporting("The broker was not unregistered"):
+            broker = await frame.run(removable_broker, cluster, int(self._broker))
+            more = "The cluster forgets it, with its cordon. A broker that starts with this id registers again."
+            quorum = frame.snapshot.quorum
+            if quorum is not None and any(each.id == broker.id for each in quorum.voters):
+                more += f" Its node stays a voter: `millstream cluster quorum remove {broker.id}` ends that."
+            lines = [f"broker {broker.id} at {broker.address}: stopped, no replicas"]
+            if await frame.confirm(f"Unregister broker {broker.id}?", lines, action="Unregister", more=more):
+                await frame.act(Action.UNREGISTER_BROKER, unregister_broker, broker.id, cluster)
+                frame.poll_now()
+                go("/cluster")
 
 
 class SettingsTable:

@@ -32,7 +32,7 @@ def clients(frame: Frame) -> None:
                 Column("advice", "What to do", cell="wrap"),
             ],
             key="key",
-            empty="Nothing is slow.",
+            empty="",
             test_id="findings",
             name="",
         )
@@ -66,6 +66,7 @@ def clients(frame: Frame) -> None:
             with frame.reporting("The metrics cannot be read"):
                 diagnosis, found, before, silent = await frame.run(_examined, frame.console.cluster, before)
                 sentence.set_text(diagnosis.sentence)
+                findings.set_empty("Nothing is slow.")
                 findings.update(_finding_rows(diagnosis))
                 table.update([_client_row(number, each) for number, each in enumerate(found)])
                 note.set_text(f"No metrics of {', '.join(silent)}." if silent else "")

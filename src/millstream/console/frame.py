@@ -194,7 +194,8 @@ class Frame:
                     "unelevated color=negative no-caps data-testid=confirm"
                 )
         agreed = await dialog
-        dialog.delete()
+        if not dialog.is_deleted:  # with the page, if the user has left it
+            dialog.delete()
         return bool(agreed)
 
     # Layout

@@ -67,7 +67,7 @@ class _QuotaView:
                 [
                     Column("entity", "Entity", searched=True),
                     Column("quota", "Quota", searched=True),
-                    Column("value", "Value", _number, right=True),
+                    Column("value", "Value", _number, right=True, width=170),
                     Column("unit", "Unit"),
                 ],
                 key="key",

@@ -45,7 +45,8 @@ _HELP = {
     BALANCE: "Spreads replicas, data and leaders over the live brokers and racks, with as few moves as possible. "
     "Use it after a broker was added or lost.",
     DRAIN: "Moves all replicas off a broker, so that it can be stopped for good. The broker is cordoned first: it "
-    "gets no new replicas until you allow them again on its page.",
+    "gets no new replicas until you allow them again on its page. When it has none left, stop its process and "
+    "unregister it on its page.",
     PLACE: "Replicas that are on a chosen broker stay. Leave the brokers empty to keep all replicas, and the number "
     "of replicas empty to keep it.",
 }
@@ -98,7 +99,7 @@ class _Moves:
         self._rates: dict[int, int] = {}
         may = frame.may(Action.MOVE_REPLICAS)
         with card("In progress"):
-            with ui.element("div").classes("ms-status"):
+            with ui.element("div").classes("ms-status") as self._run:
                 self._status = ui.label("").props("role=status data-testid=run-status")
                 self._stop = ui.button("Stop", icon="stop", on_click=self._stop_run).props(
                     "outline dense no-caps padding='2px 10px' data-testid=run-stop"
@@ -128,6 +129,7 @@ class _Moves:
         self._table.update(reassignment_rows(snapshot))
         run = last_run(snapshot.cluster_id)
         self._status.set_text("" if run is None else run.text(with_names=self._frame.may(Action.MOVE_REPLICAS)))
+        self._run.set_visibility(run is not None)
         is_running = run is not None and not run.is_done and not run.stopping.is_set()
         self._stop.set_visibility(is_running and self._frame.may(Action.MOVE_REPLICAS))
 

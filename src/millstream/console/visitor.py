@@ -29,6 +29,7 @@ class Action(Enum):
     DELETE_OFFSETS = "delete offsets of groups", Role.ADMIN
     CHANGE_BROKER_SETTINGS = "change settings of brokers", Role.ADMIN
     MOVE_REPLICAS = "move replicas", Role.ADMIN
+    UNREGISTER_BROKER = "unregister brokers", Role.ADMIN
     ELECT_LEADERS = "elect leaders", Role.ADMIN
     CHANGE_ACLS = "change ACLs", Role.ADMIN
     CHANGE_USERS = "change users", Role.ADMIN

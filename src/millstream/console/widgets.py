@@ -25,8 +25,9 @@ def link_column(table: DataTable, column: str, pick: Callable[[str], Any]) -> No
 
 
 def wrap_column(table: DataTable, column: str) -> None:
-    """Shows a column of long texts in small print, with line breaks."""
+    """Shows a column of long texts in small print, with line breaks. Other cells of its rows get line breaks, too."""
     table.set_cell(column, "soft")
+    table.table.classes("ms-wrapped")
 
 
 @contextmanager
@@ -179,7 +180,7 @@ class Missing:
 
     def __init__(self, noun: str) -> None:
         text = f"This {noun} does not exist. It may have been deleted."
-        self._label = ui.label(text).classes("ms-muted").props("role=status data-testid=missing")
+        self._label = ui.label(text).classes("ms-muted ms-missing").props("role=status data-testid=missing")
         self._label.set_visibility(False)
 
     def show(self, is_missing: bool, *parts: ui.element) -> None:

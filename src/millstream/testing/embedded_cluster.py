@@ -24,6 +24,7 @@ class EmbeddedCluster:
     - `controllers`: number of additional nodes that are only controllers; the others are then only brokers.
     - `data_dir`: directory of all nodes, which is kept; by default a temporary one, which is removed at the end.
     - `security_protocol`: of all listeners: `SSL`, for example; the certificates are settings.
+    - `first_node`: the id of the first node.
     - `first_port`: brokers have this and the following ports, controllers those after them; by default free ports.
     """
 
@@ -36,12 +37,14 @@ class EmbeddedCluster:
         controllers: int = 0,
         security_protocol: str = "PLAINTEXT",
         data_dir: str | os.PathLike[str] | None = None,
+        first_node: int = 1,
         first_port: int | None = None,
         start_timeout: float = 60.0,
         stop_timeout: float = 30.0,
     ) -> None:
-        self.brokers = tuple(range(1, nodes + 1))
-        self.controllers = tuple(range(nodes + 1, nodes + controllers + 1)) or self.brokers
+        after = first_node + nodes
+        self.brokers = tuple(range(first_node, after))
+        self.controllers = tuple(range(after, after + controllers)) or self.brokers
         self.nodes = tuple(sorted({*self.brokers, *self.controllers}))
         self._settings = dict(settings or {})
         self._node_settings = {number: dict(own) for number, own in (node_settings or {}).items()}
@@ -132,6 +135,10 @@ class EmbeddedCluster:
     def wait_until_ready(self, number: int) -> None:
         """Waits until a node accepts connections."""
         self._process(number).wait_until_ready(self._start_timeout)
+
+    def use_source(self, number: int, source: Path | None) -> None:
+        """From its next start on, a node runs the package in this directory: another version. None: this one."""
+        self._process(number).source = source
 
     def stop(self, *numbers: int) -> None:
         """Stops nodes cleanly (SIGTERM), in turn; by default all of them."""

@@ -38,6 +38,8 @@ class NodeProcess:
         self._arguments = arguments
         self._log_file = log_file
         self._stop_timeout = stop_timeout
+        self.source: Path | None = None
+        """Another directory with the package, for a node of another version; by default that of the parent."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -66,7 +68,7 @@ class NodeProcess:
             raise NodeProcessError(f"{self._what} runs already (pid {self._process.pid})")
         command = [sys.executable, "-m", "millstream", "serve", "--exit-with-stdin", *self._arguments]
         # The same source as the parent, also if it is not installed but on sys.path.
-        source = str(Path(__file__).parents[2])
+        source = str(self.source or Path(__file__).parents[2])
         path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH")) if part)
         with open(self._log_file, "ab") as log:
             self._process = subprocess.Popen(

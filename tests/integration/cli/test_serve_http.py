@@ -64,6 +64,16 @@ class Served:
             with error:
                 return error.code, json.load(error)
 
+    def console_of(self, cluster: str) -> int:
+        """The status of the console's first page for a cluster."""
+        try:
+            url = f"http://{self.addresses['http']}/console/clusters/{cluster}/"
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
     def publish(self) -> int:
         with millstream.connect(self.addresses["kafka"]) as client:
             return client.publish("t", "x").offset
@@ -137,8 +147,9 @@ def test_no_gateway_outlives_a_broker_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_in_the_terminal_ends_both_in_order(tmp_path: Path) -> None:
-    with serving(tmp_path, "--http", "127.0.0.1:0") as served:
+    with serving(tmp_path, "--http", "127.0.0.1:0", "--cluster", "east=127.0.0.1:1") as served:
         assert served.get("/readyz")[0] == 200
+        assert [served.console_of(each) for each in ("main", "east", "west")] == [200, 200, 404]
         (gateway,) = served.gateway_pids()
         served.process.send_signal(signal.SIGINT)
         assert served.process.wait(PATIENCE_S) == 0
@@ -170,6 +181,8 @@ def test_a_gateway_that_cannot_live_is_not_started_without_end(tmp_path: Path) -
         (["--http", "127.0.0.1:0", "--auth-file", "missing"], "missing"),
         (["--http", "127.0.0.1:0", "--tls-cert", "missing"], "--tls-key"),
         (["--http", "127.0.0.1:0", "--tls-cert", "missing", "--tls-key", "missing"], "PEM"),
+        (["--http", "127.0.0.1:0", "--cluster", "east"], "NAME=HOST:PORT"),
+        (["--no-http", "--cluster", "east=127.0.0.1:1"], "remove --no-http"),
         (["--http", "0", "--set", "process.roles=controller", "--set", "node.id=1"], "controller"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -185,15 +198,19 @@ def test_what_cannot_be_is_told_before_anything_is_started(tmp_path: Path, words
 def test_a_cluster_has_one_gateway(tmp_path: Path) -> None:
     port = free_port_range(2)  # a broker's and a controller's
     command = [sys.executable, "-m", "millstream", "cluster", "start", "--nodes", "1", "--port", str(port)]
+    further = ["--cluster", "east=127.0.0.1:1", "--cluster-name", "here"]
     log_file = tmp_path / "start.log"
     with open(log_file, "wb") as log:
         process = subprocess.Popen(
-            [*command, "--dir", str(tmp_path / "c"), "--http", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=log
+            [*command, "--dir", str(tmp_path / "c"), "--http", "127.0.0.1:0", *further],
+            stdout=subprocess.PIPE,
+            stderr=log,
         )
     try:
         served = Served(process, log_file)
         assert served.get("/readyz") == (200, {"status": "ready"})
         assert "gateway_ready" in (tmp_path / "c" / "gateway.log").read_text()
+        assert [served.console_of(each) for each in ("here", "east", "main")] == [200, 200, 404]
         address = parse_address(served.addresses["http"])
         process.terminate()
         assert process.wait(PATIENCE_S) == 0

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from millstream.admin import Admin
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from tests.integration.cli.conftest import Run
 from tests.integration.node.tier.tiered_topic import (
@@ -222,6 +223,38 @@ def test_a_lost_cluster_that_has_its_id_again_keeps_its_tier(tmp_path: Path, off
         assert [name.rpartition("/")[2] for name in swept.json()["objects"]] == ["manifest.json"]
         found = consume(again.bootstrap_servers, "orders", end)
         assert [(each.offset(), each.value()) for each in found] == [(n, value_of(n)) for n in range(end)]
+
+
+@pytest.mark.parametrize("is_parent_deleted", [False, True])
+def test_branches_of_a_lost_cluster_are_restored(tmp_path: Path, offline: Run, is_parent_deleted: bool) -> None:
+    store = tmp_path / "store"
+    settings = {**SETTINGS, "millstream.tier.url": f"file://{store}"}
+    with EmbeddedBroker(settings) as lost, Admin(lost.bootstrap_servers) as admin:
+        servers = lost.bootstrap_servers
+        make_tiered(servers, "orders")
+        produce(servers, "orders", range(1000))
+        end = until_tiered(lost.data_dir, "orders")
+        (point,) = admin.topics.branch("orders", "test", offsets={("orders", 0): end // 2}).points  # type: ignore[dict-item]
+        assert 0 < point.offset <= end // 2
+        produce(servers, "test", range(2000, 3000))  # records of its own, in objects of its own
+        test_end = until_tiered(lost.data_dir, "test", point.offset)
+        if is_parent_deleted:
+            admin.topics.delete("orders")
+            until(lambda: offline("tier", "status", "orders", "--url", f"file://{store}").code == 4)
+    own = [(n, value_of(n if n < point.offset else 2000 + n - point.offset)) for n in range(test_end)]
+    with EmbeddedBroker(settings) as new, Admin(new.bootstrap_servers) as admin:
+        servers = new.bootstrap_servers
+        done = offline("tier", "restore", "--url", f"file://{store}", "--bootstrap", servers)
+        assert done.code == 0, done.err
+        if not is_parent_deleted:
+            assert len(consume(servers, "orders", end)) == end
+            # The objects that only the parent had go; those that the branch names stay.
+            before = len(objects(store))
+            admin.topics.delete("orders")
+            until(lambda: len(objects(store)) < before, "no object was deleted")
+        assert [(each.offset(), each.value()) for each in consume(servers, "test", test_end)] == own
+        admin.topics.delete("test")
+        until(lambda: not objects(store), "objects that no topic names are left")
 
 
 @pytest.mark.slow

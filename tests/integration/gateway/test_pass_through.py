@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.timeout(300)
 _TOPIC, _GROUP = 2, 3
-_READ, _WRITE, _DESCRIBE = 3, 4, 8
+_READ, _WRITE, _CREATE, _DESCRIBE = 3, 4, 5, 8
 RULES = """
 [roles]
 default = "none"
@@ -389,3 +389,24 @@ def test_the_gateway_records_refusals_and_changes(ask: Caller, caplog: pytest.Lo
     ]
     assert {row["address"] for row in rows} == {"127.0.0.1"} and rows[-1]["error"] == 40403
     assert "secret" not in caplog.text and "4111" not in caplog.text
+
+
+def test_a_branch_needs_read_on_the_parent_and_create_on_its_name(
+    ask: Caller, kafka: SecuredKafka, request: pytest.FixtureRequest
+) -> None:
+    if request.node.callspec.params["kafka"] == "apache":
+        pytest.skip("Apache Kafka has no branches")
+    create = [(name, _CREATE) for name in ("branch-of-mine", "branch-of-shared")]
+    for name, operation in (*create, ("mine", _DESCRIBE), ("shared", _READ), ("branch-of-shared", _DESCRIBE)):
+        allow(kafka, "nil", _TOPIC, name, operation)
+
+    def branch(parent: str, name: str, headers: dict[str, str]) -> Answer:
+        return ask("POST", f"/topics/{parent}/branches", {"name": name}, headers)
+
+    nil = basic("nil", "nil")
+    for parent, name in (("mine", "branch-of-mine"), ("shared", "other")):
+        refused = branch(parent, name, nil)
+        assert (refused.status, refused.json["error_code"]) == (403, 40301), refused.body
+    assert branch("shared", "branch-of-shared", ANN).json["error_code"] == 40302, "it needs the role admin"
+    made = branch("shared", "branch-of-shared", nil)
+    assert made.status == 201, made.body

@@ -237,7 +237,8 @@ def test_features(tools: Tools) -> None:
     assert "does not know" in tools.refused("kafka-features", "upgrade", "--feature", "nonsense=1")
     assert "downgraded to 1" in tools("kafka-features", "downgrade", "--feature", "transaction.version=1")
     eventually(_feature(tools, "transaction.version", 1))
-    assert "upgraded to 2" in tools("kafka-features", "upgrade", "--feature", "transaction.version=2")
+    assert "upgraded to 2" in tools("kafka-features", "upgrade", "--release-version", "4.3")
+    eventually(_feature(tools, "transaction.version", 2))
 
 
 def test_transactions(cluster: EmbeddedCluster, tools: Tools) -> None:

@@ -174,6 +174,7 @@ def test_groups_without_members_that_move_are_queries() -> None:
             "old": group("old", 5),
             "moving": group("moving", offset),
             "a.b": group("a.b", offset, (member,)),
+            "stopped.consumers": replace(group("stopped.consumers", offset), protocol_type="consumer"),
             "mailers.redrive": group("mailers.redrive", offset),
         }
         now = replace(HEALTHY, at=at, groups=with_lag(found, ends), groups_known=True)

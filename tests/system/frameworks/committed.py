@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import LONG_PATIENCE_S
 
 
 class Committed:
@@ -36,13 +37,15 @@ class Committed:
                 self.values[message.partition() or 0].append((message.value() or b"").decode())
         return self.count >= count
 
-    def await_count(self, count: int, what: str) -> None:
-        """Waits until so many records are there: the bound is on the time without any progress."""
+    def await_count(self, count: int, what: str, check: Callable[[], object] = lambda: None) -> None:
+        """Waits until so many records are there: the bound is on the time without any progress. `check` fails if they
+        cannot come any more."""
         before, deadline = -1, 0.0
         while not self.has(count):
+            check()
             if self.count > before:
-                before, deadline = self.count, time.monotonic() + PATIENCE_S
-            assert time.monotonic() < deadline, f"{what}: {self.count} of {count}, and no more in {PATIENCE_S:g} s"
+                before, deadline = self.count, time.monotonic() + LONG_PATIENCE_S
+            assert time.monotonic() < deadline, f"{what}: {self.count} of {count}, no more in {LONG_PATIENCE_S:g} s"
 
     def close(self) -> None:
         self._consumer.close()

@@ -14,6 +14,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ import pytest
 
 from millstream.testing import EmbeddedCluster
 from millstream.testing.node_process import free_ports
+from tests import waiting
 from tests.system.frameworks.committed import Committed
 from tests.topics import make_topic
-from tests.waiting import until
 from tools import apache_kafka, kafka_libraries
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+until = partial(waiting.until, patience_s=waiting.LONG_PATIENCE_S)
 
 MAIN_CLASS = "org.apache.kafka.connect.cli.ConnectDistributed"
 TOPIC, PARTITIONS = "lines", 3

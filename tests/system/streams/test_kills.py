@@ -7,17 +7,19 @@ be too high after a kill, the highest number may not.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from millstream.testing import EmbeddedCluster
+from tests import waiting
 from tests.system.streams.application import COUNTS, HIGHEST, INPUT, WORDS, Application, Output, Words
 from tests.topics import make_topic
-from tests.waiting import until
 from tools import apache_kafka
 
 PARTITIONS = 4
+until = partial(waiting.until, patience_s=waiting.LONG_PATIENCE_S)
 SETTINGS = {
     "default.replication.factor": 3,
     "min.insync.replicas": 2,
@@ -73,7 +75,7 @@ class Instances:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("guarantee", "protocol"),
     [("exactly_once_v2", "streams"), ("at_least_once", "streams"), ("exactly_once_v2", "classic")],

@@ -37,6 +37,8 @@ def test_a_million_messages_a_second_for_a_week() -> None:
     assert found.local_bytes == pytest.approx(1.8144e15)
     assert found.network_in == pytest.approx(3e9) and found.network_out == pytest.approx(7e9)
     assert found.brokers_by["disks"] == 38 and (found.brokers, found.reason) == (39, "disks")
+    seventy_percent = plan(LOAD, replace(MACHINE, use=0.7), PUBLISHED, PRICES)
+    assert seventy_percent.brokers_by["disks"] == 54, "1,814.4 TB / 33.6 TB, without an error of rounding"
     assert found.costs_month["object storage"] == 0 and found.puts_month == 0
     assert found.costs_month["network between zones"] == pytest.approx(2 * 30 * 86_400 * 0.02)
 

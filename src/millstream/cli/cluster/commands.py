@@ -10,8 +10,11 @@ from millstream.cli import exit_codes
 from millstream.cli.cluster.moves import mover, open_admin
 from millstream.cli.cluster.report import (
     Health,
+    features_document,
     plan_document,
     quorum_document,
+    show_changes,
+    show_features,
     show_plan,
     show_quorum,
     show_status,
@@ -26,6 +29,10 @@ from millstream.cli.options import (
     AuthFile,
     Bootstrap,
     ClientSettings,
+    ClusterAccess,
+    ClusterConfigs,
+    ClusterName,
+    FurtherClusters,
     GatewayConnection,
     Http,
     Insecure,
@@ -45,7 +52,8 @@ if TYPE_CHECKING:
     from millstream.admin.cluster import ClusterAdmin, Quorum, QuorumNode
 
 app = typer.Typer(
-    help="Start a local cluster, show the state of a cluster, balance it, change its quorum.", no_args_is_help=True
+    help="Start a local cluster, show the state of a cluster, balance it, upgrade it, change its quorum.",
+    no_args_is_help=True,
 )
 quorum_app = typer.Typer(help="Show the metadata quorum, and change its voters.", no_args_is_help=True)
 app.add_typer(quorum_app, name="quorum")
@@ -84,6 +92,10 @@ def start(
     allowed_origin: AllowedOrigins = None,
     trusted_proxy: TrustedProxies = None,
     tls_client_ca: TlsClientCa = None,
+    cluster: FurtherClusters = None,
+    cluster_config: ClusterConfigs = None,
+    cluster_access: ClusterAccess = None,
+    cluster_name: ClusterName = None,
     json: Json = False,
 ) -> None:
     """Run a cluster on this machine, for trials. Ctrl-C stops it; the data stays for the next start.
@@ -115,6 +127,10 @@ def start(
         tuple(allowed_origin or ()),
         tuple(trusted_proxy or ()),
         tls_client_ca,
+        tuple(cluster or ()),
+        tuple(cluster_config or ()),
+        tuple(cluster_access or ()),
+        cluster_name,
     )
     raise typer.Exit(run(directory, nodes, port, assignments(set_, "--set"), options, as_json=json))
 
@@ -138,20 +154,90 @@ def status(
       millstream cluster status --json | jq '.brokers[] | {id, leaders, bytes}'
       until millstream cluster status > /dev/null; do sleep 1; done
     """
-    cluster = open_admin(bootstrap, timeout, settings).read()
+    from millstream.admin.features import FeatureAdmin
+
+    admin = open_admin(bootstrap, timeout, settings)
+    cluster = admin.read()
     health = Health(cluster)
+    features = FeatureAdmin(admin.client).features(without=cluster.unresponsive)
     if json:
-        print_json(status_document(cluster, health))
+        print_json(status_document(cluster, health) | {"features": features_document(features)})
     else:
         show_status(cluster, health)
+        show_features(features)
     if not health.is_healthy:
         raise typer.Exit(exit_codes.UNWELL)
+
+
+@app.command("upgrade")
+def upgrade_features(
+    release_version: Annotated[
+        str | None,
+        typer.Option(
+            "--release-version",
+            metavar="VERSION",
+            help="Levels of this release of Kafka, e.g. 4.2. [default: the newest that all brokers support]",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    settings: ClientSettings = None,
+) -> None:
+    """Finalize the features of new nodes, after all nodes were restarted with the new version (docs/upgrades.md).
+
+    Until then nodes write nothing that the previous version cannot read, and going back is possible.
+
+    \b
+    Examples:
+      millstream cluster upgrade --dry-run
+      millstream cluster upgrade
+      millstream cluster upgrade --release-version 4.2
+    """
+    from millstream.admin.features import FeatureAdmin
+
+    admin = FeatureAdmin(open_admin(bootstrap, timeout, settings).client)
+    show_changes(admin.upgrade(release_version, dry_run=dry_run), dry_run=dry_run, json=json)
+
+
+@app.command()
+def downgrade(
+    feature: Annotated[
+        list[str], typer.Option("--feature", metavar="NAME=LEVEL", help="A feature and its lower level. Repeatable.")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    settings: ClientSettings = None,
+) -> None:
+    """Lower the levels of features, where that is safe, before nodes go back to an older version.
+
+    \b
+    Examples:
+      millstream cluster downgrade --feature share.version=0
+      millstream cluster downgrade --feature metadata.version=27 --dry-run
+    """
+    from millstream.admin.features import FeatureAdmin
+
+    levels = {}
+    for name, text in assignments(feature, "--feature").items():
+        if not (text.isascii() and text.isdigit() and len(text) < 5):
+            raise CommandFailedError(f"--feature {name}={text}: a level is a number", exit_codes.USAGE)
+        levels[name] = int(text)
+    admin = FeatureAdmin(open_admin(bootstrap, timeout, settings).client)
+    show_changes(admin.downgrade(levels, dry_run=dry_run), dry_run=dry_run, json=json)
 
 
 @app.command()
 def balance(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and move nothing.")] = False,
     throttle: Throttle = None,
+    wait_for_brokers: Annotated[
+        int,
+        typer.Option("--wait-for-brokers", metavar="N", min=0, help="First wait until so many brokers are live."),
+    ] = 0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -160,6 +246,7 @@ def balance(
     """Balance replicas, data and leaders over the live brokers and racks, with as few moves as possible.
 
     Use it after a broker was added or lost. Waits until everything is moved.
+    --wait-for-brokers waits for brokers that were just started, without limit.
     If the command is interrupted, the cluster finishes the moves that were
     started; the same command waits for them and does the rest.
 
@@ -172,6 +259,9 @@ def balance(
 
     admin = open_admin(bootstrap, timeout, settings)
     cluster = admin.read()
+    while sum(not each.fenced for each in cluster.brokers) < wait_for_brokers:
+        time.sleep(_POLL_INTERVAL_S)
+        cluster = admin.read()
     cluster.check_quorum()
     if not dry_run:
         with mover(admin, cluster, throttle) as moving:

@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from millstream.cli.terminal import note, print_table
+from millstream.cli.terminal import note, print_json, print_table
 from millstream.formats.model.placement import default_machine
 from millstream.node.metadata.topology import BrokerAddress, topology_warnings
 
 if TYPE_CHECKING:
     from millstream.admin.balance import PlannedReassignment
     from millstream.admin.cluster import Broker, ClusterState, LogDirectories, Partition, Quorum
+    from millstream.admin.features import Change, Feature
 
 _SHOWN_PROBLEMS = 20
 _BEHIND_MS = 5000
@@ -375,3 +376,31 @@ def show_plan(plan: "Sequence[PlannedReassignment]") -> None:
 
 def _same(row: dict[str, Any]) -> bool:
     return sorted(row["from"]) == sorted(row["to"])
+
+
+def features_document(features: "Sequence[Feature]") -> list[dict[str, Any]]:
+    return [
+        {"name": each.name, "level": each.level, "highest": each.highest, "newest": each.newest} for each in features
+    ]
+
+
+def show_features(features: "Sequence[Feature]") -> None:
+    """One line of levels; one more if an upgrade is possible, or waits for nodes of the previous version."""
+    shown = [f"{each.name} {each.level}" + (f" ({each.release})" if each.release else "") for each in features]
+    print(f"features: {', '.join(shown)}")
+    able = [each for each in features if each.is_upgraded]
+    if any(each.newest > max(each.level, each.highest) for each in able):
+        print("some brokers have a newer version than others: restart the others with it, or go back with these")
+    if any(each.highest > each.level for each in able):
+        print("all brokers support higher levels: millstream cluster upgrade --dry-run shows them")
+
+
+def show_changes(changes: "Sequence[Change]", *, dry_run: bool, json: bool) -> None:
+    if json:
+        rows = [{"name": each.name, "from": each.before, "to": each.after} for each in changes]
+        print_json({"changes": rows, "dry_run": dry_run})
+    elif not changes:
+        print("nothing to change: the features have these levels")
+    else:
+        print_table(("feature", "from", "to"), [(each.name, each.before, each.after) for each in changes])
+        print("nothing was changed (--dry-run)" if dry_run else "changed")

@@ -29,6 +29,7 @@ from millstream.config.addresses import Listener
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.cores import FOLDERS, Ports, added_controller_listener, allot_ports, core_config, core_id
 from millstream.config.setting import ConfigError
+from millstream.node.runtime.service_manager import ChildPings, ServiceManager
 from millstream.node.runtime.supervised_process import SupervisedProcess
 from millstream.testing.node_process import free_ports
 
@@ -61,10 +62,16 @@ _Event = _Ready | _Failed | _Signal
 
 
 class Supervisor:
-    """`words` are the options of `serve` that all nodes share."""
+    """`words` are the options of `serve` that all nodes share. `service` is told when all nodes are ready; its watchdog
+    gets a ping if no node's event loop hangs."""
 
-    def __init__(self, config: BrokerConfig, count: int, words: Sequence[str]) -> None:
+    def __init__(
+        self, config: BrokerConfig, count: int, words: Sequence[str], service: ServiceManager | None = None
+    ) -> None:
         self._config = config
+        self._service = service or ServiceManager()
+        watchdog_s = self._service.watchdog_s
+        self._pings = [] if watchdog_s is None else [ChildPings(watchdog_s) for _ in range(count)]
         self._count = count
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self.ports: tuple[Ports, ...] = _allotted(config, count)
@@ -85,6 +92,7 @@ class Supervisor:
                     process.start()
                 return self._watch(ready)
             finally:
+                self._service.stopping()
                 if gateway is not None:
                     gateway.stop()
                 self._stop()
@@ -98,11 +106,17 @@ class Supervisor:
     def _watch(self, ready: Callable[[], None]) -> int:
         waiting = set(range(self._count))
         while True:
-            match self._events.get():
+            try:
+                event = self._events.get(timeout=self._service.ping_interval_s)
+            except queue.Empty:
+                self._ping()
+                continue
+            match event:
                 case _Ready(index) if waiting:
                     waiting.discard(index)
                     if not waiting:
                         ready()
+                        self._service.ready(f"ready kafka={self.addresses()}")
                 case _Failed(index, ending):
                     print(
                         f"millstream: node {core_id(self._config, index)} did not start ({ending}); the lines of "
@@ -113,8 +127,17 @@ class Supervisor:
                 case _Signal(signal.SIGHUP) if self._is_secured:
                     for process in self._processes:
                         process.send(signal.SIGHUP)
+                case _Signal(signal.SIGHUP) if self._service.is_there:
+                    _log.info("reload_without_effect reason=no certificates and no users to read again")
                 case _Signal():
                     return exit_codes.OK
+
+    def _ping(self) -> None:
+        late = [core_id(self._config, index) for index, pings in enumerate(self._pings) if pings.are_late()]
+        if late:
+            _log.error("event_loop_hangs nodes=%s: no ping for the watchdog", late)
+        else:
+            self._service.ping()
 
     @property
     def _is_secured(self) -> bool:
@@ -131,9 +154,13 @@ class Supervisor:
                 if self._was_ready[index]:
                     _log.info("node_ready_again node=%d", number)
                 self._was_ready[index] = True
+                if self._pings:
+                    self._pings[index].begin()
                 self._events.put(_Ready(index))
 
         def on_end(ending: str) -> bool:
+            if self._pings:
+                self._pings[index].forget()
             if not self._was_ready[index]:
                 self._events.put(_Failed(index, ending))
             return self._was_ready[index]
@@ -148,7 +175,8 @@ class Supervisor:
             "--core-ports",
             json.dumps([dict(each) for each in self.ports]),
         ]
-        return SupervisedProcess(f"node_{number}", arguments, on_line=on_line, on_end=on_end)
+        environment = self._pings[index].environment() if self._pings else None
+        return SupervisedProcess(f"node_{number}", arguments, on_line=on_line, on_end=on_end, environment=environment)
 
     def _check_ports(self) -> None:
         """ConfigError for a port that another process has. The nodes would find it too, but later and one by one."""

@@ -1,6 +1,8 @@
 """Settings of transactions: timeouts, state topic, verification by partition leaders."""
 
-from millstream.config.setting import Importance, Update, at_least, boolean, declared, integer, short
+import re
+
+from millstream.config.setting import Allowed, Importance, Update, at_least, boolean, declared, integer, short, string
 
 TRANSACTION_MAX_TIMEOUT_MS = integer(
     "transaction.max.timeout.ms",
@@ -49,6 +51,29 @@ TRANSACTION_PARTITION_VERIFICATION_ENABLE = boolean(
     "The partition leader verifies with the transaction coordinator that a transaction is open before it appends "
     "the transaction's first batch (KIP-890). Without it, a delayed batch can start a transaction that is never "
     "ended.",
+    importance=Importance.LOW,
+    update=Update.CLUSTER_WIDE,
+)
+_HOLD = re.compile(r"(\d{1,5})@[A-Za-z0-9_-]{1,64}")
+LONGEST_HOLD_MS = 30_000
+
+
+def hold_ms(value: str) -> int:
+    """The time in a value of `millstream.transaction.hold`; 0 if it is empty."""
+    match = _HOLD.fullmatch(value)
+    return int(match[1]) if match else 0
+
+
+TRANSACTION_HOLD = string(
+    "millstream.transaction.hold",
+    "",
+    "For `millstream backup create`: no transaction is committed or aborted for this time, so that the backup has each "
+    "transaction whole or not at all. `MS@NAME`: milliseconds, at most 30000, from the moment when a broker learns a "
+    "value with another name. Requests that end a transaction wait. Millstream only.",
+    allowed=Allowed(
+        f"empty or MS@NAME with at most {LONGEST_HOLD_MS} ms",
+        lambda value: not value or 0 < hold_ms(value) <= LONGEST_HOLD_MS,
+    ),
     importance=Importance.LOW,
     update=Update.CLUSTER_WIDE,
 )

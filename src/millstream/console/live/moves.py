@@ -1,4 +1,5 @@
-"""Moves of replicas from the console: plans with a preview, and the run of a plan in a thread of the gateway.
+"""Moves of replicas from the console: plans with a preview, and the run of a plan in a thread of the gateway. And the
+end of a drained broker: its registration is removed.
 
 If the gateway ends, the cluster finishes the moves that were started, the rest of the plan is not started, and a
 throttle stays until it is removed.
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millstream.admin.balance import PlannedReassignment
-from millstream.admin.cluster import ClusterAdmin, ClusterState
+from millstream.admin.cluster import Broker, ClusterAdmin, ClusterState
 from millstream.admin.moves import (
     Mover,
     assignment_plan,
@@ -291,3 +292,28 @@ def change_throttle(rate: int, cluster: Cluster, run: MoveRun | None) -> None:
         remove_throttle(admin, brokers, throttled_topics(admin, topics))
     if run is not None and is_running:
         run.mover.throttle = rate or None  # it removes the limit at its end
+
+
+# The end of a drained broker
+
+
+def removable_broker(cluster: Cluster, number: int) -> Broker:
+    """A broker that can be unregistered. UserError while it runs or has replicas: its partitions would lack them."""
+    admin = ClusterAdmin(cluster)
+    broker = next((each for each in admin.describe().brokers if each.id == number), None)
+    if broker is None:
+        raise UserError("it is not registered.")
+    held = [each for each in admin.partitions() if number in each.replicas]
+    if held:
+        raise UserError(
+            f"it has {plural(len(held), 'replica')}, for example of {held[0].topic_partition}. Drain it first."
+        )
+    if not broker.fenced:
+        raise UserError("it has no replicas, but it runs. Stop its process, and wait until it is fenced.")
+    return broker
+
+
+def unregister_broker(number: int, cluster: Cluster) -> None:
+    """Checks again: the broker may have been started since the user was asked."""
+    removable_broker(cluster, number)
+    ClusterAdmin(cluster).unregister(number)

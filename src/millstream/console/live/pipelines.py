@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millstream.admin.groups import SHARE
+from millstream.admin.groups import CLASSIC
 from millstream.console.live.metrics import History
 from millstream.console.live.snapshot import Snapshot
 
@@ -31,7 +31,14 @@ class Progress:
 def progress_of(snapshot: Snapshot, history: History) -> list[Progress]:
     found = []
     for group in snapshot.groups.values():
-        if group.type == SHARE or group.members or not group.offsets or group.name.endswith(_REDRIVE):
+        # A group of consumers that are stopped is of type consumer: it is no query.
+        if (
+            group.type != CLASSIC
+            or group.protocol_type
+            or group.members
+            or not group.offsets
+            or group.name.endswith(_REDRIVE)
+        ):
             continue
         moved_at = history.moved_at.get(group.name)
         pipeline, dot, query = group.name.partition(".")

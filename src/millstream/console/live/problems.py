@@ -93,11 +93,13 @@ def _brokers(snapshot: Snapshot) -> Iterator[Problem]:
             waiting = (
                 f" {_count(led, 'partition')} led by it cannot be read or written until another broker takes over."
             )
+            is_empty = snapshot.topics_at > 0 and not snapshot.replica_counts.get(broker.id)
+            restart = f"Check the process and the log of {broker.address}, and restart it. This page updates by itself."
             yield Problem(
-                Severity.CRITICAL,
+                Severity.WARNING if is_empty else Severity.CRITICAL,
                 f"Broker {broker.id} does not respond",
-                f"{broker.error}.{waiting if led else ''}",
-                f"Check the process and the log of {broker.address}, and restart it. This page updates by itself.",
+                f"{broker.error}.{waiting if led else ''}{' It has no replicas.' if is_empty else ''}",
+                "Restart it. If it was stopped for good, unregister it on its page." if is_empty else restart,
             )
         elif broker.fenced:
             yield Problem(

@@ -245,6 +245,7 @@ class _Messages:
         self._tail = None
         self._dot.set_visibility(False)
         self._more.set_visibility(False)
+        self._status.set_text("No records were read.")
         with self._frame.reporting("The records cannot be read"):
             try:
                 query = self._read_form(typed)

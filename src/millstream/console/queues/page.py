@@ -146,6 +146,7 @@ class QueueView:
                     filtered=False,
                     test_id="settings",
                 )
+                self._setting_table.table.classes("ms-wrapped")
         self._frame.live(self._show)
         ui.timer(_LOOK_EVERY_S, self._look, immediate=True)
 
@@ -238,14 +239,15 @@ def _letters_dialog(frame: Frame, group: str, letters: DeadLetters) -> None:
         table = DataTable(
             [
                 Column("source", "Source", cell="mono", searched=True),
-                Column("reason", "Reason", searched=True),
-                Column("tries", "Deliveries", right=True),
+                Column("reason", "Reason", searched=True, width=210),
+                Column("tries", "Deliveries", right=True, width=96),
                 Column("key", "Key", cell="mono", searched=True),
                 Column("value", "Value", cell="mono", searched=True),
             ],
             key="source",
             empty=f"No dead letters of {group} in {letters.topic}",
             page_size=25,
+            sort_by="rank",
             test_id="letter-rows",
         )
         mask_of = frame.visitor.mask_of  # a topic with masked fields shows none of them here

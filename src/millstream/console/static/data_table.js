@@ -38,7 +38,8 @@ export default {
       :columns="columns" :rows="shown" :grid="$q.screen.lt.sm" :pagination="page" :no-data-label="empty"
       :style="{'--ms-least': leastWidth}" :rows-per-page-options="[25, 50, 100, 250]"
       :hide-pagination="(page.rowsNumber ?? 0) <= 25" :selection="selectable ? 'multiple' : 'none'"
-      v-model:selected="selected" @request="ask($event.pagination)" @row-click="clicked">
+      v-model:selected="selected" @request="ask($event.pagination)" @row-click="clicked" @update:pagination="() => {}"
+      rows-per-page-label="Rows per page:" :pagination-label="range">
       <template #top v-if="$q.screen.lt.sm && shown.length > 1">
         <label class="ms-sort">Sort by
           <select :value="page.sortBy" @change="sortBy($event.target.value, page.descending)">
@@ -129,6 +130,8 @@ export default {
     },
     ask({ page, rowsPerPage, sortBy, descending }) { this.$emit("request", { page, rowsPerPage, sortBy, descending }); },
     sortBy(sortBy, descending) { this.ask({ ...this.page, page: 1, sortBy, descending }); },
+    // With a listener of update:pagination Quasar follows the page that the gateway sends.
+    range(first, last, all) { return `${first.toLocaleString("en")}–${last.toLocaleString("en")} of ${all.toLocaleString("en")}`; },
     clicked(event, row) { if (this.pickable) this.$emit("rowPick", row._key); },
     unselect() { this.selected = []; },
   },

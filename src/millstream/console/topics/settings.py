@@ -39,6 +39,7 @@ SOURCES = {
     "STATIC_BROKER_CONFIG": Source.FILE,
     "DEFAULT_CONFIG": Source.DEFAULT,
 }
+_DOUBLE_MAX = "1.7976931348623157e308"
 _TIMES = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 
 
@@ -69,7 +70,7 @@ class TopicSetting:
 def readable_value(name: str, value: str) -> str:
     """The value of a setting; a large number with its unit: `604800000 (7 d)`."""
     if not (value.isascii() and value.isdigit()):
-        return value
+        return "no limit" if value.lower().replace("+", "") == _DOUBLE_MAX else value
     number = int(value)
     if number == LONG_MAX:
         return "no limit"  # clearer than nineteen digits

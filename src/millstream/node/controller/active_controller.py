@@ -21,6 +21,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.environment import Environment
 from millstream.node.metadata.features import first_records_of_leader
 from millstream.node.metadata.image import MetadataDelta, MetadataImage, ResourceType, apply
+from millstream.node.metadata.levels import check_levels
 from millstream.node.metadata.records import (
     ClientQuotaRecord,
     ConfigRecord,
@@ -267,6 +268,7 @@ class ActiveController:
     def _write(self, decision: Decision[R]) -> int:
         """Appends the records of a decision; returns the offset that must be committed before the response."""
         image = self.image
+        check_levels(decision.records, image.features)
         for batch in cut_into_batches(decision.records) if decision.records else ():
             # No await after the check in `image`: all batches are appended in this node's epoch, or none.
             offset = self._log.append(batch)

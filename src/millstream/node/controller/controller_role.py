@@ -32,7 +32,6 @@ from millstream.node.controller.quota_handlers import DescribeQuotasHandlers, Qu
 from millstream.node.controller.topic_handlers import PartitionHandlers, ReassignmentHandlers, TopicHandlers
 from millstream.node.environment import Environment
 from millstream.node.metadata.elections import MAX_ELECTIONS_AT_ONCE, ElectionResult, balance_leaders, elect_leaderless
-from millstream.node.metadata.features import missing_features
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
 from millstream.node.metadata.reassignment import ReassignmentResult, grow_internal_topics
 from millstream.node.metadata.records import Decision, MetadataRecord
@@ -80,7 +79,6 @@ class Upkeep:
             try:
                 if self._wanted.is_set():
                     self._wanted.clear()
-                    await self._controller.decide(_add_missing_features)
                     await self._repeat(_elect_leaderless)
                     await self._controller.decide(_grow_internal_topics)
                 if loop.time() >= balance_due_s:
@@ -107,23 +105,6 @@ class Upkeep:
         """Repeats a decision until nothing is left. Decisions are small, so that other requests are not delayed."""
         while len(await self._controller.decide(decide)) >= MAX_ELECTIONS_AT_ONCE:
             pass
-
-
-def _add_missing_features(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[None]:
-    """Adds levels for features that the log does not have, when all brokers support them."""
-    known_to_all = [
-        record
-        for record in missing_features(image)
-        if all(
-            any(
-                each.name == record.name
-                and each.min_supported_version <= record.feature_level <= each.max_supported_version
-                for each in broker.features
-            )
-            for broker in image.brokers.values()
-        )
-    ]
-    return Decision(tuple(known_to_all), ())
 
 
 def _grow_internal_topics(image: MetadataImage, config: BrokerConfig, _: Any) -> Decision[ReassignmentResult]:

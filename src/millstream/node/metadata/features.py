@@ -24,6 +24,9 @@ from millstream.node.metadata.records import (
 
 METADATA_VERSION = SupportedFeature(name="metadata.version", min_supported_version=7, max_supported_version=30)
 """The metadata versions of Kafka whose records are supported."""
+METADATA_CHANGES = (8, 11, 13, 14, 15, 17, 23, 30)
+"""The metadata versions that have other records than the one before, as Kafka lists them: below one of them, a log may
+have records that nodes of that version cannot read."""
 CONTROLLERS_REGISTER = 15
 """From this metadata version (3.7-IV0) on, controllers register (KIP-919)."""
 CORDONS_ARE_REPORTED = 30
@@ -106,10 +109,10 @@ def min_insync_replicas_for_all(config: BrokerConfig) -> ConfigRecord:
 
 
 def missing_features(image: MetadataImage) -> tuple[FeatureLevelRecord, ...]:
-    """Levels for features that are not in the log.
+    """The newest levels of features that are not in the log.
 
     The metadata log of a new cluster begins with them, and the first one is the version of the records that follow. In
-    a log of an earlier version of Millstream, new features are added. Disabled features stay disabled.
+    a log of an earlier version they stay off until they are upgraded: until then that version can be started again.
     """
     return tuple(
         FeatureLevelRecord(name=feature.name, feature_level=feature.max_supported_version)
@@ -228,8 +231,19 @@ def _check(image: MetadataImage, update: FeatureUpdate) -> None:
     if level > current and update.upgrade_type != UpgradeType.UPGRADE:
         raise _refused(name, f"level {level} is above the current level {current}; request an upgrade")
     if level < current and name == METADATA_VERSION.name:
+        _check_metadata_downgrade(level, current, update.upgrade_type)
+
+
+def _check_metadata_downgrade(level: int, current: int, upgrade_type: int) -> None:
+    """As in Kafka: only where no version in between has changed the records."""
+    if level == 0:
+        raise _refused(METADATA_VERSION.name, "it cannot be disabled")
+    between = [each for each in METADATA_CHANGES if level < each <= current]
+    if between:
+        kind = "an unsafe downgrade is not supported" if upgrade_type == UpgradeType.UNSAFE_DOWNGRADE else "not safe"
         raise _refused(
-            name, "a downgrade is not possible: the metadata log has records that a lower level does not have"
+            METADATA_VERSION.name,
+            f"{kind}: the metadata log may have records of level {between[-1]}; the lowest safe level is {between[-1]}",
         )
 
 

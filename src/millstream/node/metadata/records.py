@@ -430,15 +430,22 @@ def encode_record(record: MetadataRecord) -> bytes:
         if encoded is not None:
             return encoded
     kind = type(record)
-    schema, version = _schemas()[kind], _WRITTEN_VERSIONS[kind][1]
-    if kind in _VERSIONS_WITH_CORDONS and getattr(record, "cordoned_log_dirs", None) is not None:
-        version = _VERSIONS_WITH_CORDONS[kind]
+    schema, version = _schemas()[kind], name_and_version(record)[1]
     out = bytearray()
     append_unsigned(out, FRAME_VERSION)
     append_unsigned(out, schema.api_key)
     append_unsigned(out, version)
     schema.write(out, {name: _plain(name, getattr(record, name)) for name in _names(kind)}, version)
     return bytes(out)
+
+
+def name_and_version(record: MetadataRecord) -> tuple[str, int]:
+    """The name of the record's type, and the version in which it is written."""
+    kind = type(record)
+    name, version = _WRITTEN_VERSIONS[kind]
+    if kind in _VERSIONS_WITH_CORDONS and getattr(record, "cordoned_log_dirs", None) is not None:
+        version = _VERSIONS_WITH_CORDONS[kind]
+    return name, version
 
 
 def _encode_partition(record: PartitionRecord) -> bytes | None:

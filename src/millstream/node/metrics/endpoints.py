@@ -1,4 +1,4 @@
-"""HTTP on the Kafka ports of a node: /metrics, /livez, /readyz; and the list of all metrics.
+"""HTTP on the Kafka ports of a node: /metrics, /livez, /readyz, /syncz, /stopz; and the list of all metrics.
 
 A page is made in short time slices, between which the event loop serves others. Concurrent requests for the same page
 share one page.
@@ -7,7 +7,8 @@ share one page.
 import asyncio
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from millstream.common.prometheus import CONTENT_TYPE, Family, Page, gauge
 from millstream.config.exposure import is_loopback
@@ -16,7 +17,14 @@ from millstream.node.metrics.clients import CLIENTS
 from millstream.node.metrics.cluster import CLUSTER, QUORUM
 from millstream.node.metrics.groups import GROUP_SUBJECT
 from millstream.node.metrics.mirroring import MIRRORING
-from millstream.node.metrics.observed_node import MetricsSubject, ObservedNode, TimeSlices, why_not_ready
+from millstream.node.metrics.observed_node import (
+    MetricsSubject,
+    ObservedNode,
+    TimeSlices,
+    why_not_in_sync,
+    why_not_ready,
+    why_not_safe_to_stop,
+)
 from millstream.node.metrics.partitions import COMPACTION, PARTITIONS, REPLICATION, TOPICS
 from millstream.node.metrics.process import PROCESS
 from millstream.node.metrics.quotas import QUOTAS
@@ -78,6 +86,8 @@ _HELP = (
     f"            (names: {', '.join(subject.name for subject in SUBJECTS)})\n"
     "  /livez    liveness\n"
     "  /readyz   readiness, or the reason why the node is not ready\n"
+    "  /syncz    ready, and all replicas here are in sync: the next node of a rolling restart can be stopped\n"
+    "  /stopz    this node can be stopped: all partitions can be written without it\n"
 )
 _NO_METRICS = (
     "clients of this listener log in by SASL, which is not possible over HTTP: read /metrics on a listener without "
@@ -89,6 +99,7 @@ _OTHER_HOST = (
     "that other machines can reach\n"
 )
 Deliver = Callable[[HttpResponse], None]
+Question = Callable[[ObservedNode, TimeSlices], Coroutine[Any, Any, str | None]]
 
 
 class Probes:
@@ -146,8 +157,21 @@ class NodeEndpoints:
             case "/readyz":
                 reason = why_not_ready(self._node)
                 deliver(HttpResponse(200, b"ok\n") if reason is None else HttpResponse(503, f"{reason}\n".encode()))
+            case "/syncz":
+                self._ask(request.path, why_not_in_sync, deliver)
+            case "/stopz":
+                self._ask(request.path, why_not_safe_to_stop, deliver)
             case _:
                 deliver(HttpResponse(404, f"not found: {_shown(request.path)}\n\n{_HELP}".encode()))
+
+    def _ask(self, path: str, question: Question, deliver: Deliver) -> None:
+        """Many requests for the same are one: the partitions are looked through once."""
+
+        async def answer() -> HttpResponse:
+            reason = await question(self._node, TimeSlices(self._now))
+            return HttpResponse(200, b"ok\n") if reason is None else HttpResponse(503, f"{reason}\n".encode())
+
+        self._once((path,), answer, deliver)
 
     def close(self) -> None:
         for task in self._under_way.values():
@@ -164,11 +188,14 @@ class NodeEndpoints:
             return
         chosen = tuple(name for name, subject in known.items() if (name in wanted if wanted else subject.is_default))
         key = (*chosen, _GZIP) if accepts_gzip else chosen
+        self._once(key, lambda: self._page([known[name] for name in chosen], accepts_gzip), deliver)
+
+    def _once(
+        self, key: tuple[str, ...], work: Callable[[], Coroutine[Any, Any, HttpResponse]], deliver: Deliver
+    ) -> None:
         task = self._under_way.get(key)
         if task is None:
-            task = self._under_way[key] = asyncio.ensure_future(
-                self._page([known[name] for name in chosen], accepts_gzip), loop=self._loop
-            )
+            task = self._under_way[key] = asyncio.ensure_future(work(), loop=self._loop)
             task.add_done_callback(lambda done: self._under_way.pop(key, None))
         task.add_done_callback(lambda done: None if done.cancelled() else deliver(done.result()))
 

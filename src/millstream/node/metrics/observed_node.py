@@ -1,18 +1,21 @@
 """The node as metrics see it: its parts, the readings of its process, and whether it is ready."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from millstream.common.prometheus import Family, Histogram, Page
 from millstream.config.broker_config import BrokerConfig
+from millstream.formats.model.identifiers import BrokerId
 from millstream.node.broker.broker import Broker
 from millstream.node.cluster.lifecycle import BrokerLifecycle
 from millstream.node.consensus.quorum.metadata_loader import MetadataLoader
 from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
 from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.environment import Environment
+from millstream.node.metadata.image import MetadataImage, PartitionState
+from millstream.node.metadata.partitions import ReplicationRules
 from millstream.node.security.sasl_server import SaslCounts
 from millstream.node.server.fair_turns import FairTurns
 from millstream.node.server.listener import Listener
@@ -128,3 +131,52 @@ def why_not_ready(node: ObservedNode) -> str | None:
     if not node.broker.view.is_unfenced_here:
         return "unfenced, but this node's metadata does not show it yet"
     return None
+
+
+_PARTITIONS_PER_TURN = 200
+
+
+async def why_not_in_sync(node: ObservedNode, turns: TimeSlices) -> str | None:
+    """The reason in one line; None if the node is ready and every replica on it is in the ISR. Then the next broker of
+    a rolling restart can be stopped."""
+    reason = why_not_ready(node)
+    if reason is not None or node.loader is None or not node.config.is_broker:
+        return reason
+    own, behind = node.config.node_id, 0
+    async for _, partition in _partitions(node.loader.image, turns):
+        if own in partition.replicas and own not in partition.isr and own not in partition.adding_replicas:
+            behind += 1
+    return None if not behind else f"catching up: {behind} replicas of this node are not in sync yet"
+
+
+async def why_not_safe_to_stop(node: ObservedNode, turns: TimeSlices) -> str | None:
+    """The reason in one line; None if every partition can be written without this node, and the quorum has a majority.
+
+    Partitions that have no replica to spare do not count: they would never become safe. No topic is named: the caller
+    may be anybody.
+    """
+    if node.loader is None or node.quorum is None:
+        return None  # it serves nothing yet
+    image, own = node.loader.image, node.config.node_id
+    voters = set(node.quorum.voters.by_id)
+    others = [image.brokers[BrokerId(each)] for each in voters - {own} if each in image.brokers]
+    if own in voters and len(voters) > 2 and len(others) == len(voters) - 1:
+        up = sum(not each.fenced for each in others)
+        if up <= len(voters) // 2:
+            return f"the quorum would lose its majority: {up} of {len(voters)} voters would be left"
+    rules, short = ReplicationRules(image, node.config), 0
+    async for topic, partition in _partitions(image, turns):
+        if own in partition.isr:
+            needed = min(rules.min_insync_replicas(topic), len(partition.replicas) - 1)
+            short += len(partition.isr) - 1 < needed
+    return None if not short else f"{short} partitions would have fewer in-sync replicas than min.insync.replicas"
+
+
+async def _partitions(image: MetadataImage, turns: TimeSlices) -> AsyncIterator[tuple[str, PartitionState]]:
+    seen = 0
+    for topic in image.topics.values():
+        for partition in topic.partitions:
+            if seen % _PARTITIONS_PER_TURN == 0:
+                await turns.pause()
+            seen += 1
+            yield topic.name, partition

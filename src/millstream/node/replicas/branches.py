@@ -2,7 +2,11 @@
 
 A replica of a branch is made from the replica of the parent on the same node, when the metadata has the new topic: in
 the order of the metadata, so that a parent that is deleted later is still there. At a start it is made if the node is
-in the ISR, because then others count on its records. Any other replica begins empty and copies the leader, as always.
+in the ISR, or may be elected although it is not, because then others count on its records. Any other replica begins
+empty and copies the leader, as always.
+
+A topic may have thousands of partitions, so a turn of the event loop makes the links of a few of them. Those that wait
+are made at once before the log of their parent is deleted.
 
 Until the log is made the replica has no role, and clients are told to refresh their metadata.
 """
@@ -16,7 +20,7 @@ from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import TopicPartition
 from millstream.node.environment import Environment
-from millstream.node.metadata.image import MetadataImage, TopicImage
+from millstream.node.metadata.image import MetadataImage, PartitionState, TopicImage
 from millstream.node.storage.disk import Job
 from millstream.node.storage.log.branching import LogBranch
 from millstream.node.storage.log.directories import LogDirectories
@@ -26,6 +30,12 @@ from millstream.node.storage.log.partition_log import PartitionLog
 
 _log = logging.getLogger("millstream.broker")
 _RETRY_SECONDS = 1.0
+_SEGMENTS_IN_A_TURN = 100
+
+
+def _counted_on(state: PartitionState) -> tuple[int, ...]:
+    """The replicas that may lead without a loss. After a crash the last one is not in the ISR any more."""
+    return (*state.isr, *state.eligible_leader_replicas, *state.last_known_elr)
 
 
 class BranchLogs:
@@ -46,6 +56,10 @@ class BranchLogs:
         """The partitions whose logs are being made, with the ids of their topics."""
         self._waiting: dict[TopicPartition, list[tuple[TopicPartition, TopicImage]]] = {}
         """Branches of branches, by the partition of the parent whose log is being made."""
+        self._queued: dict[tuple[UUID, int], list[tuple[TopicPartition, TopicImage]]] = {}
+        """Those whose links are not made yet, by the topic id and the index of the parent."""
+        self._segments = 0
+        """How many segments were linked in this turn."""
         self.on_made: Callable[[TopicPartition], None] = lambda at: None
         """Called when a log is made, or cannot be: the replica may take its role."""
         self._is_closed = False
@@ -101,14 +115,38 @@ class BranchLogs:
         """Begin to make the logs of a new branch that this node has replicas of."""
         self._make(topic, is_new=True)
 
+    def parent_goes(self, parent: TopicPartition, parent_id: UUID) -> None:
+        """Called before the log of a partition is deleted: its branches get their links now."""
+        for at, topic in self._queued.pop((parent_id, parent.partition), ()):
+            if self.is_being_made(at, topic.id):
+                self._begin_again(at, topic)
+
+    def _work_off(self) -> None:
+        """Begin some of those that wait, and the others in later turns."""
+        self._segments = 0
+        while self._queued and self._segments < _SEGMENTS_IN_A_TURN and not self._is_closed:
+            for at, topic in self._queued.pop(next(iter(self._queued))):
+                if self.is_being_made(at, topic.id):
+                    self._begin_again(at, topic)
+        if self._queued and not self._is_closed:
+            self._environment.loop.call_soon(self._work_off)
+
     def _make(self, topic: TopicImage, *, is_new: bool) -> None:
         if topic.branch is None:
             return
+        was_idle = not self._queued
         for index, state in enumerate(topic.partitions[: len(topic.branch.offsets)]):
             at = TopicPartition(topic.name, index)
-            is_wanted = self._node_id in (state.replicas if is_new else state.isr)
-            if is_wanted and not self.is_being_made(at, topic.id) and not self._has_log(at, topic.id):
+            is_wanted = self._node_id in (state.replicas if is_new else _counted_on(state))
+            if not is_wanted or self.is_being_made(at, topic.id) or self._has_log(at, topic.id):
+                continue
+            if is_new:
+                self._making[at] = topic.id
+                self._queued.setdefault((topic.branch.parent_id, index), []).append((at, topic))
+            else:
                 self._begin(at, topic)
+        if was_idle and self._queued:
+            self._environment.loop.call_soon(self._work_off)
 
     def _has_log(self, at: TopicPartition, topic_id: UUID) -> bool:
         return self._logs.has(at) and self._logs.topic_id(at) == topic_id
@@ -128,6 +166,7 @@ class BranchLogs:
             directory, branch = self._logs.begin_branch(
                 log, at, topic.id, topic.branch.offsets[at.partition], self._environment.clock.now_ms()
             )
+            self._segments += len(log.segments)
         except (KafkaError, OSError) as error:
             self._again(at, topic.id, error, partial(self._begin_again, at, topic))
             return

@@ -240,6 +240,7 @@ class ReplicaRoles:
     def _release(self, partition: Partition) -> None:
         self._fetchers.stop(partition)
         partition.go_offline()
+        self._branches.parent_goes(partition.topic_partition, partition.topic_id)
         self._branches.forget(partition.topic_partition, partition.topic_id)
         self.on_released(partition.topic_partition)
         self._logs.forget_lost(partition.topic_partition)

@@ -42,7 +42,7 @@ def claim_directory(disk: Disk, root: str, node_id: int, cluster_id: str | None,
     path = f"{root}/{_FILE}"
     if not disk.exists(path):
         identity = Identity(None, node_id, random_uuid(randomness))
-        _write(disk, root, identity)
+        write_identity(disk, root, identity)
         return identity
     found = {p.name: p.value for p in parse_properties(disk.read_bytes(path).decode(errors="replace"), path)}
     directory_id = _parse_uuid(found.get("directory.id", ""))
@@ -65,7 +65,7 @@ def claim_directory(disk: Disk, root: str, node_id: int, cluster_id: str | None,
             name="cluster.id",
         )
     if directory_id is None:
-        _write(disk, root, identity)
+        write_identity(disk, root, identity)
     return identity
 
 
@@ -84,11 +84,11 @@ def read_identity(disk: Disk, root: str) -> Identity | None:
 def keep_cluster_id(disk: Disk, root: str, identity: Identity, cluster_id: str) -> Identity:
     """Stores the cluster id in `meta.properties`."""
     kept = replace(identity, cluster_id=cluster_id)
-    _write(disk, root, kept)
+    write_identity(disk, root, kept)
     return kept
 
 
-def _write(disk: Disk, root: str, identity: Identity) -> None:
+def write_identity(disk: Disk, root: str, identity: Identity) -> None:
     cluster = f"cluster.id={identity.cluster_id}\n" if identity.cluster_id is not None else ""
     text = (
         "# The identity of this data directory. Written by Millstream at the first start; do not edit.\n"

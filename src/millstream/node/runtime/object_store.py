@@ -12,9 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from datetime import timedelta
+from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from millstream.config.setting import ConfigError
 from millstream.formats.records.batch import Bytes
 from millstream.node.storage.object_store import (
     ConflictError,
@@ -33,6 +36,10 @@ _WHOLE_BYTES = 8 << 20
 a random part, so that no other writer has the same."""
 _PART_BYTES = 8 << 20
 _ATTEMPTS_SECONDS = 20
+_PART_ATTEMPTS_SECONDS = 600
+_PART_ATTEMPTS = 10_000
+_LONGEST_PART_PAUSE_S = 1
+"""How long a part of a large object is tried again: an interrupted network does not begin the whole copy again."""
 _LONGEST_SLEEP_S = 0.2
 UNLIMITED = (1 << 63) - 1
 
@@ -78,6 +85,50 @@ class Pace:
                 return -self._free / rate
             self._free -= size
             return 0.0
+
+
+class LoopDelay:
+    """How late the event loop runs its timers, measured while copies are under way: producers and consumers then wait
+    as long. Copies give way: after each block they pause, so that one that is always in the way keeps about 20 MB/s."""
+
+    INTERVAL_S = 0.02
+    LATE_S = 0.005
+    LONGEST_PAUSE_S = 0.2
+    _FORGETTING = 0.8
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._copies = 0
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.late_s = 0.0
+        """The greatest delay of the last moments."""
+
+    def __enter__(self) -> None:
+        """On the event loop: a copy begins."""
+        self._copies += 1
+        if self._timer is None:
+            self._wait()
+
+    def __exit__(self, *_: object) -> None:
+        self._copies -= 1
+        if not self._copies and self._timer is not None:
+            self._timer.cancel()
+            self._timer, self.late_s = None, 0.0
+
+    def _wait(self) -> None:
+        self._due = self._loop.time() + self.INTERVAL_S
+        self._timer = self._loop.call_at(self._due, self._measure)
+
+    def _measure(self) -> None:
+        self.late_s = max(self._loop.time() - self._due, self.late_s * self._FORGETTING)
+        self._wait()
+
+    @property
+    def pause_s(self) -> float:
+        """How long a copy pauses after a block. Called in threads."""
+        late_s = self.late_s
+        return 0.0 if late_s < self.LATE_S else min(late_s * 20, self.LONGEST_PAUSE_S)
 
 
 class DaemonThreads:
@@ -132,10 +183,15 @@ class DaemonThreads:
 class ThreadedStore:
     """A store of obstore. Subclasses write conditionally."""
 
-    def __init__(self, store: Any, loop: asyncio.AbstractEventLoop, rates: StoreRates) -> None:
+    def __init__(
+        self, store: Any, loop: asyncio.AbstractEventLoop, rates: StoreRates, patient_store: Any | None = None
+    ) -> None:
+        """`patient_store`: the same store, which repeats a failed request for longer."""
         self._store = store
+        self._patient_store = store if patient_store is None else patient_store
         self._loop = loop
         self._threads = DaemonThreads(_THREADS, "millstream-tier")
+        self._delay = LoopDelay(loop)
         self._writing = Pace(rates.write, lambda: self._threads.is_closed)
         self._reading = Pace(rates.read, lambda: self._threads.is_closed)
 
@@ -143,7 +199,8 @@ class ThreadedStore:
         self._threads.close()
 
     async def create(self, name: str, parts: Callable[[], Iterator[bytes]], size: int) -> None:
-        await self._run(lambda: self._create(name, parts, size))
+        with self._delay:
+            await self._run(lambda: self._create(name, parts, size))
 
     def _create(self, name: str, parts: Callable[[], Iterator[bytes]], size: int) -> None:
         import obstore
@@ -154,7 +211,9 @@ class ThreadedStore:
             if size <= _WHOLE_BYTES:
                 obstore.put(self._store, name, b"".join(paced), mode="create")
             else:
-                obstore.put(self._store, name, paced, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=2)
+                obstore.put(
+                    self._patient_store, name, paced, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=2
+                )
         except BaseError:
             # The request may have been successful, and only its response lost. A repeated request then fails.
             if not self._has(name, size):
@@ -172,6 +231,8 @@ class ThreadedStore:
     def _paced(self, parts: Iterator[bytes]) -> Iterator[bytes]:
         for part in parts:
             self._writing.take(len(part))
+            if (pause_s := self._delay.pause_s) and not self._threads.is_closed:
+                time.sleep(pause_s)
             yield part
 
     async def read(self, name: str, position: int, length: int) -> Bytes:
@@ -287,7 +348,11 @@ class DirectoryStore(ThreadedStore):
 
 
 def open_store(url: str, loop: asyncio.AbstractEventLoop, rates: StoreRates) -> ObjectStore:
-    """The store of `millstream.tier.url`; ValueError if the URL or the environment has a fault."""
+    """The store of `millstream.tier.url`; ConfigError if the URL or the environment has a fault."""
+    if find_spec("obstore") is None:
+        raise ConfigError(
+            "tiered storage needs the package obstore: pip install 'millstream[tier]'", name="millstream.tier.url"
+        )
     from obstore.exceptions import BaseError
     from obstore.store import LocalStore, from_url
 
@@ -300,16 +365,23 @@ def open_store(url: str, loop: asyncio.AbstractEventLoop, rates: StoreRates) -> 
     if url.startswith("s3://") and endpoint.startswith("http://"):
         options["client_options"] = {"allow_http": True}
     try:
-        store = from_url(url, retry_config={"retry_timeout": _timeout()}, **options)
+        store = from_url(url, retry_config={"retry_timeout": timedelta(seconds=_ATTEMPTS_SECONDS)}, **options)
+        patient_store = from_url(
+            url,
+            retry_config={
+                "max_retries": _PART_ATTEMPTS,
+                "retry_timeout": timedelta(seconds=_PART_ATTEMPTS_SECONDS),
+                "backoff": {
+                    "init_backoff": timedelta(milliseconds=100),
+                    "max_backoff": timedelta(seconds=_LONGEST_PART_PAUSE_S),
+                    "base": 2,
+                },
+            },
+            **options,
+        )
     except BaseError as error:
-        raise ValueError(f"millstream.tier.url={url}: {_short(error)}") from None
-    return ThreadedStore(store, loop, rates)
-
-
-def _timeout() -> Any:
-    from datetime import timedelta
-
-    return timedelta(seconds=_ATTEMPTS_SECONDS)
+        raise ConfigError(f"millstream.tier.url={url}: {_short(error)}", name="millstream.tier.url") from None
+    return ThreadedStore(store, loop, rates, patient_store)
 
 
 def _digest(data: bytes) -> Version:

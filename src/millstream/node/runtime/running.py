@@ -42,6 +42,7 @@ from millstream.node.runtime.node import Node
 from millstream.node.runtime.node_tls import NodeTls
 from millstream.node.runtime.real_environment import ProcessMonitor, real_environment
 from millstream.node.runtime.security_settings import with_security_of
+from millstream.node.runtime.service_manager import ServiceManager
 from millstream.node.security.api_checks import guarded
 from millstream.node.security.authorizer import open_authorizer
 from millstream.node.security.guards import Checks
@@ -163,12 +164,14 @@ def run(
     ready: Callable[[str], None],
     leaving: Callable[[], None],
     read_again: Callable[[], BrokerConfig] | None = None,
+    service: ServiceManager | None = None,
 ) -> int:
     """Runs a node until a signal stops it. Raises ConfigError if it cannot start or continue.
 
     `leaving` is called in a thread before the node stops, for example to stop the gateway first. `read_again` reads the
-    settings again in a thread, after SIGHUP.
+    settings again in a thread, after SIGHUP. `service` is the service manager that started this process.
     """
+    service = service or ServiceManager()
     _raise_file_limit()
     # A thread that reads from disk or rebuilds an index must not hold the interpreter lock for long.
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -177,10 +180,11 @@ def run(
     environment = real_environment(loop)
     watch = ProcessMonitor(environment, config.data_dir)
     watch.start()
+    service.ping_from(loop)
     try:
         # The loop handles signals only while it runs, so the start runs inside it too: a signal during a long recovery,
         # or right after the ready line, is not lost.
-        loop.run_until_complete(_NodeRunner(config, environment, watch, ready, leaving, read_again).run())
+        loop.run_until_complete(_NodeRunner(config, environment, watch, ready, leaving, read_again, service).run())
     finally:
         watch.close()
         loop.close()
@@ -197,9 +201,11 @@ class _NodeRunner:
         watch: ProcessMonitor,
         ready: Callable[[str], None],
         leaving: Callable[[], None],
-        read_again: Callable[[], BrokerConfig] | None = None,
+        read_again: Callable[[], BrokerConfig] | None,
+        service: ServiceManager,
     ) -> None:
         self._config = config
+        self._service = service
         self._read_again = read_again
         self._tasks = BackgroundTasks()
         self._environment = environment
@@ -208,6 +214,7 @@ class _NodeRunner:
         self._leaving = leaving
         self._loop = environment.loop
         self._was_ready = False
+        self._status = "starting"
         self._pause_s = _FIRST_PAUSE_SECONDS
         self._running: Node | OfflineNode | None = None
 
@@ -226,6 +233,7 @@ class _NodeRunner:
         finally:
             asked_to_stop.cancel()
             living.cancel()
+            self._service.stopping()
             await self._loop.run_in_executor(None, self._leaving)
             if isinstance(self._running, Node):
                 await self._running.stop()
@@ -234,12 +242,21 @@ class _NodeRunner:
 
     def _hang_up(self, stopping: asyncio.Event) -> None:
         """SIGHUP: reads certificates and users again. A node without any stops, as it does when its terminal is
-        closed."""
+        closed; but not under a service manager, which has no terminal."""
         node = self._running
         if isinstance(node, Node) and node.security is not None and node.security.are_used:
-            self._tasks.start(self._reread(node), loop=self._loop)
-        else:
+            self._tasks.start(self._reload(node), loop=self._loop)
+        elif not self._service.is_there:
             stopping.set()
+        else:
+            _log.info("reload_without_effect reason=no certificates and no users to read again")
+
+    async def _reload(self, node: Node) -> None:
+        self._service.reloading()
+        try:
+            await self._reread(node)
+        finally:
+            self._service.ready(self._status)
 
     async def _reread(self, node: Node) -> None:
         if self._read_again is not None:
@@ -273,6 +290,7 @@ class _NodeRunner:
         failure = node.offline or (node.directory.failure if node.directory is not None else None)
         assert failure is not None
         _log.error("node_offline reason=%s: other nodes take over until the disk works again", failure.reason)
+        self._service.status(f"offline: {failure.reason}")
         apis = node.broker.apis if node.broker is not None else ()
         await node.stop()
         offline = self._running = OfflineNode(
@@ -287,12 +305,15 @@ class _NodeRunner:
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_SECONDS)
 
     def _announce(self, address: str) -> None:
+        self._status = f"ready kafka={address}"
         if self._was_ready:
             _log.info("node_online again")
+            self._service.status(self._status)
             return
         self._was_ready = True
         _make_collections_rare()
         self._ready(address)
+        self._service.ready(self._status)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import millstream
@@ -28,7 +28,7 @@ class SupervisedProcess:
     """Runs `python -m millstream …`, named `what` in the log. Its output goes to our stderr, or to `log_file`.
 
     `on_line` gets the lines of its standard output. `on_end` gets the reason for its end, and returns whether it is
-    started again. Both are called in the thread of the process.
+    started again. Both are called in the thread of the process. `environment` are more variables for it.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class SupervisedProcess:
         log_file: Path | None = None,
         on_line: Callable[[str], None] | None = None,
         on_end: Callable[[str], bool] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._what = what
         self._arguments = arguments
@@ -47,6 +48,7 @@ class SupervisedProcess:
         self._log_file = log_file
         self._on_line = on_line
         self._on_end = on_end
+        self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
         self._lock = threading.Lock()
@@ -130,7 +132,7 @@ class SupervisedProcess:
                 stdin=subprocess.PIPE,
                 stdout=log if self._on_line is None else subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, **self._environment, "PYTHONPATH": path},
                 pass_fds=tuple(self._descriptors),
                 # Ctrl-C in the terminal must stop only this process, which then stops the child.
                 start_new_session=True,

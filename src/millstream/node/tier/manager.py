@@ -43,6 +43,7 @@ from millstream.node.tier.core.manifest import (
 from millstream.node.tier.core.object_format import DamagedObjectError
 from millstream.node.tier.encryption import NO_KEYS, Keyring, WrongKeyError, open_keyring
 from millstream.node.tier.partition_tier import DeposedError, PartitionTier
+from millstream.node.tier.references import ReferenceSearch
 from millstream.node.tier.starting import tier_start
 from millstream.node.tier.sweeping import Sweeper
 from millstream.node.tier.uploads import DamagedSegmentError, plan_copy, prepare
@@ -410,25 +411,22 @@ class TierManager:
     ) -> list[str]:
         """Those of the objects of a topic to which no other topic refers: its parent, its branches, and theirs.
 
-        BranchIsNewError while a branch has no manifest yet: it is about to refer to objects of its parent.
+        What the metadata of this node does not know yet, the store does (`tier/references.py`). BranchIsNewError while
+        a branch has no manifest yet: it is about to refer to objects of its parent.
         """
         image = self._metadata.image
         if family is None:
             found = image.topics_by_id.get(TopicId(topic_id))
             family = topic_id if found is None else found.family
-        kept: set[str] = set()
+        cluster_id = context.cluster_id()
+        search = ReferenceSearch(context.store, {manifest_name(cluster_id, topic_id, partition)})
         for other in image.topics.values():
             if other.family != family or other.id == topic_id or not self._is_tiered(other):
                 continue
             is_branched = other.branch is not None and partition < len(other.branch.offsets)
-            try:
-                data, _ = await context.store.read_whole(manifest_name(context.cluster_id(), other.id, partition))
-            except NoObjectError:
-                if is_branched:
-                    raise BranchIsNewError(f"the branch {other.name} has not read the manifest yet") from None
-                continue
-            kept.update(segment.name for segment in decode_manifest(data).segments)
-        return sorted(name for name in names if name not in kept)
+            if not await search.read(manifest_name(cluster_id, other.id, partition)) and is_branched:
+                raise BranchIsNewError(f"the branch {other.name} has not read the manifest yet")
+        return await search.unreferenced(names)
 
     def _is_tiered(self, found: TopicImage) -> bool:
         configs = self._metadata.image.topic_config(found.name)

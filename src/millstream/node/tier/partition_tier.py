@@ -21,6 +21,7 @@ from millstream.node.storage.log.log_reader import Slice, empty_slice
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.producer_snapshots import rebuild_producers
 from millstream.node.storage.object_store import ConflictError, NoObjectError, StoreError, Version
+from millstream.node.tier import references
 from millstream.node.tier.context import TierContext
 from millstream.node.tier.core.manifest import (
     MANIFEST,
@@ -194,16 +195,16 @@ class PartitionTier:
     async def refresh(self) -> None:
         """As follower: read the manifest as it is now."""
         manifest, version = await self._get()
+        if manifest is not None and manifest.is_begun:
+            manifest, version = None, None  # the leader has not decided yet what is in it
         self._take(manifest or self._empty(), version)
         self._announce()
 
     async def begin_leading(self, epoch: int) -> None:
         """As leader: read the manifest, and make it and the log fit."""
         manifest, version = await self._get()
-        if manifest is None and (source := self.context.restored_from(self.log.topic_partition.topic)) is not None:
-            manifest, version = await self._restore(source)
-        if manifest is None and (branch := self.context.branch_of(self.log.topic_id)) is not None:
-            manifest, version = await self._adopt(branch)
+        if manifest is None or manifest.is_begun:
+            manifest, version = await self._take_over(manifest, version)
         self._check_leader(epoch)
         log = self.log
         refusal = None
@@ -240,7 +241,39 @@ class PartitionTier:
         self._led_epoch, self._is_doubtful = epoch, False
         self._announce()
 
-    async def _restore(self, source: str) -> tuple[Manifest | None, Version | None]:
+    async def _take_over(
+        self, begun: Manifest | None, version: Version | None
+    ) -> tuple[Manifest | None, Version | None]:
+        """The first manifest of a restored topic, or of a branch: it names objects of another topic.
+
+        It is written first, then all who may delete the objects are made to find it, and then what was deleted
+        before that is left out. A leader that crashes on the way leaves a manifest that the next one finishes.
+        """
+        at, store = self.log.topic_partition, self.context.store
+        source = self.context.restored_from(at.topic)
+        branch = self.context.branch_of(self.log.topic_id) if source is None else None
+        if begun is None:
+            if source is not None:
+                begun = await self._restored(source)
+            elif branch is not None:
+                begun = await self._branched(branch)
+            if begun is None:
+                return None, None
+            begun = replace(begun, is_begun=bool(begun.segments))
+            version = await store.replace(self.name, encode_manifest(begun), None)
+        if not begun.is_begun:
+            return begun, version
+        if source is not None:
+            await references.take_over(store, f"{source}/{at.partition}/{MANIFEST}", self.name)
+            lost = await self._missing(begun)
+        else:
+            for owner in begun.owners:
+                await references.add(store, owner, self.name)
+            lost = await self._lost(begun, branch)
+        taken = replace(begun.without_first(lost), is_begun=False)
+        return taken, await store.replace(self.name, encode_manifest(taken), version)
+
+    async def _restored(self, source: str) -> Manifest | None:
         """The manifest of a new topic that takes over the records of another."""
         at = self.log.topic_partition
         if self.log.log_end_offset:
@@ -248,33 +281,41 @@ class PartitionTier:
         try:
             data, _ = await self.context.store.read_whole(f"{source}/{at.partition}/{MANIFEST}")
         except NoObjectError:
-            return None, None  # nothing of this partition was in the tier
-        taken = decode_manifest(data).restored_as(at.topic, self.log.topic_id)
-        return taken, await self.context.store.replace(self.name, encode_manifest(taken), None)
+            return None  # nothing of this partition was in the tier
+        return decode_manifest(data).restored_as(at.topic, self.log.topic_id)
 
-    async def _adopt(self, branch: Branch) -> tuple[Manifest | None, Version | None]:
-        """The first manifest of a branch, with references to the objects of its parent. It is written even if it has
-        none: until then the parent deletes no objects."""
-        at, log, store = self.log.topic_partition, self.log, self.context.store
+    async def _branched(self, branch: Branch) -> Manifest | None:
+        """The manifest of a branch, with references to the objects of its parent. It is written even if it has none:
+        until then the parent deletes no objects."""
+        at, log = self.log.topic_partition, self.log
         if at.partition >= len(branch.offsets):
-            return None, None
-        taken = self._empty()
+            return None
         found = await self._read_parent(branch)
         adopted = None if found is None else found.branched_as(at.topic, log.topic_id, branch.offsets[at.partition])
         if adopted is not None and (adopted.end_offset >= log.local_start_offset or not log.log_end_offset):
-            taken = adopted
-        elif log.log_start_offset < log.local_start_offset:
-            return None, None  # its first records must be in the tier, and are not there
-        version = await store.replace(self.name, encode_manifest(taken), None)
-        if taken.segments and (again := await self._read_parent(branch)) is not None:
-            # What the parent has begun to delete meanwhile, perhaps without knowing of this branch, counts as gone. If
-            # the parent itself was deleted, its leader has seen this branch first.
-            kept = {segment.name for segment in again.readable}
-            lost = frozenset(segment.name for segment in taken.segments if segment.name not in kept)
-            if lost:
-                taken = taken.without_first(lost)
-                version = await store.replace(self.name, encode_manifest(taken), version)
-        return taken, version
+            return adopted
+        if log.log_start_offset < log.local_start_offset:
+            return None  # its first records must be in the tier, and are not there
+        return self._empty()
+
+    async def _lost(self, begun: Manifest, branch: Branch | None) -> frozenset[str]:
+        """The objects that the parent has begun to delete meanwhile, perhaps without knowing of this branch."""
+        parent = None if branch is None else await self._read_parent(branch)
+        if parent is None:
+            return await self._missing(begun)
+        kept = {segment.name for segment in parent.readable}
+        return frozenset(segment.name for segment in begun.segments if segment.name not in kept)
+
+    async def _missing(self, begun: Manifest) -> frozenset[str]:
+        """The first objects, if they are gone. Topics delete their oldest objects first."""
+        missing = set()
+        for segment in begun.segments:
+            try:
+                await self.context.store.read(segment.name, 0, 1)
+                break
+            except NoObjectError:
+                missing.add(segment.name)
+        return frozenset(missing)
 
     async def _read_parent(self, branch: Branch) -> Manifest | None:
         name = manifest_name(self.context.cluster_id(), branch.parent_id, self.log.topic_partition.partition)

@@ -12,7 +12,8 @@ from collections.abc import Collection
 from uuid import UUID
 
 from millstream.node.storage.object_store import NoObjectError, ObjectStore
-from millstream.node.tier.core.manifest import MANIFEST, DamagedManifestError, decode_manifest
+from millstream.node.tier.core.manifest import MANIFEST, REFERENCES, DamagedManifestError, decode_manifest, owner_of
+from millstream.node.tier.references import ReferenceSearch
 
 
 class Sweeper:
@@ -64,7 +65,22 @@ class Sweeper:
                 is_certain = False
         if is_certain:  # else a manifest that cannot be read may name them: a restored topic has objects of others
             swept += others
-        return [name for prefix in sorted(swept) for name in partitions[prefix] if name not in kept]
+        orphans = [name for prefix in sorted(swept) for name in partitions[prefix] if name not in kept]
+        return await self._confirmed(orphans, {each.name for each in found})
+
+    async def _confirmed(self, orphans: list[str], listed: set[str]) -> list[str]:
+        """Those that no manifest names which was written after the list, or was not in it yet. A list of references
+        goes with the last object of its partition."""
+        manifests = {name for name in orphans if name.endswith(f"/{MANIFEST}")}
+        lists = {name for name in orphans if name.endswith(f"/{REFERENCES}")}
+        try:
+            search = ReferenceSearch(self._store, manifests)
+            free = set(await search.unreferenced([name for name in orphans if name not in manifests | lists]))
+        except DamagedManifestError:
+            return []
+        left = {owner_of(name) for name in listed - free - manifests - lists}
+        free |= manifests | {name for name in lists if owner_of(name) not in left}
+        return [name for name in orphans if name in free]
 
     async def _named(self, prefix: str) -> set[str] | None:
         """The objects that the manifest of a partition names, and itself; None if it cannot be read."""

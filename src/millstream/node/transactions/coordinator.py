@@ -31,7 +31,12 @@ from millstream.node.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.storage.opening_limits import replay_limits
-from millstream.node.transactions.core.shard import TransactionFilter, TransactionSettings, TransactionShard
+from millstream.node.transactions.core.shard import (
+    DecisionsHeld,
+    TransactionFilter,
+    TransactionSettings,
+    TransactionShard,
+)
 from millstream.node.transactions.core.transaction import (
     EPOCH_PER_TRANSACTION,
     NO_TIMEOUT_MS,
@@ -74,10 +79,26 @@ STATE_TOPIC = TopicName(TRANSACTION_STATE_TOPIC)
 _log = logging.getLogger("millstream.transactions")
 
 
+class DecisionHold:
+    """Whether decisions wait for a backup (`millstream.transaction.hold`). Each new value holds them once, for the time
+    that it names; so a backup that was killed holds nothing for longer."""
+
+    def __init__(self) -> None:
+        self._seen = ""
+        self._until_s = 0.0
+
+    def is_on(self, value: str, now_s: float) -> bool:
+        if value != self._seen:
+            self._seen = value
+            self._until_s = now_s + settings.hold_ms(value) / 1000
+        return now_s < self._until_s
+
+
 class TransactionShards(CoordinatorShards):
     def __init__(self, view: ClusterView, partitions: PartitionTable, environment: Environment) -> None:
         super().__init__(STATE_TOPIC, partitions, environment, self._new_transaction_runtime, _log)
         self._view = view
+        self._hold = DecisionHold()
         self.on_decided: Callable[[CoordinatorRuntime, Transaction], None] = lambda runtime, decided: None
         """Called with each transaction whose outcome was decided, by an operation or in the log that was loaded."""
 
@@ -96,6 +117,7 @@ class TransactionShards(CoordinatorShards):
             expiration_ms=config[settings.TRANSACTIONAL_ID_EXPIRATION_MS],
             abort_interval_ms=config[settings.TRANSACTION_ABORT_TIMED_OUT_TRANSACTION_CLEANUP_INTERVAL_MS],
             expiry_interval_ms=config[settings.TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS],
+            decisions_held=self._hold.is_on(config[settings.TRANSACTION_HOLD], self._environment.loop.time()),
         )
 
 
@@ -108,6 +130,8 @@ _HOLD_S = 0.1
 """How long after the decision requests are held that find the last transaction ending. Markers rarely take longer, and
 a retry of the client does. If they take longer, a broker is slow or down, and the client gets CONCURRENT_TRANSACTIONS.
 """
+_HELD_PAUSE_S = 0.02
+"""How often a request that would decide a transaction looks whether the hold of a backup is over."""
 _FIRST_RETRY_S = 0.05
 _MAX_RETRY_S = 2.0
 
@@ -297,7 +321,11 @@ class TransactionCoordinator:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
         runtime = await self._shards.loaded(self.partition_of(transactional_id))
         shard = shard_of(runtime)
-        return await runtime.run(lambda now_ms: operation(shard, now_ms))
+        while True:
+            try:
+                return await runtime.run(lambda now_ms: operation(shard, now_ms))
+            except DecisionsHeld:
+                await asyncio.sleep(_HELD_PAUSE_S)  # bounded: a hold ends by itself
 
     async def _run_with_id(
         self, transactional_id: str, operation: "Callable[[TransactionShard, int, int | None], CoordinatorResult[R]]"

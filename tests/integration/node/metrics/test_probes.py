@@ -12,7 +12,8 @@ from millstream.node.server.plain_http import LARGEST_HEAD_BYTES
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from millstream.testing.node_process import NodeProcess, free_ports
 from tests.integration.node.metrics.conftest import get
-from tests.waiting import PATIENCE_S
+from tests.topics import make_topic
+from tests.waiting import PATIENCE_S, until
 from tests.wire import Wire
 
 
@@ -39,6 +40,22 @@ def address(broker: EmbeddedBroker) -> str:
 
 def test_a_broker_that_serves_lives_and_is_ready(address: str) -> None:
     assert get(address, "/livez") == get(address, "/readyz") == (200, "ok\n")
+
+
+def test_in_sync_and_safe_to_stop() -> None:
+    """What a rolling restart asks: is this node back, and may the next one stop?"""
+    with EmbeddedCluster(3) as cluster:
+        make_topic(cluster, "orders", partitions=2, config={"min.insync.replicas": "2"})
+        addresses = {number: cluster.address(number) for number in cluster.brokers}
+        first, second, third = addresses
+        until(lambda: all(get(each, "/syncz") == get(each, "/stopz") == (200, "ok\n") for each in addresses.values()))
+        cluster.kill(third)
+        until(lambda: get(addresses[first], "/stopz")[0] == get(addresses[second], "/stopz")[0] == 503)
+        assert "would" in get(addresses[first], "/stopz")[1]
+        assert get(addresses[first], "/syncz")[0] == 200  # its own replicas are in sync
+        cluster.start(third)
+        until(lambda: get(cluster.address(third), "/syncz") == (200, "ok\n"))
+        until(lambda: get(addresses[first], "/stopz") == (200, "ok\n"))
 
 
 def test_whatever_else_is_asked_for_is_told_what_there_is(address: str) -> None:

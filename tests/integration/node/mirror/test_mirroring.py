@@ -114,6 +114,24 @@ def test_a_mirror_topic_refuses_writes_and_says_why(mirror: Mirror) -> None:
         mirror.admin.delete(mirror.name)
 
 
+def test_a_branch_of_a_mirror_topic_can_be_written_to(mirror: Mirror) -> None:
+    topic = make_source_topic(mirror.source, fresh("branched"))
+    produce(mirror.source, topic, some(20))
+    mirror.create(topic)
+    mirror.await_topic(topic)
+    mirror.await_equal(topic)
+    before = read_all(mirror.here, topic, 0, "read_committed")
+    made = TopicAdmin(mirror.admin.cluster).branch(topic, f"{topic}-test")
+    assert [point.offset for point in made.points] == [20]
+    produce(mirror.here, f"{topic}-test", ["own"])
+    produce(mirror.source, topic, ["later"])
+    mirror.await_equal(topic)  # the link goes on, and does not know the branch
+    own = read_all(mirror.here, f"{topic}-test", 0, "read_committed")
+    assert own[:20] == before and len(own) == 21
+    assert len(read_all(mirror.here, topic, 0, "read_committed")) == 21
+    delete_topic(mirror.here, f"{topic}-test")
+
+
 def test_a_consumer_moves_over_with_its_group(mirror: Mirror) -> None:
     topic, group = make_source_topic(mirror.source, fresh("moving")), fresh("group")
     produce(mirror.source, topic, some(40))

@@ -13,7 +13,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.admin.cluster import ClusterAdmin, LogDirectory
-from millstream.raw_client import Cluster
+from millstream.admin.topics import TopicAdmin
+from millstream.raw_client import LATEST, Cluster, WireError
 from millstream.raw_client import TopicPartition as Partition
 from millstream.raw_client.errors import RefusedError
 from millstream.testing import EmbeddedBroker
@@ -203,6 +204,43 @@ def test_a_directory_that_cannot_be_used_takes_only_its_replicas_offline(
     for number in sorted(set(range(4)) - served):
         until(lambda: _writes(broker, number), f"partition {number} has no leader")  # noqa: B023
     assert {path: sorted(each.sizes) for path, each in _directories(broker).items()} == held
+
+
+def test_a_branch_is_in_the_directories_of_its_parent_and_whole_after_a_kill(
+    broker: EmbeddedBroker, disks: tuple[Path, Path]
+) -> None:
+    """The broker is killed as soon as a part of the branch is seen on a disk."""
+    partitions = 10
+    _create(broker, "spread", partitions)
+    for number in range(partitions):
+        until(lambda: _writes(broker, number), f"partition {number} is not served")  # noqa: B023
+
+    def branch() -> None:
+        try:
+            TopicAdmin(Cluster(broker.bootstrap_servers)).branch("spread", "copy")
+        except (WireError, OSError):
+            pass  # the broker was killed
+
+    asking = threading.Thread(target=branch)
+    asking.start()
+    until(lambda: any(list(disk.glob("copy-*")) for disk in disks), "no part of the branch is there")
+    broker.kill()
+    asking.join(PATIENCE_S)
+    broker.start()
+    places = [Partition("copy", number) for number in range(partitions)]
+
+    def is_made() -> bool:
+        found = Cluster(broker.bootstrap_servers).offsets(dict.fromkeys(places, LATEST))
+        return [found[place].offset for place in places] == [1] * partitions
+
+    until(is_made, "the branch is not made")
+    homes = {path: {(at.topic, at.partition) for at in each.sizes} for path, each in _directories(broker).items()}
+    for path, held in homes.items():
+        for number in range(partitions):
+            assert (("copy", number) in held) == (("spread", number) in held)
+            if ("copy", number) in held:
+                first = f"{0:020d}.log"
+                assert os.stat(Path(path) / f"copy-{number}" / first).st_nlink == 2
 
 
 def _writes(broker: EmbeddedBroker, partition: int) -> bool:

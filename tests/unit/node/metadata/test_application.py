@@ -1,5 +1,6 @@
 """Records applied to an image: what changes, what is shared, what is reported, what cannot be."""
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -160,6 +161,8 @@ def test_features_that_the_log_never_heard_of() -> None:
         0
     ]
     assert {record.name for record in missing_features(image)} == {"group.version", *LATER}
+    # They are not added by themselves: nodes of the previous version must be able to come back.
+    assert first_records(replace(image, cluster_id="id")) == ()
 
 
 def test_producer_ids_only_grow() -> None:

@@ -91,8 +91,9 @@ def test_a_feature_goes_off_and_on() -> None:
         ("share.version", 1, 0, "unknown upgrade type 0"),
         ("group.version", 1, UpgradeType.SAFE_DOWNGRADE, "request an upgrade"),
         ("what.version", 1, UpgradeType.UPGRADE, "does not know this feature"),
-        ("metadata.version", 28, UpgradeType.SAFE_DOWNGRADE, "a downgrade is not possible"),
-        ("metadata.version", 28, UpgradeType.UNSAFE_DOWNGRADE, "a downgrade is not possible"),
+        ("metadata.version", 28, UpgradeType.SAFE_DOWNGRADE, "not safe: .* the lowest safe level is 30"),
+        ("metadata.version", 28, UpgradeType.UNSAFE_DOWNGRADE, "unsafe downgrade is not supported"),
+        ("metadata.version", 0, UpgradeType.SAFE_DOWNGRADE, "cannot be disabled"),
     ],
 )
 def test_updates_that_are_refused(name: str, level: int, kind: int, message: str) -> None:
@@ -103,6 +104,16 @@ def test_updates_that_are_refused(name: str, level: int, kind: int, message: str
     with pytest.raises(KafkaError, match=message) as refused:
         update_features(cluster.image, [good, bad], cluster.config)
     assert refused.value.code is ErrorCode.INVALID_UPDATE_VERSION
+
+
+def test_a_metadata_version_goes_back_as_far_as_its_records_are_the_same() -> None:
+    cluster = Cluster(1)
+    cluster.set_feature("metadata.version", 29)
+    with pytest.raises(KafkaError, match="the lowest safe level is 23"):
+        update(cluster, "metadata.version", 22, UpgradeType.SAFE_DOWNGRADE)
+    update(cluster, "metadata.version", 23, UpgradeType.SAFE_DOWNGRADE)
+    assert cluster.image.features["metadata.version"] == 23
+    update(cluster, "metadata.version", 30)
 
 
 def test_brokers_have_a_say() -> None:

@@ -1,8 +1,12 @@
 """The rate limits of the object store, on a clock that moves when a thread sleeps."""
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
-from millstream.node.runtime.object_store import UNLIMITED, Pace
+from millstream.node.runtime.object_store import UNLIMITED, LoopDelay, Pace
 from millstream.node.storage.object_store import StoreError
 
 
@@ -57,3 +61,42 @@ def test_a_closed_store_releases_those_who_wait() -> None:
     pace.take(1 << 20)
     with pytest.raises(StoreError, match="closed"):
         pace.take(1)
+
+
+class Timers:
+    """The timers of an event loop, which runs them late."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.waiting: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, due: float, action: Callable[[], None]) -> Any:
+        entry = due, action
+        self.waiting.append(entry)
+        return SimpleNamespace(cancel=lambda: self.waiting.remove(entry))
+
+    def run(self, late_s: float) -> None:
+        due, action = self.waiting.pop()
+        self.now = due + late_s
+        action()
+
+
+def test_copies_give_way_while_the_event_loop_is_late() -> None:
+    timers = Timers()
+    delay = LoopDelay(cast(Any, timers))
+    assert not timers.waiting, "nothing is measured without a copy"
+    with delay:
+        with delay:
+            timers.run(late_s=0.001)
+            assert delay.pause_s == 0, "a loop at rest"
+            timers.run(late_s=0.006)
+            assert 0.1 < delay.pause_s < 0.2
+            timers.run(late_s=1.0)
+            assert delay.pause_s == 0.2, "a copy never stands still"
+        for _ in range(100):
+            timers.run(late_s=0.0)
+        assert delay.pause_s == 0
+    assert not timers.waiting and delay.pause_s == 0

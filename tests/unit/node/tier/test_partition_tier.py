@@ -94,7 +94,7 @@ class Clock:
         return 1000
 
 
-def _tier(store: MemoryStore, log: PartitionLog, partition: FakePartition, node: Node) -> PartitionTier:
+def tier_of(store: MemoryStore, log: PartitionLog, partition: FakePartition, node: Node) -> PartitionTier:
     loop = asyncio.get_running_loop()
     config: BrokerConfig = load_broker_config(overrides=["node.id=1"], data_dir="/nowhere")
 
@@ -141,7 +141,7 @@ def test_a_new_leader_deposes_the_one_before(node: Node, log: PartitionLog) -> N
     async def scenario() -> None:
         store, old, new = MemoryStore(), FakePartition(), FakePartition()
         new.leader_epoch = 6
-        first, second = _tier(store, log, old, node), _tier(store, log, new, node)
+        first, second = tier_of(store, log, old, node), tier_of(store, log, new, node)
         await first.begin_leading(5)
         await second.begin_leading(6)
         added = segment(0, 5, (0, 0))
@@ -159,7 +159,7 @@ def test_a_new_leader_deposes_the_one_before(node: Node, log: PartitionLog) -> N
 def test_a_lost_response_is_neither_success_nor_failure(node: Node, log: PartitionLog, fails: str) -> None:
     async def scenario() -> None:
         store, partition = MemoryStore(), FakePartition()
-        tier = _tier(store, log, partition, node)
+        tier = tier_of(store, log, partition, node)
         await tier.begin_leading(5)
         added = segment(0, 5, (0, 0))
         store.fails = fails
@@ -176,7 +176,7 @@ def test_a_lost_response_is_neither_success_nor_failure(node: Node, log: Partiti
 def test_an_unclean_election_cuts_the_tier(node: Node, log: PartitionLog) -> None:
     async def scenario() -> None:
         store, partition = MemoryStore(), FakePartition()
-        tier = _tier(store, log, partition, node)
+        tier = tier_of(store, log, partition, node)
         lost = manifest_of(log, segment(0, 5, (0, 0)), segment(5, 20, (1, 5)))
         store.objects[tier.name] = encode_manifest(lost)
         await tier.begin_leading(5)
@@ -189,7 +189,7 @@ def test_an_unclean_election_cuts_the_tier(node: Node, log: PartitionLog) -> Non
 def test_records_that_a_deposed_leader_adds_after_an_unclean_election_are_cut(node: Node, log: PartitionLog) -> None:
     async def scenario() -> None:
         store = MemoryStore()
-        tier = _tier(store, log, FakePartition(), node)
+        tier = tier_of(store, log, FakePartition(), node)
         first = manifest_of(log, segment(0, 5, (0, 0)))
         store.objects[tier.name] = encode_manifest(first)
         await tier.begin_leading(5)
@@ -212,7 +212,7 @@ def test_records_that_a_deposed_leader_adds_after_an_unclean_election_are_cut(no
 def test_a_tier_with_other_records_only_is_kept_and_not_read(node: Node, log: PartitionLog) -> None:
     async def scenario() -> None:
         store, partition = MemoryStore(), FakePartition()
-        tier = _tier(store, log, partition, node)
+        tier = tier_of(store, log, partition, node)
         before = store.objects[tier.name] = encode_manifest(manifest_of(log, segment(0, 20, (1, 0))))
         await tier.begin_leading(5)
         assert not tier.is_known and tier.refusal is not None
@@ -227,7 +227,7 @@ def test_a_follower_does_not_change_the_manifest(node: Node, log: PartitionLog) 
     async def scenario() -> None:
         store, partition = MemoryStore(), FakePartition()
         partition.is_leader = False
-        tier = _tier(store, log, partition, node)
+        tier = tier_of(store, log, partition, node)
         store.objects[tier.name] = encode_manifest(manifest_of(log, segment(0, 5, (0, 0))))
         await tier.refresh()
         assert tier.end_offset == 5
@@ -239,7 +239,7 @@ def test_a_follower_does_not_change_the_manifest(node: Node, log: PartitionLog) 
 
 def test_without_a_manifest_the_log_begins_on_the_disk(node: Node, log: PartitionLog) -> None:
     async def scenario() -> None:
-        tier = _tier(MemoryStore(), log, FakePartition(), node)
+        tier = tier_of(MemoryStore(), log, FakePartition(), node)
         await tier.begin_leading(5)
         assert tier.is_known and (log.log_start_offset, log.local_start_offset, tier.end_offset) == (0, 0, 0)
 
@@ -251,7 +251,7 @@ def test_records_of_the_tier_are_not_given_up_if_another_store_is_configured(nod
         log = node.log(LogConfig(remote_storage_enable=True))
         log.restart_from_tier(TierStart(20, 0, [(0, 0)], []), 1000)
         append(log, b"v", epoch=2)
-        tier = _tier(MemoryStore(), log, FakePartition(), node)
+        tier = tier_of(MemoryStore(), log, FakePartition(), node)
         await tier.begin_leading(5)
         assert tier.refusal is not None and "millstream.tier.url" in tier.refusal
         assert log.log_start_offset == 0, "or the objects of the right store would be deleted later"
@@ -270,7 +270,7 @@ def test_a_log_that_was_cut_in_the_tier_knows_where_it_differs(node: Node, log: 
         for _ in range(20):
             append(log, b"other", epoch=4)
         store = MemoryStore()
-        tier = _tier(store, log, FakePartition(), node)
+        tier = tier_of(store, log, FakePartition(), node)
         lost = manifest_of(log, segment(0, 5, (0, 0)), segment(5, 20, (2, 5)))
         store.objects[tier.name] = encode_manifest(lost)
         await tier.begin_leading(5)
@@ -299,7 +299,7 @@ def test_copies_go_on_after_records_beyond_the_tier_were_deleted(node: Node) -> 
             job.done(job.run())
         store, partition = CountingStore(), FakePartition()
         partition.high_watermark = 23
-        tier = _tier(store, log, partition, node)
+        tier = tier_of(store, log, partition, node)
         store.objects[tier.name] = encode_manifest(manifest_of(log, segment(0, 5, (0, 0))))
         await tier.begin_leading(5)
         log.delete_records_before(12)  # in the segment that begins at 10; the tier ends at 5
@@ -334,7 +334,7 @@ def test_offsets_that_compaction_has_removed_do_not_stop_readers(
         job.done(job.run())
         store, partition = CountingStore(), FakePartition()
         partition.high_watermark = log.log_end_offset
-        tier = _tier(store, log, partition, node)
+        tier = tier_of(store, log, partition, node)
         tier.context.cache = TierCache(log.disk, log.directory)
         log.tier = tier
         metadata = SimpleNamespace(config=tier.context.config(), image=MetadataImage())
@@ -373,7 +373,7 @@ def test_offsets_that_compaction_has_removed_do_not_stop_readers(
 def test_aborted_transactions_that_were_forgotten_are_found_again(node: Node, log: PartitionLog) -> None:
     async def scenario() -> None:
         store = MemoryStore()
-        tier = _tier(store, log, FakePartition(), node)
+        tier = tier_of(store, log, FakePartition(), node)
         sections = [(kind, b"") for kind in (object_format.ABORTED,)]
         identity = SegmentIdentity("t", log.topic_id, 0, 0, 5, 3, 0)
         tail = object_format.encode_tail(identity, Section(0, 0, 0), sections)

@@ -133,6 +133,8 @@ def _settings(config: BrokerConfig) -> QuorumSettings:
 _PARTITION = TopicPartition(TopicName(CLUSTER_METADATA_TOPIC), 0)
 _BOOTSTRAP_FILE = "bootstrap.checkpoint"
 """The first records of a cluster, from `kafka-storage format`. They count while the metadata log has no records."""
+RESTORING = ".restoring"
+"""The folder of a data directory that `millstream backup restore` has not finished."""
 _NO_DIRECTORIES = (UUID(int=0), UNASSIGNED_DIRECTORY, LOST_DIRECTORY)
 
 
@@ -140,6 +142,10 @@ def inspect_metadata(disk: Disk, root: str, config: BrokerConfig) -> None:
     """ConfigError if the metadata in this data directory is damaged, has records that this version does not know, or
     belongs to a node whose place this one cannot take."""
     directory = f"{root}/{_PARTITION}"
+    if disk.exists(f"{root}/{RESTORING}"):
+        raise ConfigError(
+            f"the data directory {root} is not complete: run `millstream backup restore` for it again", name="log.dirs"
+        )
     if not disk.exists(directory):
         _refuse_logs_without_metadata(disk, root, config)
         return

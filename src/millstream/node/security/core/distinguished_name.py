@@ -4,7 +4,6 @@ Kafka's principals of TLS clients have this form, so ACLs and mapping rules writ
 """
 
 from cryptography import x509
-from cryptography.x509.name import _ASN1Type
 
 _KEYWORDS = {
     "2.5.4.3": "CN",
@@ -52,12 +51,17 @@ def _escaped(value: str) -> str:
 
 def _encoded(attribute: x509.NameAttribute[str | bytes]) -> bytes:
     """The value in DER, with the type that it has in the certificate."""
-    kind: _ASN1Type = attribute._type
-    value = attribute.value
-    if isinstance(value, str):
-        value = value.encode("utf-16-be" if kind is _ASN1Type.BMPString else "utf-8")
-    length = bytes([len(value)])
-    if len(value) >= _LONG_FORM:
-        digits = len(value).to_bytes((len(value).bit_length() + 7) // 8, "big")
-        length = bytes([_LONG_FORM | len(digits)]) + digits
-    return bytes([kind.value]) + length + value
+    # A name is a sequence of sets of sequences of the attribute's number and its value.
+    data = x509.Name([attribute]).public_bytes()
+    for _ in range(3):
+        data = data[slice(*_content(data))]
+    return data[_content(data)[1] :]
+
+
+def _content(data: bytes) -> tuple[int, int]:
+    """Where the content of the first DER element begins and ends."""
+    length, begin = data[1], 2
+    if length >= _LONG_FORM:
+        begin += length - _LONG_FORM
+        length = int.from_bytes(data[2:begin], "big")
+    return begin, begin + length

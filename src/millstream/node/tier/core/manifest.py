@@ -23,6 +23,8 @@ VERSION = 1
 VERSION_WITH_KEYS = 2
 """If objects are encrypted: a Millstream that does not know keys must not replace such a manifest."""
 MANIFEST = "manifest.json"
+REFERENCES = "references.json"
+"""Beside the objects of a partition: which other manifests may name them."""
 SEGMENT_SUFFIX = ".segment"
 
 
@@ -91,6 +93,10 @@ class Manifest:
     """Of the leader that wrote it. A leader of an older epoch must not replace it."""
     log_start_offset: int
     segments: tuple[TieredSegment, ...] = ()
+    is_begun: bool = False
+    """Whether a topic that takes over objects of another has only begun to: not all who may delete them know of it."""
+    taken_over_by: str | None = None
+    """The manifest of the restored topic that counts in place of this one."""
 
     # Reading
 
@@ -146,6 +152,8 @@ class Manifest:
             topic=topic,
             topic_id=topic_id,
             leader_epoch=0,
+            is_begun=False,
+            taken_over_by=None,
             segments=tuple(
                 replace(segment, is_restored=True, leader_epoch=0, epochs=((0, segment.base_offset),))
                 for segment in self.readable
@@ -164,7 +172,16 @@ class Manifest:
             if segment.base_offset < offset
         )
         start = min(self.log_start_offset, offset)
-        return replace(self, topic=topic, topic_id=topic_id, leader_epoch=-1, log_start_offset=start, segments=segments)
+        return replace(
+            self,
+            topic=topic,
+            topic_id=topic_id,
+            leader_epoch=-1,
+            log_start_offset=start,
+            segments=segments,
+            is_begun=False,
+            taken_over_by=None,
+        )
 
     def without_first(self, names: frozenset[str]) -> "Manifest":
         """Without the first segments up to the last of these: the objects are lost, and the log begins after them."""
@@ -174,6 +191,11 @@ class Manifest:
             log_start_offset=max(self.log_start_offset, lost),
             segments=tuple(segment for segment in self.segments if segment.end_offset > lost),
         )
+
+    @property
+    def owners(self) -> list[str]:
+        """The prefixes of the partitions that have copied its objects; others than its own if it took them over."""
+        return sorted({owner_of(segment.name) for segment in self.segments})
 
     def adding(self, segment: TieredSegment) -> "Manifest | None":
         """With one more segment; None if it does not continue what is there: another leader was faster."""
@@ -255,7 +277,9 @@ def encode_manifest(manifest: Manifest) -> bytes:
                 | _key_fields(segment.key)
                 for segment in manifest.segments
             ],
-        },
+        }
+        | ({"begun": True} if manifest.is_begun else {})
+        | ({"takenOverBy": manifest.taken_over_by} if manifest.taken_over_by is not None else {}),
         separators=(",", ":"),
     ).encode()
 
@@ -280,6 +304,8 @@ def decode_manifest(data: bytes) -> Manifest:
             leader_epoch=fields["leaderEpoch"],
             log_start_offset=fields["logStartOffset"],
             segments=_decode_segments(fields["segments"]),
+            is_begun=fields.get("begun", False),
+            taken_over_by=fields.get("takenOverBy"),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedManifestError(f"the manifest cannot be read: {error}") from error
@@ -307,6 +333,11 @@ def _decode_segments(rows: Sequence[Mapping[str, Any]]) -> tuple[TieredSegment, 
 
 def partition_prefix(cluster_id: str, topic_id: UUID, partition: int) -> str:
     return f"{cluster_id}/{topic_id}/{partition}"
+
+
+def owner_of(object_name: str) -> str:
+    """The prefix of the partition that has copied an object."""
+    return object_name.rpartition("/")[0]
 
 
 def manifest_name(cluster_id: str, topic_id: UUID, partition: int) -> str:

@@ -113,6 +113,12 @@ class TransactionSettings:
     expiration_ms: int
     abort_interval_ms: int
     expiry_interval_ms: int
+    decisions_held: bool = False
+    """A backup takes its points: no transaction is decided now (`DecisionsHeld`)."""
+
+
+class DecisionsHeld(Exception):
+    """The operation would decide a transaction while a backup takes its points. It is to be repeated a little later."""
 
 
 class TransactionShard:
@@ -131,6 +137,8 @@ class TransactionShard:
         changed = started(self.transactions, start, self._settings().transaction_version, now_ms)
         if not changed.is_decided:
             return self._changed(changed, answer_of(changed))
+        if self._settings().decisions_held:
+            raise DecisionsHeld
         later: DeferredResponse[StartedProducer] = DeferredResponse()
         later.resolve(_busy("the open transaction is being aborted"))  # type: ignore[arg-type]
         return self._changed(changed, later)
@@ -182,6 +190,8 @@ class TransactionShard:
         transaction = self._known(transactional_id)
         if ending(transaction, client, committed, client_version) is Ending.REPEATED:
             return CoordinatorResult(transaction.producer)
+        if self._settings().decisions_held:
+            raise DecisionsHeld
         if new_producer_id is None and transaction.needs_producer_id(client_version):
             raise ProducerIdNeeded
         changed = transaction.ended(committed, client_version, now_ms, new_producer_id)
@@ -203,7 +213,11 @@ class TransactionShard:
         return self._changed(transaction.completed(now_ms), None)
 
     def _abort_late(self, now_ms: int) -> CoordinatorResult[None] | None:
-        version = self._settings().transaction_version
+        settings = self._settings()
+        version = settings.transaction_version
+        if settings.decisions_held:
+            self.timers.set("abort", now_ms + _NEXT_BATCH_DELAY_MS, self._abort_late)
+            return None
         self._arm(now_ms)
         changes: list[Transaction] = []
         records: list[CoordinatorRecord] = []

@@ -1,0 +1,173 @@
+"""Runs the commands of docs/deploy-systemd.md and docs/deploy-container.md, each machine or service as a pod.
+
+    python -m tests.system.packages.pages systemd|container
+
+To be started by `unshare` (`containment.unshare`). A machine has its own `/etc/millstream` and `/var/lib/millstream`;
+its unit is started as systemd starts it, with a socket for its messages.
+"""
+
+import configparser
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from tests.repository import REPOSITORY
+from tests.system.packages.pods import PATH, Pod, prepare, run
+from tests.waiting import PATIENCE_S
+
+_BLOCK = re.compile(r"```(\w+(?: \w+)?)\n(.*?)```", re.S)
+UNIT = REPOSITORY / "deploy" / "systemd" / "millstream.service"
+DOCKERFILE = REPOSITORY / "deploy" / "container" / "Dockerfile"
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    return _BLOCK.findall((REPOSITORY / "docs" / page).read_text(encoding="utf-8"))
+
+
+def shell(script: str, directory: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-ec", script], cwd=directory, env={**os.environ, "PATH": PATH}, capture_output=True, text=True
+    )
+    print(done.stdout)
+    assert done.returncode == 0, (script, done.stderr)
+
+
+class Machine:
+    """A machine with systemd, of which only the unit of Millstream runs."""
+
+    def __init__(self, number: int, name: str, directory: Path) -> None:
+        unit = configparser.RawConfigParser(strict=False)
+        unit.optionxform = str  # type: ignore[assignment,method-assign]
+        unit.read(UNIT)
+        service = unit["Service"]
+        assert (service["Type"], service["User"]) == ("notify", "millstream")
+        self._places = {
+            "/etc/millstream": directory / f"etc-{number}",
+            "/var/lib/millstream": directory / f"state-{number}",
+        }
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        address = f"/run/notify-{number}"
+        self._socket.bind(address)
+        self._socket.settimeout(PATIENCE_S)
+        self.pod = Pod(
+            name.partition(".")[0],
+            f"10.88.0.{10 + number}",
+            shlex.split(service["ExecStart"]),
+            {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "60000000"},
+            self._places,
+            directory / f"machine-{number}.log",
+        )
+
+    def run(self, script: str, directory: Path) -> None:
+        """Commands on the machine; `systemctl enable --now` starts the unit."""
+        binds = "".join(f"mkdir -p '{source}'; mount --bind '{source}' {at}\n" for at, source in self._places.items())
+        lines = script.splitlines()
+        assert lines[-1] == "systemctl enable --now millstream"
+        commands = "\n".join((binds, *lines[:-1]))
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-ec", commands], cwd=directory, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        self.pod.start()
+
+    def wait_until_ready(self) -> None:
+        try:
+            while b"READY=1" not in self._socket.recv(4096):
+                pass
+        except TimeoutError:
+            raise AssertionError(self.pod.tail()) from None
+
+
+def systemd(directory: Path) -> None:
+    names = ("one.example", "two.example", "three.example")
+    prepare({name: f"10.88.0.{11 + index}" for index, name in enumerate(names)})
+    for place in ("/etc/millstream", "/var/lib/millstream", "/usr/lib/millstream/bin"):
+        Path(place).mkdir(parents=True, exist_ok=True)
+    Path("/usr/lib/millstream/bin/millstream").symlink_to(Path(sys.executable).parent / "millstream")
+    run("systemd-sysusers", str(REPOSITORY / "deploy" / "systemd" / "millstream.conf"))
+    machines = [Machine(number, name, directory) for number, name in enumerate(names, 1)]
+    try:
+        for kind, text in blocks("deploy-systemd.md"):
+            if kind == "sh":
+                shell(text, directory)
+            elif kind == "sh machines":
+                for number, machine in enumerate(machines, 1):
+                    machine.run(text.strip().replace("node-N", f"node-{number}"), directory)
+                for machine in machines:
+                    machine.wait_until_ready()
+        for machine in machines:
+            assert machine.pod.terminate() == 0, machine.pod.tail()
+    finally:
+        for machine in machines:
+            machine.pod.kill()
+
+
+def entry_point() -> list[str]:
+    found = re.findall(r"^ENTRYPOINT (.*)$", DOCKERFILE.read_text(), re.M)
+    words: list[str] = json.loads(found[-1])
+    return words
+
+
+def container(directory: Path) -> None:
+    """A stand-in for `docker compose`."""
+    services: dict[str, Pod] = {}
+    addresses = {f"kafka-{number}": f"10.88.0.{10 + number}" for number in (1, 2, 3)}
+    prepare(addresses)
+    try:
+        for kind, text in blocks("deploy-container.md"):
+            if kind == "sh":
+                shell(text, directory)
+            elif kind == "yaml compose":
+                for name, service in yaml.safe_load(text)["services"].items():
+                    volumes = dict(reversed(each.split(":")) for each in service["volumes"])
+                    mounts = {at: directory / source for at, source in volumes.items()}
+                    mounts |= {at: directory / f"{name}{at.replace('/', '-')}" for at in service["tmpfs"]}
+                    variables = {key: str(value) for key, value in service.get("environment", {}).items()}
+                    services[name] = Pod(
+                        service["hostname"],
+                        addresses[name],
+                        entry_point(),
+                        variables,
+                        mounts,
+                        directory / f"{name}.log",
+                    )
+            elif kind == "sh docker":
+                for line in text.strip().splitlines():
+                    _docker(shlex.split(line), services)
+        for pod in services.values():
+            assert pod.terminate() == 0, pod.tail()
+    finally:
+        for pod in services.values():
+            pod.kill()
+
+
+def _docker(words: Sequence[str], services: dict[str, Pod]) -> None:
+    match words:
+        case ["docker", "compose", "up", "--detach", "--wait"]:
+            for pod in services.values():
+                pod.start()
+            for pod in services.values():
+                pod.wait_for("/readyz", 9092, tls=True)
+                healthy = pod.exec("millstream", "container", "--health")
+                assert healthy.returncode == 0, healthy.stderr
+        case ["docker", "compose", "exec", name, *command]:
+            done = services[name].exec(*command)
+            print(done.stdout)
+            assert done.returncode == 0, (command, done.stdout, done.stderr)
+        case _:
+            raise AssertionError(f"{words} is not known here")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        {"systemd": systemd, "container": container}[sys.argv[1]](Path(place))
+    print("done")
