@@ -243,6 +243,9 @@ def test_the_topic_of_the_registry_is_no_way_around_it(guarded: Gateway) -> None
         ):
             answer = ask("POST", path, body, basic(name))
             assert b"schemas of the registry" in answer.body, (name, path, answer.body)
+    branch = ask("POST", f"/topics/{topic}/branches", {"name": "schemas-to-read"}, basic("mona"))
+    assert branch.status == 403 and b"hidden from you" in branch.body, branch.body
+    assert ask("GET", "/topics/schemas-to-read", headers=basic("mona")).status == 404
     connection = http.client.HTTPConnection(guarded.address, timeout=PATIENCE_S)
     connection.request("GET", f"/topics/{topic}/stream?from=earliest&format=text", headers=basic("vera"))
     stream = connection.getresponse()

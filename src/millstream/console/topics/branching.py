@@ -33,6 +33,8 @@ def open_branching(frame: Frame, topic: str) -> None:
             try:
                 at_ms = parse_moment(text, UTC, datetime.now(UTC)) if text else None
                 frame.visitor.check_topic(topic)
+                if frame.visitor.mask_of(topic) is not None:
+                    raise UserError(f"Parts of {topic} are hidden from you: a branch would show them.")
                 admin = TopicAdmin(frame.console.cluster)
                 made = await frame.act(Action.CREATE_TOPIC, admin.branch, topic, branch, at_ms=at_ms)
             except (ValueError, UserError, WireError) as error:

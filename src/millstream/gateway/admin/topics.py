@@ -22,7 +22,7 @@ from millstream.gateway.context import GatewayContext
 from millstream.gateway.http.errors import ApiError
 from millstream.gateway.http.request import ApiRequest
 from millstream.gateway.http.routes import endpoint
-from millstream.gateway.identity.caller import caller_cluster
+from millstream.gateway.identity.caller import caller_cluster, current_caller
 from millstream.gateway.identity.missing_acl import Needs
 from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicInfo, TopicPartition
 
@@ -135,6 +135,9 @@ class TopicRoutes:
         name = document.get("name")
         if not isinstance(name, str) or not name:
             raise ApiError(422, "'name' must be the name of the branch", 'send {"name": "orders-test"}')
+        if current_caller().mask_of(parent) is not None:
+            hint = "ask a user who sees the whole topic, or change [[masks]] or [[subjects]] of the rules file"
+            raise ApiError(403, f"parts of {parent} are hidden from you: a branch would show them", hint, code=40302)
         at_ms = number_in(document, "at", 0, _MAX_INT64, -1)
         configs = _texts(document.get("configs") or {}, "configs")
         groups = _texts(document.get("groups") or {}, "groups")
