@@ -325,7 +325,8 @@ class TransactionCoordinator:
             try:
                 return await runtime.run(lambda now_ms: operation(shard, now_ms))
             except DecisionsHeld:
-                await asyncio.sleep(_HELD_PAUSE_S)  # bounded: a hold ends by itself
+                pass
+            await asyncio.sleep(_HELD_PAUSE_S)  # bounded: a hold ends by itself
 
     async def _run_with_id(
         self, transactional_id: str, operation: "Callable[[TransactionShard, int, int | None], CoordinatorResult[R]]"
