@@ -35,6 +35,7 @@ _LONGEST_FIRST = [
     "system/spark_cluster",
     "system/clients",
     "system/cluster",
+    "system/packages",
     "system/faults",
     "system/benchmarks",
     "system/fuzz",

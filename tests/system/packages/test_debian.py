@@ -43,7 +43,7 @@ def test_the_debian_package(tmp_path: Path) -> None:
         )
         inside(root, "install", "-d", "-o", "millstream", "-g", "millstream", "-m", "0700", "/var/lib/millstream")
         words = ["chroot", "--userspec=millstream:millstream", str(root), *start.split()]
-        with serving(words, tmp_path, {"PATH": "/usr/bin:/bin"}) as bootstrap:
+        with serving(words, tmp_path, {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}) as bootstrap:
             write_and_read(bootstrap)
         inside(root, "dpkg", "--purge", "millstream")
         assert not (root / "etc/millstream").exists() and (root / "var/lib/millstream/data").exists()
