@@ -1,4 +1,4 @@
-"""`millstream cluster upgrade` and `downgrade`: what they do, and the commands of docs/upgrades.md as they are printed."""
+"""`millstream cluster upgrade` and `downgrade`: what they do, and the commands of docs/upgrades.md."""
 
 import os
 import re
