@@ -50,6 +50,12 @@ def simulate(
     tiered: Annotated[
         bool, typer.Option("--tiered", help="Topics are tiered, to an object store that is slow and fails.")
     ] = False,
+    mixed_versions: Annotated[
+        bool,
+        typer.Option(
+            "--mixed-versions", help="Nodes change between an earlier and the newest version when they start."
+        ),
+    ] = False,
     disks: Annotated[
         int, typer.Option("--disks", metavar="N", min=1, max=3, help="Log directories of each node; single ones fail.")
     ] = 1,
@@ -95,6 +101,7 @@ def simulate(
         conditional=conditional,
         branches=branches,
         tiered=tiered,
+        mixed_versions=mixed_versions,
         disks=disks,
         log_level=logging.INFO if verbose else logging.WARNING,
     )

@@ -6,7 +6,7 @@
             print(record.offset, record.json())
 
 It imports no code of the broker, but for `expected_offset`, which librdkafka does not have. What needs confluent-kafka
-is imported at its first use: it is an extra (`millstream[client]`), and errors and addresses are for everybody.
+is imported at its first use: it is an extra (`millstream[client]`), and errors and addresses need no extra.
 """
 
 from collections.abc import Mapping

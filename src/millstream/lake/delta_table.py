@@ -26,6 +26,7 @@ from millstream.lake.scan import Condition, FileScan, Scan, TableFile, delta_sta
 from millstream.lake.schema_evolution import never, storable
 from millstream.lake.storage import Storage, delta_storage_options
 from millstream.lake.table import AppTransaction, LakeTable, Progress, RewriteResult, TableVersion
+from millstream.lake.upserts import sweep
 from millstream.spark.sink.batch_input import MARK_DIGITS, BatchInput, WrittenBatch
 
 INPUT_PREFIX: Final = "millstream.input."
@@ -33,6 +34,8 @@ INPUT_PREFIX: Final = "millstream.input."
 as long as the number of the write itself."""
 INPUT_METADATA: Final = "millstream.input"
 HISTORY_SEARCHED: Final = 1000
+DELETES_APP: Final = "millstream.deletes"
+"""The application id under which Delta keeps the number of the file of deletions (see `upserts`)."""
 _MARK_BITS: Final = MARK_DIGITS * 4
 _NUMBER_BITS: Final = 0x7FFF
 PARTITION_PROPERTY: Final = "millstream.partitionBy"
@@ -164,6 +167,36 @@ class DeltaLakeTable(LakeTable):
                 time.sleep(min(2.0, 0.05 * 2**attempt))
         raise CommitConflictError(f"{self.name}: other writers won {ATTEMPTS} attempts to commit; try again: {last}")
 
+    def replace_files(
+        self,
+        old: Sequence[TableFile],
+        new: Sequence[WrittenFile],
+        transaction: AppTransaction | None,
+        deletes_number: int,
+    ) -> None:
+        now_ms = int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [self._add_action(file) for file in new]
+        for file in old:
+            values = {name: None if value is None else value_text(value) for name, value in file.partition.items()}
+            actions.append(RemoveAction(file.handle, True, now_ms, file.size, values))
+        # No retries of the library: they would put this commit after another one that it has not read.
+        properties = _commit_properties(transaction, Transaction(DELETES_APP, deletes_number), max_commit_retries=0)
+        try:
+            self._delta.create_write_transaction(
+                actions,
+                mode="append",
+                schema=self._delta.schema(),
+                partition_by=list(self.partitioning.names),
+                commit_properties=properties,
+            )
+        except CommitFailedError as error:
+            raise CommitConflictError(f"{self.name}: another writer was faster: {error}") from error
+        self.refresh()
+
+    @property
+    def deletes_number(self) -> int | None:
+        return self._delta.transaction_version(DELETES_APP)
+
     def _add_action(self, file: WrittenFile) -> AddAction:
         values = {
             name: None if value is None else value_text(value)
@@ -200,7 +233,8 @@ class DeltaLakeTable(LakeTable):
             partition = {
                 name.removeprefix("partition."): value for name, value in row.items() if name.startswith("partition.")
             }
-            files.append(TableFile(unquote(row["path"]), row["size_bytes"], row["num_records"] or 0, partition, ranges))
+            path, rows_in_file = row["path"], row["num_records"] or 0
+            files.append(TableFile(unquote(path), row["size_bytes"], rows_in_file, partition, ranges, path))
         return files
 
     def file_paths(self) -> set[str]:
@@ -265,18 +299,23 @@ class DeltaLakeTable(LakeTable):
     def vacuum(self, older_than: timedelta) -> int:
         # `full`: also files that were never committed, left by killed tasks.
         hours = max(0, math.ceil(older_than.total_seconds() / 3600))  # the library takes whole hours: round up
-        return len(self._delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))
+        swept = sweep(self, older_than)
+        return swept + len(self._delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))
 
 
-def _commit_properties(transaction: AppTransaction | None) -> CommitProperties:
+def _commit_properties(
+    transaction: AppTransaction | None, *more: Transaction, max_commit_retries: int | None = None
+) -> CommitProperties:
     metadata = {"engine": "millstream"}
-    if transaction is None:
-        return CommitProperties(custom_metadata=metadata)
-    ids = [Transaction(transaction.app, transaction.number)]
-    if transaction.input is not None:
+    ids = list(more)
+    if transaction is not None:
+        ids.append(Transaction(transaction.app, transaction.number))
+    if transaction is not None and transaction.input is not None:
         metadata[INPUT_METADATA] = json.dumps(transaction.input.to_json())
         ids.append(Transaction(INPUT_PREFIX + transaction.app, _kept_mark(transaction.input.mark, transaction.number)))
-    return CommitProperties(custom_metadata=metadata, app_transactions=ids)
+    return CommitProperties(
+        custom_metadata=metadata, app_transactions=ids or None, max_commit_retries=max_commit_retries
+    )
 
 
 def _kept_mark(mark: str, number: int) -> int:

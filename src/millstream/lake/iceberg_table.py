@@ -39,6 +39,7 @@ from millstream.lake.scan import BATCH_ROWS, Condition, Scan, TableFile, all_may
 from millstream.lake.schema_evolution import can_hold, conform, storable
 from millstream.lake.storage import Storage, iceberg_properties
 from millstream.lake.table import AppTransaction, LakeTable, Progress, RewriteResult, TableVersion
+from millstream.lake.upserts import sweep
 from millstream.spark.sink.batch_input import BatchInput, WrittenBatch
 
 CATALOG_FILE: Final = "millstream-catalog.db"
@@ -115,6 +116,8 @@ def prepare(place: CatalogLocation) -> Any:
 BATCH_PROPERTY: Final = "millstream.batch."
 INPUT_PROPERTY: Final = "millstream.input."
 """The input of the batch under BATCH_PROPERTY."""
+DELETES_PROPERTY: Final = "millstream.deletes"
+"""The number of the file of deletions (see `upserts`)."""
 ATTEMPTS: Final = 50
 NO_SNAPSHOT: Final = "0"
 """The version of a table without snapshots."""
@@ -277,6 +280,36 @@ class IcebergLakeTable(LakeTable):
 
         return self._commit(changes)
 
+    def replace_files(
+        self,
+        old: Sequence[TableFile],
+        new: Sequence[WrittenFile],
+        transaction: AppTransaction | None,
+        deletes_number: int,
+    ) -> None:
+        summary = {"millstream.operation": "upsert"}
+        if transaction is not None:
+            summary |= {"millstream.app": transaction.app, "millstream.batch": str(transaction.number)}
+        self._iceberg.metadata.properties["commit.retry.num-retries"] = "0"  # in memory only, never committed
+        try:
+            change = self._iceberg.transaction()
+            properties = _batch_properties(transaction) if transaction is not None else {}
+            change.set_properties({**properties, DELETES_PROPERTY: str(deletes_number)})
+            update = change.update_snapshot(snapshot_properties=summary)
+            with update.overwrite() if old else update.merge_append() as producer:
+                for file in old:
+                    producer.delete_data_file(file.handle.file)
+                for each in new:
+                    producer.append_data_file(self._data_file(each))
+            change.commit_transaction()
+        except _CONFLICTS as error:
+            raise CommitConflictError(f"{self.name}: another writer was faster: {error}") from error
+
+    @property
+    def deletes_number(self) -> int | None:
+        kept = self._iceberg.properties.get(DELETES_PROPERTY)
+        return None if kept is None else int(kept)
+
     def _commit(self, changes: Any) -> bool:
         """Makes changes to the newest version and commits them; retries after conflicts."""
         for attempt in range(ATTEMPTS):
@@ -386,7 +419,7 @@ class IcebergLakeTable(LakeTable):
         self._iceberg.maintenance.expire_snapshots().older_than(limit).commit()
         self.refresh()
         needed = self._needed_files()
-        deleted = 0
+        deleted = sweep(self, older_than)
         for directory, suffix in (("data/", ".parquet"), ("metadata/", ".avro")):
             for each in self.storage.listed(directory):
                 if each.path.endswith(suffix) and each.path not in needed and each.modified <= limit:

@@ -21,6 +21,11 @@ HELP: Final[dict[str, str]] = {
     "mergeSchema": "Whether new columns are added and types are widened, if the format can. Default: true.",
     "targetFileSize": "Files are closed at this size. Default: 128MB.",
     "compression": "Of Parquet pages: zstd, snappy, gzip, lz4 or none. Default: zstd.",
+    "keys": "Writing: columns that identify a row; a row replaces the one with the same keys. Default: append.",
+    "sequenceBy": "With keys: a column that grows with each change of a key. A late, older change has no effect.",
+    "deleteColumn": "With keys: a boolean column; true deletes the row. It is not stored.",
+    "history": "With keys: true keeps all versions of a row, with _valid_from, _valid_to, _current. Default: false.",
+    "keepDeletes": "With keys: how long a deletion is known to changes that arrive late. Default: 7d.",
     "columns": "Reading: only these columns, separated by commas.",
     "version": "Reading: the table as it was at this version (Iceberg: snapshot id). Default: the newest.",
     "splitSize": "Reading: about how many bytes of files one task reads. Default: 128MB.",
@@ -73,6 +78,11 @@ class TableOptions:
     txn_app_id: str | None = None
     txn_version: int | None = None
     check_replays: bool = True
+    keys: tuple[str, ...] | None = None
+    sequence_by: str | None = None
+    delete_column: str | None = None
+    history: bool = False
+    keep_deletes_s: float = 7 * 86400.0
     checkpoint: str | None = None
     """Spark's checkpoint, which has the input of a batch."""
     s3: S3Options = field(default_factory=S3Options)
@@ -113,6 +123,11 @@ def parse_options(given: Mapping[str, str]) -> TableOptions:
         txn_app_id=values.get("txnAppId") or None,
         txn_version=_whole(values, "txnVersion"),
         check_replays=_flag(values, "checkReplays", default=True),
+        keys=_words(values, "keys"),
+        sequence_by=values.get("sequenceBy") or None,
+        delete_column=values.get("deleteColumn") or None,
+        history=_flag(values, "history", default=False),
+        keep_deletes_s=_seconds(values, "keepDeletes", 7 * 86400.0),
         checkpoint=next((value for name, value in given.items() if name.lower() == _CHECKPOINT), None),
         s3=S3Options(
             endpoint=values.get("s3.endpoint"),
@@ -146,6 +161,10 @@ def _check_together(options: TableOptions) -> None:
         raise LakeOptionError(f"table and catalog.* work only with tableFormat=iceberg, not {options.table_format}")
     if options.txn_version is not None and options.txn_app_id is None:
         raise LakeOptionError("txnVersion needs txnAppId; set both")
+    if not options.keys and (options.sequence_by or options.delete_column or options.history):
+        raise LakeOptionError("sequenceBy, deleteColumn and history need keys: the columns that identify a row")
+    if options.keys == ():
+        raise LakeOptionError("keys is empty; name the columns that identify a row, separated by commas")
     if (options.s3.access_key is None) != (options.s3.secret_key is None):
         raise LakeOptionError("set both s3.access-key and s3.secret-key, or neither")
 
@@ -180,6 +199,15 @@ def _flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 def _size(values: Mapping[str, str], name: str) -> int:
     return parse_size(values[name], name) if name in values else DEFAULT_FILE_SIZE
+
+
+def _seconds(values: Mapping[str, str], name: str, default: float) -> float:
+    if name not in values:
+        return default
+    try:
+        return quantities.parse_duration(values[name], unit="ms").total_seconds()
+    except ValueError:
+        raise LakeOptionError(f"{name}={values[name]}: write a duration such as 12h or 7d") from None
 
 
 def _whole(values: Mapping[str, str], name: str) -> int | None:

@@ -34,6 +34,7 @@ from millstream.lake.options import TableOptions, parse_options
 from millstream.lake.scan import Condition, Scan, TableFile, from_spark
 from millstream.lake.schema_evolution import conform
 from millstream.lake.table import AppTransaction, open_or_create, open_table
+from millstream.lake.upserts import UpsertRules, merge, staging
 from millstream.spark.sink.batch_input import BatchInput
 from millstream.spark.sink.input_identity import CheckpointOffsets, DigestingRows, RowDigest, input_of_rows
 
@@ -104,9 +105,19 @@ class _TableWriter:
             raise LakeError("version and columns are options for reading; remove them from the write")
         self._options = options
         self._replace = replace
-        self._layout: FileLayout = open_or_create(options, to_arrow_schema(rows, timezone="UTC")).layout()
+        self._rows: pa.Schema = to_arrow_schema(rows, timezone="UTC")
+        self._rules = UpsertRules.of(options)
+        self._layout: FileLayout
+        if self._rules is None:
+            self._layout = open_or_create(options, self._rows).layout()
+            return
+        if replace:
+            raise LakeError("a table with keys is changed row by row; use the mode append, or remove keys")
+        self._layout = staging(open_or_create(options, self._rules.table_schema(self._rows)), self._rows)
 
     def _write(self, batches: Iterator[pa.RecordBatch], label: str, *, digested: bool) -> FilesWritten:
+        if (rules := self._rules) is not None:
+            batches = (rules.check(batch) for batch in batches)
         if not digested:
             return FilesWritten(None, tuple(write_files(batches, self._layout, label)))
         digesting = DigestingRows(batches)
@@ -119,6 +130,13 @@ class _TableWriter:
                 open_table(self._options).is_committed(transaction)  # raises if this number was used with other rows
             return
         table = open_table(self._options)
+        if self._rules is not None:
+            try:
+                merge(table, self._rules, files, self._rows, transaction)
+            except StaleWriteError:
+                self._delete(files)
+                raise
+            return
         try:
             is_new = table.commit(files, transaction, replace=self._replace)
         except StaleWriteError:
@@ -132,9 +150,11 @@ class _TableWriter:
 
         `millstream table optimize --vacuum` deletes the remaining files."""
         if any(message is None for message in messages):
-            for message in messages:
-                for file in message.files if message is not None else ():
-                    self._layout.storage.delete(file.path)
+            self._delete([file for message in messages if message is not None for file in message.files])
+
+    def _delete(self, files: Sequence[WrittenFile]) -> None:
+        for file in files:
+            self._layout.storage.delete(file.path)
 
 
 class StreamTableWriter(_TableWriter, DataSourceStreamArrowWriter):

@@ -13,7 +13,7 @@ from millstream.lake.data_files import FileLayout, WrittenFile
 from millstream.lake.errors import LakeError, LakeOptionError, NoTableError, SchemaChangeError, StaleWriteError
 from millstream.lake.options import TableOptions
 from millstream.lake.partitioning import Partitioning
-from millstream.lake.scan import Condition, Scan
+from millstream.lake.scan import Condition, Scan, TableFile
 from millstream.lake.schema_evolution import Widening, evolve, storable
 from millstream.lake.storage import Storage
 from millstream.spark.sink.batch_input import BatchInput, WrittenBatch, refusal, refusal_of_write
@@ -134,6 +134,22 @@ class LakeTable(ABC):
     def commit(self, files: Sequence[WrittenFile], transaction: AppTransaction | None, *, replace: bool) -> bool:
         """Adds files in one commit; with `replace`, instead of all others. False if it was committed before: then
         nothing changes. With StaleWriteError nothing changes either. Works beside concurrent writers."""
+
+    @abstractmethod
+    def replace_files(
+        self,
+        old: Sequence[TableFile],
+        new: Sequence[WrittenFile],
+        transaction: AppTransaction | None,
+        deletes_number: int,
+    ) -> None:
+        """Replaces files in one commit on the version of this object. CommitConflictError if there is a newer one:
+        then nothing changes. `deletes_number` is kept with the version (see `upserts`)."""
+
+    @property
+    @abstractmethod
+    def deletes_number(self) -> int | None:
+        """The number that the last `replace_files` kept."""
 
     @abstractmethod
     def scan(self, columns: Sequence[str] | None = None, conditions: Sequence[Condition] = ()) -> Scan:

@@ -76,6 +76,19 @@ class OutputMode(StrEnum):
     COMPLETE = "complete"
 
 
+class TableMode(StrEnum):
+    """How rows get into a table."""
+
+    APPEND = "append"
+    UPSERT = "upsert"
+
+
+class Envelope(StrEnum):
+    """How a record wraps a change."""
+
+    DEBEZIUM = "debezium"
+
+
 class WindowKind(StrEnum):
     TUMBLING = "tumbling"
     SLIDING = "sliding"
@@ -393,6 +406,22 @@ class TopicSink(SinkBase):
     """Avro or Protobuf text to register, when the registry has none for the subject."""
 
 
+TOMBSTONE = "tombstone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upsert:
+    """Rows of a table sink are changes of rows with the same keys."""
+
+    keys: tuple[str, ...]
+    sequence_by: str | None = None
+    """None: the offset of the record."""
+    delete_when: str | None = None
+    """A SQL condition, or TOMBSTONE: all columns of the value are null."""
+    history: bool = False
+    envelope: Envelope | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSink(SinkBase):
     kind: ClassVar[str] = "table"
@@ -401,6 +430,8 @@ class TableSink(SinkBase):
     path: str
     partition_by: tuple[str, ...] = ()
     """Columns, or days(column), hours(column), months(column)."""
+    upsert: Upsert | None = None
+    """None: rows are appended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,18 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 
 from millstream.pipeline.document import Document, LocatedText, Section, describe, position_of
 from millstream.pipeline.model import (
+    TOMBSTONE,
     ConsoleSink,
     Delivery,
+    Envelope,
     Format,
     OutputMode,
     Sink,
     TableFormat,
+    TableMode,
     TableSink,
     TopicSink,
+    Upsert,
 )
 from millstream.pipeline.parts import (
     SINK_NAME,
@@ -31,7 +35,16 @@ from millstream.pipeline.parts import (
 _COMMON_KEYS = ("from", "mode", "trigger", "options")
 _KEYS = {
     "topic": ("topic", "format", "key", "headers", "timestamp", "delivery", "subject", "schema"),
-    "table": ("table", "format", "partition_by"),
+    "table": (
+        "table",
+        "format",
+        "partition_by",
+        "keys",
+        "sequence_by",
+        "delete_when",
+        "history",
+        "envelope",
+    ),
     "console": ("console",),
 }
 _KINDS = tuple(_KEYS)
@@ -116,22 +129,49 @@ def _read_table_sink(section: Section, name: LocatedText, reads: str, directory:
                 word.position,
                 f"`partition_by` has {word.text!r}; use a column, or day(…), hour(…) or month(…) of a column",
             )
-    mode = _mode(section)
-    if mode is not OutputMode.APPEND:
-        section.problems.error(
-            section.position_of_value("mode"),
-            f"a table can only be appended to; remove `mode: {mode}` from {section.what}",
-        )
     return TableSink(
         name=name.text,
         line=name.position.line,
         reads=reads,
-        mode=mode,
+        mode=OutputMode.APPEND,
         trigger=read_trigger(section),
         options=section.texts("options"),
         format=section.choice("format", TableFormat, _SINK_TABLES) or TableFormat.DELTA,
         path=read_path(section, "table", directory),
         partition_by=tuple(_lake_partition(word.text) for word in partition_by),
+        upsert=_read_upsert(section),
+    )
+
+
+_OF_UPSERTS = ("keys", "sequence_by", "delete_when", "history", "envelope")
+
+
+def _read_upsert(section: Section) -> Upsert | None:
+    keys = section.names("keys")
+    if section.choice("mode", TableMode) is not TableMode.UPSERT:
+        for key in _OF_UPSERTS:
+            if key in section:
+                section.problems.error(
+                    section.position_of_key(key), f"`{key}` of {section.what} needs `mode: upsert`; add it"
+                )
+        return None
+    if not keys:
+        section.missing("keys", ": the columns that identify a row")
+    delete_when = section.text("delete_when")
+    if delete_when and delete_when != TOMBSTONE:
+        check_sql(section, "delete_when", LocatedText(delete_when, section.position_of_value("delete_when")))
+    envelope = section.choice("envelope", Envelope)
+    if envelope is not None and delete_when:
+        section.problems.error(
+            section.position_of_key("delete_when"),
+            f"{section.what} has deletions in its envelope; remove `delete_when`, or `envelope: {envelope}`",
+        )
+    return Upsert(
+        keys=tuple(word.text for word in keys),
+        sequence_by=section.text("sequence_by"),
+        delete_when=delete_when,
+        history=section.flag("history") or False,
+        envelope=envelope,
     )
 
 

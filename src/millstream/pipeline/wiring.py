@@ -3,7 +3,7 @@
 Checked without Spark: whether rows are a stream or a table, their watermarks, and their columns if a schema is known.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
@@ -286,6 +286,14 @@ class FlowChecker:
         if isinstance(sink, TableSink):
             named = (part.partition("(")[2].rstrip(")") or part for part in sink.partition_by)
             self._need_columns(named, flow.columns, position("partition_by"), repr(sink.reads))
+            self._upsert(sink, flow.columns, position)
+
+    def _upsert(self, sink: TableSink, columns: frozenset[str] | None, position: Callable[[str], Position]) -> None:
+        if sink.upsert is None or sink.upsert.envelope is not None:  # the columns are inside the envelope
+            return
+        self._need_columns(sink.upsert.keys, columns, position("keys"), repr(sink.reads))
+        if sink.upsert.sequence_by is not None:
+            self._need_columns((sink.upsert.sequence_by,), columns, position("sequence_by"), repr(sink.reads))
 
 
 def _only(inputs: list[Flow]) -> frozenset[str] | None:

@@ -1,5 +1,6 @@
 """A simulated cluster: machines with nodes, which are restarted when they exit, and clients."""
 
+import random
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -83,8 +84,10 @@ class Cluster:
         fabric: Fabric | None = None,
         host_name: str = "node",
         disks: int = 1,
+        earlier: dict[str, str] | None = None,
     ) -> None:
-        """`disks`: the log directories of each node. `secured` reports clients that are refused; None for a cluster
+        """`earlier`: settings of nodes of the earlier version, if there are nodes of two versions.
+        `disks`: the log directories of each node. `secured` reports clients that are refused; None for a cluster
         without authentication. Clusters with the same `scheduler` and `fabric`, and other names of hosts, can reach
         each other."""
         self.scheduler = scheduler or Scheduler()
@@ -101,6 +104,10 @@ class Cluster:
         self.machines: dict[int, Machine] = {}
         self.clients: list[Machine] = []
         self._configs: dict[int, BrokerConfig] = {}
+        self._earlier: dict[int, BrokerConfig] = {}
+        """The configs of nodes of the earlier version."""
+        self._versions = random.Random(f"{seed} versions")
+        self._started: set[int] = set()
         self._decisions = Decisions()
         self.exits: list[tuple[int, BaseException | None]] = []
         """Nodes that exited although their disks were healthy."""
@@ -134,9 +141,10 @@ class Cluster:
             machine.on_exit = self._exited(node_id)
             self.machines[node_id] = machine
             own = {"millstream.machine.id": f"m{self._hardware[node_id]}"} if hardware else {}
-            self._configs[node_id] = _config(
-                node_id, host, role, voters, security | (settings or {}) | own, protocol, disks
-            )
+            mine = security | (settings or {}) | own
+            self._configs[node_id] = _config(node_id, host, role, voters, mine, protocol, disks)
+            if earlier:
+                self._earlier[node_id] = _config(node_id, host, role, voters, mine | earlier, protocol, disks)
         self._client_context: ssl.SSLContext | None = None
         self._secured = secured
         if tls or secured:
@@ -185,7 +193,10 @@ class Cluster:
 
     def start_node(self, node_id: int) -> None:
         machine, config = self.machines[node_id], self._configs[node_id]
-        self.log_event(machine.name, "starts")
+        if node_id in self._earlier and (node_id not in self._started or self._versions.random() < 0.5):
+            config = self._earlier[node_id]
+        self._started.add(node_id)
+        self.log_event(machine.name, "starts" if config is self._configs[node_id] else "starts as the earlier version")
 
         def make(process: Process) -> Node:
             node = Node(config, process.environment, process.disk)

@@ -46,6 +46,8 @@ class Options:
     """Whether one more client branches topics, and deletes branches."""
     tiered: bool = False
     """Whether topics are tiered, to a store that is slow and fails."""
+    mixed_versions: bool = False
+    """Whether nodes are of the earlier or of the newer version, by chance at each start. All begin with the earlier."""
     disks: int = 1
     """Log directories of each node, at most three. With several, logs move between them, and single ones fail."""
 
@@ -236,6 +238,9 @@ def cluster_settings(randomness: random.Random, scenario: Scenario) -> dict[str,
         "transaction.state.log.num.partitions": str(randomness.choice((1, 1, 2))),
     }
 
+
+EARLIER_VERSION = {"millstream.max.feature.levels": "metadata.version=29,transaction.version=1"}
+"""The settings of a node of the earlier version: lower levels of two features."""
 
 TIER_SETTINGS = {
     "remote.log.storage.system.enable": "true",

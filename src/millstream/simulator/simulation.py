@@ -65,6 +65,7 @@ from millstream.simulator.object_store import SimulatedStore
 from millstream.simulator.power_cuts import PowerCuts
 from millstream.simulator.results import Event, LogCapture, Result, Trace, Violation
 from millstream.simulator.scenarios import (
+    EARLIER_VERSION,
     TIER_SETTINGS,
     TIERED_TOPIC,
     Options,
@@ -147,6 +148,7 @@ class Simulation:
             store=self.store,
             hardware=hardware,
             disks=options.disks,
+            earlier=EARLIER_VERSION if options.mixed_versions else None,
         )
         for machine in self.cluster.machines.values():
             machine.clock.offset_ms = randomness.choice((0, 0, 40, -700, 5_000))

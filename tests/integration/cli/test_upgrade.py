@@ -1,4 +1,4 @@
-"""`millstream cluster upgrade` and `downgrade`: what they do, and the commands of docs/upgrades.md."""
+"""`millstream cluster upgrade` and `downgrade`, and the commands of docs/upgrades.md as they are printed there."""
 
 import os
 import re
@@ -56,11 +56,11 @@ def test_upgrade_downgrade_and_the_page(offline: Run, tmp_path: Path, monkeypatc
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert levels() == newest
-        for words, code, message in (
+        for mistake, code, message in (
             (("upgrade", "--release-version", "9.9"), 2, "is not a release"),
             (("downgrade", "--feature", "metadata.version=29"), 1, "lowest safe level is 30"),
             (("downgrade", "--feature", "what.version=1"), 2, "there is no feature what.version"),
             (("downgrade", "--feature", "share.version=low"), 2, "a level is a number"),
         ):
-            refused = offline("cluster", *words)
+            refused = offline("cluster", *mistake)
             assert refused.code == code and message in refused.err, refused

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
@@ -302,20 +303,27 @@ def test_commands_of_the_page_run_as_printed(name: str, tmp_path: Path) -> None:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         started = partial(subprocess.Popen, shell=True, cwd=directory, env={**os.environ, **own, "PATH": path})
         running: subprocess.Popen[str] | None = None
-        for line in lines:
-            command = line.removesuffix("&").strip()
-            if command.startswith("millstream pipeline run") and "--once" not in command:
-                running = started(f"exec {command}", stdout=subprocess.DEVNULL)
-                continue
-            output = ""
-            while not output:  # an example that runs without end has its first results after a while
-                shown = started(command, stdout=subprocess.PIPE, text=True)
-                output = shown.communicate(timeout=PATIENCE_S * 4)[0]
+        output = ""
+        try:
+            for line in lines:
+                command = line.removesuffix("&").strip()
+                if command.startswith("millstream pipeline run") and "--once" not in command:
+                    running = started(f"exec {command}", stdout=subprocess.DEVNULL)
+                    continue
+                deadline = time.monotonic() + 4 * PATIENCE_S
+                while True:
+                    shown = started(command, stdout=subprocess.PIPE, text=True)
+                    output = shown.communicate(timeout=4 * PATIENCE_S)[0]
+                    # A pipeline without end has its first results, and their topic, after a while.
+                    if running is None or output or not command.startswith("millstream consume"):
+                        break
+                    assert running.poll() is None and time.monotonic() < deadline, "the pipeline has no result"
                 assert shown.returncode == 0, command
-                if running is None or not command.startswith("millstream consume"):
-                    break
-                assert output or running.poll() is None, "the pipeline ended"
-        if running is not None:
-            running.send_signal(signal.SIGINT)
-            assert running.wait(PATIENCE_S * 2) == 0
+            if running is not None:
+                running.send_signal(signal.SIGINT)
+                assert running.wait(2 * PATIENCE_S) == 0
+        finally:
+            if running is not None and running.poll() is None:
+                running.kill()
+                running.wait()
         assert output.strip(), "the last command shows results"

@@ -17,6 +17,7 @@ from millstream.client import connect
 from millstream.lake.options import parse_options
 from millstream.lake.table import open_table
 from millstream.testing import EmbeddedBroker
+from tests.system.lake.batch_writer import KEYS
 from tests.system.lake.conftest import FORMATS, rows_of
 
 KILLS = 3
@@ -83,6 +84,26 @@ def test_each_row_once_without_spark(tmp_path: Path, table_format: str) -> None:
     subprocess.run([*command, str(last)], check=True, stdout=subprocess.DEVNULL)
     rows = rows_of(open_table(parse_options({"path": str(tmp_path / "t")})))
     assert sorted(row["id"] for row in rows) == list(range((last + 1) * 10))
+
+
+@pytest.mark.parametrize(
+    "table_format", [each if each == "delta" else pytest.param(each, marks=pytest.mark.slow) for each in FORMATS]
+)
+def test_upserts_without_spark(tmp_path: Path, table_format: str) -> None:
+    """Killed between any two steps of a merge: each key has the row of its last batch, once."""
+    moments = random.Random(f"upserts {table_format}")
+    command = [sys.executable, "-m", "tests.system.lake.batch_writer", str(tmp_path / "t"), table_format]
+    for _kill in range(3):
+        with subprocess.Popen([*command, "100000", "upsert"], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None and process.stdout.readline() == "running\n"
+            time.sleep(moments.uniform(0.3, 1.0))
+            process.kill()
+    done = tmp_path / "t.done"
+    last = (int(done.read_text()) if done.exists() else 0) + 12
+    subprocess.run([*command, str(last), "upsert"], check=True, stdout=subprocess.DEVNULL)
+    rows = rows_of(open_table(parse_options({"path": str(tmp_path / "t")})))
+    expected = {number % KEYS: number // 10 for number in range((last + 1) * 10)}
+    assert sorted((row["id"], row["batch"]) for row in rows) == sorted(expected.items())
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream.client import connect
+from millstream.client import Message, connect
 from millstream.pipeline.engine.analysis import analyse
 from millstream.pipeline.engine.failures import PartFailedError
 from millstream.pipeline.engine.run import RunOptions, run_pipeline
@@ -290,6 +290,76 @@ def test_state_sessions_tables_and_the_console(shop: Shop, spark: SparkSession) 
         ("s1", 15, 34),
     ]
     assert seen["screen"].rows_out_total == 32
+
+
+def test_changes_keep_tables_current(shop: Shop, spark: SparkSession) -> None:
+    """Tombstones, a condition, Debezium's envelope and a history, in both formats; then a second run with more."""
+
+    def customer(key: str, name: str | None, version: int = 0, state: str = "") -> Message:
+        value = None if name is None else json.dumps({"id": key, "name": name, "version": version, "state": state})
+        return Message(value=value, key=key)
+
+    def debezium(op: str, key: int, name: str | None) -> Message:
+        before, after = ({"id": key, "name": "old"}, None) if op == "d" else (None, {"id": key, "name": name})
+        return Message(value=json.dumps({"op": op, "before": before, "after": after}), key=str(key))
+
+    def publish(*batches: tuple[str, list[Message]]) -> None:
+        with connect(shop.bootstrap) as client:
+            for topic, messages in batches:
+                client.create_topic(topic, partitions=2, exist_ok=True)
+                client.publish_many(topic, messages)
+
+    pipeline = shop.pipeline(
+        """
+        name: cdc
+        bootstrap: BOOTSTRAP
+        sources:
+          changes: {topic: cdc-customers, format: json, key_format: string,
+                    schema: "id STRING, name STRING, version INT, state STRING"}
+          rows: {topic: cdc-rows, format: json,
+                 schema: "op STRING, before STRUCT<id INT, name STRING>, after STRUCT<id INT, name STRING>"}
+        steps:
+          named: {sql: "SELECT id, name, version, state FROM changes WHERE id IS NOT NULL"}
+        sinks:
+          compacted: {from: changes, table: ./compacted, mode: upsert, keys: _key, delete_when: tombstone}
+          customers: {from: named, table: ./customers, format: iceberg, mode: upsert, keys: id, sequence_by: version,
+                      delete_when: state = 'left'}
+          versions: {from: named, table: ./versions, mode: upsert, keys: [id], sequence_by: version, history: true}
+          mirror: {from: rows, table: ./mirror, mode: upsert, keys: id, envelope: debezium}
+        """
+    )
+
+    def table(name: str, *columns: str) -> list[tuple[Any, ...]]:
+        rows = spark.read.format("millstream-table").load(str(shop.directory / name)).select(*columns).collect()
+        return sorted((tuple(row) for row in rows), key=str)
+
+    publish(
+        ("cdc-customers", [customer("a", "Ann", 1), customer("b", "Bob", 1), customer("c", "Cy", 5, "left")]),
+        ("cdc-rows", [debezium("r", 1, "one"), debezium("c", 2, "two"), debezium("u", 1, "uno")]),
+    )
+    run_once(pipeline, spark)
+    assert table("compacted", "_key", "name") == [("a", "Ann"), ("b", "Bob"), ("c", "Cy")]
+    assert table("customers", "id", "name") == [("a", "Ann"), ("b", "Bob")]
+    assert table("mirror", "id", "name") == [(1, "uno"), (2, "two")]
+    publish(
+        (
+            "cdc-customers",
+            [customer("b", None), customer("a", "Anna", 3), customer("a", "late", 2), customer("c", "x", 4)],
+        ),
+        ("cdc-rows", [debezium("d", 2, None), Message(value=None, key="2"), debezium("c", 3, "three")]),
+    )
+    run_once(pipeline, spark)
+    assert table("compacted", "_key", "name") == [("a", "late"), ("c", "x")]  # by offset
+    assert table("customers", "id", "name") == [("a", "Anna"), ("b", "Bob")]  # by version
+    assert table("versions", "id", "name", "_valid_from", "_valid_to", "_current") == [
+        ("a", "Ann", 1, 2, False),
+        ("a", "Anna", 3, None, True),
+        ("a", "late", 2, 3, False),
+        ("b", "Bob", 1, None, True),
+        ("c", "Cy", 5, None, True),
+        ("c", "x", 4, 5, False),
+    ]
+    assert table("mirror", "id", "name") == [(1, "uno"), (3, "three")]
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:

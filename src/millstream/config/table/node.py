@@ -1,6 +1,9 @@
 """Settings of the node: identity, roles, listeners, data directory, topic defaults."""
 
+import re
+
 from millstream.config.setting import (
+    Allowed,
     Importance,
     at_least,
     boolean,
@@ -14,6 +17,8 @@ from millstream.config.setting import (
     some_of,
     string,
 )
+
+_FEATURE = re.compile(r"[a-z.]{1,60}=[0-9]{1,4}")
 
 _NO_JAVA = "Java classes cannot be loaded, and the broker does not start with a rule that it cannot apply"
 _TRUST = (
@@ -64,6 +69,14 @@ MACHINE_ID = optional_string(
     "The machine of this broker. Replicas of a partition are on different machines, if there are enough of them. "
     "Without it, it is `machine-` and `node.id`, so that each broker is a machine of its own; the nodes of "
     "`millstream.cores` have that of the first one. Millstream only.",
+)
+MAX_FEATURE_LEVELS = listed(
+    "millstream.max.feature.levels",
+    (),
+    "The highest levels of features that this node offers, as `NAME=LEVEL`: below what its version supports, as if it "
+    "were of an earlier version. For rehearsals of upgrades. Millstream only.",
+    allowed=Allowed("a list of NAME=LEVEL", lambda items: all(_FEATURE.fullmatch(each) for each in items)),
+    importance=Importance.LOW,
 )
 
 LISTENERS = listed(

@@ -37,7 +37,7 @@ from millstream.node.groups.handlers import GroupAdminHandlers, OffsetCommitHand
 from millstream.node.groups.lag import GroupLag
 from millstream.node.groups.streams import StreamsGroupHandlers, StreamsTopics
 from millstream.node.hot_keys.hot_keys import HotKeys
-from millstream.node.metadata.features import streams_groups_enabled
+from millstream.node.metadata.features import streams_groups_enabled, supported_features
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.mirror.cluster_access import ClusterAccess
 from millstream.node.mirror.mirroring import Mirroring
@@ -440,7 +440,7 @@ class Broker:
         ) or self.authorizer.allows(peer, AclOperation.CREATE, AclResourceType.TOPIC, topic)
 
     def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
-        return features_for_api_versions(self.view.image, self._kraft_version())
+        return features_for_api_versions(self.view.image, self._kraft_version(), supported_features(self.view.config))
 
     def _make_dispatcher(self) -> Dispatcher:
         config = self.view.config

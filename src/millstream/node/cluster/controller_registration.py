@@ -20,7 +20,7 @@ from millstream.node.controller.active_controller import ImageSource
 from millstream.node.environment import Environment
 from millstream.node.metadata.features import KRAFT_VERSION_RANGE, SUPPORTED_FEATURES, controllers_register
 from millstream.node.metadata.image import MetadataDelta
-from millstream.node.metadata.records import Endpoint, RegisterControllerRecord
+from millstream.node.metadata.records import Endpoint, RegisterControllerRecord, SupportedFeature
 
 _TIMEOUT_SECONDS = 10.0
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 60.0
@@ -37,6 +37,8 @@ class ControllerRegistration:
         source: ImageSource,
         environment: Environment,
         end_points: tuple[Endpoint, ...],
+        features: tuple[SupportedFeature, ...] = SUPPORTED_FEATURES,
+        *,
         on_fatal: Callable[[str], None],
     ) -> None:
         """`on_fatal` gets one line that says why this controller must end."""
@@ -45,6 +47,7 @@ class ControllerRegistration:
         self._source = source
         self._environment = environment
         self._end_points = end_points
+        self._features = features
         self._on_fatal = on_fatal
         self._incarnation_id = UUID(int=environment.randomness.getrandbits(128), version=4)
         earlier = source.image.controllers.get(node_id)
@@ -119,7 +122,7 @@ class ControllerRegistration:
 
     async def _register(self) -> str | None:
         """None, or what was wrong."""
-        features = (*SUPPORTED_FEATURES, KRAFT_VERSION_RANGE)
+        features = (*self._features, KRAFT_VERSION_RANGE)
         fields = {
             "controller_id": self._node_id,
             "incarnation_id": self._incarnation_id,

@@ -25,7 +25,7 @@ from millstream.formats.protocol.schema import Message
 from millstream.node.cluster.cluster_view import ClusterView
 from millstream.node.cluster.controller_link import ControllerLink
 from millstream.node.environment import Environment
-from millstream.node.metadata.features import SUPPORTED_FEATURES
+from millstream.node.metadata.features import supported_features
 from millstream.node.metadata.handover import AdoptedReplica
 from millstream.node.metadata.image import MetadataDelta
 from millstream.node.metadata.records import Endpoint
@@ -285,7 +285,7 @@ class BrokerLifecycle:
                     "min_supported_version": each.min_supported_version,
                     "max_supported_version": each.max_supported_version,
                 }
-                for each in SUPPORTED_FEATURES
+                for each in supported_features(view.config)
             ],
             "rack": view.config[node.BROKER_RACK],
             "log_dirs": self._log_dirs(),

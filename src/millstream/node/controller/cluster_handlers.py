@@ -28,7 +28,6 @@ from millstream.node.controller.active_controller import ActiveController, Image
 from millstream.node.metadata.brokers import allocate_producer_ids, register_controller
 from millstream.node.metadata.features import (
     KRAFT_VERSION_RANGE,
-    SUPPORTED_FEATURES,
     FeatureUpdate,
     UpgradeType,
     update_features,
@@ -145,10 +144,10 @@ _LOOK_AGAIN_SECONDS = 0.01
 
 
 def features_for_api_versions(
-    image: MetadataImage, kraft_version: int
+    image: MetadataImage, kraft_version: int, offered: Sequence[SupportedFeature]
 ) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
     """The features in an ApiVersions response: supported ranges, finalized levels, and the levels' offset."""
-    supported = {each.name: (each.min_supported_version, each.max_supported_version) for each in SUPPORTED_FEATURES}
+    supported = {each.name: (each.min_supported_version, each.max_supported_version) for each in offered}
     finalized = dict(image.features)
     if kraft_version > 0:
         finalized[KRAFT_VERSION] = kraft_version

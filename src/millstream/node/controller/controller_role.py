@@ -32,6 +32,7 @@ from millstream.node.controller.quota_handlers import DescribeQuotasHandlers, Qu
 from millstream.node.controller.topic_handlers import PartitionHandlers, ReassignmentHandlers, TopicHandlers
 from millstream.node.environment import Environment
 from millstream.node.metadata.elections import MAX_ELECTIONS_AT_ONCE, ElectionResult, balance_leaders, elect_leaderless
+from millstream.node.metadata.features import supported_features
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
 from millstream.node.metadata.reassignment import ReassignmentResult, grow_internal_topics
 from millstream.node.metadata.records import Decision, MetadataRecord
@@ -221,7 +222,9 @@ class ControllerRole:
         return [(voter.key.id, at.host, at.port) for voter in voters for at in voter.endpoints[:1]]
 
     def _features(self) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
-        return features_for_api_versions(self._loader.image, self._quorum.kraft_version)
+        return features_for_api_versions(
+            self._loader.image, self._quorum.kraft_version, supported_features(self.active.config)
+        )
 
 
 class _Settings:

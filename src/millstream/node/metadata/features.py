@@ -4,11 +4,11 @@ An UpdateFeatures request is applied as a whole or not at all.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from millstream.config.broker_config import BrokerConfig
-from millstream.config.table import log
+from millstream.config.table import log, node
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.metadata.image import ALL_BROKERS, MetadataImage, ResourceType, cluster_id_record
 from millstream.node.metadata.records import (
@@ -56,13 +56,24 @@ SUPPORTED_FEATURES = (
 )
 
 
+def supported_features(config: BrokerConfig) -> tuple[SupportedFeature, ...]:
+    """What a node offers: all that this version supports, unless its settings say less."""
+    limits = dict(each.split("=") for each in config[node.MAX_FEATURE_LEVELS])
+    return tuple(
+        replace(each, max_supported_version=min(each.max_supported_version, int(limits[each.name])))
+        if each.name in limits
+        else each
+        for each in SUPPORTED_FEATURES
+    )
+
+
 def bootstrap_records(cluster_id: str, config: BrokerConfig) -> tuple[MetadataRecord, ...]:
     """The first records of an empty log: the newest level of each feature, and the cluster id.
 
     As in Kafka, also `min.insync.replicas` for all brokers: ELR needs the same value on leaders and controller.
     """
     return (
-        *missing_features(MetadataImage()),
+        *missing_features(MetadataImage(), supported_features(config)),
         cluster_id_record(cluster_id),
         min_insync_replicas_for_all(config),
     )
@@ -108,7 +119,9 @@ def min_insync_replicas_for_all(config: BrokerConfig) -> ConfigRecord:
     )
 
 
-def missing_features(image: MetadataImage) -> tuple[FeatureLevelRecord, ...]:
+def missing_features(
+    image: MetadataImage, supported: Sequence[SupportedFeature] = SUPPORTED_FEATURES
+) -> tuple[FeatureLevelRecord, ...]:
     """The newest levels of features that are not in the log.
 
     The metadata log of a new cluster begins with them, and the first one is the version of the records that follow. In
@@ -116,7 +129,7 @@ def missing_features(image: MetadataImage) -> tuple[FeatureLevelRecord, ...]:
     """
     return tuple(
         FeatureLevelRecord(name=feature.name, feature_level=feature.max_supported_version)
-        for feature in SUPPORTED_FEATURES
+        for feature in supported
         if feature.name not in image.features and feature.name not in image.features_off
     )
 
@@ -192,7 +205,7 @@ def update_features(
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names a feature twice.")
     records: list[MetadataRecord] = []
     for update in updates:
-        _check(image, update)
+        _check(image, update, supported_features(config))
         if update.level == image.features.get(update.name, 0):
             continue
         records.append(FeatureLevelRecord(name=update.name, feature_level=update.level))
@@ -202,13 +215,13 @@ def update_features(
     return Decision(() if validate_only else tuple(records), results)
 
 
-def _check(image: MetadataImage, update: FeatureUpdate) -> None:
+def _check(image: MetadataImage, update: FeatureUpdate, supported: Sequence[SupportedFeature]) -> None:
     name, level, current = update.name, update.level, image.features.get(update.name, 0)
     if update.upgrade_type not in list(UpgradeType):
         raise _refused(name, f"unknown upgrade type {update.upgrade_type}; use 1 (upgrade), 2 or 3 (downgrade)")
     if level < 0:
         raise _refused(name, "a level cannot be less than 0")
-    ours = next((feature for feature in SUPPORTED_FEATURES if feature.name == name), None)
+    ours = next((feature for feature in supported if feature.name == name), None)
     if ours is None:
         raise _refused(name, "the controller does not know this feature")
     ranges = [("the controller supports", ours)]

@@ -153,7 +153,7 @@ async def why_not_safe_to_stop(node: ObservedNode, turns: TimeSlices) -> str | N
     """The reason in one line; None if every partition can be written without this node, and the quorum has a majority.
 
     Partitions that have no replica to spare do not count: they would never become safe. No topic is named: the caller
-    may be anybody.
+    has not logged in.
     """
     if node.loader is None or node.quorum is None:
         return None  # it serves nothing yet

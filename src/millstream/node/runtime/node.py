@@ -35,6 +35,7 @@ from millstream.node.consensus.raft.voter_set import Endpoint as VoterEndpoint
 from millstream.node.controller.active_controller import changes_broker_settings, dynamic_config
 from millstream.node.controller.controller_role import ControllerRole
 from millstream.node.environment import Environment
+from millstream.node.metadata.features import supported_features
 from millstream.node.metadata.image import MetadataDelta, MetadataImage
 from millstream.node.metadata.records import LOST_DIRECTORY, Endpoint, UserScramCredentialRecord
 from millstream.node.metrics.endpoints import NodeEndpoints
@@ -278,7 +279,13 @@ class Node:
         self, link: ControllerLink, loader: MetadataLoader, end_points: tuple[Endpoint, ...]
     ) -> None:
         self._registration = ControllerRegistration(
-            self._config.node_id, link, loader, self._environment, end_points, on_fatal=self._fail
+            self._config.node_id,
+            link,
+            loader,
+            self._environment,
+            end_points,
+            supported_features(self._config),
+            on_fatal=self._fail,
         )
         self._registration.start()
 

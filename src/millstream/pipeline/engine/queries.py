@@ -273,6 +273,8 @@ def build(
         if isinstance(of, TopicSink):
             counted = _counted(sinks.topic_rows(of, rows))
             return BuiltQuery(plan, frames, sinks.topic_writer(pipeline, of, counted), counted)
+        if isinstance(of, TableSink) and of.upsert is not None:
+            rows = sinks.upsert_rows(of.upsert, rows)
         counted = _counted(rows)
         if isinstance(of, TableSink):
             return BuiltQuery(plan, frames, sinks.table_writer(of, counted), counted)

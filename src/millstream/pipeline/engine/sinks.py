@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from millstream.pipeline.engine.decoding import KEY, quoted, registry_options, value_columns
+from millstream.pipeline.engine.decoding import KEY, OFFSET, RECORD_COLUMNS, quoted, registry_options, value_columns
 from millstream.pipeline.engine.sources import connection_options
-from millstream.pipeline.model import ConsoleSink, Format, Pipeline, TableSink, TopicSink
+from millstream.pipeline.model import TOMBSTONE, ConsoleSink, Envelope, Format, Pipeline, TableSink, TopicSink, Upsert
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -78,9 +78,50 @@ def dead_letter_writer(pipeline: Pipeline, rows: "DataFrame") -> "DataStreamWrit
 
 def table_writer(sink: TableSink, rows: "DataFrame") -> "DataStreamWriter":
     options = {"path": sink.path, "tableFormat": sink.format.value, **sink.options}
+    if sink.upsert is not None:
+        options |= {"keys": ",".join(sink.upsert.keys), "history": str(sink.upsert.history).lower()}
+        sequence = sink.upsert.sequence_by or (OFFSET if OFFSET in rows.columns else None)
+        if sequence is not None:
+            options["sequenceBy"] = sequence
+        if _DELETED in rows.columns:
+            options["deleteColumn"] = _DELETED
     if sink.partition_by:
         options["partitionBy"] = ",".join(re.sub(r"^day\(", "days(", column) for column in sink.partition_by)
     return rows.writeStream.format("millstream-table").options(**options)
+
+
+_DELETED = "__deleted"
+_TRUNCATED = "a truncation (op t of Debezium) cannot be applied to a table with keys: make the table again"
+
+
+def upsert_rows(upsert: Upsert, frame: "DataFrame") -> "DataFrame":
+    """The changes of a table: its columns, and a column that is true for deletions."""
+    from pyspark.sql.functions import coalesce, expr, lit
+
+    if upsert.envelope is Envelope.DEBEZIUM:
+        return _out_of_envelope(frame)
+    if upsert.delete_when is None:
+        return frame
+    condition = upsert.delete_when
+    if condition == TOMBSTONE:
+        condition = " AND ".join(f"{quoted(name)} IS NULL" for name in value_columns(frame))
+    return frame.withColumn(_DELETED, coalesce(expr(condition).cast("boolean"), lit(False)))
+
+
+def _out_of_envelope(frame: "DataFrame") -> "DataFrame":
+    """Debezium's envelope: `after`, or for a deletion `before`. With the schema in each record it is in `payload`.
+
+    A tombstone follows each deletion, and has no `op`; messages (m) are not about rows.
+    """
+    from pyspark.sql.functions import expr
+
+    record = [quoted(name) for name in frame.columns if name in RECORD_COLUMNS]
+    if "op" not in frame.columns and "payload" in frame.columns:
+        frame = frame.select(*record, "payload.*")
+    refused = f"CAST(raise_error('{_TRUNCATED}') AS BOOLEAN)"
+    changes = frame.where(f"CASE WHEN op = 't' THEN {refused} ELSE op IN ('c', 'r', 'u', 'd') END")
+    with_row = changes.withColumn(_DELETED, expr("op = 'd'")).withColumn("__row", expr("IF(op = 'd', before, after)"))
+    return with_row.select(*record, "__row.*", _DELETED)
 
 
 def console_writer(sink: ConsoleSink, rows: "DataFrame", show: ShowRows | None) -> "DataStreamWriter":

@@ -32,7 +32,7 @@ from millstream.node.consensus.raft.messages import Peer
 from millstream.node.consensus.raft.settings import QuorumSettings
 from millstream.node.consensus.raft.voter_set import Endpoint, ReplicaKey, Voter, VoterSet
 from millstream.node.environment import Environment
-from millstream.node.metadata.features import SUPPORTED_FEATURES
+from millstream.node.metadata.features import supported_features
 from millstream.node.metadata.image import CLUSTER_ID_NAME, MetadataImage, is_cluster_id, replay
 from millstream.node.metadata.records import (
     LOST_DIRECTORY,
@@ -156,7 +156,7 @@ def inspect_metadata(disk: Disk, root: str, config: BrokerConfig) -> None:
         image = None if found.has_cluster_id or not found.features else read_image(disk, root)
     except (CorruptMetadataError, OSError) as error:
         raise unreadable(directory, error) from None
-    problem = _features_problem(found) or _directories_problem(found, config) or _voters_problem(found, config)
+    problem = _features_problem(found, config) or _directories_problem(found, config) or _voters_problem(found, config)
     if problem is None and image is not None:
         problem = _tier_problem(image)
     if problem is not None:
@@ -244,8 +244,8 @@ def _refuse_logs_without_metadata(disk: Disk, root: str, config: BrokerConfig) -
         )
 
 
-def _features_problem(found: _Summary) -> str | None:
-    supported = {each.name: each for each in SUPPORTED_FEATURES}
+def _features_problem(found: _Summary, config: BrokerConfig) -> str | None:
+    supported = {each.name: each for each in supported_features(config)}
     for name, level in found.features.items():
         known = supported.get(name)
         if level > 0 and known is None:
