@@ -11,6 +11,7 @@ The state machine is `core/shard.py`, its runtime `coordination/runtime.py`; mar
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -322,10 +323,8 @@ class TransactionCoordinator:
         runtime = await self._shards.loaded(self.partition_of(transactional_id))
         shard = shard_of(runtime)
         while True:
-            try:
+            with suppress(DecisionsHeld):
                 return await runtime.run(lambda now_ms: operation(shard, now_ms))
-            except DecisionsHeld:
-                pass
             await asyncio.sleep(_HELD_PAUSE_S)  # bounded: a hold ends by itself
 
     async def _run_with_id(
