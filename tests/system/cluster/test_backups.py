@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from millstream.backup.creating import Options, create_backup
@@ -156,6 +157,7 @@ def read_all(servers: str, recorder: Recorder) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_backup_under_load_is_a_consistent_cut_and_a_killed_one_leaves_the_last_whole(tmp_path: Path) -> None:
     place = tmp_path / "backups"
     with EmbeddedCluster(3, SETTINGS, data_dir=tmp_path / "old") as old:
