@@ -258,7 +258,7 @@ def test_the_default_is_quiet_about_what_is_missing(
 def test_all_of_the_extra_is_looked_for() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     named = {re.split(r"\W*[<>=\[]", each)[0] for each in project["project"]["optional-dependencies"]["gateway"]}
-    modules = {"grpcio-tools": "grpc_tools", "common-expression-language": "cel"}
+    modules = {"confluent-kafka": "confluent_kafka", "grpcio-tools": "grpc_tools", "common-expression-language": "cel"}
     of_google = {"protobuf", "googleapis-common-protos"}  # parts of one namespace; grpcio-tools needs them too
     assert {modules.get(name, name) for name in named - of_google} == set(gateway_process._PACKAGES)
 

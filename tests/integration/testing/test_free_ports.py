@@ -28,6 +28,6 @@ def test_two_processes_never_choose_the_same() -> None:
 
 def test_a_stretch_steps_over_what_is_taken() -> None:
     (before,) = free_ports(1)
-    with socket.create_server(("127.0.0.1", before + 2)):
+    with suppress(OSError), socket.create_server(("127.0.0.1", before + 2)):  # or another process has it
         first = free_port_range(3)
     assert before + 2 not in range(first, first + 3)
