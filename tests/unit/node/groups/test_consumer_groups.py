@@ -7,8 +7,7 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.coordination.core.state_machine import record_type
-from millstream.node.groups.core.assigned_group import GroupState
-from millstream.node.groups.core.consumer.group import MemberState
+from millstream.node.groups.core.consumer.group import GroupState, MemberState
 from millstream.node.groups.core.records import RecordType, group_record
 from tests.unit.node.coordination.consumer_run import REBALANCE_MS, ConsumerRun
 from tests.unit.node.coordination.shard_run import message

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.groups.core.assigned_group import GroupState
 from millstream.node.groups.core.classic.group import ClassicGroup
-from millstream.node.groups.core.consumer.group import ConsumerGroup
+from millstream.node.groups.core.consumer.group import ConsumerGroup, GroupState
 from tests.unit.node.coordination.classic_consumer import ClassicConsumer, assignment, partitions_of, subscription
 from tests.unit.node.coordination.consumer_run import Consumer, ConsumerRun
 

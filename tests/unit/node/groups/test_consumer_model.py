@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.groups.core.assigned_group import GroupState
-from millstream.node.groups.core.consumer.group import ConsumerGroup
+from millstream.node.groups.core.consumer.group import ConsumerGroup, GroupState
 from tests.examples import examples
 from tests.unit.node.coordination.consumer_run import Consumer, ConsumerRun
 

@@ -6,9 +6,8 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.coordination.core.state_machine import CoordinatorResult, Topic
-from millstream.node.groups.core.assigned_group import GroupState
 from millstream.node.groups.core.records import RecordType, read_key
-from millstream.node.groups.core.streams.group import MemberState, StreamsGroup
+from millstream.node.groups.core.streams.group import GroupState, MemberState, StreamsGroup
 from millstream.node.groups.core.streams.topology import StatusCode
 from tests.unit.node.coordination.shard_run import message
 from tests.unit.node.coordination.streams_run import (

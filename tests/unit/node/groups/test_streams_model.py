@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.groups.core.assigned_group import GroupState
-from millstream.node.groups.core.streams.group import StreamsGroup
+from millstream.node.groups.core.streams.group import GroupState, StreamsGroup
 from millstream.node.groups.core.streams.tasks import each
 from tests.examples import examples
 from tests.unit.node.coordination.streams_run import INTERNAL, ROLES, StreamsMember, StreamsRun

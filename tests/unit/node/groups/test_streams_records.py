@@ -6,8 +6,8 @@ rack and a tag; tasks have moved from one to the other; the topology has a repar
 
 from pathlib import Path
 
-from millstream.node.groups.core.assigned_group import GroupState
 from millstream.node.groups.core.streams.group import (
+    GroupState,
     StreamsGroup,
     assignment_record,
     epoch_record,

@@ -7,7 +7,7 @@ convert partitions, by topic id, between targets, members and messages, and make
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -22,13 +22,7 @@ from millstream.config.table import groups as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
 from millstream.node.coordination.core.state_machine import CoordinatorRecord, Topic, TopicCatalog
-from millstream.node.groups.core.assigned_group import (
-    FIRST_COMMIT_WITH_MEMBER_EPOCH,
-    JOIN_EPOCH,
-    LEAVE_STATIC_EPOCH,
-    AssignedGroup,
-)
-from millstream.node.groups.core.group import GroupType
+from millstream.node.groups.core.group import Group, GroupType
 from millstream.node.groups.core.records import RecordType, group_record
 
 if TYPE_CHECKING:
@@ -69,6 +63,11 @@ def read_owned(rows: Sequence[Message], unknown_epoch: int) -> dict[UUID, dict[i
             owned[row.topic_id] = dict(zip(row.partitions, epochs, strict=True))
     return owned
 
+
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+LEAVE_STATIC_EPOCH = -2
+"""The static member has left temporarily; its partitions are kept for it."""
 
 NOTHING: Owned = MappingProxyType({})
 
@@ -271,15 +270,33 @@ def forgotten_member(group_id: str, member_id: str) -> list[CoordinatorRecord]:
     ]
 
 
+_FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
-class ConsumerGroup(AssignedGroup[Member, Target]):
+class GroupState(StrEnum):
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    """The group has changed since the target was computed."""
+    RECONCILING = "Reconciling"
+    """Members are moving to the target."""
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class ConsumerGroup(Group):
     type = GroupType.CONSUMER
-    first_epoch = 0
 
     def __init__(self, group_id: str) -> None:
-        super().__init__(group_id)
+        self.group_id = group_id
+        self.epoch = 0
+        self.metadata_hash = 0
+        """A hash of the topics that the members read, in this epoch."""
+        self.assignment_epoch = 0
+        """The epoch of the targets."""
+        self.assigned_at_ms = 0
+        self.members: dict[str, Member] = {}
+        self.targets: dict[str, Target] = {}
         self.patterns: dict[str, frozenset[str]] = {}
         """Regular expressions of members, with the topics that match."""
         self.static_members: dict[str, str] = {}
@@ -287,6 +304,8 @@ class ConsumerGroup(AssignedGroup[Member, Target]):
         self.has_old_partition_metadata = False
         self._owners: dict[UUID, dict[int, str]] = {}
         # Not in the log
+        self.sessions: dict[str, int] = {}
+        """For each member, the end of its session."""
         self.seen_topics: int | None = None
         """The version of the catalog whose changes were handled."""
 
@@ -325,6 +344,14 @@ class ConsumerGroup(AssignedGroup[Member, Target]):
         owners = self._owners.get(topic_id)
         return None if owners is None else owners.get(number)
 
+    def find_member(self, member_id: str) -> Member:
+        member = self.members.get(member_id)
+        if member is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
+            )
+        return member
+
     def find_static_member(self, instance_id: str, member_id: str) -> Member:
         """The member of this instance; FENCED_INSTANCE_ID if the instance has another member id now."""
         known = self.static_members.get(instance_id)
@@ -337,25 +364,45 @@ class ConsumerGroup(AssignedGroup[Member, Target]):
             )
         return self.members[known]
 
-    # For offsets and admin requests
+    @property
+    def state(self) -> GroupState:
+        if not self.members:
+            return GroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return GroupState.ASSIGNING
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return GroupState.STABLE
+        return GroupState.RECONCILING
 
-    def check_epoch(self, member: Member, epoch: int) -> None:
-        if epoch == member.epoch:
-            return
-        if member.classic is not None:
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"The generation is {member.epoch}, not {epoch}.")
-        raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH, f"The member is in epoch {member.epoch}, not {epoch}.")
+    @property
+    def state_name(self) -> str:
+        return self.state
+
+    @property
+    def protocol_type(self) -> str:
+        return "consumer"
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    # For offsets and admin requests
 
     def check_offset_commit(self, member_id: str, instance_id: str | None, generation: int, version: int) -> None:
         if generation < 0 and not self.members:
             return  # an admin, or a consumer that manages its partitions itself
         member = self.find_member(member_id)
-        if member.classic is None and version < FIRST_COMMIT_WITH_MEMBER_EPOCH:
+        if member.classic is None and version < _FIRST_COMMIT_WITH_MEMBER_EPOCH:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 "OffsetCommit version 9 or above must be used by members of the consumer group protocol.",
             )
-        self.check_epoch(member, generation)
+        _check_epoch(member, generation)
+
+    def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
+        if generation < 0 and (not self.members or (not member_id and instance_id is None)):
+            return  # no member is named: an old producer
+        _check_epoch(self.find_member(member_id), generation)
 
     def may_commit_late(self, member_id: str, generation: int, topic: Topic, partition: int) -> bool:
         """Whether a member may commit in an earlier epoch, for a partition that it has owned since then (KIP-1251)."""
@@ -367,10 +414,25 @@ class ConsumerGroup(AssignedGroup[Member, Target]):
             given_in = member.revoking.get(topic.id, {}).get(partition)
         return given_in is not None and given_in <= generation
 
+    def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        if member_id is None and member_epoch < 0:
+            return
+        _check_epoch(self.find_member(member_id or ""), member_epoch)
+
+    def check_offset_delete(self) -> None:
+        return
+
+    def check_deletion(self) -> None:
+        if self.members:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"Group {self.group_id} has members.")
+
     def is_subscribed_to(self, topic: str) -> bool:
         return any(topic in member.topics for member in self.members.values()) or any(
             topic in topics for topics in self.patterns.values()
         )
+
+    def expiry_base_ms(self, committed_at_ms: int) -> int | None:
+        return committed_at_ms
 
     def deletion_records(self) -> list[CoordinatorRecord]:
         made = [record for member_id in self.members for record in forgotten_member(self.group_id, member_id)]
@@ -418,6 +480,14 @@ def preferred_assignor(members: Iterable[Member]) -> str | None:
 def moved_to_id(member: Member, member_id: str) -> Member:
     """The same member with a new id, for a static member that returns; it has no epoch yet."""
     return replace(member, id=member_id, epoch=0, previous_epoch=0)
+
+
+def _check_epoch(member: Member, epoch: int) -> None:
+    if epoch == member.epoch:
+        return
+    if member.classic is not None:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"The generation is {member.epoch}, not {epoch}.")
+    raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH, f"The member is in epoch {member.epoch}, not {epoch}.")
 
 
 def _described(partitions: Mapping[UUID, Iterable[int]], topics: TopicCatalog) -> list[dict[str, Any]]:

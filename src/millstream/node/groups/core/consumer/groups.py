@@ -14,10 +14,12 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.wire_types import ConsumerGroupHeartbeatRequest
 from millstream.node.coordination.core.expression import TopicPatterns
 from millstream.node.coordination.core.state_machine import CoordinatorResult, TopicCatalog, Writes
-from millstream.node.groups.core.assigned_group import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
 from millstream.node.groups.core.classic.group import ClassicGroup, Client
 from millstream.node.groups.core.consumer.classic_members import ClassicMembers, Migration
 from millstream.node.groups.core.consumer.group import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
     ConsumerGroup,
     ConsumerSettings,
     Member,

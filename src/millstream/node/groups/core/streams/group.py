@@ -5,7 +5,7 @@ The group is what its records describe. Members are immutable: a change makes a 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.config.group_config import (
@@ -20,14 +20,7 @@ from millstream.config.table import streams as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
 from millstream.node.coordination.core.state_machine import CoordinatorRecord, Topic
-from millstream.node.groups.core.assigned_group import (
-    FIRST_COMMIT_WITH_MEMBER_EPOCH,
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    AssignedGroup,
-    GroupState,
-)
-from millstream.node.groups.core.group import GroupType
+from millstream.node.groups.core.group import Group, GroupType
 from millstream.node.groups.core.records import RecordType, group_record
 from millstream.node.groups.core.streams.tasks import (
     NOTHING_OWNED,
@@ -45,6 +38,9 @@ from millstream.node.groups.core.streams.topology import ConfiguredTopology, Top
 if TYPE_CHECKING:
     from millstream.node.groups.core.shard import GroupShard
 
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+LEAVE_STATIC_EPOCH = -2
 FIRST_EPOCH = 1
 """The epoch of a group without members, and of its first, empty target. The first member starts the next one."""
 NO_TOPOLOGY = -1
@@ -232,20 +228,43 @@ def forgotten_member(group_id: str, member_id: str) -> list[CoordinatorRecord]:
     ]
 
 
-class StreamsGroup(AssignedGroup[Member, Tasks]):
+_FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
+
+
+class GroupState(StrEnum):
+    EMPTY = "Empty"
+    NOT_READY = "NotReady"
+    """Topics of the topology are missing, or not partitioned as they must be."""
+    ASSIGNING = "Assigning"
+    """The group has changed since the target was computed."""
+    RECONCILING = "Reconciling"
+    """Members are moving to the target."""
+    STABLE = "Stable"
+
+
+class StreamsGroup(Group):
     type = GroupType.STREAMS
-    first_epoch = FIRST_EPOCH
 
     def __init__(self, group_id: str) -> None:
-        super().__init__(group_id)
+        self.group_id = group_id
+        self.epoch = FIRST_EPOCH
+        self.metadata_hash = 0
+        """A hash of the topics of the topology, in this epoch."""
         self.validated_topology_epoch = NO_TOPOLOGY
         """The epoch of the topology whose topics are valid; NO_TOPOLOGY while they are not."""
         self.assignment_configs: Mapping[str, str] = {}
         """The settings of the last assignment, with Kafka's names."""
+        self.assignment_epoch = FIRST_EPOCH
+        """The epoch of the targets."""
+        self.assigned_at_ms = 0
         self.topology: Topology | None = None
+        self.members: dict[str, Member] = {}
+        self.targets: dict[str, Tasks] = {}
         self._active: dict[Task, set[str]] = {}
         self._restoring: dict[Task, set[str]] = {}
         # Not in the log
+        self.sessions: dict[str, int] = {}
+        """For each member, the end of its session."""
         self.configured: ConfiguredTopology | None = None
         self.seen_hash = 0
         """The hash of the topics at the version of `configured`."""
@@ -294,31 +313,55 @@ class StreamsGroup(AssignedGroup[Member, Tasks]):
     def _is_in(self, holders: Mapping[Task, set[str]], task: Task, process_id: str) -> bool:
         return any(self.members[member_id].process_id == process_id for member_id in holders.get(task, ()))
 
+    def find_member(self, member_id: str) -> Member:
+        member = self.members.get(member_id)
+        if member is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
+            )
+        return member
+
     @property
     def state(self) -> GroupState:
-        if self.members and (self.topology is None or self.topology.epoch != self.validated_topology_epoch):
+        if not self.members:
+            return GroupState.EMPTY
+        if self.topology is None or self.topology.epoch != self.validated_topology_epoch:
             return GroupState.NOT_READY
-        return super().state
+        if self.epoch > self.assignment_epoch:
+            return GroupState.ASSIGNING
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return GroupState.STABLE
+        return GroupState.RECONCILING
+
+    @property
+    def state_name(self) -> str:
+        return self.state
+
+    @property
+    def protocol_type(self) -> str:
+        return "streams"
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
 
     # For offsets and admin requests
-
-    def check_epoch(self, member: Member, epoch: int) -> None:
-        if epoch != member.epoch:
-            raise KafkaError(
-                ErrorCode.STALE_MEMBER_EPOCH,
-                f"The received member epoch {epoch} does not match the expected member epoch {member.epoch}.",
-            )
 
     def check_offset_commit(self, member_id: str, instance_id: str | None, generation: int, version: int) -> None:
         if generation < 0 and not self.members:
             return  # an admin
         member = self.find_member(member_id)
-        if version < FIRST_COMMIT_WITH_MEMBER_EPOCH:
+        if version < _FIRST_COMMIT_WITH_MEMBER_EPOCH:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 "OffsetCommit version 9 or above must be used by members using the streams group protocol",
             )
-        self.check_epoch(member, generation)
+        _check_epoch(member, generation)
+
+    def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
+        if generation < 0 and (not self.members or (not member_id and instance_id is None)):
+            return  # no member is named: an old producer
+        _check_epoch(self.find_member(member_id), generation)
 
     def may_commit_late(self, member_id: str, generation: int, topic: Topic, partition: int) -> bool:
         """Whether a member may commit in an earlier epoch, for a task that it has had since then."""
@@ -333,8 +376,23 @@ class StreamsGroup(AssignedGroup[Member, Tasks]):
             given_in = member.revoking.active.get(subtopology, {}).get(partition)
         return given_in is not None and given_in <= generation
 
+    def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        if member_id is None and member_epoch < 0:
+            return
+        _check_epoch(self.find_member(member_id or ""), member_epoch)
+
+    def check_offset_delete(self) -> None:
+        return
+
+    def check_deletion(self) -> None:
+        if self.members:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"Group {self.group_id} has members.")
+
     def is_subscribed_to(self, topic: str) -> bool:
         return bool(self.members) and self.topology is not None and topic in self.topology.readers
+
+    def expiry_base_ms(self, committed_at_ms: int) -> int | None:
+        return committed_at_ms
 
     def deletion_records(self) -> list[CoordinatorRecord]:
         made = [record for member_id in self.members for record in forgotten_member(self.group_id, member_id)]
@@ -392,6 +450,14 @@ def _discard(holders: dict[Task, set[str]], tasks: Iterable[Task], member_id: st
             at.discard(member_id)
             if not at:
                 del holders[task]
+
+
+def _check_epoch(member: Member, epoch: int) -> None:
+    if epoch != member.epoch:
+        raise KafkaError(
+            ErrorCode.STALE_MEMBER_EPOCH,
+            f"The received member epoch {epoch} does not match the expected member epoch {member.epoch}.",
+        )
 
 
 class StreamsSettings:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.wire_types import StreamsGroupHeartbeatRequest
 from millstream.node.coordination.core.state_machine import CoordinatorResult, TopicCatalog, Writes
-from millstream.node.groups.core.assigned_group import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
 from millstream.node.groups.core.classic.group import ClassicGroup, Client
 from millstream.node.groups.core.group import MAX_TEXT_LENGTH
 from millstream.node.groups.core.streams.group import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
     Endpoint,
     Member,
     MemberState,
