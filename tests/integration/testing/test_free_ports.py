@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack, suppress
 
 from millstream.testing.node_process import free_port_range, free_ports
 from tests.waiting import PATIENCE_S
@@ -28,6 +29,8 @@ def test_two_processes_never_choose_the_same() -> None:
 
 def test_a_stretch_steps_over_what_is_taken() -> None:
     (before,) = free_ports(1)
-    with suppress(OSError), socket.create_server(("127.0.0.1", before + 2)):  # or another process has it
+    with ExitStack() as stack:
+        with suppress(OSError):  # another process has it: taken as well
+            stack.enter_context(socket.create_server(("127.0.0.1", before + 2)))
         first = free_port_range(3)
     assert before + 2 not in range(first, first + 3)

@@ -27,6 +27,7 @@ READING = {
     "pending_dead_letters",
     "preview_change",
     "preview_plan",
+    "removable_broker",
     "preview_resets",
     "preview_reversal",
     "read",

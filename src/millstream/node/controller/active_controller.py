@@ -12,7 +12,7 @@ The records of a decision are split into batches of the metadata log. Each batch
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -21,14 +21,16 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.environment import Environment
 from millstream.node.metadata.features import first_records_of_leader
 from millstream.node.metadata.image import MetadataDelta, MetadataImage, ResourceType, apply
-from millstream.node.metadata.levels import check_levels
+from millstream.node.metadata.levels import METADATA, RECORDS
 from millstream.node.metadata.records import (
     ClientQuotaRecord,
     ConfigRecord,
     Decision,
+    FeatureLevelRecord,
     MetadataRecord,
     PartitionRecord,
     TopicRecord,
+    name_and_version,
 )
 
 MAX_BATCH_RECORDS = 10_000
@@ -305,3 +307,21 @@ class _PendingDecision:
 
 def _not_controller(node_id: int) -> KafkaError:
     return KafkaError(ErrorCode.NOT_CONTROLLER, f"Node {node_id} is not the active controller.")
+
+
+def check_levels(records: Iterable[MetadataRecord], features: Mapping[str, int]) -> None:
+    """UNSUPPORTED_VERSION if a record needs a higher `metadata.version` than the cluster has: a node of the previous
+    version could not read its log any more."""
+    level = features.get(METADATA, 0)
+    for record in records:
+        if isinstance(record, FeatureLevelRecord):
+            if record.name == METADATA:
+                level = record.feature_level
+            continue
+        name, version = name_and_version(record)
+        needed = RECORDS[name][version]
+        if needed > level:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"The change needs {METADATA} {needed}, and the cluster has {level}: run millstream cluster upgrade.",
+            )

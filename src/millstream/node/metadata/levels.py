@@ -1,16 +1,13 @@
 """The level of a feature that each format between nodes needs: metadata records, records of coordinators, own fields,
 messages. A format that is new must be added here (a test compares the tables with all schemas), so that nodes of the
-previous version never get what they cannot read: `check_levels` refuses metadata records above the level of the
+previous version never get what they cannot read: the active controller refuses metadata records above the level of the
 cluster, and the others are behind the features named here.
 
 `EVERY`: all released versions read it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
-
-from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.node.metadata.records import FeatureLevelRecord, MetadataRecord, name_and_version
 
 METADATA = "metadata.version"
 EVERY = 0
@@ -131,21 +128,3 @@ MESSAGES: Mapping[str, int] = {
 }
 """The newest version of each request that nodes send each other. Two nodes use the newest one that both have
 (ApiVersions), so a new version needs no level, unless it tells the receiver to write something new."""
-
-
-def check_levels(records: Iterable[MetadataRecord], features: Mapping[str, int]) -> None:
-    """UNSUPPORTED_VERSION if a record needs a higher `metadata.version` than the cluster has: a node of the previous
-    version could not read its log any more."""
-    level = features.get(METADATA, 0)
-    for record in records:
-        if isinstance(record, FeatureLevelRecord):
-            if record.name == METADATA:
-                level = record.feature_level
-            continue
-        name, version = name_and_version(record)
-        needed = RECORDS[name][version]
-        if needed > level:
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"The change needs {METADATA} {needed}, and the cluster has {level}: run millstream cluster upgrade.",
-            )

@@ -9,10 +9,11 @@ import pytest
 
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.protocol.schema import request_schema
+from millstream.node.controller.active_controller import check_levels
 from millstream.node.controller.controller_apis import FORWARDED_APIS
 from millstream.node.metadata.features import METADATA_CHANGES, METADATA_VERSION, SUPPORTED_FEATURES
 from millstream.node.metadata.image import BrokerRegistration
-from millstream.node.metadata.levels import COORDINATOR_RECORDS, MESSAGES, OWN_FIELDS, RECORDS, check_levels
+from millstream.node.metadata.levels import COORDINATOR_RECORDS, MESSAGES, OWN_FIELDS, RECORDS
 from millstream.node.metadata.records import FeatureLevelRecord, NoOpRecord
 from millstream.node.metadata.snapshot import snapshot_records
 from tests.unit.node.metadata.cluster import Cluster
