@@ -172,7 +172,17 @@ def test_on_a_newer_debian(plain: Path, tmp_path: Path) -> None:
         command = ("chroot", root, "/opt/millstream/bin/millstream", "serve", "--listen", "127.0.0.1:0")
         with serving([*command, "--data-dir", "/var/lib/millstream"], tmp_path, dict(os.environ)) as bootstrap:
             write_and_read(bootstrap)
-        for name in ("tests", "tools", "docs", "pyproject.toml", "setup.py", "README.md", "src", "deploy"):
+        for name in (
+            "tests",
+            "tools",
+            "docs",
+            "benchmarks",
+            "pyproject.toml",
+            "setup.py",
+            "README.md",
+            "src",
+            "deploy",
+        ):
             run("cp", "-a", REPOSITORY / name, root / "opt")
         run("find", root / "opt" / "src", "-name", "*.so", "-delete")
         folders = [f"tests/unit/{each}" for each in UNIT_TESTS]
@@ -181,4 +191,4 @@ def test_on_a_newer_debian(plain: Path, tmp_path: Path) -> None:
         assert " passed" in inside(root, "sh", "-c", pytest_command, env=few, limit_s=limit_s)
 
 
-TEST_PACKAGES = ("pytest", "pytest-timeout", "hypothesis")
+TEST_PACKAGES = ("pytest", "pytest-timeout", "hypothesis", "aiokafka", "kio", "mypy")
