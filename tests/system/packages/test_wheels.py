@@ -191,4 +191,4 @@ def test_on_a_newer_debian(plain: Path, tmp_path: Path) -> None:
         assert " passed" in inside(root, "sh", "-c", pytest_command, env=few, limit_s=limit_s)
 
 
-TEST_PACKAGES = ("pytest", "pytest-timeout", "hypothesis", "aiokafka", "kio", "mypy")
+TEST_PACKAGES = ("pytest", "pytest-timeout", "hypothesis", "aiokafka", "kafka-python", "kio", "mypy")
