@@ -1,9 +1,12 @@
 """Compiles the modules of `src/millstream/compilation.py` with mypyc; `pyproject.toml` has everything else.
 
-The result is one library, with a small extension module beside each source that loads its part of it. Without mypyc or
-a C compiler the build fails. It is only done with MILLSTREAM_COMPILED=require; otherwise the same modules run in plain
-Python. The C files stay in
-`build/`: a second build compiles only what changed.
+The result is one library, with a small extension module beside each source that loads its part of it. The variable
+MILLSTREAM_COMPILED decides: with `auto` (default) the modules stay plain Python where there is no C compiler or the
+build fails, and a line says so; with `require` that is an error; with `refuse` nothing is compiled. The C files stay in
+`build/`: a second build compiles only what changed, and nothing at all if no source did.
+
+The types of other packages are not looked at. So the C files are the same in the environment of a developer and in the
+nearly empty one of `pip install`. `make check` checks all types.
 
 The Cython modules are built where there is a compiler; with `require` they must be, with `refuse` none is.
 """
@@ -12,6 +15,7 @@ import importlib.util
 import os
 import shutil
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +31,8 @@ OPTIMISATION = os.environ.get("MILLSTREAM_OPTIMISATION", "2")
 BUILD = ROOT / "build" / f"mypyc-{OPTIMISATION}"
 BUILDING = {"bdist_wheel", "build", "build_ext", "editable_wheel", "install"}
 """Commands that need the C files. Others, such as those that make metadata, must not wait for mypyc."""
+IN_PLACE = "--inplace" in sys.argv or "editable_wheel" in sys.argv
+"""Whether the library goes into the source tree."""
 PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -48,7 +54,9 @@ class CannotCompile(Exception):
 
 def _give_up(reason: CannotCompile) -> None:
     """Leaves plain Python, and says so; an error if the compiled modules are required."""
-    record.remove()
+    record.note_failure(str(reason))
+    if IN_PLACE:
+        record.write()
     if compilation.wanted() == compilation.REQUIRE:
         sys.exit(f"{compilation.VARIABLE}={compilation.REQUIRE}, but the modules cannot be compiled: {reason}.")
     print(f"millstream: the modules are not compiled, plain Python will run: {reason}.", file=sys.stderr)
@@ -56,13 +64,23 @@ def _give_up(reason: CannotCompile) -> None:
 
 def _toolchain() -> str:
     """What makes the library, apart from the sources of the modules."""
+    if shutil.which((os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]) is None:
+        raise CannotCompile("there is no C compiler (install gcc or clang, or set CC)")
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        raise CannotCompile("the headers of Python are missing (install python3-dev)")
     try:
         from mypy.version import __version__ as version
     except ImportError:
         raise CannotCompile("mypyc is not installed (pip install mypy)") from None
-    if shutil.which((os.environ.get("CC") or "cc").split()[0]) is None:
-        raise CannotCompile("there is no C compiler (install gcc or clang, or set CC)")
     return f"mypyc {version} -O{OPTIMISATION}"
+
+
+TYPES = (
+    *("--config-file", "pyproject.toml", "--cache-dir", str(BUILD.relative_to(ROOT) / "types")),
+    *("--no-site-packages", "--ignore-missing-imports", "--no-warn-return-any", "--no-warn-unused-ignores"),
+    *("--allow-subclassing-any", "--allow-untyped-calls", "--allow-untyped-decorators"),
+)
+"""Options of mypy: other packages have no types here, and nothing is reported because of that."""
 
 
 def _native_extensions() -> list[Extension]:
@@ -72,7 +90,7 @@ def _native_extensions() -> list[Extension]:
     sources = [str(compilation.source_of(name, PACKAGE).relative_to(ROOT)) for name in compilation.MODULES]
     try:
         extensions = mypycify(
-            ["--config-file", "pyproject.toml", *sources],
+            [*TYPES, *sources],
             only_compile_paths=sources,
             group_name=compilation.LIBRARY,
             multi_file=True,
@@ -89,11 +107,16 @@ def _native_extensions() -> list[Extension]:
 
 def _extensions() -> list[Extension]:
     """What is to be built; empty if it is built already, cannot be built, or is refused."""
-    if not BUILDING.intersection(sys.argv) or compilation.wanted() != compilation.REQUIRE:
+    if not BUILDING.intersection(sys.argv) or compilation.wanted() == compilation.REFUSE:
         return []
     try:
-        toolchain = _toolchain()
-        if "--inplace" in sys.argv and record.is_current(toolchain):
+        try:
+            toolchain = _toolchain()
+        except CannotCompile:
+            if IN_PLACE and record.is_current():
+                return []  # built before, by tools that are not here now
+            raise
+        if IN_PLACE and record.is_current(toolchain):
             return []
         record.note(toolchain)
         return _native_extensions()
@@ -108,8 +131,8 @@ class BuildExtensions(build_ext):
     def run(self) -> None:
         in_place = self.inplace
         super().run()
-        if not any(_is_native(extension) for extension in self.extensions):
-            return
+        if not record.is_noted():
+            return  # the build is current, or refused
         if in_place:
             _remove_former()
             record.write()

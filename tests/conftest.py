@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_rank)
     if compilation.is_compiled():
         why = pytest.mark.skip(
-            reason=f"replaces parts of compiled modules; without {compilation.VARIABLE}=require it runs"
+            reason=f"replaces parts of compiled modules; runs with {compilation.VARIABLE}={compilation.REFUSE}"
         )
         for item in items:
             if item.get_closest_marker("plain") is not None:

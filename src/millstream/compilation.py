@@ -4,13 +4,12 @@
 do the same. `choose` decides once, when `millstream` is imported, which of them is loaded, for all modules together:
 compiled modules know the memory layout of each other's classes. The environment variable MILLSTREAM_COMPILED says:
 
-- `auto` (default): plain Python, with the five Cython modules (`columnar`, `records`, `schemas`, the cleaner) if built
-- `require`: the modules of this list compiled, or an ImportError that says why not
-- `refuse`: plain Python only
+- `auto` (default): the compiled modules if they were built from the sources as they are now, else plain Python
+- `require`: the compiled modules, or an ImportError that says why not
+- `refuse`: plain Python only, and none of the five Cython modules (`columnar`, `records`, `schemas`, the cleaner)
 
-`require` is an experiment: the compiled modules handle a request in half the time, but not the whole suite has run over
-them (ADR 36). So they are not the default. `setup.py` reads the same variable,
-and builds them with `require` alone. A library that is older than its sources is never loaded. `setup.py` imports this
+`setup.py` reads the same variable: `auto` builds where there is a C compiler. A library that is older than its sources
+is never loaded; `why_plain` says so, and `millstream version` and the broker's log print it. `setup.py` imports this
 file alone, so it imports nothing of Millstream.
 """
 
@@ -86,11 +85,15 @@ DEPENDENCIES = ("common", "config", "formats", "node")
 in them makes the build stale."""
 
 
+_NOT_BUILT = "not built: "
+
+
 class BuildRecord:
-    """The sources that a library was built from, in a file beside it.
+    """What a library was built from, in a file beside it, or why there is none.
 
     The first line says what built it; then each source has a line with its digest, size, time of change and path. The
-    record of a wheel names no sources: those are not edited in `site-packages`.
+    record of a wheel names no sources: those are not edited in `site-packages`. After a build that was not possible,
+    the only line is the reason.
     """
 
     def __init__(self, package: Path) -> None:
@@ -99,8 +102,11 @@ class BuildRecord:
         self._path = package / self._name
         self._noted = ""
 
-    def exists(self) -> bool:
-        return self._path.exists()
+    def is_built(self) -> bool:
+        return self._path.exists() and not self._text().startswith(_NOT_BUILT)
+
+    def why_not_built(self) -> str:
+        return self._text().removeprefix(_NOT_BUILT).strip() if self._path.exists() else ""
 
     def note(self, toolchain: str) -> None:
         """Takes down the sources as they are now, before a build."""
@@ -111,29 +117,35 @@ class BuildRecord:
             lines.append(f"{_digest(path)} {status.st_size} {status.st_mtime_ns} {name}")
         self._noted = "\n".join(lines) + "\n"
 
-    def write(self) -> None:
-        """Writes what was noted, after a build in the source tree."""
-        self._path.write_text(self._noted)
+    def note_failure(self, reason: str) -> None:
+        """Takes down why there is no build, in place of the sources."""
+        self._noted = f"{_NOT_BUILT}{' '.join(reason.split())}\n"
 
-    def remove(self) -> None:
-        """After a failed build: what an earlier one left is not loaded any more."""
-        self._path.unlink(missing_ok=True)
+    def is_noted(self) -> bool:
+        return bool(self._noted)
+
+    def write(self) -> None:
+        """Writes what was noted, after a build in the source tree. After a failed one, no library is loaded."""
+        self._path.write_text(self._noted)
 
     def write_for_wheel(self, package: Path) -> None:
         (package / self._name).write_text(self._noted.partition("\n")[0] + "\n")
 
-    def is_current(self, toolchain: str) -> bool:
-        """Whether the library was built by this toolchain from the sources as they are now."""
-        if not self.exists() or self._path.read_text().partition("\n")[0] != toolchain or self.changed() is not None:
+    def is_current(self, toolchain: str | None = None) -> bool:
+        """Whether the library was built from the sources as they are now, and by this toolchain if one is given."""
+        if not self.is_built() or self.changed() is not None:
+            return False
+        built_by = self._text().partition("\n")[0]
+        if toolchain not in (None, built_by):
             return False
         # The times may be new although the contents are the same.
-        self.note(toolchain)
+        self.note(built_by)
         self.write()
         return True
 
     def changed(self) -> str | None:
         """The first source that is not as it was when the library was built; None if all are."""
-        for line in self._path.read_text().splitlines()[1:]:
+        for line in self._text().splitlines()[1:]:
             digest, size, changed_ns, name = line.split(" ", 3)
             path = os.path.join(self._package, name)
             try:
@@ -146,6 +158,9 @@ class BuildRecord:
             except OSError:
                 return name
         return None
+
+    def _text(self) -> str:
+        return self._path.read_text()
 
     def _sources(self) -> list[Path]:
         found = [self._package / "compilation.py"]
@@ -175,8 +190,8 @@ class _PlainFinder:
 
 _MODULE_SET = frozenset(MODULES)
 _PACKAGE = Path(__file__).parent
-_is_compiled = False
-"""Whether the compiled modules run."""
+_why_plain: str | None = "not chosen yet"
+"""Why plain Python runs; None if the compiled modules do."""
 
 
 def source_of(module: str, package: Path) -> Path:
@@ -194,31 +209,42 @@ def wanted() -> str:
 
 def choose() -> None:
     """Selects the form of all compiled modules. Called before the first of them is imported."""
-    global _is_compiled
-    _is_compiled = wanted() == REQUIRE
-    if _is_compiled:
-        _check_build()
-    else:
-        sys.meta_path.insert(0, _PlainFinder())
+    global _why_plain
+    value = wanted()
+    _why_plain = f"{VARIABLE}={REFUSE}" if value == REFUSE else _why_not_loadable()
+    if _why_plain is None:
+        return
+    if value == REQUIRE:
+        raise ImportError(f"{VARIABLE}={REQUIRE}, but {_why_plain}, or unset {VARIABLE}.")
+    sys.meta_path.insert(0, _PlainFinder())
 
 
-def _check_build() -> None:
+def _why_not_loadable() -> str | None:
+    """What is wrong with the library, and what to do; None if it can be loaded."""
     record = BuildRecord(_PACKAGE)
-    if not record.exists():
-        raise ImportError(
-            f"{VARIABLE}={REQUIRE}, but the compiled modules are not built for this Python. Install Millstream with a C"
-            f" compiler present and {VARIABLE}={REQUIRE} (in a source tree: `make compile`), or unset {VARIABLE}."
+    if not record.is_built():
+        reason = record.why_not_built()
+        why = f" ({reason})" if reason else ""
+        return (
+            f"the compiled modules were not built for this Python{why}:"
+            " install Millstream where there is a C compiler, in a source tree `make compile`"
         )
     changed = record.changed()
     if changed is not None:
-        raise ImportError(f"{VARIABLE}={REQUIRE}, but {changed} changed after the build. Run `make compile`.")
+        return f"{changed} changed after the modules were compiled: run `make compile`"
+    return None
 
 
 def is_compiled() -> bool:
     """Whether the compiled modules run."""
-    return _is_compiled
+    return _why_plain is None
+
+
+def why_plain() -> str | None:
+    """Why plain Python runs, and what to do about it; None if the compiled modules run."""
+    return _why_plain
 
 
 def description() -> str:
-    """Which form runs."""
-    return "compiled" if _is_compiled else "plain Python"
+    """Which form runs, in a few words."""
+    return "compiled" if is_compiled() else "plain Python"

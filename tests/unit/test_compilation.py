@@ -1,13 +1,16 @@
 """The choice between compiled modules and plain Python, and the record of what a library was built from."""
 
 import importlib
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from millstream import compilation
 from millstream.compilation import DEPENDENCIES, MODULES, VARIABLE, BuildRecord
+from tests.repository import REPOSITORY
 
 
 def tree(root: Path) -> Path:
@@ -48,8 +51,15 @@ def test_a_changed_source_is_noticed_and_a_touched_one_is_not(tmp_path: Path) ->
 def test_what_is_current_is_not_built_again(tmp_path: Path) -> None:
     record = built(tree(tmp_path))
     assert record.is_current("tools 1") and not record.is_current("tools 2")
-    record.remove()
-    assert not record.exists() and not record.is_current("tools 1")
+    assert record.is_current()
+
+
+def test_after_a_build_that_failed_nothing_is_loaded_and_the_record_says_why(tmp_path: Path) -> None:
+    record = built(tree(tmp_path))
+    record.note_failure("there is no\nC compiler")
+    record.write()
+    assert not record.is_built() and not record.is_current("tools 1")
+    assert record.why_not_built() == "there is no C compiler"
 
 
 def test_a_wheel_names_no_sources(tmp_path: Path) -> None:
@@ -58,35 +68,65 @@ def test_a_wheel_names_no_sources(tmp_path: Path) -> None:
     wheel = tmp_path / "wheel"
     wheel.mkdir()
     record.write_for_wheel(wheel)
-    assert BuildRecord(wheel).exists() and BuildRecord(wheel).changed() is None
+    assert BuildRecord(wheel).is_built() and BuildRecord(wheel).changed() is None
+    record.note_failure("no compiler")
+    record.write_for_wheel(wheel)
+    assert not BuildRecord(wheel).is_built() and BuildRecord(wheel).why_not_built() == "no compiler"
 
 
 @pytest.fixture
 def choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """`choose` looks at this tree. The finders of imports are as before at the end."""
     monkeypatch.setattr(compilation, "_PACKAGE", tree(tmp_path))
-    monkeypatch.setattr(compilation, "_is_compiled", False)
+    monkeypatch.setattr(compilation, "_why_plain", "not chosen yet")
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.delenv(VARIABLE, raising=False)
     return tmp_path
 
 
-def test_compiled_if_it_is_required(choice: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built(choice)
-    monkeypatch.setenv(VARIABLE, "require")
-    before = list(sys.meta_path)
-    compilation.choose()
-    assert compilation.is_compiled() and compilation.description() == "compiled" and sys.meta_path == before
-
-
-@pytest.mark.parametrize("value", ["", "auto", "refuse"])
-def test_plain_python_otherwise(choice: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+@pytest.mark.parametrize("value", ["", "auto", "require"])
+def test_compiled_if_it_was_built(choice: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     built(choice)
     monkeypatch.setenv(VARIABLE, value)
+    before = list(sys.meta_path)
     compilation.choose()
-    assert not compilation.is_compiled() and compilation.description() == "plain Python"
+    assert compilation.is_compiled() and compilation.why_plain() is None and sys.meta_path == before
+    assert compilation.description() == "compiled"
+
+
+def runs_plain(package: Path) -> bool:
     spec = sys.meta_path[0].find_spec(MODULES[0], None)
-    assert spec is not None and spec.origin == str(compilation.source_of(MODULES[0], choice))
+    assert spec is not None and spec.origin == str(compilation.source_of(MODULES[0], package))
+    return not compilation.is_compiled() and compilation.description() == "plain Python"
+
+
+def test_plain_python_if_it_is_wanted(choice: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built(choice)
+    monkeypatch.setenv(VARIABLE, "refuse")
+    compilation.choose()
+    assert runs_plain(choice) and compilation.why_plain() == "MILLSTREAM_COMPILED=refuse"
+
+
+def test_plain_python_if_there_is_no_build(choice: Path) -> None:
+    compilation.choose()
+    assert runs_plain(choice)
+    assert str(compilation.why_plain()).startswith("the compiled modules were not built for this Python: install")
+
+
+def test_plain_python_if_the_build_failed(choice: Path) -> None:
+    record = built(choice)
+    record.note_failure("there is no C compiler")
+    record.write()
+    compilation.choose()
+    assert runs_plain(choice) and "(there is no C compiler): install" in str(compilation.why_plain())
+
+
+def test_plain_python_if_a_source_changed_after_the_build(choice: Path) -> None:
+    built(choice)
+    (choice / "formats" / "part.py").write_text("other")
+    compilation.choose()
+    changed = "formats/part.py changed after the modules were compiled: run `make compile`"
+    assert runs_plain(choice) and compilation.why_plain() == changed
 
 
 def test_required_but_not_built(choice: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +135,7 @@ def test_required_but_not_built(choice: Path, monkeypatch: pytest.MonkeyPatch) -
         compilation.choose()
 
 
-def test_a_stale_library_is_not_loaded(choice: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_required_but_stale(choice: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built(choice)
     (choice / "formats" / "part.py").write_text("other")
     monkeypatch.setenv(VARIABLE, "require")
@@ -114,3 +154,10 @@ def test_this_process_has_what_was_chosen() -> None:
     for name in MODULES:
         module = importlib.import_module(name)
         assert str(module.__file__).endswith(".py") is not compilation.is_compiled(), name
+
+
+def test_a_build_by_pip_has_the_compiler_that_the_tests_ran_over() -> None:
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    (pinned,) = re.findall(r"^mypy==.*", (REPOSITORY / "constraints.txt").read_text(), re.MULTILINE)
+    assert pinned in settings["build-system"]["requires"]
+    assert pinned in settings["project"]["optional-dependencies"]["compile"]

@@ -58,7 +58,7 @@ from millstream.cli.security import commands as security
 from millstream.cli.serve import ServeOptions
 from millstream.cli.serve import run as run_serve
 from millstream.cli.terminal import CommandFailedError, complain, print_json
-from millstream.compilation import description
+from millstream.compilation import description, why_plain
 from millstream.version import VERSION
 
 if TYPE_CHECKING:
@@ -234,12 +234,14 @@ def version(json: Json = False) -> None:
     Example:
       millstream version --json
     """
+    why = why_plain()
     if json:
         import platform
 
-        print_json({"millstream": VERSION, "python": platform.python_version(), "modules": description()})
+        form = {"modules": description()} if why is None else {"modules": description(), "why_plain": why}
+        print_json({"millstream": VERSION, "python": platform.python_version(), **form})
     else:
-        print(f"millstream {VERSION}, {description()}")
+        print(f"millstream {VERSION}, {description()}" + ("" if why is None else f" ({why})"))
 
 
 def run_app(arguments: list[str]) -> int:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from millstream.compilation import description
+from millstream.compilation import description, why_plain
 from millstream.version import VERSION
 from tests.integration.cli.conftest import Run
 
@@ -46,11 +46,14 @@ def test_help_names_the_exit_codes(offline: Run) -> None:
 
 
 def test_version(offline: Run) -> None:
-    assert offline("version").out == f"millstream {VERSION}, {description()}\n"
+    why = why_plain()
+    reason = "" if why is None else f" ({why})"
+    assert offline("version").out == f"millstream {VERSION}, {description()}{reason}\n"
     assert offline("version", "--json").json() == {
         "millstream": VERSION,
         "python": platform.python_version(),
         "modules": description(),
+        **({} if why is None else {"why_plain": why}),
     }
 
 

@@ -115,8 +115,7 @@ def test_a_wheel_with_compiled_modules_in_an_empty_venv(tmp_path: Path) -> None:
     programs = empty_venv(tmp_path / "venv")
     constraints = REPOSITORY / "constraints.txt"
     run(programs / "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", constraints, wheel)
-    python, env = programs / "python", {**os.environ, "MILLSTREAM_COMPILED": "require"}
-    env.pop("PYTHONPATH", None)
+    python, env = programs / "python", installed_environment()
     assert ", compiled" in run(programs / "millstream", "version", env=env, cwd=tmp_path)
     run(
         python, "-c", "import millstream.formats.records._walking, millstream.node.storage.cleaner._loops", cwd=tmp_path
@@ -128,28 +127,44 @@ def test_a_wheel_with_compiled_modules_in_an_empty_venv(tmp_path: Path) -> None:
         write_and_read(bootstrap)
 
 
+def installed_environment() -> dict[str, str]:
+    """Variables of a user who chose nothing."""
+    chosen = ("PYTHONPATH", "MILLSTREAM_COMPILED", "CC")
+    return {name: value for name, value in os.environ.items() if name not in chosen}
+
+
+PIP_INSTALL = ("install", "--disable-pip-version-check", "--constraint", REPOSITORY / "constraints.txt")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_the_source_distribution_where_there_is_a_compiler(tmp_path: Path) -> None:
+    """pip builds it in an environment that has the build requirements alone."""
+    source, _ = build(tmp_path / "dist", "refuse")
+    programs = empty_venv(tmp_path / "venv")
+    env = {**installed_environment(), "MILLSTREAM_OPTIMISATION": "0"}
+    run(programs / "pip", *PIP_INSTALL, "--quiet", source, env=env)
+    assert ", compiled" in run(programs / "millstream", "version", env=env, cwd=tmp_path)
+    command = (programs / "millstream", "serve", "--listen", "127.0.0.1:0", "--data-dir", "data")
+    with serving(command, tmp_path, env) as bootstrap:
+        write_and_read(bootstrap)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_the_source_distribution_where_there_is_no_compiler(tmp_path: Path) -> None:
     source, _ = build(tmp_path / "dist", "refuse")
     programs = empty_venv(tmp_path / "venv")
-    env = {**os.environ, "PATH": path_without_compiler(tmp_path / "path")}
-    env.pop("CC", None)
-    env.pop("PYTHONPATH", None)
-    install = (
-        programs / "pip",
-        "install",
-        "--disable-pip-version-check",
-        "--constraint",
-        REPOSITORY / "constraints.txt",
-    )
+    env = {**installed_environment(), "PATH": path_without_compiler(tmp_path / "path")}
+    install = (programs / "pip", *PIP_INSTALL)
     required = subprocess.run(
         [*install, source], env={**env, "MILLSTREAM_COMPILED": "require"}, capture_output=True, text=True
     )
     assert required.returncode != 0
     assert "there is no C compiler (install gcc or clang, or set CC)" in required.stdout + required.stderr
     run(*install, "--quiet", source, env=env)
-    assert ", plain Python" in run(programs / "millstream", "version", env=env, cwd=tmp_path)
+    version = run(programs / "millstream", "version", env=env, cwd=tmp_path)
+    assert ", plain Python (" in version and "there is no C compiler" in version
     command = (programs / "millstream", "serve", "--listen", "127.0.0.1:0", "--data-dir", "data")
     with serving(command, tmp_path, env) as bootstrap:
         write_and_read(bootstrap)

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from millstream import compilation
 from millstream.common.background_tasks import BackgroundTasks
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.setting import ConfigError
@@ -172,6 +173,9 @@ def run(
     settings again in a thread, after SIGHUP. `service` is the service manager that started this process.
     """
     service = service or ServiceManager()
+    why = compilation.why_plain()
+    if why is not None and compilation.wanted() != compilation.REFUSE:
+        _log.warning("plain_python reason=%s", why)
     _raise_file_limit()
     # A thread that reads from disk or rebuilds an index must not hold the interpreter lock for long.
     sys.setswitchinterval(_SWITCH_SECONDS)
