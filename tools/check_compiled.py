@@ -14,6 +14,8 @@ meaning of nearly all Python. What is found here it does not keep, and mypyc its
   each coroutine has its own current exception; a compiled one has that of the thread. It leaves its own there when
   it waits, and finds another one, or none, when it goes on. A `raise` then raises that. If there was none, it
   overwrites the type of None, and the interpreter crashes later, somewhere else.
+- A test that replaces a method or function of a compiled module, and is not marked `plain`: the replacement is not
+  called, or cannot be set.
 """
 
 import ast
@@ -205,6 +207,55 @@ def subclasses(classes: dict[str, set[str]], path: str, tree: ast.Module) -> Ite
                     yield Finding(path, node.lineno, text)
 
 
+_REPLACING = {"setattr", "object"}
+"""The last words of `monkeypatch.setattr` and `mock.patch.object`."""
+
+
+def replacements(modules: dict[str, ast.Module], path: str, tree: ast.Module) -> Iterator[Finding]:
+    """Tests that replace what `modules` define, and are not marked `plain`. Constants, and names that a module only
+    imports from one that is not compiled, can be replaced."""
+    known: dict[str, str] = {}  # a name in this file, and the module or class that it stands for
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if f"{node.module}.{alias.name}" in modules or node.module in modules:
+                    known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    if any(isinstance(node, ast.Assign) and _is_plain(node) for node in tree.body):
+        return
+    for test in tree.body:
+        if not isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef) or not test.name.startswith("test_"):
+            continue
+        if any(_is_plain(decorator) for decorator in test.decorator_list):
+            continue
+        for node in ast.walk(test):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _REPLACING:
+                replaced = _replaced(known, modules, node.args)
+                if replaced is not None:
+                    text = f"{test.name} replaces {replaced}, which is compiled: mark the test `plain`"
+                    yield Finding(path, node.lineno, text)
+
+
+def _is_plain(node: ast.AST) -> bool:
+    return any(isinstance(part, ast.Attribute) and ast.unparse(part) == "pytest.mark.plain" for part in ast.walk(node))
+
+
+def _replaced(known: dict[str, str], modules: dict[str, ast.Module], arguments: list[ast.expr]) -> str | None:
+    """The name of a compiled function or method that such a call replaces."""
+    match arguments:
+        case [ast.Constant(value=str(dotted)), *_]:
+            owner, _, name = dotted.rpartition(".")
+        case [ast.Name(id=local), ast.Constant(value=str(name)), *_] if local in known:
+            owner = known[local]
+        case _:
+            return None
+    if owner in modules:
+        functions = {node.name for node in modules[owner].body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        return f"{owner}.{name}" if name in functions else None
+    module, _, class_name = owner.rpartition(".")
+    is_class = module in modules and class_name in _classes(modules[module])
+    return f"{class_name}.{name}" if is_class and not name.isupper() else None
+
+
 def _classes(tree: ast.Module) -> set[str]:
     """Classes that are compiled to native ones; exceptions, protocols, enums and named tuples stay open."""
     return {
@@ -230,6 +281,9 @@ def check(modules: list[str]) -> list[Finding]:
             found += by_syntax(name, tree)
         else:
             found += subclasses(classes, name, tree)
+    compiled = {name: trees[path] for path, name in paths.items()}
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        found += replacements(compiled, str(path.relative_to(ROOT)), ast.parse(path.read_text()))
     return sorted(found)
 
 

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tools.check_compiled import Finding, cached_properties, fields, generators, identities, subclasses, suspensions
+from tools.check_compiled import (
+    Finding,
+    cached_properties,
+    fields,
+    generators,
+    identities,
+    replacements,
+    subclasses,
+    suspensions,
+)
 
 IDENTITIES = """
 from enum import Enum
@@ -131,3 +140,50 @@ async def f():
 """
     wrong = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# wrong")]
     assert [finding.line for finding in suspensions("m.py", ast.parse(text))] == wrong
+
+
+MODULE = """
+from elsewhere import imported
+
+LIMIT = 5
+
+def function(): ...
+
+class Thing:
+    def method(self): ...
+
+class Kind(Enum):
+    A = 1
+"""
+
+REPLACING = """
+import pytest
+from millstream import fast
+from millstream.fast import Thing, Kind
+
+def test_a(monkeypatch):
+    monkeypatch.setattr(fast, "function", None)  # wrong
+    monkeypatch.setattr(Thing, "method", None)  # wrong
+    monkeypatch.setattr("millstream.fast.function", None)  # wrong
+    monkeypatch.setattr("millstream.fast.Thing.method", None)  # wrong
+    monkeypatch.setattr(fast, "LIMIT", 1)
+    monkeypatch.setattr(fast, "imported", None)
+    monkeypatch.setattr(Kind, "A", 2)
+    monkeypatch.setattr(other, "function", None)
+
+@pytest.mark.plain
+def test_b(monkeypatch):
+    monkeypatch.setattr(Thing, "method", None)
+
+def planted(monkeypatch):
+    monkeypatch.setattr(Thing, "method", None)
+"""
+
+
+def test_replacements() -> None:
+    modules = {"millstream.fast": ast.parse(MODULE)}
+    wrong = [number for number, line in enumerate(REPLACING.splitlines(), 1) if line.endswith("# wrong")]
+    found = replacements(modules, "m.py", ast.parse(REPLACING))
+    assert [finding.line for finding in found] == wrong
+    whole_file = ast.parse(REPLACING + "\npytestmark = pytest.mark.plain\n")
+    assert list(replacements(modules, "m.py", whole_file)) == []
