@@ -129,6 +129,8 @@ class BuildExtensions(build_ext):
     """Builds the library with all processors, and keeps all of the compiled modules or none."""
 
     def run(self) -> None:
+        if compilation.wanted() == compilation.REFUSE:
+            return
         in_place = self.inplace
         super().run()
         if not record.is_noted():
