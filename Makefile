@@ -114,16 +114,21 @@ UNIT := MILLSTREAM_EXAMPLES=quick $(BIN)/python -m pytest -q -p no:schemathesis 
 unit: $(VENV)/.installed-dev  ## The tests that need no process, no socket and no other program, in plain Python (a minute on two cores)
 	MILLSTREAM_COMPILED=refuse $(UNIT) tests/unit
 
-# What the compiled modules are part of, and the tests that replace parts of them (marked `plain`).
-PLAIN := tests/unit/formats tests/unit/node tests/integration/simulator/test_planted.py tests/integration/simulator/test_simulation.py
+# Beside the run over the compiled modules, if there are any: the unit tests of their packages, and all tests that replace
+# parts of them (marked `plain`).
+define PLAIN_PART
+	MILLSTREAM_COMPILED=refuse $(UNIT) tests/unit/formats tests/unit/node
+	MILLSTREAM_COMPILED=refuse $(UNIT) -m 'plain and not slow' tests/integration
+endef
+IS_COMPILED := $(filter require,$(FORM))
 
 test: check clients compile  ## All checks and tests (20 to 25 minutes on two cores); ROOM=system/lake runs those in tests/system/lake
-	$(if $(ROOM),,MILLSTREAM_COMPILED=refuse $(UNIT) $(PLAIN))
+	$(if $(IS_COMPILED),$(if $(ROOM),,$(PLAIN_PART)))
 	MILLSTREAM_COMPILED=$(FORM) MILLSTREAM_EXAMPLES=quick $(PYTEST) -m 'not slow' $(ROOM:%=tests/%)
 
 test-all: check clients compile  ## The same, with the tests that take minutes and all examples of hypothesis; all of it compiled and in plain Python
 	MILLSTREAM_COMPILED=$(FORM) $(PYTEST) $(ROOM:%=tests/%)
-	MILLSTREAM_COMPILED=refuse $(PYTEST) $(ROOM:%=tests/%)
+	$(if $(IS_COMPILED),MILLSTREAM_COMPILED=refuse $(PYTEST) $(ROOM:%=tests/%))
 
 test-compiled: compile  ## The unit tests over the compiled modules; those marked plain replace parts of them
 	MILLSTREAM_COMPILED=require $(UNIT) tests/unit
