@@ -2,7 +2,7 @@
 
 The stdin of the child is a pipe whose other end only this process has. The kernel closes it when this process ends, and
 `serve --exit-with-stdin` stops then. (PR_SET_PDEATHSIG depends on the thread that forked, and would kill the node when
-that thread ends.)
+that thread ends.) Where it can, the node is a fork of a process that has imported everything (`fork_server`).
 
 Free ports are below the range for outgoing connections, so that no client gets the port of a node that is down for a
 moment. Each process reserves a block of ports by a lock on a file, so that parallel test runs never choose the same
@@ -21,6 +21,9 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
+
+from millstream.testing.fork_server import ForkedProcess, start_forked
 
 READY_PREFIX = b"ready kafka="
 LOG_TAIL_LINES = 30
@@ -40,7 +43,7 @@ class NodeProcess:
         self._stop_timeout = stop_timeout
         self.source: Path | None = None
         """Another directory with the package, for a node of another version; by default that of the parent."""
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     @property
     def pid(self) -> int:
@@ -66,20 +69,24 @@ class NodeProcess:
         """Starts the process without waiting for it."""
         if self._process is not None:
             raise NodeProcessError(f"{self._what} runs already (pid {self._process.pid})")
-        command = [sys.executable, "-m", "millstream", "serve", "--exit-with-stdin", *self._arguments]
+        words = ["serve", "--exit-with-stdin", *self._arguments]
+        with open(self._log_file, "ab") as log:
+            forked = None if self.source is not None else start_forked(words, os.environ, log.fileno())
+            self._process = self._start(words, log) if forked is None else forked
+
+    def _start(self, words: Sequence[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
         # The same source as the parent, also if it is not installed but on sys.path.
         source = str(self.source or Path(__file__).parents[2])
         path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH")) if part)
-        with open(self._log_file, "ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, "PYTHONPATH": path},
-                # Ctrl-C is handled by the test runner, which stops the nodes itself.
-                start_new_session=True,
-            )
+        return subprocess.Popen(
+            [sys.executable, "-m", "millstream", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": path},
+            # Ctrl-C is handled by the test runner, which stops the nodes itself.
+            start_new_session=True,
+        )
 
     def wait_until_ready(self, timeout: float) -> int:
         """Waits for the ready line and returns its port, 0 for a node without clients. Kills it after the timeout."""
