@@ -122,7 +122,7 @@ class EmbeddedCluster:
     def start(self, *numbers: int) -> None:
         """Starts nodes, by default all that are not started, and waits until each is ready."""
         chosen: Sequence[int] = numbers or [number for number in self.nodes if not self._process(number).started]
-        # Nobody knows the ports yet, and nobody has prepared the directories: both may change.
+        # No client knows the ports yet, and the directories are empty: both may change.
         is_fresh = not self._ports and self._first_port is None and self._given_data_dir is None
         is_fresh = is_fresh and not any(self.data_dir(number).exists() for number in self.nodes)
         for _ in range(PORT_CHOICES - 1 if is_fresh else 0):

@@ -14,6 +14,7 @@ import contextlib
 import gc
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -227,19 +228,16 @@ def _preload() -> None:
             importlib.import_module(name)
 
 
-def main() -> int:
+def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(connection.fileno(), False)
     _preload()
-    # Forks share this memory as long as nobody writes to it, as a search for garbage would.
+    # Forks share this memory as long as it is not written to, as a search for garbage would.
     gc.collect()
     gc.freeze()
-    arguments = _serve(connection)
-    from millstream.cli.main import main as command
-
-    sys.argv = ["millstream", *arguments]
-    return command(arguments)
+    sys.argv = ["millstream", *_serve(connection)]
+    runpy.run_module("millstream", run_name="__main__")  # as `python -m millstream` does
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
