@@ -112,8 +112,12 @@ class ForkServer:
         return is_ours and self._process.poll() is None and _at_start(environment) == self._environment
 
     def start(self, arguments: Sequence[str], environment: Mapping[str, str], log: int) -> ForkedProcess | None:
-        """Starts `millstream` with these arguments. None if the server does not answer."""
-        message = json.dumps([list(arguments), dict(environment), os.getcwd()]).encode()
+        """Starts `millstream` with these arguments. None if the server cannot do it."""
+        try:
+            directory = os.getcwd()
+        except OSError:  # it is removed
+            return None
+        message = json.dumps([list(arguments), dict(environment), directory]).encode()
         status_end, status = os.pipe()
         stdin, stdin_end = os.pipe()
         stdout_end, stdout = os.pipe()
