@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 VARIABLE = "MILLSTREAM_FORK_NODES"
@@ -211,6 +212,8 @@ def _become(request: Any, descriptors: Sequence[int]) -> list[str]:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text("millstream")  # the name in lists of processes
     return [str(each) for each in arguments]
 
 
