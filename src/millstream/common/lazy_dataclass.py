@@ -58,7 +58,8 @@ class _Maker:
         for name in ("init", "repr", "eq", "frozen"):
             setattr(parameters, name, options[name])
         if eq:
-            self.made.__hash__ = self._stub("__hash__") if frozen else None
+            hashing: Any = self._stub("__hash__") if frozen else None
+            self.made.__hash__ = hashing
         if frozen:
             self._freeze()
 
