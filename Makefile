@@ -7,7 +7,8 @@ SEEDS  ?= 200
 # seeds of the simulator, with low priority. What fails is run once more at the end, alone; if it passes then, a line
 # `flaky: <tests>` names it.
 # pytest keeps what it compiled of the tests, also where the shell says otherwise: each process would compile all of them.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/run_tests.py -n 4 --dist loadfile --no-loadscope-reorder
+# The plugin of schemathesis takes a second of each process to load, and the tests use the library alone.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/run_tests.py -p no:schemathesis -n 4 --dist loadfile --no-loadscope-reorder
 SEED   ?= 1
 
 .DEFAULT_GOAL := help

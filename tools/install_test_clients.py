@@ -153,8 +153,12 @@ def kcat() -> ClientProgram:
 
 
 def chromium() -> ClientProgram:
-    """The browser in which `tests/system/console/` looks at the console; Playwright drives it."""
-    return ClientProgram([debian_package("chromium", "chromium")])
+    """The browser in which `tests/system/console/` looks at the console; Playwright drives it. Where Debian has it, the
+    form without windows, which takes two thirds of the CPU time."""
+    try:
+        return ClientProgram([debian_package("chromium-headless-shell", "chromium-headless-shell")])
+    except ToolchainMissingError:
+        return ClientProgram([debian_package("chromium", "chromium")])
 
 
 def prometheus() -> ClientProgram:

@@ -13,11 +13,11 @@ object was expected, masks what it found: `value.card.number` hides a `card` tha
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from millstream.access.patterns import any_matches
 from millstream.access.roles import Role
+from millstream.common.lazy_dataclass import dataclass
 
 HIDDEN = "***"
 HOT_KEY_REPORTS = "__millstream_hot_keys"

@@ -5,8 +5,10 @@ operator (the credentials file) has already decided who gets in.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
+
+from millstream.common.lazy_dataclass import dataclass
 
 
 class Role(IntEnum):

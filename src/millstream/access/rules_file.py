@@ -5,13 +5,14 @@ Unknown names and wrong values are errors that say where: a rule with a spelling
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from millstream.access.masking import Masking, MaskRule, parse_path
 from millstream.access.roles import Role, RoleRules, parse_role
 from millstream.access.subjects import SubjectOperation, SubjectRule, SubjectRules
+from millstream.common.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 SIGNING_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")

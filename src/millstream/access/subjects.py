@@ -5,10 +5,10 @@ have the subject pattern `*` itself: only a rule for all subjects covers them.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 
 from millstream.access.patterns import any_matches
+from millstream.common.lazy_dataclass import dataclass
 
 
 class SubjectOperation(Enum):

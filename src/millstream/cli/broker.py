@@ -18,12 +18,11 @@ from millstream.cli.cluster.report import (
 )
 from millstream.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, ClientSettings, Json, Timeout
 from millstream.cli.terminal import CommandFailedError, note, print_json
-from millstream.node.storage.file_formats import parse_directory
-from millstream.raw_client import TopicPartition
 
 if TYPE_CHECKING:
     from millstream.admin.balance import PlannedReassignment
     from millstream.admin.cluster import Broker, ClusterAdmin, ClusterState
+    from millstream.raw_client import TopicPartition
 
 app = typer.Typer(help="List the brokers of a cluster; drain a broker before it is removed.", no_args_is_help=True)
 _POLL_INTERVAL_S = 0.5
@@ -85,6 +84,9 @@ def disks(
     if not brokers:
         raise CommandFailedError(f"there is no broker {broker}: `millstream broker list`", exit_codes.NOT_FOUND)
     if move is not None:
+        from millstream.node.storage.file_formats import parse_directory
+        from millstream.raw_client import TopicPartition
+
         partition = parse_directory(move[0])
         if partition is None:
             raise CommandFailedError(f"--move {move[0]}: write TOPIC-PARTITION, for example orders-0", exit_codes.USAGE)
@@ -100,7 +102,7 @@ def disks(
         show_disks(rows)
 
 
-def _wait_for_move(admin: "ClusterAdmin", broker: "Broker", at: TopicPartition, path: str, timeout: float) -> None:
+def _wait_for_move(admin: "ClusterAdmin", broker: "Broker", at: "TopicPartition", path: str, timeout: float) -> None:
     behind: int | None = None
     deadline = time.monotonic() + timeout
     while True:

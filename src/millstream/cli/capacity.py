@@ -7,7 +7,7 @@ Sizes and rates are decimal (1 TB = 10^12 bytes), as disks and clouds count.
 
 import json as json_format
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +15,7 @@ import typer
 from millstream.cli import exit_codes
 from millstream.cli.options import Json, parsed_duration
 from millstream.cli.terminal import CommandFailedError, note, print_json, print_table
+from millstream.common.lazy_dataclass import dataclass
 
 _MONTH_S = 30 * 86_400
 _RANGE_BYTES = 4 << 20

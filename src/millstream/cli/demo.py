@@ -7,7 +7,6 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ import typer
 
 from millstream.cli.pipeline.common import loaded, needs
 from millstream.cli.terminal import CommandFailedError
+from millstream.common.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from millstream.pipeline.state import QueryProgress

@@ -11,11 +11,12 @@ import re
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from millstream.access.rules_file import AccessFileError, AccessRules, parse_rules
+from millstream.common.lazy_dataclass import dataclass
 from millstream.common.secret_references import SecretError, resolve_all
 from millstream.gateway.http.configuration import (
     ClusterOptions,

@@ -14,11 +14,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from millstream.cli import exit_codes
+from millstream.common.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from millstream.cli.gateway_process import GatewayProcess

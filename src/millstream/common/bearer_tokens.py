@@ -12,7 +12,9 @@ import ssl
 import threading
 import time
 import urllib.parse
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from millstream.common.lazy_dataclass import dataclass
 
 _LARGEST_BYTES = 1 << 20
 _SHORTEST_S = 60.0

@@ -3,7 +3,9 @@
 `cryptography` is imported when a store is read, so that programs that use PEM files only do not wait for it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from millstream.common.lazy_dataclass import dataclass
 
 
 class StoreError(ValueError):

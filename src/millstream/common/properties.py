@@ -5,7 +5,8 @@ Files are not opened here, and the meaning of names is elsewhere: `config/loadin
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from millstream.common.lazy_dataclass import dataclass
 
 
 class PropertiesError(ValueError):

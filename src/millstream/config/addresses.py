@@ -1,8 +1,8 @@
 """Addresses in settings: listeners (`NAME://host:port`), voters (`id@host:port`), bootstrap servers."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.setting import ConfigError
 from millstream.config.table import node
 

@@ -6,11 +6,11 @@
 
 import os.path
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.addresses import (
     Listener,
     VoterAddress,

@@ -1,9 +1,10 @@
 """Settings described: for DescribeConfigs (values, sources, synonyms) and for docs/settings.md."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config import client_metrics_config, group_config
 from millstream.config.broker_config import BrokerConfig, ConfigSource
 from millstream.config.catalog import BROKER_SETTINGS, FAMILIES, LISTENER_PREFIX, TOPIC_SETTINGS, broker_setting

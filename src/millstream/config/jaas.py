@@ -5,8 +5,9 @@ errors never show values: most of them are passwords.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.setting import ConfigError
 
 _FLAGS = ("required", "requisite", "sufficient", "optional")

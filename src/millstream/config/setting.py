@@ -6,9 +6,10 @@ precedence of sources.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
+
+from millstream.common.lazy_dataclass import dataclass
 
 
 class ConfigError(ValueError):

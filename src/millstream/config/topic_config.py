@@ -1,9 +1,10 @@
 """Settings of a topic: its own values, else the broker's, resolved to a LogConfig for the storage."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.catalog import TOPIC_SETTINGS, hint
 from millstream.config.setting import ConfigError, Setting

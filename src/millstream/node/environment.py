@@ -6,9 +6,10 @@ The simulator has its own implementation.
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, TypeVar
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.node.server.auditing import Auditor, NoAuditor
 from millstream.node.server.channel import Login
 from millstream.node.server.network import Network

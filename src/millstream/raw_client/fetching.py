@@ -5,10 +5,10 @@ brokers, by the schema of the message.
 """
 
 import struct
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.primitives import Cursor, MalformedMessage, skip_tags
 from millstream.formats.protocol.schema import request_schema, response_schema

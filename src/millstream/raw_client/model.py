@@ -1,9 +1,9 @@
 """Topics, partitions, brokers and addresses."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.raw_client.errors import SetupError
 
 NO_LEADER = -1

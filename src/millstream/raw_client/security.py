@@ -11,8 +11,9 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.common.pkcs12 import StoreContent, StoreError, looks_like_pkcs12, read_pkcs12
 from millstream.formats.model.errors import ErrorCode
 from millstream.raw_client.bearer_tokens import TokenSource, bearer_token

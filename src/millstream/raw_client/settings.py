@@ -9,11 +9,12 @@ can be passed on as they are. `Cluster.settings.ignored` lists those that were g
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import TypeVar
 
 from millstream.common.close_match import did_you_mean
+from millstream.common.lazy_dataclass import dataclass
 from millstream.raw_client.bearer_tokens import TokenSource
 from millstream.raw_client.errors import SetupError
 from millstream.raw_client.security import BEARER, MECHANISMS, SaslSettings, TlsSettings

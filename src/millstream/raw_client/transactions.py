@@ -7,10 +7,10 @@ brokers add the partitions, and each end returns the identity of the next transa
 
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode
 from millstream.raw_client.cluster import Cluster
 from millstream.raw_client.deadline import Deadline

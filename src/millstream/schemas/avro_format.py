@@ -137,6 +137,8 @@ class AvroFormat:
         stream = BytesIO(payload)
         try:
             row = schemaless_reader(stream, writer, reader)
+        except EOFError:  # its text has the address of the stream, another one each time
+            raise _BadRecordError(f"no Avro of its schema: it ends too early, after {len(payload)} bytes") from None
         except Exception as error:  # fastavro raises many kinds of errors for wrong bytes
             raise _BadRecordError(
                 f"no Avro of its schema: {type(error).__name__} {error}"[:_MAX_ERROR].strip()

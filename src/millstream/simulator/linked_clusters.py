@@ -13,8 +13,9 @@ With unclean elections at the source, acknowledged records may be lost there. Th
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.replicas.partition import Partition

@@ -2,7 +2,9 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from millstream.common.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 import logging
 import random
-from dataclasses import dataclass
 from enum import StrEnum
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.simulator.cluster import DEFAULT_TIMES
 
 _POWER_SETTINGS = {"share.coordinator.state.topic.num.partitions": "1"}

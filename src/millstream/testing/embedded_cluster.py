@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.testing.embedded import setting_text
-from millstream.testing.node_process import HOST, NodeProcess, free_ports
+from millstream.testing.node_process import HOST, PORT_CHOICES, NodeProcess, PortTakenError, free_ports
 
 
 class EmbeddedCluster:
@@ -122,6 +122,22 @@ class EmbeddedCluster:
     def start(self, *numbers: int) -> None:
         """Starts nodes, by default all that are not started, and waits until each is ready."""
         chosen: Sequence[int] = numbers or [number for number in self.nodes if not self._process(number).started]
+        # No client knows the ports yet, and the directories are empty: both may change.
+        is_fresh = not self._ports and self._first_port is None and self._given_data_dir is None
+        is_fresh = is_fresh and not any(self.data_dir(number).exists() for number in self.nodes)
+        for _ in range(PORT_CHOICES - 1 if is_fresh else 0):
+            try:
+                self._start(chosen)
+            except PortTakenError:
+                self.kill()
+                for number in self.nodes:
+                    shutil.rmtree(self.data_dir(number), ignore_errors=True)
+                self._ports = {}
+            else:
+                return
+        self._start(chosen)
+
+    def _start(self, chosen: Sequence[int]) -> None:
         self.spawn(*chosen)
         for number in chosen:
             self.wait_until_ready(number)

@@ -1,11 +1,16 @@
 """Ports are free, distinct, and no other process's."""
 
+import os
 import socket
 import subprocess
 import sys
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
-from millstream.testing.node_process import free_port_range, free_ports
+import pytest
+
+from millstream.testing import EmbeddedBroker, EmbeddedCluster, embedded, embedded_cluster, node_process
+from millstream.testing.node_process import PortTakenError, free_port_range, free_ports
 from tests.waiting import PATIENCE_S
 
 OTHERS = "from millstream.testing.node_process import free_ports; print(*free_ports(3), flush=True); input()"
@@ -25,6 +30,52 @@ def test_two_processes_never_choose_the_same() -> None:
         ours = {port // 100 for port in free_ports(3)}
         other.communicate("\n", timeout=PATIENCE_S)
     assert not theirs & ours
+
+
+def test_a_process_with_another_temporary_directory_never_chooses_the_same(tmp_path: Path) -> None:
+    """As one in a chroot has. The lock on a file does not help there."""
+    ours = free_ports(1)[0] // 100 * 100
+    seen = "from millstream.testing import node_process as n; n._range = lambda: range({0}, {0} + 1); n.free_ports(1)"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", seen.format(ours)]
+    other = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert "all 1 blocks of ports are reserved by other processes" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("outgoing", "low", "high"),
+    [("32768 60999", 20_000, 32_000), ("10000 65535", 1_100, 9_999), ("1024 40000", 40_001, 65_535)],
+)
+def test_ports_are_outside_the_range_of_outgoing_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outgoing: str, low: int, high: int
+) -> None:
+    (tmp_path / "range").write_text(outgoing)
+    monkeypatch.setattr(node_process, "_OUTGOING", tmp_path / "range")
+    blocks = node_process._range()
+    assert blocks and low <= blocks[0] and blocks[-1] + 99 <= high
+
+
+def test_a_port_that_another_program_took_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the choice and the start of the node."""
+    given: list[int] = []
+    with ExitStack() as stack:
+
+        def taken_at_first(count: int) -> list[int]:
+            ports = free_ports(count)
+            if not given:
+                stack.enter_context(socket.create_server((node_process.HOST, ports[-1])))
+            given.extend(ports)
+            return ports
+
+        monkeypatch.setattr(embedded, "free_ports", taken_at_first)
+        monkeypatch.setattr(embedded_cluster, "free_ports", taken_at_first)
+        broker = stack.enter_context(EmbeddedBroker())
+        assert broker.bootstrap_servers == f"127.0.0.1:{given[1]}"
+        with pytest.raises(PortTakenError, match="Address already in use"):
+            EmbeddedBroker(port=given[0]).start()
+        given.clear()
+        cluster = stack.enter_context(EmbeddedCluster(1))
+        assert cluster.address(1) == f"127.0.0.1:{given[2]}" and cluster.running(1)
 
 
 def test_a_stretch_steps_over_what_is_taken() -> None:

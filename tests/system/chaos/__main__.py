@@ -14,6 +14,7 @@ from types import FrameType
 from tests.system.chaos import containment, nemeses
 from tests.system.chaos.campaign import Plan, run
 from tests.system.chaos.nodes import SYSTEMS
+from tests.system.chaos.workload import RATE
 
 
 def main() -> int:
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=90.0, help="strike for so long; every fault at least once")
     parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--rate", type=float, default=RATE, help="records per second of each of three producers")
     parser.add_argument("--system", choices=sorted(SYSTEMS), default="millstream")
     parser.add_argument("--secured", action="store_true", help="TLS, SCRAM, ACLs and audit; one more fault")
     parser.add_argument("--tiered", action="store_true", help="the topic is tiered to an S3 server; its faults too")
@@ -54,6 +56,7 @@ def main() -> int:
         contained,
         chosen.secured,
         chosen.tiered,
+        chosen.rate,
     )
     began = time.monotonic()
 

@@ -17,7 +17,7 @@ from tests.system.chaos.nemeses import Nemesis
 from tests.system.chaos.network import Bridged, Disks, Loopback, Network
 from tests.system.chaos.security import Security
 from tests.system.chaos.summary import Fault, Summary, unexplained
-from tests.system.chaos.workload import GROUP, NO_GROUP, TOPIC, Workload
+from tests.system.chaos.workload import GROUP, NO_GROUP, RATE, TOPIC, Workload
 
 PARTITIONS = 6
 _CALM_S = 2.0
@@ -42,6 +42,8 @@ class Plan:
     secured: bool = False
     tiered: bool = False
     """The topic is tiered to an S3 server, which is one more victim."""
+    rate: float = RATE
+    """Records per second of each producer."""
 
 
 def run(plan: Plan, say: Callable[[str], None]) -> Summary:
@@ -57,7 +59,7 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
         say(f"{plan.node_count} nodes are up")
         cluster.create_topic(TOPIC, PARTITIONS)
         cluster.add_client(TOPIC, GROUP, NO_GROUP)
-        workload = Workload(cluster.client_settings, PARTITIONS, plan.seed, reads_history=plan.tiered)
+        workload = Workload(cluster.client_settings, PARTITIONS, plan.seed, plan.rate, reads_history=plan.tiered)
         workload.start()
         now = workload.recorder.now
         time.sleep(_CALM_S)

@@ -15,6 +15,8 @@ from tests.system.chaos import containment, nemeses
 from tools import apache_kafka, install_test_clients
 
 SECONDS = 90
+FEWER_RECORDS = ("--rate", "50")
+"""In `make test`: a third of the load. The CPU time of a campaign is mostly that of its clients."""
 OF_EACH_KIND = (
     nemeses.KillLeader,
     nemeses.KillMajority,
@@ -45,7 +47,7 @@ def campaign(seed: int, directory: Path, *more: str, nodes: int = 3, seconds: in
 def test_one_fault_of_each_kind(tmp_path: Path) -> None:
     """Each once, however long it takes."""
     only = [word for each in OF_EACH_KIND for word in ("--only", each.__name__)]
-    campaign(1, tmp_path, *only, seconds=1)
+    campaign(1, tmp_path, *only, *FEWER_RECORDS, seconds=1)
 
 
 @pytest.mark.slow
@@ -57,7 +59,7 @@ def test_every_fault_once(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_a_secured_cluster(tmp_path: Path) -> None:
     """New certificates for all nodes under load, which no client may notice."""
-    campaign(1, tmp_path, "--secured", "--only", "ReplaceCertificates", seconds=1)
+    campaign(1, tmp_path, "--secured", "--only", "ReplaceCertificates", *FEWER_RECORDS, seconds=1)
 
 
 @pytest.mark.slow
@@ -84,7 +86,7 @@ def test_a_tiered_topic_and_its_store(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_data_that_is_really_lost_is_noticed(tmp_path: Path) -> None:
     """The same damage to a node that has no replicas to be healed from: everything that watches must cry out."""
-    done = run("--nodes", "1", "--only", "CorruptTail", "--seconds", "1", "--keep", str(tmp_path))
+    done = run("--nodes", "1", "--only", "CorruptTail", *FEWER_RECORDS, "--seconds", "1", "--keep", str(tmp_path))
     assert done.returncode == 1, f"{done.stdout}\n{done.stderr}"
     assert "INCONSISTENT_OFFSET" in done.stdout or "LOST_WRITE" in done.stdout, done.stdout
 

@@ -71,6 +71,7 @@ _REFUSALS = (
 _CONNECTION_ENDED = "Local: Broker transport failure"
 """In librdkafka's text of an error: no response came. A node that refuses a login sends a response."""
 _POLL_S = 0.2
+RATE = 150.0
 
 
 def partition_name(partition: int) -> str:
@@ -360,7 +361,7 @@ class Workload:
     """All clients of a run."""
 
     def __init__(
-        self, connection: Connection, partitions: int, seed: int, rate: float = 150.0, *, reads_history: bool = False
+        self, connection: Connection, partitions: int, seed: int, rate: float = RATE, *, reads_history: bool = False
     ) -> None:
         """`reads_history`: one consumer reads all records from offset 0, again and again."""
         self.recorder = Recorder()

@@ -259,3 +259,16 @@ def test_protobuf_types_that_are_not_for_it(field: str) -> None:
     form.arrow_type()
     assert form._descriptor is not None and form._together is None
     assert protobuf_columns.tree_of(form._descriptor, None) is None
+
+
+def test_the_error_of_a_record_that_ends_too_early_is_always_the_same() -> None:
+    """fastavro's text has an address of memory in it."""
+    schema = {
+        "type": "record",
+        "name": "Flags",
+        "fields": [{"name": "all", "type": {"type": "array", "items": "boolean"}}],
+    }
+    values = pa.array([b"\xd7\x00\x00\x00"] * 2, pa.binary())
+    check_equal(reader(schema), values)
+    _, errors = reader(schema).decode(values)
+    assert errors.to_pylist() == ["no Avro of its schema: it ends too early, after 4 bytes"] * 2

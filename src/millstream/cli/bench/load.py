@@ -7,13 +7,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from millstream.cli.terminal import CommandFailedError
 from millstream.client.connection import Connection
+from millstream.common.lazy_dataclass import dataclass
 
 Progress = Callable[[int], None]
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)

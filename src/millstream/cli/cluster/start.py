@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
@@ -25,6 +25,7 @@ from millstream.cli.gateway_process import (
 )
 from millstream.cli.serve import log_to_stderr
 from millstream.cli.terminal import CommandFailedError, complain, note, print_json
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.addresses import parse_protocol_map
 from millstream.config.setting import ConfigError
 from millstream.gateway.http.configuration import GatewayError

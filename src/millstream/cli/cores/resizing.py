@@ -25,10 +25,10 @@ import os
 import time
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from typing import IO, Any
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.cores import FOLDERS, MAX_CORES, core_folder, core_id
 from millstream.config.setting import ConfigError

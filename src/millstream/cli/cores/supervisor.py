@@ -18,13 +18,13 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from millstream.cli import exit_codes
 from millstream.cli.cores.resizing import CONTROLLER_PORT
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.addresses import Listener
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.cores import FOLDERS, Ports, added_controller_listener, allot_ports, core_config, core_id

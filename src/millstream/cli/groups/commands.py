@@ -1,6 +1,5 @@
 """`millstream group` and `millstream share`: the same six commands, for consumer groups and for share groups."""
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +28,7 @@ from millstream.cli.options import (
     parsed_time,
 )
 from millstream.cli.terminal import CommandFailedError, complain, note, print_json, print_table, progress
+from millstream.common.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from millstream.admin.groups import Group, GroupAdmin

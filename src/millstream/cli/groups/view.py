@@ -1,10 +1,10 @@
 """Output of the group commands: tables for people, documents for scripts."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millstream.cli.terminal import note, print_json, print_table
+from millstream.common.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from millstream.admin.groups import Group, GroupAdmin

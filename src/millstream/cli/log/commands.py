@@ -3,7 +3,7 @@
 import json as json_codec
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +13,7 @@ import typer
 from millstream.cli import exit_codes
 from millstream.cli.options import Json
 from millstream.cli.terminal import CommandFailedError, complain, note, print_json, print_table, progress
+from millstream.common.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from millstream.cli.log.reading import Entry

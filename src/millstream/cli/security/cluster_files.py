@@ -7,12 +7,12 @@ has a key or a password is readable by its owner only.
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from millstream.cli import exit_codes
 from millstream.cli.security.certificates import CertificateAuthority
 from millstream.cli.terminal import CommandFailedError
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.exposure import is_loopback
 from millstream.node.security.core.scram import SCRAM_MECHANISMS
 from millstream.node.security.first_users import make_credential, write_first_users

@@ -2,10 +2,11 @@
 markers.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, NewType
 from uuid import UUID
+
+from millstream.common.lazy_dataclass import dataclass
 
 BrokerId = NewType("BrokerId", int)
 TopicName = NewType("TopicName", str)

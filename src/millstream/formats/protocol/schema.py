@@ -31,9 +31,17 @@ class Schema:
         self.versions = VersionRange.parse(words[3])
         flexible = next((w.partition(":")[2] for w in words[4:] if w.startswith("flexible:")), None)
         self.flexible = VersionRange.parse(flexible) if flexible else NEVER
-        self.root = parse_structure(self.name, lines)
+        self._lines = lines
+        self._root: Structure | None = None
         self._readers: dict[int, Reader] = {}
         self._writers: dict[int, Writer] = {}
+
+    @property
+    def root(self) -> Structure:
+        """The fields. They are parsed on first use: a node registers 90 APIs, and most are used rarely."""
+        if self._root is None:
+            self._root = parse_structure(self.name, self._lines)
+        return self._root
 
     def is_flexible(self, version: int) -> bool:
         return self.flexible.low <= version <= self.flexible.high

@@ -10,9 +10,11 @@ A field has a name, a type, and the versions that send it; `null:` are the versi
 makes it a tagged field, `=` is its default. `[]` is an array, `{}` a structure whose fields are indented below it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+from millstream.common.lazy_dataclass import dataclass
 
 _ZERO: dict[str, Any] = {
     "bool": False,

@@ -13,9 +13,9 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.broker_config import BrokerConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.environment import Environment

@@ -10,8 +10,8 @@ to notice counts.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.identifiers import BrokerId
 from millstream.node.metadata.image import MetadataImage
 

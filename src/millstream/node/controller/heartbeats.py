@@ -14,11 +14,11 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
 from millstream.common.background_tasks import BackgroundTasks
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.broker_config import BrokerConfig, suspect_after_s
 from millstream.config.table import cluster
 from millstream.formats.model.errors import KafkaError

@@ -7,9 +7,10 @@ finds partitions that are still without a leader.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import cluster
 from millstream.formats.model.errors import ErrorCode, KafkaError

@@ -6,10 +6,10 @@ are not in the metadata: the broker that has them changes them (`node/controller
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.catalog import LISTENER_PREFIX, broker_setting
 from millstream.config.client_metrics_config import (

@@ -8,8 +8,8 @@ import base64
 import hmac
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.access_control import USER, Principal, parse_principal
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.metadata.image import MetadataImage

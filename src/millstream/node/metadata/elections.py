@@ -5,10 +5,11 @@ a known state to the next. Reassignments are completed here, when all replicas t
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.broker_config import BrokerConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId, TopicId, TopicName

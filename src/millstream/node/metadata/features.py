@@ -4,9 +4,10 @@ An UpdateFeatures request is applied as a whole or not at all.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import log, node
 from millstream.formats.model.errors import ErrorCode, KafkaError

@@ -14,10 +14,11 @@ repeated. The new broker must prove that it has the disk: it names the former br
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import cluster
 from millstream.formats.model.identifiers import BrokerId, TopicId

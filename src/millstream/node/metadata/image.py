@@ -8,12 +8,13 @@ node's disk in a format step. Here the first leader of an empty log chooses it. 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.table import cluster
 from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, TopicId, TopicName, TopicPartition
 from millstream.formats.model.placement import Place, default_machine

@@ -8,8 +8,8 @@ Internal topics that were created with few brokers get the missing replicas when
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import groups, share, transactions
 from millstream.formats.model.errors import ErrorCode, KafkaError

@@ -10,12 +10,13 @@ applied to the image.
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import cache
 from importlib.resources import files
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, BrokerId, TopicId, TopicName
 from millstream.formats.protocol.primitives import Cursor, MalformedMessage, read_unsigned_varint

@@ -7,8 +7,9 @@ import hashlib
 import hmac
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode
 from millstream.node.metadata.image import MetadataImage
 from millstream.node.metadata.records import (

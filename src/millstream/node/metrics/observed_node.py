@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.common.prometheus import Family, Histogram, Page
 from millstream.config.broker_config import BrokerConfig
 from millstream.formats.model.identifiers import BrokerId

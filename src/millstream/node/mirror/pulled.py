@@ -1,7 +1,6 @@
 """One partition of a mirror topic that this node leads and copies: its place at the source, its progress."""
 
-from dataclasses import dataclass
-
+from millstream.common.lazy_dataclass import dataclass
 from millstream.node.mirror.core.links import MirrorTopic
 from millstream.node.replicas.partition import Partition
 

@@ -6,11 +6,12 @@ and certificates are read in a thread, when the first connection is made. A fail
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.common.secret_references import SecretError, resolve_all
 from millstream.config.addresses import parse_bootstrap_servers
 from millstream.config.broker_config import BrokerConfig, ConfigSource
@@ -23,7 +24,6 @@ from millstream.formats.protocol.replica_fetch import FIRST_CONSUMER_VERSION
 from millstream.formats.protocol.schema import Message
 from millstream.node.environment import Environment
 from millstream.node.mirror.core.links import Link
-from millstream.node.security.certificates import Certificates
 from millstream.node.security.sasl_listeners import node_login
 from millstream.node.server.channel import Channel, Login
 from millstream.node.server.network import Network
@@ -248,6 +248,10 @@ class _Prepared:
             own = config.listener(_LISTENER)
             network: Network = environment.network
             if own.uses_tls:
+                from millstream.node.security.certificates import (
+                    Certificates,  # needs `cryptography`, as TLS alone does
+                )
+
                 certificates = Certificates(_LISTENER, own, is_server=False)
                 runtime = TlsRuntime(environment.loop, environment.offload)
                 timeout_s = config[ssl.HANDSHAKE_TIMEOUT_MS] / 1000

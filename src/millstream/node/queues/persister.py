@@ -14,10 +14,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from millstream.common.background_tasks import BackgroundTasks
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
 from millstream.node.cluster.cluster_view import BrokerChannels, ClusterView

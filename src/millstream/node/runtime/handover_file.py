@@ -8,10 +8,10 @@ and waits until its own former logs are assigned to others.
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.setting import ConfigError
 from millstream.formats.model.identifiers import BrokerId
 from millstream.node.metadata.handover import AdoptedReplica, still_assigned

@@ -7,8 +7,9 @@ id. The cluster id is added when the node has read it from the metadata log.
 import base64
 import random
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.loading import parse_properties
 from millstream.config.setting import ConfigError
 from millstream.node.storage.disk import Disk

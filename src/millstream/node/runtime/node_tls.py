@@ -8,6 +8,7 @@ import datetime
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from millstream.common.background_tasks import BackgroundTasks
 from millstream.config.broker_config import BrokerConfig, ListenerConfig
@@ -15,11 +16,13 @@ from millstream.config.setting import ConfigError
 from millstream.config.table import ssl as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.environment import Environment
-from millstream.node.security.certificates import Certificates
 from millstream.node.server.handshakes import HandshakeLimits
 from millstream.node.server.listener import ListenerTls
 from millstream.node.server.network import Network
 from millstream.node.server.tls import TlsNetwork, TlsRuntime
+
+if TYPE_CHECKING:
+    from millstream.node.security.certificates import Certificates
 
 _CHECK_SECONDS = 3.0
 
@@ -38,7 +41,7 @@ class NodeTls:
         """By the name of the listener: those of this node, and those of other nodes that it connects to."""
         for name in dict.fromkeys((*served, *reached)):
             if name in config.protocols and config.listener(name).uses_tls:
-                self.certificates[name] = Certificates(
+                self.certificates[name] = _certificates(
                     name, config.listener(name), is_server=name in served, tickets=environment.tls_tickets
                 )
         self._timer: asyncio.TimerHandle | None = None
@@ -118,7 +121,7 @@ class NodeTls:
             if _values(config, name) != _values_of(certificates):
                 await self._check(certificates, config.listener(name))
 
-    async def _check(self, certificates: Certificates, config: ListenerConfig) -> None:
+    async def _check(self, certificates: "Certificates", config: ListenerConfig) -> None:
         try:
             await self._environment.offload(lambda: certificates.prepare(config))
         except ConfigError as error:
@@ -132,7 +135,7 @@ class NodeTls:
             if _values(config, name) != _values_of(certificates):
                 await self._replace(certificates, config)
 
-    async def _replace(self, certificates: Certificates, config: BrokerConfig | None = None) -> None:
+    async def _replace(self, certificates: "Certificates", config: BrokerConfig | None = None) -> None:
         async with self._turn:
             listener = config.listener(certificates.name) if config is not None else certificates.config
             fresh = await self._environment.offload(lambda: certificates.reload(listener))
@@ -177,5 +180,12 @@ def _values(config: BrokerConfig, name: str) -> Mapping[str, object]:
     return {setting.name: listener[setting] for setting in _REPLACEABLE}
 
 
-def _values_of(certificates: Certificates) -> Mapping[str, object]:
+def _certificates(name: str, config: ListenerConfig, *, is_server: bool, tickets: int) -> "Certificates":
+    # `cryptography` takes a tenth of a start, and only TLS needs it.
+    from millstream.node.security.certificates import Certificates
+
+    return Certificates(name, config, is_server=is_server, tickets=tickets)
+
+
+def _values_of(certificates: "Certificates") -> Mapping[str, object]:
     return {setting.name: certificates.config[setting] for setting in _REPLACEABLE}

@@ -6,9 +6,10 @@ the cluster in their handlers. `guarded` puts the guards before the handlers of 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.access_control import AclOperation as Op
 from millstream.formats.model.access_control import AclResourceType as Kind
 from millstream.formats.model.errors import ErrorCode

@@ -14,11 +14,11 @@ import secrets
 import ssl
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.broker_config import ListenerConfig
 from millstream.config.setting import ConfigError
 from millstream.config.table import ssl as settings

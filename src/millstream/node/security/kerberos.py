@@ -11,10 +11,10 @@ import importlib
 import os
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.setting import ConfigError
 from millstream.node.environment import Environment
 from millstream.node.security.core.kerberos_names import KerberosNameError, KerberosNames, parse_kerberos_principal

@@ -5,10 +5,11 @@ Every setting that is missing or not supported is a ConfigError at the start, wi
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from millstream.common.bearer_tokens import TokenSource, is_private
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.broker_config import BrokerConfig, ListenerConfig
 from millstream.config.catalog import LISTENER_PREFIX
 from millstream.config.jaas import LoginModule, parse_jaas

@@ -12,8 +12,8 @@ import logging
 import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.access_control import GROUP, Principal
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, MalformedMessage, skip_tags

@@ -5,7 +5,6 @@ Every problem is a ConfigError that names the setting and says what to do. No me
 
 import os
 import re
-from dataclasses import dataclass
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, pkcs12
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.broker_config import ListenerConfig
 from millstream.config.setting import ConfigError, Setting
 from millstream.config.table import ssl as settings

@@ -1,8 +1,8 @@
 """Requests and responses inside other messages: an Envelope (58) carries header and body, without a size."""
 
 import struct
-from dataclasses import dataclass
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, MalformedMessage, skip_tags
 from millstream.formats.protocol.schema import Message, request_schema, response_schema
 from millstream.formats.protocol.steps import read_in_steps

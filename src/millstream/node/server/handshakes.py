@@ -6,7 +6,8 @@ the wait would be longer than the time limit of a handshake, or too many are und
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from millstream.common.lazy_dataclass import dataclass
 
 _BURST_SECONDS = 2.0
 _SHARE_OF_ADDRESS = 0.25

@@ -6,9 +6,10 @@ import errno
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.table.sasl import LOGIN_TIMEOUT_MS
 from millstream.config.table.ssl import MAX_HANDSHAKES
 from millstream.formats.model.access_control import ANONYMOUS

@@ -6,11 +6,11 @@ that the two protocols are distinguished.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import parse_qs, urlsplit
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.node.server.network import Transport
 from millstream.node.server.service import Peer
 

@@ -11,10 +11,10 @@ harmless. Partitions of deleted topics need no marker.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from millstream.common.background_tasks import BackgroundTasks
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, TopicName, TopicPartition
 from millstream.formats.protocol.schema import Message

@@ -10,10 +10,10 @@ meanwhile go into the next request.
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from millstream.common.background_tasks import BackgroundTasks
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.table import transactions as settings
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicName, TopicPartition

@@ -4,8 +4,9 @@ Invariant: a branch has exactly the committed records that its parent had before
 disks and the parent since. `Branches` has what is known of all branches, and reports what is wrong.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.model.identifiers import NO_TOPIC_ID
 from millstream.formats.records.record import Record, build_batch, read_batches

@@ -11,8 +11,8 @@ new producer id, so that first batches meet leaders in all states.
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.primitives import Cursor
 from millstream.formats.protocol.schema import request_schema, response_schema

@@ -5,8 +5,9 @@ commit request the records must never be visible.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.records.record import Record
 
 

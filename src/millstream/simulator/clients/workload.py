@@ -7,9 +7,10 @@ the outcome is unknown, and the producer continues with a new producer id.
 
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.records.record import Record, build_batch, read_batches
 from millstream.simulator.clients.client import GROUP, SimulatedClient

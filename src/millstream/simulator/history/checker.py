@@ -1,8 +1,8 @@
 """Runs all checks on a history and makes a report."""
 
 from collections import Counter
-from dataclasses import dataclass
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.simulator.history import checks, transaction_checks
 from millstream.simulator.history.evidence import Anomaly, Evidence, Kind
 from millstream.simulator.history.operations import Fate, History, Outcome

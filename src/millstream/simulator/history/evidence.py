@@ -3,9 +3,10 @@
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.simulator.history.operations import Assigned, Fate, History, Outcome, Poll, Send, Transaction, Value
 
 

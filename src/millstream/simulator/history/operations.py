@@ -8,10 +8,12 @@ may be part of a transaction, which has its own outcome.
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from millstream.common.lazy_dataclass import dataclass
 
 Value = int | str
 

@@ -2,8 +2,9 @@
 
 import struct
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.records.record import Record
 from millstream.node.runtime.node import Node
 from millstream.simulator.clients.transaction_tracker import At, known_by, name_of

@@ -4,11 +4,12 @@ Invariants do not access nodes, so tests can give them states that must be rejec
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.records.batch import (
     HEADER,

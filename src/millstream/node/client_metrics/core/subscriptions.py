@@ -9,10 +9,11 @@ UNKNOWN_SUBSCRIPTION_ID, and the client asks again.
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.client_metrics_config import (
     ALL_METRICS,
     DEFAULT_INTERVAL_MS,

@@ -6,10 +6,10 @@ them.
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.protocol.primitives import MalformedMessage
 from millstream.formats.protocol.schema import Schema
 from millstream.formats.records.record import Record

@@ -11,9 +11,10 @@ then it is also checked that this node can take the place of the one that wrote 
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.setting import ConfigError
 from millstream.config.table import cluster, node

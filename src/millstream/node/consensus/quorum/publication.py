@@ -7,10 +7,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.node.consensus.quorum.metadata_log import CommittedBatch, MetadataLog
 from millstream.node.consensus.quorum.snapshots import SnapshotContent
 from millstream.node.consensus.raft.messages import LogPosition

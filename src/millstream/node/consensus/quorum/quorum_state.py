@@ -7,10 +7,10 @@ import base64
 import binascii
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.setting import ConfigError
 from millstream.node.consensus.raft.log import QuorumState
 from millstream.node.consensus.raft.messages import directory_or_none

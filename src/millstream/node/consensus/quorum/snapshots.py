@@ -8,9 +8,10 @@ complete and on stable storage, so a crash leaves no incomplete one.
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.records.record import Record, build_batch, read_batches
 from millstream.node.consensus.quorum.control_records import (

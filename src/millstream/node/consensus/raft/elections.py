@@ -1,9 +1,10 @@
 """Elections: the ballot, and the roles that request votes. A prospective requests pre-votes, a candidate votes."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.node.consensus.raft.messages import Peer, PeerResponse, Send, Vote, VoteResponse
 from millstream.node.consensus.raft.roles import ReplicaRole, Role
 from millstream.node.consensus.raft.voter_set import VoterSet

@@ -1,7 +1,6 @@
 """Events of a replica, which the driver handles in order."""
 
-from dataclasses import dataclass
-
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode
 from millstream.node.consensus.raft.messages import LogPosition, ParkedResponse
 from millstream.node.consensus.raft.voter_set import Endpoint, VoterSet

@@ -3,9 +3,9 @@ snapshot, and notices when the leader is lost. It is the same for voters and obs
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode
 from millstream.node.consensus.raft.events import Refused, SnapshotInstalled, Truncated
 from millstream.node.consensus.raft.log import CorruptFetchError, LeaderChangeRecord, PlacedControlRecord

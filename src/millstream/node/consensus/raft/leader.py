@@ -3,10 +3,10 @@ of the voters is silent.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.consensus.raft.events import Leading, LostLeadership, Responded
 from millstream.node.consensus.raft.log import ControlRecord, PlacedControlRecord

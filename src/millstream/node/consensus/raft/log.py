@@ -5,9 +5,9 @@ cache: `flushed_offset` says how far they are on disk. Only `QuorumStateStore.sa
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.node.consensus.raft.messages import LogPosition
 from millstream.node.consensus.raft.voter_set import OffsetHistory, ReplicaKey, VoterSet
 

@@ -4,9 +4,9 @@ Every request has a `cluster_id` (None while a node has none) and every response
 leader and epoch that their sender knows (`leader_id` -1 when none) and, if known, the leader's endpoints.
 """
 
-from dataclasses import dataclass
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode
 from millstream.node.consensus.raft.voter_set import Endpoint, ReplicaKey
 

@@ -1,7 +1,6 @@
 """Requests in flight: one of a kind to a peer at a time, with a timeout, and a backoff after failures."""
 
-from dataclasses import dataclass
-
+from millstream.common.lazy_dataclass import dataclass
 from millstream.node.consensus.raft.messages import Peer, PeerRequest, Send
 from millstream.node.consensus.raft.settings import QuorumSettings
 

@@ -1,6 +1,6 @@
 """Timeouts and limits of the quorum: Kafka's settings with its defaults, and how fast requests may raise the epoch."""
 
-from dataclasses import dataclass
+from millstream.common.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

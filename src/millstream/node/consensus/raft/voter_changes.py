@@ -1,8 +1,9 @@
 """Changes of the voters by the leader: one at a time, each an appended record that is in force at once."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.consensus.raft.events import Responded
 from millstream.node.consensus.raft.log import KRaftVersionRecord, VotersRecord

@@ -6,9 +6,11 @@ truncating the log restores the earlier one.
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Generic, TypeVar
 from uuid import UUID
+
+from millstream.common.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 

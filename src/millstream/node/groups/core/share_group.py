@@ -7,10 +7,11 @@ is even, because each move costs a share session.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.coordination.core.state_machine import CoordinatorRecord
 from millstream.node.groups.core.group import Group, GroupType

@@ -6,8 +6,8 @@ had the same one. ACLs of promoted topics stay as they were at the promotion: th
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.access_control import AclPatternType, AclResourceType
 from millstream.node.metadata.records import AccessControlEntryRecord
 from millstream.node.mirror.core.links import Link, MirrorTopic

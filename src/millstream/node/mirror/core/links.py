@@ -11,11 +11,12 @@ States of a mirror topic:
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.setting import ConfigError
 from millstream.config.table import mirror, topic
 from millstream.formats.model.errors import KafkaError

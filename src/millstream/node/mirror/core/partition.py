@@ -9,10 +9,10 @@ appended, the controller raises the epoch here (`Step.RAISE_EPOCH`); the same fo
 give to a producer too.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, Bytes
 from millstream.node.metadata.mirrors import MOST_PRODUCER_IDS

@@ -11,9 +11,9 @@ record that is not due blocks the later records of its key: order requires that.
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.node.queues.core.runs import Acquired, RecordState, Run, RunList, StateBatch
 
 

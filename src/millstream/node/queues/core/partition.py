@@ -6,8 +6,9 @@ persisted, and then it takes effect. So a crash never undoes what a response has
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.queues.core.in_flight import InFlight
 from millstream.node.queues.core.runs import (

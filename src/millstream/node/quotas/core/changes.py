@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address
 
 from millstream.common.close_match import did_you_mean
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.metadata.image import MetadataImage
 from millstream.node.metadata.records import (

@@ -18,9 +18,9 @@ they are, are elsewhere (`changes.py`).
 
 import ipaddress
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.access_control import (
     ANY_USER,
     OPERATIONS,

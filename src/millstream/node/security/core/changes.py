@@ -10,9 +10,10 @@ the metadata says which ACLs a link may remove, whichever broker asks.
 import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from uuid import UUID, uuid5
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.access_control import (
     CLUSTER_NAME,
     AclOperation,

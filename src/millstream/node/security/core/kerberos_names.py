@@ -9,9 +9,10 @@ refused.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import re2
+
+from millstream.common.lazy_dataclass import dataclass
 
 _PRINCIPAL = re.compile(r"([^/@]*)(?:/([^/@]*))?@([^/@]*)")
 _RULE = re.compile(r"(DEFAULT)|RULE:\[(\d*):([^\]]*)\](?:\(([^)]*)\))?(?:s/([^/]*)/([^/]*)/(g)?)?/?([LU])?")

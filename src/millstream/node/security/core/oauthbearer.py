@@ -12,13 +12,13 @@ import base64
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.node.security.core.sasl import Authenticated, AuthenticationError, Challenge
 
 Key = RSAKey | ECKey | OKPKey

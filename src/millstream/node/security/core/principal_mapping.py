@@ -5,9 +5,10 @@ refused. A pattern must match the whole name. The first rule that matches decide
 """
 
 import re
-from dataclasses import dataclass
 
 import re2
+
+from millstream.common.lazy_dataclass import dataclass
 
 _RULE = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|\n|$)")
 _REFERENCE = re.compile(r"\\(.)|\$(\d)")

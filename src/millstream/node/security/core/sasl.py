@@ -16,9 +16,11 @@ The mechanisms are in `plain.py`, `scram.py` and `oauthbearer.py`; bytes and tim
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Protocol
+
+from millstream.common.lazy_dataclass import dataclass
 
 _MOST_STEPS = 6
 """SCRAM needs two, OAUTHBEARER two, PLAIN one."""

@@ -13,9 +13,10 @@ import hashlib
 import hmac
 import re
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, Protocol
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.node.security.core.sasl import Authenticated, AuthenticationError, Challenge
 
 FEWEST_ITERATIONS = 4096

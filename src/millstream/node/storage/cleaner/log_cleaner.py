@@ -8,10 +8,10 @@ wait.
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 from millstream.common.background_tasks import BackgroundTasks
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import KafkaError
 from millstream.formats.model.identifiers import TopicPartition
 from millstream.node.storage.cleaner.cleaning import Cleaning, Offload

@@ -8,8 +8,9 @@ a pass when the dirty part of its cleanable bytes is more than `min.cleanable.di
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table import log
 from millstream.formats.records.opening import WIDEST, OpeningLimits

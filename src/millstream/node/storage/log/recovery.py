@@ -8,8 +8,9 @@ follower cuts there all the same: its leader has the records.)
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.node.storage.disk import Disk, File
 from millstream.node.storage.file_formats import (
     INDEX_SUFFIX,

@@ -14,10 +14,12 @@ import json
 from base64 import b64decode, b64encode
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
+
+from millstream.common.lazy_dataclass import dataclass
 
 VERSION = 1
 VERSION_WITH_KEYS = 2

@@ -8,9 +8,10 @@ The records are those of Kafka (`transaction.schema`). `TransactionFilter` is th
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import ProducerIdentity, TopicName, TopicPartition
 from millstream.node.coordination.core.expression import Expression

@@ -34,9 +34,10 @@ epoch before the markers are written, so its next EndTxn may arrive in these sta
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum, IntEnum
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import Marker, ProducerIdentity, TopicPartition
 

@@ -24,11 +24,12 @@ The topics of a member of type "consumer" are read from the subscription bytes o
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from itertools import chain
 from typing import Any, NamedTuple
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.primitives import (
     Cursor,

@@ -6,12 +6,13 @@ convert partitions, by topic id, between targets, members and messages, and make
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.group_config import (
     CONSUMER_ASSIGNMENT_INTERVAL_MS,
     CONSUMER_HEARTBEAT_INTERVAL_MS,

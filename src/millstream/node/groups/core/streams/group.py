@@ -4,10 +4,11 @@ The group is what its records describe. Members are immutable: a change makes a 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.config.group_config import (
     STREAMS_ASSIGNMENT_INTERVAL_MS,
     STREAMS_HEARTBEAT_INTERVAL_MS,

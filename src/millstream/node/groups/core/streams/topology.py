@@ -6,11 +6,11 @@ not fit. The handler creates missing internal topics; nothing is created here.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.protocol.schema import Message
 from millstream.node.coordination.core.state_machine import TopicCatalog
