@@ -12,6 +12,7 @@ from typing import Any
 
 from millstream.backup.repository import BackupError
 from millstream.config.table import transactions
+from millstream.config.table.topic import MILLSTREAM_TIER_RESTORE_FROM
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId
 from millstream.formats.protocol.schema import Message
@@ -306,8 +307,8 @@ class RestorePlan:
         )
 
     def _config(self, record: ConfigRecord, by_old: Mapping[int, int]) -> ConfigRecord | None:
-        if record.name in _OF_NODES:
-            return None
+        if record.name in _OF_NODES or record.name == MILLSTREAM_TIER_RESTORE_FROM.name:
+            return None  # the records of a topic that was restored from the tier are in the backup
         if record.resource_type != ResourceType.BROKER or not record.resource_name:
             return record
         node = by_old.get(int(record.resource_name)) if record.resource_name.isdigit() else None
