@@ -27,7 +27,10 @@ def contained(page: str) -> str:
 
 
 def test_the_page_of_containers() -> None:
-    assert "partitions: 0 offline" in contained("container")
+    output = contained("container")
+    assert "partitions: 0 offline" in output
+    for said in ("Created topic orders.", "\na\t1\n", "orders:0:2", "billing orders", "LeaderId:               1"):
+        assert said in output, said
 
 
 def test_the_page_of_systemd() -> None:
