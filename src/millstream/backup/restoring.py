@@ -297,7 +297,7 @@ class _NodeDirectory:
                 continue
             for piece in pieces:
                 add(len(piece))
-                for batches in _slices(piece, log.log_end_offset):
+                for batches in _slices(piece, log.log_end_offset, min(_APPEND_BYTES, config.segment_bytes)):
                     log.append_as_follower(batches, now_ms=now_ms)
         log.high_watermark = log.log_end_offset
         job = log.flush_job()
@@ -321,15 +321,15 @@ class _NodeDirectory:
         log.restart_at(at.offset, now_ms)
 
 
-def _slices(piece: bytes, offset: int) -> Iterator[bytearray]:
-    """Whole batches, a few at a time, so that segments get their size. Without those before the offset, which a segment
-    of an earlier backup may have."""
+def _slices(piece: bytes, offset: int, limit: int) -> Iterator[bytearray]:
+    """Whole batches, a few at a time, so that segments get their size: about `limit` bytes. Without those before the
+    offset, which a segment of an earlier backup may have."""
     begin = end = 0
     for place, header in iterate_headers(piece):
         if header.last_offset < offset:
             begin = end = place + header.size
             continue
-        if end > begin and place + header.size - begin > _APPEND_BYTES:
+        if end > begin and place + header.size - begin > limit:
             yield bytearray(memoryview(piece)[begin:end])
             begin = end
         end = place + header.size
