@@ -154,8 +154,8 @@ class TierObjects:
             return
 
     def release(self, cluster_id: str, backup_id: str) -> None:
-        """Removes the references of a backup. Objects that nobody needs any more are deleted by the brokers, when they
-        sweep or expire them."""
+        """Removes the references of a backup. Objects that no manifest names any more are deleted by the brokers, when
+        they sweep or expire them."""
         work = self._blocking.run
         names = [each.name for each in work(self._store.list(f"{cluster_id}/backups/{backup_id}"))]
         work(self._store.delete(names))
