@@ -1,4 +1,4 @@
-"""References of backups to objects of the tier: what they keep, what a race leaves out, what a restore makes of them."""
+"""References of backups to objects of the tier: what they keep, what a race leaves out, what a restore makes of it."""
 
 from collections.abc import Iterator
 from dataclasses import replace
