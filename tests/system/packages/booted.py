@@ -63,6 +63,15 @@ class Booted:
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         return int(children[0])
 
+    def join(self, bridge: str, address: str) -> None:
+        """A network card with this address, on a bridge outside."""
+        link = f"v{address.rpartition('.')[2]}"
+        peer = ("peer", "name", "eth0", "netns", str(self.init))
+        subprocess.run(["ip", "link", "add", link, "type", "veth", *peer], check=True)
+        subprocess.run(["ip", "link", "set", link, "master", bridge, "up"], check=True)
+        self.run("ip", "link", "set", "eth0", "up", only_network=True)
+        self.run("ip", "addr", "add", f"{address}/24", "dev", "eth0", only_network=True)
+
     def run(self, *words: str, only_network: bool = False, accepted: tuple[int, ...] = (0,)) -> str:
         """Runs a command inside; with `only_network` a program of this machine, with the network of the folder."""
         spaces = ["--net"] if only_network else ["--all"]
@@ -88,7 +97,7 @@ def booted(root: Path, log: Path) -> Iterator[Booted]:
     groups = cgroup_root()
     if groups is None or os.geteuid() != 0:
         pytest.skip("systemd needs root and a cgroup v2 hierarchy")
-    group = groups / f"millstream-test-{os.getpid()}"
+    group = groups / f"millstream-test-{os.getpid()}-{root.name}"
     group.mkdir()
     enter = (
         f"echo $$ > {group}/cgroup.procs\nexec unshare --pid --mount --net --uts --ipc --cgroup --fork --kill-child "
@@ -109,7 +118,15 @@ def booted(root: Path, log: Path) -> Iterator[Booted]:
     finally:
         process.send_signal(signal.SIGKILL)  # unshare kills the first process, and with it all others
         process.wait()
-        until(lambda: not any(each.read_text() for each in group.rglob("cgroup.procs")), "all processes have ended")
-        for each in sorted(group.rglob("*/"), key=lambda path: -len(path.parts)):
+        until(lambda: _removed(group), "all processes have ended")
+
+
+def _removed(group: Path) -> bool:
+    """Removes a cgroup with those in it; False while a process is still ending."""
+    try:
+        for each in sorted((path for path in group.rglob("*") if path.is_dir()), key=lambda path: -len(path.parts)):
             each.rmdir()
         group.rmdir()
+    except OSError:
+        return False
+    return True

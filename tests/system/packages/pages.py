@@ -1,9 +1,10 @@
 """Runs the commands of docs/deploy-systemd.md and docs/deploy-container.md, each machine or service as a pod.
 
-    python -m tests.system.packages.pages systemd|container
+    python -m tests.system.packages.pages systemd|container|booted FOLDER
 
 To be started by `unshare` (`containment.unshare`). A machine has its own `/etc/millstream` and `/var/lib/millstream`;
-its unit is started as systemd starts it, with a socket for its messages.
+its unit is started as systemd starts it, with a socket for its messages. With `booted`, each machine is a folder with
+Debian and the package, in which systemd itself runs.
 """
 
 import configparser
@@ -11,17 +12,21 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tests.repository import REPOSITORY
+from tests.system.packages.booted import booted
 from tests.system.packages.pods import PATH, Pod, prepare, run
 from tests.waiting import PATIENCE_S, until
 
@@ -112,6 +117,40 @@ def systemd(directory: Path) -> None:
             machine.pod.kill()
 
 
+def systemd_itself(directory: Path, folder: Path) -> None:
+    """The same page on three machines with systemd. `folder` has Debian with the package, and is not changed."""
+    names = {
+        name: f"10.88.0.{11 + index}" for index, name in enumerate(("one.example", "two.example", "three.example"))
+    }
+    prepare(names)
+    with ExitStack() as open_machines, ThreadPoolExecutor(len(names)) as threads:
+        machines = []
+        for number, (name, address) in enumerate(names.items(), 1):
+            root, changes = directory / f"machine-{number}", directory / f"changes-{number}"
+            for place in (root, changes / "upper", changes / "work"):
+                place.mkdir(parents=True)
+            layers = f"lowerdir={folder},upperdir={changes}/upper,workdir={changes}/work"
+            run("mount", "-t", "overlay", "overlay", "-o", layers, str(root))
+            (root / "etc/hostname").write_text(f"{name}\n")
+            (root / "etc/hosts").write_text(Path("/etc/hosts").read_text())
+            machines.append(open_machines.enter_context(booted(root, directory / f"console-{number}.log")))
+            machines[-1].join("hub", address)
+        for kind, text in blocks("deploy-systemd.md"):
+            if kind == "sh":
+                shell(text, directory)
+            elif kind == "sh machines":
+                started = []
+                for number, machine in enumerate(machines, 1):
+                    shutil.copytree(directory / "secured", directory / f"machine-{number}/root/secured")
+                    script = f"cd /root\n{text.replace('node-N', f'node-{number}')}"
+                    started.append(threads.submit(machine.run, "sh", "-ec", script))
+                for each in started:  # a node is ready when the quorum is formed
+                    each.result()
+        for machine in machines:
+            assert machine.show("millstream", "ActiveState") == "active"
+            assert machine.show("millstream", "NRestarts") == "0"
+
+
 def entry_point() -> list[str]:
     found = re.findall(r"^ENTRYPOINT (.*)$", DOCKERFILE.read_text(), re.M)
     words: list[str] = json.loads(found[-1])
@@ -192,5 +231,8 @@ def _docker(line: str, services: Mapping[str, Service]) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
-        {"systemd": systemd, "container": container}[sys.argv[1]](Path(place))
+        if sys.argv[1] == "booted":
+            systemd_itself(Path(place), Path(sys.argv[2]))
+        else:
+            {"systemd": systemd, "container": container}[sys.argv[1]](Path(place))
     print("done")

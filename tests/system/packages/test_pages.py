@@ -17,10 +17,10 @@ from tests.system.packages.pages import blocks
 from tests.waiting import PATIENCE_S
 
 
-def contained(page: str) -> str:
+def contained(*arguments: str) -> str:
     if not containment.is_possible():
         pytest.skip("network namespaces cannot be made here")
-    command = [*containment.unshare(), sys.executable, "-m", "tests.system.packages.pages", page]
+    command = [*containment.unshare(), sys.executable, "-m", "tests.system.packages.pages", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=280)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout

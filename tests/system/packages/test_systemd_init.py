@@ -5,12 +5,14 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.system.packages.booted import booted
 from tests.system.packages.installations import debian, inside, plain_wheel, run
+from tests.system.packages.test_pages import contained
 from tests.waiting import until
 
 CLIENT = """
@@ -29,53 +31,67 @@ def status(pid: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_the_service_in_its_sandbox(tmp_path: Path) -> None:
-    release = Path("/etc/os-release").read_text()
-    if "VERSION_CODENAME=bookworm" not in release:
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with Debian in which the package is installed."""
+    if "VERSION_CODENAME=bookworm" not in Path("/etc/os-release").read_text():
         pytest.skip("the package is for the Debian of this machine, and the folder has Debian 12")
-    wheel = plain_wheel(tmp_path / "dist")
-    built = run(sys.executable, "-m", "tools.debian_package", wheel, "--output", tmp_path / "deb")
-    with debian("bookworm", ("python3", "systemd"), tmp_path) as root:
+    directory = tmp_path_factory.mktemp("machine")
+    wheel = plain_wheel(directory / "dist")
+    built = run(sys.executable, "-m", "tools.debian_package", wheel, "--output", directory / "deb")
+    with debian("bookworm", ("python3", "systemd"), directory) as root:
         run("cp", built.strip().splitlines()[-1], root / "millstream.deb")
         inside(root, "dpkg", "--install", "/millstream.deb")
-        # The watchdog of the unit is a minute: the test does not wait for so long.
-        changed = root / "etc/systemd/system/millstream.service.d/test.conf"
-        changed.parent.mkdir(parents=True)
-        changed.write_text("[Service]\nWatchdogSec=5s\n")
-        with booted(root, tmp_path / "console.log") as machine:
-            machine.run("systemctl", "start", "millstream")  # it returns when the node has sent READY=1
-            assert machine.show("millstream", "ActiveState") == "active"
+        yield root
 
-            def write_and_read() -> int:
-                return int(machine.run(sys.executable, "-c", CLIENT, only_network=True))
 
-            assert write_and_read() == 200
-            assert "kafka=" in machine.show("millstream", "StatusText")
-            inner = machine.show("millstream", "MainPID")
-            pid = main_process(machine.init, int(inner))
-            found = status(pid)
-            assert found["Seccomp"] == "2" and int(found["Seccomp_filters"]) >= 5
-            assert found["NoNewPrivs"] == "1" and int(found["CapEff"], 16) == int(found["CapBnd"], 16) == 0
-            assert found["Uid"].split()[0] != "0"
-            for place in ("/usr/x", "/etc/x", "/home/x", "/boot/x"):
-                enter = ["nsenter", f"--target={pid}", "--mount", "touch", place]
-                refused = subprocess.run(enter, capture_output=True, text=True)
-                assert refused.returncode != 0, place
-                assert re.search("Read-only|No such|denied", refused.stderr), refused.stderr
-            # A restart, a reload, and a hanging process, which the watchdog ends and systemd starts again.
-            machine.run("systemctl", "restart", "millstream")
-            assert write_and_read() == 400
-            machine.run("systemctl", "reload", "millstream")
-            hanging = main_process(machine.init, int(machine.show("millstream", "MainPID")))
-            os.kill(hanging, signal.SIGSTOP)
-            until(lambda: machine.show("millstream", "NRestarts") == "1", "systemd has started the node again")
-            until(lambda: machine.show("millstream", "ActiveState") == "active")
-            assert write_and_read() == 600
-            machine.run("systemctl", "stop", "millstream")
-            assert machine.show("millstream", "Result") == "success"
-        assert (root / "var/lib/millstream/data/orders-0").is_dir()
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_page_on_three_machines(installed: Path) -> None:
+    output = contained("booted", str(installed))
+    assert "\nhello\n" in output and "partitions: 0 offline" in output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_service_in_its_sandbox(installed: Path, tmp_path: Path) -> None:
+    # The watchdog of the unit is a minute: the test does not wait for so long.
+    root = installed
+    changed = root / "etc/systemd/system/millstream.service.d/test.conf"
+    changed.parent.mkdir(parents=True)
+    changed.write_text("[Service]\nWatchdogSec=5s\n")
+    with booted(root, tmp_path / "console.log") as machine:
+        machine.run("systemctl", "start", "millstream")  # it returns when the node has sent READY=1
+        assert machine.show("millstream", "ActiveState") == "active"
+
+        def write_and_read() -> int:
+            return int(machine.run(sys.executable, "-c", CLIENT, only_network=True))
+
+        assert write_and_read() == 200
+        assert "kafka=" in machine.show("millstream", "StatusText")
+        inner = machine.show("millstream", "MainPID")
+        pid = main_process(machine.init, int(inner))
+        found = status(pid)
+        assert found["Seccomp"] == "2" and int(found["Seccomp_filters"]) >= 5
+        assert found["NoNewPrivs"] == "1" and int(found["CapEff"], 16) == int(found["CapBnd"], 16) == 0
+        assert found["Uid"].split()[0] != "0"
+        for place in ("/usr/x", "/etc/x", "/home/x", "/boot/x"):
+            enter = ["nsenter", f"--target={pid}", "--mount", "touch", place]
+            refused = subprocess.run(enter, capture_output=True, text=True)
+            assert refused.returncode != 0, place
+            assert re.search("Read-only|No such|denied", refused.stderr), refused.stderr
+        # A restart, a reload, and a hanging process, which the watchdog ends and systemd starts again.
+        machine.run("systemctl", "restart", "millstream")
+        assert write_and_read() == 400
+        machine.run("systemctl", "reload", "millstream")
+        hanging = main_process(machine.init, int(machine.show("millstream", "MainPID")))
+        os.kill(hanging, signal.SIGSTOP)
+        until(lambda: machine.show("millstream", "NRestarts") == "1", "systemd has started the node again")
+        until(lambda: machine.show("millstream", "ActiveState") == "active")
+        assert write_and_read() == 600
+        machine.run("systemctl", "stop", "millstream")
+        assert machine.show("millstream", "Result") == "success"
+    assert (root / "var/lib/millstream/data/orders-0").is_dir()
 
 
 def main_process(init: int, inner: int) -> int:
@@ -83,9 +99,9 @@ def main_process(init: int, inner: int) -> int:
     for each in Path("/proc").glob("[0-9]*/status"):
         try:
             found = status(int(each.parent.name)).get("NSpid", "").split()
-        except OSError:
+            same = os.readlink(each.parent / "ns" / "pid") == os.readlink(f"/proc/{init}/ns/pid")
+        except OSError:  # it has ended, or is not ours to look at
             continue
-        same = os.readlink(f"/proc/{each.parent.name}/ns/pid") == os.readlink(f"/proc/{init}/ns/pid")
         if same and found[-1:] == [str(inner)]:
             return int(each.parent.name)
     raise AssertionError(f"no process is {inner} inside")
