@@ -131,6 +131,7 @@ def systemd_itself(directory: Path, folder: Path) -> None:
                 place.mkdir(parents=True)
             layers = f"lowerdir={folder},upperdir={changes}/upper,workdir={changes}/work"
             run("mount", "-t", "overlay", "overlay", "-o", layers, str(root))
+            open_machines.callback(run, "umount", "--lazy", str(root))
             (root / "etc/hostname").write_text(f"{name}\n")
             (root / "etc/hosts").write_text(Path("/etc/hosts").read_text())
             machines.append(open_machines.enter_context(booted(root, directory / f"console-{number}.log")))
