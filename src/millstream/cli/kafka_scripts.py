@@ -248,14 +248,17 @@ def _joined(numbers: Sequence[int]) -> str:
 
 
 def _broker_api_versions(name: str, words: Sequence[str]) -> int:
+    from importlib.resources import files
+
     from millstream.admin.errors import check
-    from millstream.formats.protocol.schema import request_names, request_schema
+    from millstream.formats.protocol.schema import request_schema, split_entries
     from millstream.version import VERSION
 
     parser = _Options(name)
     parser.connection()
     options = parser.parsed(words)
-    names = {request_schema(each).api_key: each for each in request_names()}
+    entries = split_entries(files("millstream.formats.protocol").joinpath("wire.schema").read_text())
+    names = {request_schema(name).api_key: name for kind, name in entries if kind == "request"}
     with _cluster(options) as cluster:
         for broker in cluster.brokers():
             response = cluster.call(

@@ -85,11 +85,6 @@ def _entries() -> dict[tuple[str, str], str]:
     return split_entries(files("millstream.formats.protocol").joinpath("wire.schema").read_text())
 
 
-def request_names() -> list[str]:
-    """The names of all APIs."""
-    return [name for kind, name in _entries() if kind == "request"]
-
-
 @cache
 def request_schema(name: str) -> Schema:
     return Schema(_entries()["request", name])
