@@ -71,9 +71,12 @@ def read_metadata(
 
 
 def _active_controller(cluster: Cluster, controllers: Cluster | None) -> tuple[Cluster | None, int, int]:
-    """The active controller, None if its listener is not known; its epoch, and the end of the committed metadata."""
+    """The active controller, None if its listener is not known; its epoch, and the end of the committed metadata.
+
+    A broker is asked: it passes the request on to the active controller, and a controller that is not active refuses it.
+    """
     topic = {"topic_name": CLUSTER_METADATA_TOPIC, "partitions": [{"partition_index": 0}]}
-    response = (controllers or cluster).call("describe_quorum", topics=[topic])
+    response = cluster.call("describe_quorum", topics=[topic])
     row = response.topics[0].partitions[0] if response.topics else None
     code = response.error_code or (row.error_code if row is not None else 0)
     if code or row is None:
@@ -84,7 +87,7 @@ def _active_controller(cluster: Cluster, controllers: Cluster | None) -> tuple[C
         if node.node_id == row.leader_id and node.listeners:
             at = node.listeners[0]
             return (controllers or cluster).only(f"{at.host}:{at.port}"), row.leader_epoch, row.high_watermark
-    return None, row.leader_epoch, row.high_watermark
+    return controllers, row.leader_epoch, row.high_watermark
 
 
 def _from_directories(data_dirs: Sequence[str], cluster_id: str, committed: int) -> MetadataImage:
