@@ -73,7 +73,7 @@ def read_metadata(
 def _active_controller(cluster: Cluster, controllers: Cluster | None) -> tuple[Cluster | None, int, int]:
     """The active controller, None if its listener is not known; its epoch, and the end of the committed metadata.
 
-    A broker is asked: it passes the request on to the active controller, and a controller that is not active refuses it.
+    A broker is asked: it passes the request on to the active controller. A controller that is not active refuses it.
     """
     topic = {"topic_name": CLUSTER_METADATA_TOPIC, "partitions": [{"partition_index": 0}]}
     response = cluster.call("describe_quorum", topics=[topic])
