@@ -20,10 +20,10 @@ from uuid import UUID
 from crc32c import crc32c
 
 from millstream.admin.topics import ConfigResource, TopicAdmin
+from millstream.backup.blocking_store import BackupError
 from millstream.backup.metadata import encode_image, read_metadata
 from millstream.backup.points import take_points
 from millstream.backup.repository import (
-    BackupError,
     Chunk,
     DamagedBackupError,
     Manifest,

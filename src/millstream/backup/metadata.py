@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millstream.backup.repository import BackupError
+from millstream.backup.blocking_store import BackupError
 from millstream.config.table import transactions
 from millstream.config.table.topic import MILLSTREAM_TIER_RESTORE_FROM
 from millstream.formats.model.errors import ErrorCode, KafkaError

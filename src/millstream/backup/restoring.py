@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
+from millstream.backup.blocking_store import BackupError
 from millstream.backup.metadata import RestorePlan, decode_image
 from millstream.backup.repository import (
     TIER_PREFIX,
-    BackupError,
     Chunk,
     DamagedBackupError,
     Manifest,

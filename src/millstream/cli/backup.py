@@ -329,7 +329,8 @@ def delete(
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    from millstream.backup.repository import BackupError, DamagedBackupError, NoBackupError
+    from millstream.backup.blocking_store import BackupError
+    from millstream.backup.repository import DamagedBackupError, NoBackupError
 
     try:
         yield

@@ -2,6 +2,7 @@
 mirror link. Each is restored on nodes with other ids, with the same certificates and the same source."""
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_a_secured_cluster(tmp_path: Path) -> None:
         assert len(read.splitlines()) == 500
     finally:
         for node in nodes:
-            node.reap(9)
+            node.reap(signal.SIGKILL)
     for file in sorted(made.glob("node-*/server.properties")):
         moved(file, restored)
     words = [f"--node={number}={restored}/node-{number}/data" for number in (4, 5, 6)]
@@ -108,7 +109,7 @@ def test_a_secured_cluster(tmp_path: Path) -> None:
         assert " 0 offline" in run("cluster", "status")
     finally:
         for node in nodes:
-            node.reap(9)
+            node.reap(signal.SIGKILL)
 
 
 @pytest.mark.slow
