@@ -2,7 +2,7 @@
 
 Records are fetched from the leaders, as they are, and stored as segments. Segments that an earlier backup has are not
 stored again, if the log still agrees with them. Where the data directory of a node is on the same file system as the
-repository, its closed segments are linked instead.
+repository, its closed segments are linked instead. Of tiered topics, it may refer to the objects of the tier.
 """
 
 import os
@@ -10,7 +10,7 @@ import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,10 +19,11 @@ from uuid import UUID
 
 from crc32c import crc32c
 
+from millstream.admin.topics import ConfigResource, TopicAdmin
+from millstream.backup.blocking_store import BackupError
 from millstream.backup.metadata import encode_image, read_metadata
 from millstream.backup.points import take_points
 from millstream.backup.repository import (
-    BackupError,
     Chunk,
     DamagedBackupError,
     Manifest,
@@ -33,6 +34,9 @@ from millstream.backup.repository import (
     id_time,
     segment_name,
 )
+from millstream.backup.tier_objects import TierObjects, chunk_of
+from millstream.config.table.tier import TIER_URL
+from millstream.config.table.topic import REMOTE_STORAGE_ENABLE
 from millstream.formats.records.batch import has_valid_checksum, iterate_headers
 from millstream.node.metadata.image import MetadataImage
 from millstream.node.runtime.object_store import UNLIMITED, Pace
@@ -70,6 +74,8 @@ class Options:
     controllers: Cluster | None = None
     full: bool = False
     """Uses nothing of earlier backups."""
+    tier: TierObjects | None = None
+    """The tier of the cluster: its objects are not copied, and kept for the backup."""
 
 
 def create_backup(
@@ -82,6 +88,8 @@ def create_backup(
             f"{repository.url} has backups of cluster {earlier.cluster_id}, and this is cluster {cluster_id}: use "
             "another directory or prefix"
         )
+    if options.tier is not None:
+        _check_tier(cluster, options.tier)
     known: dict[tuple[UUID, int], PartitionBackup] = {}
     if earlier is not None and not options.full:
         known = {(row.topic_id, row.partition): row for row in repository.partitions(earlier)}
@@ -99,7 +107,10 @@ def create_backup(
     # Compaction must not remove what was written again after the points: compacted topics and internal ones first.
     wanted.sort(key=lambda row: (not row.topic.startswith(_INTERNAL_PREFIX), not _is_compacted(image, row.topic)))
     repository.begin(backup_id)
-    copier = _Copier(cluster, repository, options, backup_id)
+    tiered = {name for name in image.topics if image.topic_config(name).get(REMOTE_STORAGE_ENABLE.name) == "true"}
+    if options.tier is not None:
+        repository.note_tier(backup_id, options.tier.url, cluster_id)
+    copier = _Copier(cluster, repository, options, backup_id, cluster_id, tiered)
     rows = _in_threads(copier, wanted, known, earlier, image, report)
     metadata = repository.write_part(backup_id, "metadata.checkpoint", encode_image(image, points.taken_ms))
     partitions = repository.write_part(backup_id, "partitions.jsonl", map(encode_partition, rows))
@@ -116,9 +127,23 @@ def create_backup(
         metadata_epoch=image.epoch,
         metadata=metadata,
         partitions=partitions,
+        tier=options.tier.url if options.tier is not None and _refers(rows) else None,
     )
     repository.write_manifest(manifest)
     return manifest
+
+
+def _refers(rows: Sequence[PartitionBackup]) -> bool:
+    return any(chunk.is_reference for row in rows for chunk in row.chunks)
+
+
+def _check_tier(cluster: Cluster, tier: TierObjects) -> None:
+    broker = cluster.brokers()[0]
+    url = TopicAdmin(cluster).setting(ConfigResource.BROKER, str(broker.node_id), TIER_URL.name).value
+    if not url:
+        raise BackupError(f"the cluster has no tier (broker {broker.node_id}: {TIER_URL.name}): leave --tier-url out")
+    if url.rstrip("/") != tier.url.rstrip("/"):
+        raise BackupError(f"--tier-url {tier.url}: the tier of the cluster is {url} (broker {broker.node_id})")
 
 
 def _is_compacted(image: MetadataImage, topic: str) -> bool:
@@ -182,7 +207,18 @@ class _StoppedError(BackupError):
 
 
 class _Copier:
-    def __init__(self, cluster: Cluster, repository: Repository, options: Options, backup_id: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        repository: Repository,
+        options: Options,
+        backup_id: str,
+        cluster_id: str,
+        tiered: Collection[str],
+    ) -> None:
+        """`tiered`: the topics that have objects in the tier."""
+        self._cluster_id = cluster_id
+        self._tiered = tiered
         self._cluster = cluster
         self._repository = repository
         self._options = options
@@ -195,8 +231,10 @@ class _Copier:
     def copy(self, row: PartitionBackup, before: PartitionBackup | None) -> PartitionBackup:
         """The partition with its segments, of the earlier backup and new ones."""
         at = TopicPartition(row.topic, row.partition)
-        chunks = self._kept(row, before) if before is not None else []
-        position, start = chunks[-1].end if chunks else row.start, row.start
+        chunks, start = self._references(row)
+        position = chunks[-1].end if chunks else start
+        chunks += self._kept(row, before, position) if before is not None else []
+        position = chunks[-1].end if chunks else start
         local = LocalSegments(self._options.data_dirs, at, row.topic_id) if self._repository.directory else None
         while position < row.end:
             if self.stopped:
@@ -221,12 +259,26 @@ class _Copier:
             position = chunk.end
         return PartitionBackup(row.topic, row.topic_id, row.partition, start, row.end, _joined(chunks))
 
-    def _kept(self, row: PartitionBackup, before: PartitionBackup) -> list[Chunk]:
-        """The segments of the earlier backup that the log still has. Many small ones at the end are stored again, as
-        one."""
-        kept = [each for each in before.chunks if each.end > row.start and each.end <= row.end]
-        if kept and kept[0].base > row.start:
-            return []  # the log begins before the earlier backup: it is another one
+    def _references(self, row: PartitionBackup) -> tuple[list[Chunk], int]:
+        """Objects of the tier, and where the partition begins: retention may have moved on since the points."""
+        tier = self._options.tier
+        if tier is None or row.topic not in self._tiered or row.start >= row.end:
+            return [], row.start
+        referred = tier.refer(self._cluster_id, row, self._id)
+        if referred is None:
+            return [], row.start
+        found = [chunk_of(segment) for segment in referred.segments]
+        while found and not self._agrees(row, found[-1]):  # an unclean election, after which the tier is not cut yet
+            found.pop()
+        start = max(row.start, referred.log_start_offset)
+        return (found, start) if found and found[0].base <= start else ([], row.start)
+
+    def _kept(self, row: PartitionBackup, before: PartitionBackup, begin: int) -> list[Chunk]:
+        """The segments of the earlier backup that the log still has, from `begin` on. Many small ones at the end are
+        stored again, as one. References are not among them: each backup has its own."""
+        kept = [each for each in before.chunks if not each.is_reference and begin < each.end <= row.end]
+        if kept and kept[0].base > begin:
+            return []  # the log begins before the earlier backup: it is another one; or the backup had references
         while kept and not self._agrees(row, kept[-1]):
             kept.pop()
         small = next(

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millstream.backup.repository import BackupError
+from millstream.backup.blocking_store import BackupError
 from millstream.config.table import transactions
+from millstream.config.table.topic import MILLSTREAM_TIER_RESTORE_FROM
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import BrokerId
 from millstream.formats.protocol.schema import Message
@@ -70,9 +71,12 @@ def read_metadata(
 
 
 def _active_controller(cluster: Cluster, controllers: Cluster | None) -> tuple[Cluster | None, int, int]:
-    """The active controller, None if its listener is not known; its epoch, and the end of the committed metadata."""
+    """The active controller, None if its listener is not known; its epoch, and the end of the committed metadata.
+
+    A broker is asked: it passes the request on to the active controller. A controller that is not active refuses it.
+    """
     topic = {"topic_name": CLUSTER_METADATA_TOPIC, "partitions": [{"partition_index": 0}]}
-    response = (controllers or cluster).call("describe_quorum", topics=[topic])
+    response = cluster.call("describe_quorum", topics=[topic])
     row = response.topics[0].partitions[0] if response.topics else None
     code = response.error_code or (row.error_code if row is not None else 0)
     if code or row is None:
@@ -83,7 +87,7 @@ def _active_controller(cluster: Cluster, controllers: Cluster | None) -> tuple[C
         if node.node_id == row.leader_id and node.listeners:
             at = node.listeners[0]
             return (controllers or cluster).only(f"{at.host}:{at.port}"), row.leader_epoch, row.high_watermark
-    return None, row.leader_epoch, row.high_watermark
+    return controllers, row.leader_epoch, row.high_watermark
 
 
 def _from_directories(data_dirs: Sequence[str], cluster_id: str, committed: int) -> MetadataImage:
@@ -306,8 +310,8 @@ class RestorePlan:
         )
 
     def _config(self, record: ConfigRecord, by_old: Mapping[int, int]) -> ConfigRecord | None:
-        if record.name in _OF_NODES:
-            return None
+        if record.name in _OF_NODES or record.name == MILLSTREAM_TIER_RESTORE_FROM.name:
+            return None  # the records of a topic that was restored from the tier are in the backup
         if record.resource_type != ResourceType.BROKER or not record.resource_name:
             return record
         node = by_old.get(int(record.resource_name)) if record.resource_name.isdigit() else None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from millstream.admin.topics import ConfigChange, ConfigOperation, ConfigResource, TopicAdmin
-from millstream.backup.repository import BackupError
+from millstream.backup.blocking_store import BackupError
 from millstream.config.table.transactions import LONGEST_HOLD_MS, TRANSACTION_HOLD
 from millstream.node.metadata.topic_names import (
     CONSUMER_OFFSETS_TOPIC,

@@ -2,19 +2,20 @@
 
     backups/<id>/manifest.json      what the backup is; written last, so a backup without it does not count
     backups/<id>/started            written first: segments of this id may belong to a backup that is running
+    backups/<id>/tier.json          written before the first reference to an object of the tier: where that tier is
     backups/<id>/partitions.jsonl   one line for each partition: its offsets and its segments
     backups/<id>/metadata.checkpoint  the metadata of the cluster, a snapshot in Kafka's format
     segments/<topic id>/<partition>/<base offset>-<id>.log   record batches, byte for byte
+
+A segment may also be a reference to an object of the tier (`tier_objects.py`).
 
 An object is never changed. So a backup that is interrupted leaves the earlier ones as they are, and later backups use
 the segments of earlier ones. Objects have the id of the backup that wrote them.
 """
 
-import asyncio
 import json
 import os
 import re
-import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -23,29 +24,32 @@ from uuid import UUID
 
 from crc32c import crc32c
 
+from millstream.backup.blocking_store import BackupError, BlockingStore
 from millstream.formats.records.batch import HEADER_SIZE, has_valid_checksum, is_plausible, read_header
-from millstream.node.runtime.object_store import UNLIMITED, open_store
-from millstream.node.storage.object_store import NoObjectError, ObjectStore, StoredObject, StoreError, StoreRates
+from millstream.node.storage.object_store import NoObjectError, StoredObject
 
 T = TypeVar("T")
 FORMAT = 1
+FORMAT_WITH_TIER = 2
+"""If segments are references to objects of the tier: a Millstream that does not know them must not delete or restore
+such a backup."""
 _BACKUPS = "backups"
 _SEGMENTS = "segments"
 _MANIFEST = "manifest.json"
+_TIER = "tier.json"
+TIER_PREFIX = "tier/"
+"""The names of segments that are objects of the tier begin with it."""
 _MANIFEST_MAX_BYTES = 1 << 20
 _READ_BYTES = 4 << 20
 _LARGEST_BATCH = 256 << 20
 _ID = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{6}")
 _SEGMENT_NAME = re.compile(rf"{_SEGMENTS}/[0-9a-f-]{{36}}/\d+/\d{{20}}-(\d{{8}}T\d{{9}}Z-[0-9a-f]{{6}})\.log")
+_TIER_NAME = re.compile(rf"{TIER_PREFIX}[A-Za-z0-9_-]+/[0-9a-f-]{{36}}/\d+/\d{{20}}-\d{{10}}-[0-9a-f]+\.segment")
 
 
 def id_time(time_ms: int) -> str:
     """The begin of the id of a backup of that time: ids are in the order of their times."""
     return f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y%m%dT%H%M%S}{time_ms % 1000:03d}Z"
-
-
-class BackupError(Exception):
-    """What is wrong, and what to do."""
 
 
 class NoBackupError(BackupError):
@@ -83,18 +87,26 @@ class Manifest:
     metadata_epoch: int
     metadata: Part
     partitions: Part
+    tier: str | None = None
+    """The tier with the objects to which the backup refers; None if it has all records itself."""
 
 
 class Chunk(NamedTuple):
-    """A segment in the repository: whole batches from `base` to before `end`. Compaction may have left gaps."""
+    """A segment of a backup: whole batches from `base` to before `end`. Compaction may have left gaps."""
 
     name: str
+    """Of an object of the repository; of the tier, after `TIER_PREFIX`."""
     base: int
     end: int
     size: int
     crc: int
     last_epoch: int
     """The leader epoch of the last batch; -1 if it has none."""
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether it is an object of the tier."""
+        return self.name.startswith(TIER_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +132,7 @@ class Repository:
         """The directory, if it is one."""
         if must_exist and self.directory is not None and not os.path.isdir(self.directory):
             raise NoBackupError(f"{self.directory} does not exist: name the directory that `backup create` wrote to")
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="millstream-backup", daemon=True)
-        self._thread.start()
-        rates = StoreRates(lambda: rate or UNLIMITED, lambda: rate or UNLIMITED)
-        try:
-            self._store: ObjectStore = open_store(url, self._loop, rates)
-        except (ValueError, OSError) as error:
-            self._stop_loop()
-            raise BackupError(f"{url} cannot be used: {str(error).removeprefix('millstream.tier.url=')}") from None
+        self._store = BlockingStore(url, rate)
 
     def __enter__(self) -> "Repository":
         return self
@@ -138,25 +142,14 @@ class Repository:
 
     def close(self) -> None:
         self._store.close()
-        self._stop_loop()
-
-    def _stop_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-        except NoObjectError:
-            raise
-        except StoreError as error:
-            raise BackupError(f"{self.url} cannot be used: {error}") from None
+        return self._store.run(work)
 
     # Objects
 
     def write(self, name: str, parts: Callable[[], Iterator[bytes]], size: int) -> None:
-        self._run(self._store.create(name, parts, size))
+        self._run(self._store.store.create(name, parts, size))
         self._sync(name)
 
     def link(self, path: str, name: str) -> bool:
@@ -185,15 +178,15 @@ class Repository:
 
     def read(self, name: str, position: int, length: int) -> bytes:
         try:
-            return bytes(self._run(self._store.read(name, position, length)))
+            return bytes(self._run(self._store.store.read(name, position, length)))
         except NoObjectError:
             raise DamagedBackupError(f"{name} is missing in {self.url}: use another backup") from None
 
     def delete(self, names: Iterable[str]) -> None:
-        self._run(self._store.delete(list(names)))
+        self._run(self._store.store.delete(list(names)))
 
     def objects(self, prefix: str) -> list[StoredObject]:
-        return self._run(self._store.list(prefix))
+        return self._run(self._store.store.list(prefix))
 
     # Backups
 
@@ -208,7 +201,9 @@ class Repository:
         if not _ID.fullmatch(backup_id):
             raise NoBackupError(f"{backup_id!r} is not the id of a backup: `millstream backup list` shows them")
         try:
-            data = bytes(self._run(self._store.read(f"{_BACKUPS}/{backup_id}/{_MANIFEST}", 0, _MANIFEST_MAX_BYTES)))
+            data = bytes(
+                self._run(self._store.store.read(f"{_BACKUPS}/{backup_id}/{_MANIFEST}", 0, _MANIFEST_MAX_BYTES))
+            )
         except NoObjectError:
             raise NoBackupError(
                 f"{self.url} has no backup {backup_id}, or it was not finished: `millstream backup list` shows them"
@@ -220,12 +215,31 @@ class Repository:
         return self.manifest(found[-1]) if found else None
 
     def write_manifest(self, manifest: Manifest) -> None:
-        data = json.dumps({"format": FORMAT} | asdict(manifest), indent=1, default=tuple).encode()
-        self._run(self._store.replace(f"{_BACKUPS}/{manifest.id}/{_MANIFEST}", data, None))
+        fields = {"format": FORMAT if manifest.tier is None else FORMAT_WITH_TIER} | asdict(manifest)
+        if manifest.tier is None:
+            del fields["tier"]  # which an earlier version does not know
+        data = json.dumps(fields, indent=1, default=tuple).encode()
+        self._run(self._store.store.replace(f"{_BACKUPS}/{manifest.id}/{_MANIFEST}", data, None))
 
     def begin(self, backup_id: str) -> None:
         """Before the first segment: `remove` leaves those of a backup that has begun lately."""
         self.write(f"{_BACKUPS}/{backup_id}/started", lambda: iter([b"started\n"]), 8)
+
+    def note_tier(self, backup_id: str, url: str, cluster_id: str) -> None:
+        """Before the first reference to an object of the tier: the references are removed with the backup."""
+        data = json.dumps({"url": url, "cluster_id": cluster_id}).encode()
+        self.write(f"{_BACKUPS}/{backup_id}/{_TIER}", lambda: iter([data]), len(data))
+
+    def noted_tier(self, backup_id: str) -> tuple[str, str] | None:
+        """The URL of the tier to which a backup may refer, and the id of its cluster; also if it was interrupted."""
+        name = f"{_BACKUPS}/{backup_id}/{_TIER}"
+        try:
+            fields = json.loads(bytes(self._run(self._store.store.read(name, 0, _MANIFEST_MAX_BYTES))))
+            return str(fields["url"]), str(fields["cluster_id"])
+        except NoObjectError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedBackupError(f"{name} is damaged: {error}") from None
 
     def write_part(self, backup_id: str, file: str, lines: Iterable[bytes]) -> Part:
         pieces = list(lines)
@@ -254,25 +268,14 @@ class Repository:
 
     def batches(self, chunk: Chunk) -> Iterator[bytes]:
         """The bytes of a segment in pieces of whole batches, each checked; DamagedBackupError."""
-        crc, held, following = 0, b"", chunk.base
-        for position in range(0, chunk.size, _READ_BYTES):
-            piece = self.read(chunk.name, position, min(_READ_BYTES, chunk.size - position))
-            crc = crc32c(piece, crc)
-            held += piece
-            whole, following = check_batches(held, following, chunk)
-            if whole:
-                yield held[:whole]
-                held = held[whole:]
-            elif len(held) > _LARGEST_BATCH:
-                break
-        if held or crc != chunk.crc:
-            raise DamagedBackupError(f"{chunk.name} is damaged: its checksum is wrong. Use another backup")
+        return whole_batches(chunk, lambda position, length: self.read(chunk.name, position, length))
 
     # Deletion
 
-    def remove(self, doomed: Iterable[str], older_than: str) -> int:
+    def remove(self, doomed: Iterable[str], older_than: str, release: Callable[[str], None]) -> int:
         """Removes backups, and segments that no other backup has; returns their bytes. Segments of a backup that is not
-        finished stay if its id is not before `older_than`: it may be running."""
+        finished stay if its id is not before `older_than`: it may be running. `release` is called with the id of each
+        backup whose references to objects of the tier are to be removed."""
         gone = set(doomed)
         kept = [each for each in self.ids() if each not in gone]
         named = {chunk.name for each in kept for row in self.partitions(self.manifest(each)) for chunk in row.chunks}
@@ -281,6 +284,8 @@ class Repository:
         lists = self.objects(_BACKUPS)
         owners = {each.name.split("/")[1] for each in lists}
         running = {each for each in owners if each not in gone and each not in kept and each >= older_than}
+        for each in sorted(owners - running.union(kept)):
+            release(each)
         self.delete(each.name for each in lists if each.name.split("/")[1] not in running.union(kept))
         loose = [
             each
@@ -291,6 +296,23 @@ class Repository:
         ]
         self.delete(each.name for each in loose)
         return sum(each.size for each in loose)
+
+
+def whole_batches(chunk: Chunk, read: Callable[[int, int], bytes]) -> Iterator[bytes]:
+    """The bytes of a segment in pieces of whole batches, each checked; DamagedBackupError. `read`: position, length."""
+    crc, held, following = 0, b"", chunk.base
+    for position in range(0, chunk.size, _READ_BYTES):
+        piece = read(position, min(_READ_BYTES, chunk.size - position))
+        crc = crc32c(piece, crc)
+        held += piece
+        whole, following = check_batches(held, following, chunk)
+        if whole:
+            yield held[:whole]
+            held = held[whole:]
+        elif len(held) > _LARGEST_BATCH:
+            break
+    if held or crc != chunk.crc:
+        raise DamagedBackupError(f"{chunk.name} is damaged: its checksum is wrong. Use another backup")
 
 
 def check_batches(data: bytes, following: int, chunk: Chunk) -> tuple[int, int]:
@@ -325,7 +347,7 @@ def _partition(fields: Any) -> PartitionBackup:
     found = PartitionBackup(topic, UUID(topic_id), partition, start, end, tuple(Chunk(*each) for each in chunks))
     at = start
     for chunk in found.chunks:
-        if chunk.base > at or chunk.end <= chunk.base or not _SEGMENT_NAME.fullmatch(chunk.name):
+        if chunk.base > at or chunk.end <= chunk.base or not _is_name(chunk.name):
             raise ValueError(f"the segments of {topic}-{partition} do not follow on each other")
         at = chunk.end
     if found.chunks and at != end:
@@ -333,10 +355,14 @@ def _partition(fields: Any) -> PartitionBackup:
     return found
 
 
+def _is_name(name: str) -> bool:
+    return (_SEGMENT_NAME.fullmatch(name) or _TIER_NAME.fullmatch(name)) is not None
+
+
 def decode_manifest(data: bytes, backup_id: str) -> Manifest:
     try:
         fields = json.loads(data)
-        if fields.pop("format") != FORMAT:
+        if fields.pop("format") not in (FORMAT, FORMAT_WITH_TIER):
             raise DamagedBackupError(f"backup {backup_id} has another format: use the version that wrote it, or later")
         for name in ("metadata", "partitions"):
             fields[name] = Part(*fields[name])

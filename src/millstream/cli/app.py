@@ -223,6 +223,28 @@ def container_entry_point(
     raise typer.Exit(container.run(words if wait_to_stop is None else ["--wait-to-stop", str(wait_to_stop)]))
 
 
+@app.command("kafka-script", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def kafka_script(
+    context: typer.Context,
+    install: Annotated[
+        str | None, typer.Option("--install", metavar="DIR", help="Write the scripts into a directory.")
+    ] = None,
+) -> None:
+    """Run a script of Apache Kafka's bin directory, such as kafka-topics, with its common options.
+
+    The container image has them in /opt/kafka/bin, for compose files and health checks that call them
+    (docs/deploy-container.md).
+
+    \b
+    Examples:
+      millstream kafka-script kafka-topics --bootstrap-server localhost:9092 --list
+      millstream kafka-script --install /opt/kafka/bin
+    """
+    from millstream.cli import kafka_scripts
+
+    raise typer.Exit(kafka_scripts.run(["--install", install] if install is not None else context.args))
+
+
 app.command("demo")(demo.demo)
 
 

@@ -23,6 +23,7 @@ from millstream.cli.terminal import CommandFailedError, note, print_json, print_
 
 if TYPE_CHECKING:
     from millstream.backup.repository import Manifest, Repository
+    from millstream.backup.tier_objects import TierObjects
     from millstream.raw_client import Cluster
 
 app = typer.Typer(
@@ -44,6 +45,22 @@ Rate = Annotated[
     typer.Option("--rate", metavar="SIZE", help="At most so many bytes per second: 50MB. [default: no limit]"),
 ]
 
+TierUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--tier-url",
+        metavar="URL",
+        help="The tier with the objects to which the backup refers. [default: where it was when the backup was made]",
+    ),
+]
+TierKeyFile = Annotated[
+    str | None,
+    typer.Option("--tier-key-file", metavar="FILE", help="The keys of encrypted objects of the tier."),
+]
+TierKeyCommand = Annotated[
+    str | None, typer.Option("--tier-key-command", metavar="COMMAND", help="A command that prints these keys.")
+]
+
 
 @app.command()
 def create(
@@ -58,6 +75,14 @@ def create(
         ),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Store everything again, not only what is new.")] = False,
+    tier_url: Annotated[
+        str | None,
+        typer.Option(
+            "--tier-url",
+            metavar="URL",
+            help="The cluster's millstream.tier.url: records in it are not copied. The backup keeps their objects.",
+        ),
+    ] = None,
     rate: Rate = None,
     bootstrap_controller: Annotated[
         str | None,
@@ -84,20 +109,27 @@ def create(
       millstream backup create /backups/west
       millstream backup create s3://bucket/west --bootstrap west-1:9092 --rate 50MB
       millstream backup create /data/backups --data-dir /data/node-1
+      millstream backup create s3://backups/west --tier-url s3://tier/west
     """
     from millstream.backup.creating import Options, create_backup
 
     limit = _rate(rate)
     cluster = open_cluster(bootstrap, timeout, settings)
     controllers = _controllers(bootstrap_controller, controller_config, cluster, timeout)
-    with _failures(), _private_files(), _open(url, must_exist=False) as repository, progress() as display:
+    with (
+        _failures(),
+        _private_files(),
+        _open(url, must_exist=False) as repository,
+        _open_tier(tier_url) as tier,
+        progress() as display,
+    ):
         task = display.add_task("partitions", total=None, info="") if display is not None else None
 
         def report(done: int, total: int, size: int) -> None:
             if display is not None and task is not None:
                 display.update(task, completed=done, total=total, info=f"{size / 1e6:,.1f} MB stored")
 
-        options = Options(rate=limit, data_dirs=data_dir or (), controllers=controllers, full=full)
+        options = Options(rate=limit, data_dirs=data_dir or (), controllers=controllers, full=full, tier=tier)
         made = create_backup(cluster, repository, options, report)
     if json:
         print_json(_document(made))
@@ -127,7 +159,15 @@ def list_(url: To, json: Json = False) -> None:
 
 
 @app.command()
-def verify(url: To, id_: Id = None, rate: Rate = None, json: Json = False) -> None:
+def verify(
+    url: To,
+    id_: Id = None,
+    tier_url: TierUrl = None,
+    tier_key_file: TierKeyFile = None,
+    tier_key_command: TierKeyCommand = None,
+    rate: Rate = None,
+    json: Json = False,
+) -> None:
     """Read a whole backup, and check every batch. Exit code 7 if something is damaged or missing.
 
     \b
@@ -139,8 +179,11 @@ def verify(url: To, id_: Id = None, rate: Rate = None, json: Json = False) -> No
 
     with _failures(), _open(url, _rate(rate)) as repository:
         manifest = _chosen(repository, id_)
-        with _bytes_shown("checked") as report:
-            count = verify_backup(repository, manifest, report)
+        with (
+            _open_tier(tier_url or manifest.tier, tier_key_file, tier_key_command, _rate(rate)) as tier,
+            _bytes_shown("checked") as report,
+        ):
+            count = verify_backup(repository, manifest, report, tier)
     if json:
         print_json(_document(manifest) | {"segments": count})
     else:
@@ -179,10 +222,19 @@ def restore(
         ),
     ] = None,
     id_: Id = None,
+    all_to_disks: Annotated[
+        bool,
+        typer.Option("--all-to-disks", help="Write records that are in the tier to the disks, too, and do not use it."),
+    ] = False,
+    tier_url: TierUrl = None,
+    tier_key_file: TierKeyFile = None,
+    tier_key_command: TierKeyCommand = None,
     rate: Rate = None,
     json: Json = False,
 ) -> None:
     """Write the data directories of a new cluster from a backup. Then start its nodes on them.
+
+    Records to which the backup refers in the tier stay there: start the new nodes with the same millstream.tier.url.
 
     \b
     Examples:
@@ -204,7 +256,10 @@ def restore(
         )
     with _failures(), _open(url, _rate(rate)) as repository:
         manifest = _chosen(repository, id_)
-        with _bytes_shown("restored") as report:
+        with (
+            _open_tier(tier_url or manifest.tier, tier_key_file, tier_key_command, _rate(rate)) as tier,
+            _bytes_shown("restored") as report,
+        ):
             made = restore_backup(
                 repository,
                 manifest,
@@ -212,6 +267,8 @@ def restore(
                 controllers=controllers,
                 nodes=every,
                 cluster_id=cluster_id,
+                tier=tier,
+                all_to_disks=all_to_disks,
                 report=report,
             )
     document = {"id": manifest.id, "cluster": made.cluster_id, "replicas": made.partitions, "bytes": made.size}
@@ -232,9 +289,10 @@ def delete(
         str,
         typer.Option("--unfinished", metavar="TIME", help="Delete what interrupted backups of this age left, too."),
     ] = "24h",
+    tier_url: TierUrl = None,
     json: Json = False,
 ) -> None:
-    """Delete backups, and the segments that no other backup needs.
+    """Delete backups, and the segments that no other backup needs. Their objects of the tier are given free.
 
     \b
     Examples:
@@ -252,7 +310,15 @@ def delete(
         doomed = [repository.manifest(each).id for each in ids or ()]
         if keep is not None:
             doomed += [each for each in repository.ids()[:-keep] if each not in doomed]
-        freed = repository.remove(doomed, id_time(before_ms))
+
+        def release(backup_id: str) -> None:
+            noted = repository.noted_tier(backup_id)
+            if noted is not None:
+                with _open_tier(tier_url or noted[0]) as tier:
+                    assert tier is not None
+                    tier.release(noted[1], backup_id)
+
+        freed = repository.remove(doomed, id_time(before_ms), release)
     if json:
         print_json({"deleted": doomed, "bytes": freed})
     else:
@@ -263,7 +329,8 @@ def delete(
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    from millstream.backup.repository import BackupError, DamagedBackupError, NoBackupError
+    from millstream.backup.blocking_store import BackupError
+    from millstream.backup.repository import DamagedBackupError, NoBackupError
 
     try:
         yield
@@ -289,6 +356,22 @@ def _open(url: str, rate: int | None = None, *, must_exist: bool = True) -> "Rep
     from millstream.backup.repository import Repository
 
     return Repository(url, rate=rate, must_exist=must_exist)
+
+
+@contextmanager
+def _open_tier(
+    url: str | None, key_file: str | None = None, key_command: str | None = None, rate: int | None = None
+) -> "Iterator[TierObjects | None]":
+    if key_file is not None and key_command is not None:
+        raise CommandFailedError("--tier-key-file and --tier-key-command: give one of them", exit_codes.USAGE)
+    if url is None:
+        yield None
+        return
+    from millstream.backup.tier_objects import TierObjects
+    from millstream.node.tier.encryption import open_keyring
+
+    with TierObjects(url, open_keyring(key_file, key_command), rate) as tier:
+        yield tier
 
 
 def _chosen(repository: "Repository", id_: str | None) -> "Manifest":
@@ -375,4 +458,5 @@ def _document(manifest: "Manifest") -> dict[str, object]:
         "bytes": manifest.size,
         "new_bytes": manifest.new_size,
         "version": manifest.version,
+        "tier": manifest.tier,
     }

@@ -1,8 +1,8 @@
 """The entry point of the command `millstream`.
 
 `serve` and `container` have a fast path that imports only what the broker needs: typer, rich and confluent-kafka take
-longer to import than the broker takes to start. Arguments that the fast path does not understand (help, a typo,
-completion) go to typer.
+longer to import than the broker takes to start. So has `kafka-script`, which health checks call every few seconds.
+Arguments that the fast path does not understand (help, a typo, completion) go to typer.
 """
 
 import sys
@@ -22,6 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from millstream.cli import container
 
         return container.run(arguments[1:])
+    if arguments[:1] == ["kafka-script"] and arguments[1:2] not in (["--help"], ["-h"]):
+        from millstream.cli import kafka_scripts
+
+        return kafka_scripts.run(arguments[1:])
     from millstream.cli.app import run_app
 
     return run_app(arguments)

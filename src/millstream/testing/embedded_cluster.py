@@ -152,9 +152,12 @@ class EmbeddedCluster:
         """Waits until a node accepts connections."""
         self._process(number).wait_until_ready(self._start_timeout)
 
-    def use_source(self, number: int, source: Path | None) -> None:
-        """From its next start on, a node runs the package in this directory: another version. None: this one."""
+    def use_source(self, number: int, source: Path | None, settings: Mapping[str, Any] | None = None) -> None:
+        """From its next start on, a node runs the package in this directory: another version. None: this one.
+        `settings` take the place of the node's own settings."""
         self._process(number).source = source
+        if settings is not None:
+            self._node_settings[number] = dict(settings)
 
     def stop(self, *numbers: int) -> None:
         """Stops nodes cleanly (SIGTERM), in turn; by default all of them."""

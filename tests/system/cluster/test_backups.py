@@ -1,5 +1,6 @@
 """A backup of three nodes under load, restored on three others: the history of the clients is clean up to its point,
-and a transaction is in all partitions or in none. A backup that is killed leaves the last one whole."""
+and a transaction is in all partitions or in none. A backup that is killed leaves the last one whole. The same with
+topics in the tier, to whose objects the backups refer."""
 
 import os
 import signal
@@ -17,10 +18,13 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from millstream.backup.creating import Options, create_backup
 from millstream.backup.repository import Repository
 from millstream.backup.restoring import restore_backup, verify_backup
+from millstream.backup.tier_objects import TierObjects
 from millstream.raw_client import Cluster
 from millstream.simulator.history.checker import check
 from millstream.simulator.history.operations import Fate, History, Outcome, Recorder, Seen
 from millstream.testing import EmbeddedCluster
+from tests.integration.node.tier.tiered_topic import SETTINGS as TIER_SETTINGS
+from tests.integration.node.tier.tiered_topic import SMALL
 from tests.topics import make_topic
 from tests.waiting import PATIENCE_S, until
 
@@ -157,33 +161,51 @@ def read_all(servers: str, recorder: Recorder) -> dict[str, list[str]]:
     return found
 
 
+@contextmanager
+def opened_tier(url: str | None) -> Iterator[TierObjects | None]:
+    if url is None:
+        yield None
+        return
+    with TierObjects(url) as tier:
+        yield tier
+
+
 @pytest.mark.slow
-def test_a_backup_under_load_is_a_consistent_cut_and_a_killed_one_leaves_the_last_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tiered", [False, True], ids=["disks", "tier"])
+def test_a_backup_under_load_is_a_consistent_cut_and_a_killed_one_leaves_the_last_whole(
+    tmp_path: Path, tiered: bool
+) -> None:
     place = tmp_path / "backups"
-    with EmbeddedCluster(3, SETTINGS, data_dir=tmp_path / "old") as old:
+    url = f"file://{tmp_path}/objects" if tiered else None
+    settings = {**SETTINGS, **TIER_SETTINGS, "millstream.tier.url": url} if tiered else SETTINGS
+    (tmp_path / "objects").mkdir()
+    with opened_tier(url) as tier, EmbeddedCluster(3, settings, data_dir=tmp_path / "old") as old:
         servers = old.bootstrap_servers
+        options = Options(tier=tier)
         for topic, count in ((LEDGER, PARTITIONS), (PLAIN, 2), (INPUT, 1)):
-            make_topic(old, topic, count)
+            make_topic(old, topic, count, config=SMALL if tiered else None)
         load = Load(servers)
         with load.running(), Cluster(servers) as cluster, Repository(str(place)) as repository:
             until(lambda: load.transactions >= 10)
-            create_backup(cluster, repository, Options())
+            if tiered:
+                until(lambda: len(list(tmp_path.glob("objects/**/*.segment"))) >= 20, "closed segments are in the tier")
+            create_backup(cluster, repository, options)
             done = load.transactions
             until(lambda: load.transactions >= done + 5)
             began = load.recorder.now()
-            manifest = create_backup(cluster, repository, Options())
-            assert manifest.new_size < manifest.size
+            manifest = create_backup(cluster, repository, options)
+            assert manifest.new_size < manifest.size and (manifest.tier is not None) == tiered
             done = load.transactions
             until(lambda: load.transactions >= done + 5, "transactions go on after the hold")
             kill_backups(servers, place)
             for each in repository.ids():
-                verify_backup(repository, repository.manifest(each))
+                verify_backup(repository, repository.manifest(each), tier=tier)
             assert manifest.id in repository.ids()
     history = up_to(load.recorder.history, began)
     nodes = {number: str(tmp_path / "new" / f"node-{number}" / "data") for number in (4, 5, 6)}
-    with Repository(str(place)) as repository:
-        restore_backup(repository, manifest, nodes)
-    with EmbeddedCluster(3, SETTINGS, data_dir=tmp_path / "new", first_node=4) as new:
+    with opened_tier(url) as tier, Repository(str(place)) as repository:
+        restore_backup(repository, manifest, nodes, tier=tier)
+    with EmbeddedCluster(3, settings, data_dir=tmp_path / "new", first_node=4) as new:
         found = read_all(new.bootstrap_servers, load.recorder)
         report = check(history)
         assert report.clean, str(report)

@@ -1,12 +1,17 @@
 """Nodes of the previous landed version and of this one in one cluster: rolling upgrade, rollback, upgrade again and its
-end, under load, with a clean history. The previous version is taken from git, and runs with the same libraries."""
+end, under load, with a clean history. The previous version is taken from git, and runs with the same libraries.
+
+It offers lower levels (`millstream.max.feature.levels`), as if it had been made before them: so formats differ between
+the two, and the test sees in the logs that the old ones are written until the upgrade is ended."""
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 
@@ -14,15 +19,19 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from millstream.admin.features import FeatureAdmin
+from millstream.formats.records.record import read_batches
+from millstream.node.metadata.records import MetadataRecord, RegisterControllerRecord, decode_record
 from millstream.raw_client import Cluster, RefusedError
+from millstream.raw_client import TopicPartition as KafkaPartition
 from millstream.simulator.history.checker import check
 from millstream.simulator.history.operations import Recorder, Seen, Send
 from millstream.testing import EmbeddedCluster
 from tests.repository import REPOSITORY
 from tests.topics import make_topic
 from tests.waiting import PATIENCE_S, until
+from tests.wire import values
 
-PREVIOUS = "08bffd32"
+PREVIOUS = "df30259c"
 """The last landed version before this one."""
 SETTINGS = {
     "offsets.topic.num.partitions": 3,
@@ -30,7 +39,18 @@ SETTINGS = {
     "default.replication.factor": 3,
     "min.insync.replicas": 2,
 }
-TOPIC, PARTITIONS = "orders", 3
+TOPIC, PARTITIONS, STATE = "orders", 3, "__transaction_state"
+EARLIER = {
+    "metadata.version": 14,
+    "group.version": 0,
+    "transaction.version": 0,
+    "share.version": 0,
+    "streams.version": 0,
+    "eligible.leader.replicas.version": 0,
+}
+"""Below 15 controllers do not register, and registrations of brokers have no log directories; below 1 the state of
+transactions has no tagged fields."""
+LIMITS = {"millstream.max.feature.levels": ",".join(f"{name}={level}" for name, level in EARLIER.items())}
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +159,7 @@ def roll(cluster: EmbeddedCluster, source: Path | None, load: Load) -> None:
     """Restarts the nodes one by one with a version; the next one when all replicas are in sync."""
     for number in cluster.nodes:
         cluster.stop(number)
-        cluster.use_source(number, source)
+        cluster.use_source(number, source, {} if source is None else LIMITS)
         cluster.start(number)
         until(lambda: all(in_sync(cluster.bootstrap_servers)), "all replicas are in sync")
         load.goes_on()
@@ -152,32 +172,63 @@ def command(servers: str, *words: str) -> str:
     return done.stdout
 
 
+def transaction_formats(servers: str) -> set[int]:
+    """The versions of the records in the topic of transactions."""
+    found = set()
+    with Cluster(servers) as client:
+        for number in range(client.partitions_of(STATE)):
+            at = KafkaPartition(STATE, number)
+            data = client.fetch(at, 0, max_bytes=32 << 20, max_wait_ms=0, read_committed=False).data
+            found |= {int.from_bytes(each[:2], "big") for each in values(data)}
+    return found
+
+
+def metadata_records(cluster: EmbeddedCluster) -> set[type[MetadataRecord]]:
+    """The kinds of records in the metadata log of a node, which is not compacted into a snapshot here."""
+    found = set()
+    for path in sorted((cluster.data_dir(1) / "__cluster_metadata-0").glob("*.log")):
+        for header, rows in read_batches(path.read_bytes()):
+            found |= set() if header.is_control else {type(decode_record(each.value or b"")) for each in rows}
+    return found
+
+
 @pytest.mark.slow
 def test_a_rolling_upgrade_a_rollback_and_the_end_of_the_upgrade_under_load(previous: Path, tmp_path: Path) -> None:
-    with EmbeddedCluster(3, SETTINGS, data_dir=tmp_path) as cluster:
+    with closing(EmbeddedCluster(3, SETTINGS, data_dir=tmp_path)) as cluster:
         for number in cluster.nodes:
-            cluster.use_source(number, previous)
+            cluster.use_source(number, previous, LIMITS)
         cluster.start()
         servers = cluster.bootstrap_servers
         make_topic(cluster, TOPIC, PARTITIONS)
         with Cluster(servers) as client:
-            # As if these features were new in this version: they stay off until the upgrade is ended.
-            FeatureAdmin(client).downgrade({"share.version": 0, "streams.version": 0})
             levels = {each.name: each.level for each in FeatureAdmin(client).features()}
+            assert levels == EARLIER | {"kraft.version": levels["kraft.version"]}
             with Load(servers) as load:
                 load.goes_on()
                 for source in (None, previous, None):  # up, back, and up again
                     roll(cluster, source, load)
                     assert {each.name: each.level for each in FeatureAdmin(client).features()} == levels
+                    assert transaction_formats(servers) == {0}
+                    assert RegisterControllerRecord not in metadata_records(cluster)
                 plan = json.loads(command(servers, "upgrade", "--dry-run", "--json"))
-                assert {each["name"] for each in plan["changes"]} == {"share.version", "streams.version"}
+                assert {each["name"] for each in plan["changes"]} == set(EARLIER)
                 assert {each.name: each.level for each in FeatureAdmin(client).features()} == levels
                 assert "cluster upgrade --dry-run" in command(servers, "status")
                 assert "share.version" in command(servers, "upgrade")
                 load.goes_on()
+                until(lambda: transaction_formats(servers) == {0, 1}, "the new format of transactions is written")
+                until(lambda: RegisterControllerRecord in metadata_records(cluster), "controllers are registered")
+                # A node of the previous version cannot read that any more, and says why it does not start.
+                cluster.stop(3)
+                cluster.use_source(3, previous, LIMITS)
+                cluster.spawn(3)
+                until(lambda: not cluster.running(3), "the node of the previous version has ended")
+                assert re.search(r"(metadata|transaction)\.version", cluster.log_tail(3)), cluster.log_tail(3)
+                cluster.stop(3)
+                cluster.use_source(3, None, {})
+                cluster.start(3)
+                load.goes_on()
             assert not load.errors, load.errors
-            after = {each.name: each.level for each in FeatureAdmin(client).features()}
-            assert after == levels | {"share.version": 1, "streams.version": 1}
             with pytest.raises(RefusedError, match="not safe"):
                 FeatureAdmin(client).downgrade({"metadata.version": 29})
         read_all(servers, load.recorder)

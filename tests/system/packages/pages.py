@@ -1,9 +1,10 @@
 """Runs the commands of docs/deploy-systemd.md and docs/deploy-container.md, each machine or service as a pod.
 
-    python -m tests.system.packages.pages systemd|container
+    python -m tests.system.packages.pages systemd|container|booted FOLDER
 
 To be started by `unshare` (`containment.unshare`). A machine has its own `/etc/millstream` and `/var/lib/millstream`;
-its unit is started as systemd starts it, with a socket for its messages.
+its unit is started as systemd starts it, with a socket for its messages. With `booted`, each machine is a folder with
+Debian and the package, in which systemd itself runs.
 """
 
 import configparser
@@ -11,18 +12,23 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from tests.repository import REPOSITORY
+from tests.system.packages.booted import booted
 from tests.system.packages.pods import PATH, Pod, prepare, run
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 _BLOCK = re.compile(r"```(\w+(?: \w+)?)\n(.*?)```", re.S)
 UNIT = REPOSITORY / "deploy" / "systemd" / "millstream.service"
@@ -111,6 +117,41 @@ def systemd(directory: Path) -> None:
             machine.pod.kill()
 
 
+def systemd_itself(directory: Path, folder: Path) -> None:
+    """The same page on three machines with systemd. `folder` has Debian with the package, and is not changed."""
+    names = {
+        name: f"10.88.0.{11 + index}" for index, name in enumerate(("one.example", "two.example", "three.example"))
+    }
+    prepare(names)
+    with ExitStack() as open_machines, ThreadPoolExecutor(len(names)) as threads:
+        machines = []
+        for number, (name, address) in enumerate(names.items(), 1):
+            root, changes = directory / f"machine-{number}", directory / f"changes-{number}"
+            for place in (root, changes / "upper", changes / "work"):
+                place.mkdir(parents=True)
+            layers = f"lowerdir={folder},upperdir={changes}/upper,workdir={changes}/work"
+            run("mount", "-t", "overlay", "overlay", "-o", layers, str(root))
+            open_machines.callback(run, "umount", "--lazy", str(root))
+            (root / "etc/hostname").write_text(f"{name}\n")
+            (root / "etc/hosts").write_text(Path("/etc/hosts").read_text())
+            machines.append(open_machines.enter_context(booted(root, directory / f"console-{number}.log")))
+            machines[-1].join("hub", address)
+        for kind, text in blocks("deploy-systemd.md"):
+            if kind == "sh":
+                shell(text, directory)
+            elif kind == "sh machines":
+                started = []
+                for number, machine in enumerate(machines, 1):
+                    shutil.copytree(directory / "secured", directory / f"machine-{number}/root/secured")
+                    script = f"cd /root\n{text.replace('node-N', f'node-{number}')}"
+                    started.append(threads.submit(machine.run, "sh", "-ec", script))
+                for each in started:  # a node is ready when the quorum is formed
+                    each.result()
+        for machine in machines:
+            assert machine.show("millstream", "ActiveState") == "active"
+            assert machine.show("millstream", "NRestarts") == "0"
+
+
 def entry_point() -> list[str]:
     found = re.findall(r"^ENTRYPOINT (.*)$", DOCKERFILE.read_text(), re.M)
     words: list[str] = json.loads(found[-1])
@@ -118,56 +159,81 @@ def entry_point() -> list[str]:
 
 
 def container(directory: Path) -> None:
-    """A stand-in for `docker compose`."""
-    services: dict[str, Pod] = {}
-    addresses = {f"kafka-{number}": f"10.88.0.{10 + number}" for number in (1, 2, 3)}
+    """A stand-in for `docker compose`. The image has Kafka's scripts, as the Dockerfile installs them."""
+    assert "millstream kafka-script --install /opt/kafka/bin" in DOCKERFILE.read_text()
+    services: dict[str, Service] = {}
+    addresses = {
+        name: f"10.88.0.{11 + index}" for index, name in enumerate(("kafka-1", "kafka-2", "kafka-3", "broker"))
+    }
     prepare(addresses)
+    run(f"{Path(sys.executable).parent}/millstream", "kafka-script", "--install", "/opt/kafka/bin")
     try:
         for kind, text in blocks("deploy-container.md"):
             if kind == "sh":
                 shell(text, directory)
             elif kind == "yaml compose":
-                for name, service in yaml.safe_load(text)["services"].items():
-                    volumes = dict(reversed(each.split(":")) for each in service["volumes"])
-                    mounts = {at: directory / source for at, source in volumes.items()}
-                    mounts |= {at: directory / f"{name}{at.replace('/', '-')}" for at in service["tmpfs"]}
-                    variables = {key: str(value) for key, value in service.get("environment", {}).items()}
-                    services[name] = Pod(
-                        service["hostname"],
-                        addresses[name],
-                        entry_point(),
-                        variables,
-                        mounts,
-                        directory / f"{name}.log",
-                    )
+                _end(services)
+                services = {
+                    name: Service(name, service, addresses[name], directory)
+                    for name, service in yaml.safe_load(text)["services"].items()
+                }
             elif kind == "sh docker":
                 for line in text.strip().splitlines():
-                    _docker(shlex.split(line), services)
-        for pod in services.values():
-            assert pod.terminate() == 0, pod.tail()
+                    _docker(line, services)
+        _end(services)
     finally:
-        for pod in services.values():
-            pod.kill()
+        for each in services.values():
+            each.pod.kill()
 
 
-def _docker(words: Sequence[str], services: dict[str, Pod]) -> None:
-    match words:
+class Service:
+    """A service of a compose file."""
+
+    def __init__(self, name: str, service: dict[str, Any], address: str, directory: Path) -> None:
+        volumes = dict(reversed(each.split(":")) for each in service.get("volumes", ()))
+        mounts = {at: directory / source for at, source in volumes.items()}
+        mounts |= {at: directory / f"{name}{at.replace('/', '-')}" for at in service.get("tmpfs", ("/run/millstream",))}
+        variables = {key: str(value) for key, value in service.get("environment", {}).items()}
+        self.check = service.get("healthcheck", {}).get("test")
+        self.pod = Pod(service["hostname"], address, entry_point(), variables, mounts, directory / f"{name}.log")
+
+    def wait_until_healthy(self) -> None:
+        if self.check is None:
+            self.pod.wait_for("/readyz", 9092, tls=True)
+            healthy = self.pod.exec("millstream", "container", "--health")
+            assert healthy.returncode == 0, healthy.stderr
+            return
+        kind, *words = self.check
+        command = ["sh", "-c", *words] if kind == "CMD-SHELL" else words
+        until(lambda: self.pod.exec(*command).returncode == 0, f"{command} says that {self.pod.name} is healthy")
+
+
+def _end(services: Mapping[str, Service]) -> None:
+    for each in services.values():
+        assert each.pod.terminate() == 0, each.pod.tail()
+
+
+def _docker(line: str, services: Mapping[str, Service]) -> None:
+    before, _, line = line.rpartition("| ")
+    stdin = subprocess.run(["sh", "-c", before], capture_output=True, text=True, check=True).stdout if before else ""
+    match shlex.split(line):
         case ["docker", "compose", "up", "--detach", "--wait"]:
-            for pod in services.values():
-                pod.start()
-            for pod in services.values():
-                pod.wait_for("/readyz", 9092, tls=True)
-                healthy = pod.exec("millstream", "container", "--health")
-                assert healthy.returncode == 0, healthy.stderr
-        case ["docker", "compose", "exec", name, *command]:
-            done = services[name].exec(*command)
+            for each in services.values():
+                each.pod.start()
+            for each in services.values():
+                each.wait_until_healthy()
+        case ["docker", "compose", "exec", name, *command] | ["docker", "exec", "--interactive", name, *command]:
+            done = services[name].pod.exec(*command, stdin=stdin)
             print(done.stdout)
             assert done.returncode == 0, (command, done.stdout, done.stderr)
-        case _:
+        case words:
             raise AssertionError(f"{words} is not known here")
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
-        {"systemd": systemd, "container": container}[sys.argv[1]](Path(place))
+        if sys.argv[1] == "booted":
+            systemd_itself(Path(place), Path(sys.argv[2]))
+        else:
+            {"systemd": systemd, "container": container}[sys.argv[1]](Path(place))
     print("done")

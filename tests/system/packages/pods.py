@@ -92,7 +92,7 @@ class Pod:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def exec(self, *command: str) -> subprocess.CompletedProcess[str]:
+    def exec(self, *command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """`kubectl exec`: runs a command in the namespaces of the pod."""
         assert self._process is not None
         enter = ("nsenter", f"--target={self._process.pid}", "--mount", "--net", "--uts")
@@ -102,7 +102,7 @@ class Pod:
             capture_output=True,
             text=True,
             timeout=PATIENCE_S * 3,
-            input="",
+            input=stdin,
         )
 
     def get(self, path: str, port: int, *, tls: bool) -> tuple[int, str]:

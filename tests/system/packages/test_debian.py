@@ -67,6 +67,8 @@ def test_the_file_system_of_the_image(tmp_path: Path) -> None:
         inside(root, "python3", "-m", "venv", "/opt/millstream")
         pip = ("/opt/millstream/bin/pip", "install", "--quiet", "--no-index", "--find-links", "/wheels")
         inside(root, *pip, f"millstream[client,tier] @ file:///wheels/{wheel.name}")
+        (install,) = re.findall(r"&& (/opt/millstream/bin/millstream kafka-script .*)$", DOCKERFILE.read_text(), re.M)
+        inside(root, *install.split())
         volume = tmp_path / "volume"
         volume.mkdir()
         os.chown(volume, int(user), 0)
@@ -88,4 +90,8 @@ def test_the_file_system_of_the_image(tmp_path: Path) -> None:
         }
         with serving(command, tmp_path, {**variables, "PATH": f"{environment['PATH']}:/usr/sbin:/sbin"}) as bootstrap:
             write_and_read(bootstrap)
+            scripts = ("chroot", f"--userspec={user}", root, "/opt/kafka/bin/kafka-topics.sh")
+            assert run(*scripts, "--bootstrap-server", bootstrap, "--list") == "orders\n"
+            host, _, port = bootstrap.rpartition(":")
+            inside(root, "nc", "-z", host, port)
         assert (volume / "meta.properties").stat().st_uid == int(user)

@@ -17,17 +17,20 @@ from tests.system.packages.pages import blocks
 from tests.waiting import PATIENCE_S
 
 
-def contained(page: str) -> str:
+def contained(*arguments: str) -> str:
     if not containment.is_possible():
         pytest.skip("network namespaces cannot be made here")
-    command = [*containment.unshare(), sys.executable, "-m", "tests.system.packages.pages", page]
+    command = [*containment.unshare(), sys.executable, "-m", "tests.system.packages.pages", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=280)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
 
 def test_the_page_of_containers() -> None:
-    assert "partitions: 0 offline" in contained("container")
+    output = contained("container")
+    assert "partitions: 0 offline" in output
+    for said in ("Created topic orders.", "\na\t1\n", "orders:0:2", "billing orders", "LeaderId:               1"):
+        assert said in output, said
 
 
 def test_the_page_of_systemd() -> None:

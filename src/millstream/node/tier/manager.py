@@ -460,7 +460,7 @@ class TierManager:
             await each.refresh()
             if each.manifest is None or not each.manifest.readable:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the tier has no segment of the partition yet")
-            return await tier_start(self.context, each.manifest)
+            return await tier_start(self.context.tail, each.manifest)
         except (StoreError, DamagedObjectError, DamagedManifestError, DamagedFileError) as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the tier cannot be read: {error}") from error
 

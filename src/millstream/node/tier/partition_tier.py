@@ -326,7 +326,7 @@ class PartitionTier:
 
     async def _start_from(self, manifest: Manifest, epoch: int) -> None:
         """The empty log of a leader goes on where the tier ends."""
-        start = await tier_start(self.context, manifest)
+        start = await tier_start(self.context.tail, manifest)
         self._check_leader(epoch)
         log, partition = self.log, self.partition
         if log.log_end_offset:

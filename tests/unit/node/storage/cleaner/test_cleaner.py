@@ -266,6 +266,7 @@ class Cleaner:
         self.cleaner.tick()
         while self.cleaner._tasks:
             await asyncio.gather(*self.cleaner._tasks)
+            await asyncio.sleep(0)  # from Python 3.12 on, gather does not wait for callbacks of tasks that are done
 
 
 def other_log(node: Node, number: int) -> PartitionLog:

@@ -93,6 +93,7 @@ def test_it_is_logged_and_counted_and_other_logs_are_cleaned(node: Node, caplog:
         cleaner.tick()
         while cleaner._tasks:
             await asyncio.gather(*cleaner._tasks)
+            await asyncio.sleep(0)  # from Python 3.12 on, gather does not wait for callbacks of tasks that are done
         return cleaner
 
     with caplog.at_level(logging.WARNING):

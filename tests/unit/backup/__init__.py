@@ -1,0 +1,1 @@
+"""Backups: the repository, and references to objects of the tier."""
