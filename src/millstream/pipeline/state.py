@@ -39,6 +39,11 @@ def dead_letter_query_name(pipeline: str, step: str) -> str:
     return f"{pipeline}.{step}.dead-letters"
 
 
+def quarantine_query_name(pipeline: str, part: str, *, of_sink: bool) -> str:
+    """The name of the query that sends the rows of a part that its expectations refuse. Sinks have names of their own."""
+    return f"{pipeline}.{part}.{'sink-quarantine' if of_sink else 'quarantine'}"
+
+
 def consumer_group(pipeline: str, sink: Sink | Route, source: TopicSource) -> str:
     """The group to which the query of a sink (or of a route's dead letters) commits its progress in `source`."""
     if isinstance(sink, Route):
