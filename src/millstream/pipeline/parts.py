@@ -49,14 +49,15 @@ class ParsedPart(Generic[_Part]):
 
 
 def named_parts(
-    document: Document, node: Node | None, what: str, pattern: re.Pattern[str], *, key: str | None = None
+    document: Document, node: Node | None, what: str, pattern: re.Pattern[str], *, section: str | None = None
 ) -> Iterator[tuple[LocatedText, Node]]:
-    """The entries of `sources`, `steps`, `sinks` or `expect`: names and their nodes. `key`: if it is not `what` + s."""
+    """The entries of `sources`, `steps`, `sinks`, or of another section: names and their nodes."""
     if node is None or document.is_null(node):
         return
     if not isinstance(node, MappingNode):
         document.problems.error(
-            position_of(node), f"`{key or what + 's'}` must be a mapping from names to {what}s; this is {describe(node)}"
+            position_of(node),
+            f"`{section or f'{what}s'}` must be a mapping from names to {what}s; this is {describe(node)}",
         )
         return
     for key, value in entries(document, node):
@@ -90,7 +91,7 @@ def read_expectations(section: Section) -> tuple[Expectation, ...]:
     """`expect`: a mapping from names to SQL conditions, or to {check: condition, action: …}."""
     found: list[Expectation] = []
     node = section.values.get("expect")
-    for name, value in named_parts(section.document, node, "expectation", TABLE_NAME, key="expect"):
+    for name, value in named_parts(section.document, node, "expectation", TABLE_NAME, section="expect"):
         what = f"expectation {name.text!r} of {section.what}"
         action: Action | None = None
         if isinstance(value, MappingNode):
@@ -110,9 +111,7 @@ def read_expectations(section: Section) -> tuple[Expectation, ...]:
         if condition:
             check_sql(section, "expect", LocatedText(condition, position))
             found.append(
-                Expectation(
-                    name=name.text, condition=condition, action=action or Action.WARN, line=name.position.line
-                )
+                Expectation(name=name.text, condition=condition, action=action or Action.WARN, line=name.position.line)
             )
     return tuple(found)
 

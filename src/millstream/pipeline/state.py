@@ -40,7 +40,7 @@ def dead_letter_query_name(pipeline: str, step: str) -> str:
 
 
 def quarantine_query_name(pipeline: str, part: str, *, of_sink: bool) -> str:
-    """The name of the query that sends the rows of a part that its expectations refuse. Sinks have names of their own."""
+    """The name of the query that sends the quarantined rows of a part. A sink may have the name of a step."""
     return f"{pipeline}.{part}.{'sink-quarantine' if of_sink else 'quarantine'}"
 
 
@@ -98,9 +98,38 @@ class SourceProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutputProgress:
+    """What a shared query wrote to one of its outputs."""
+
+    sink: str
+    """The name of the sink, or the origin of dead letters."""
+    rows: int = 0
+    """In the last batch."""
+    rows_total: int = 0
+    rows_per_second: float | None = None
+    dead_letters: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleProgress:
+    """The counts of one expectation since the run began."""
+
+    kind: str
+    """sink, or part (a source or step)."""
+    part: str
+    rule: str
+    action: str = ""
+    rows_total: int = 0
+    violations_total: int = 0
+    violations: int = 0
+    """In the last batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryProgress:
     query: str
     sink: str
+    """The name of the sink; of a shared query, the names of all its outputs."""
     group: str | None = None
     """The consumer group to which progress is committed."""
     topics: tuple[str, ...] = ()
@@ -120,6 +149,26 @@ class QueryProgress:
     updated_ms: int = 0
     active: bool = True
     error: str | None = None
+    outputs: tuple[OutputProgress, ...] = ()
+    """Of a shared query; empty if it has one output."""
+    expectations: tuple[RuleProgress, ...] = ()
+
+    @property
+    def by_output(self) -> "tuple[QueryProgress, ...]":
+        """The progress with the rows of each output; itself, if it has one."""
+        return tuple(
+            replace(
+                self,
+                sink=each.sink,
+                rows_out=each.rows,
+                rows_out_total=each.rows_total,
+                rows_out_per_second=each.rows_per_second,
+                dead_letters_total=each.rows_total if each.dead_letters else None,
+                outputs=(),
+                expectations=(),
+            )
+            for each in self.outputs
+        ) or (self,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +357,8 @@ def _read_progress(directory: Path) -> tuple[QueryProgress, ...]:
                     **entry,
                     "topics": tuple(entry["topics"]),
                     "sources": tuple(SourceProgress(**source) for source in entry["sources"]),
+                    "outputs": tuple(OutputProgress(**each) for each in entry.get("outputs", ())),
+                    "expectations": tuple(RuleProgress(**each) for each in entry.get("expectations", ())),
                 }
             )
             for entry in document

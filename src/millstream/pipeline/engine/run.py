@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.pipeline.engine.dead_letters import DeadLetterWatch
+from millstream.pipeline.engine.expectations import kind_of
 from millstream.pipeline.engine.failures import Part, PartFailedError, PipelineFailedError
 from millstream.pipeline.engine.live_view import LiveView
 from millstream.pipeline.engine.progress import MetricsServer, PipelineMetrics, ProgressTracker, Report
@@ -26,12 +27,20 @@ from millstream.pipeline.model import Pipeline, TopicSink, TopicSource, TriggerK
 from millstream.pipeline.problems import nearest
 from millstream.pipeline.state import Phase, QueryProgress, Running, checkpoint_location, state_directory
 from millstream.raw_client import Cluster, ErrorCode, RefusedError, WireError
-from millstream.spark.session.session import STREAM_SETTINGS, SparkStartError, is_remote, start_in_background
+from millstream.spark.session.session import (
+    STREAM_SETTINGS,
+    SparkStartError,
+    is_local_path,
+    is_remote,
+    start_in_background,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millstream.pipeline.engine.queries import BuiltQuery, PlannedQuery, StartedQuery
+    from millstream.pipeline.engine.planned import PlannedQuery
+    from millstream.pipeline.engine.queries import BuiltQuery, StartedQuery
+    from millstream.pipeline.engine.shared_checkpoints import Division
 
 
 _RESPONSE_TIMEOUT_S = 15.0
@@ -229,12 +238,11 @@ class _Run:
             raise PipelineFailedError(str(error)) from error
 
     def _start_queries(self, session: "SparkSession", running: Running) -> Supervisor:
-        from millstream.pipeline.engine.queries import build, planned_queries, start
+        from millstream.pipeline.engine.queries import build, start
 
-        plans = planned_queries(self._pipeline, available_now=self._options.once)
-        show = None if self._options.remote is not None or is_remote(session) else self._show_rows
+        remote = self._options.remote is not None or is_remote(session)
+        show = None if remote else self._show_rows
         settings = {**ENGINE_SETTINGS, **self._pipeline.spark, **self._options.settings}
-        # All queries are built before the first one starts, so that a mistake in the last sink starts none.
 
         def built_now(plan: "PlannedQuery") -> "BuiltQuery":
             return build(own_session(session, settings), self._pipeline, plan, show=show)
@@ -245,7 +253,12 @@ class _Run:
         def rebuilt_now(plan: "PlannedQuery") -> "StartedQuery":
             return started_now(built_now(plan))
 
-        built = [built_now(plan) for plan in plans]
+        # All queries are built before the first one starts, so that a mistake in the last sink starts none.
+        built, division = self._build(built_now, can_share=not remote)
+        if division is not None:
+            division.apply()
+            for text in division.notes:
+                self._say("note", text=text)
         supervisor = Supervisor(
             stop=self._stop,
             stop_requested=lambda: running.stop_requested,
@@ -256,11 +269,35 @@ class _Run:
         for each in built:
             again = partial(started_now, each)
             try:
-                supervisor.add(_watched(again(), again, partial(rebuilt_now, each.plan)))
+                supervisor.add(_watched(self._pipeline, again(), again, partial(rebuilt_now, each.plan)))
             except BaseException:
                 supervisor.abandon()
                 raise
         return supervisor
+
+    def _build(
+        self, built_now: "Callable[[PlannedQuery], BuiltQuery]", *, can_share: bool
+    ) -> "tuple[list[BuiltQuery], Division | None]":
+        """Builds the queries. Outputs that can share a query do, as far as their checkpoints allow."""
+        from millstream.pipeline.engine.planned import planned_queries
+        from millstream.pipeline.engine.queries import StatefulSqlError
+        from millstream.pipeline.engine.shared_checkpoints import Checkpoints
+        from millstream.pipeline.engine.sharing import counted, shared
+
+        plans = planned_queries(self._pipeline, available_now=self._options.once)
+        local = is_local_path(checkpoint_location(self._pipeline, "any", self._options.checkpoint_dir))
+        with_state: set[str] = set()
+        while True:
+            division = None
+            wanted = plans
+            if local:
+                wanted = shared(self._pipeline, plans, with_state) if can_share else plans
+                division = Checkpoints(self._pipeline, self._options.checkpoint_dir, with_state).divide(wanted)
+                wanted = division.plans
+            try:
+                return [built_now(plan) for plan in counted(self._pipeline, wanted)], division
+            except StatefulSqlError as error:
+                with_state.add(error.step)
 
     def _report(self, running: Running, progress: QueryProgress, report: Report | None) -> None:
         running.report(progress)
@@ -332,13 +369,21 @@ def own_session(session: "SparkSession", settings: Mapping[str, str]) -> "SparkS
 
 
 def _watched(
+    pipeline: Pipeline,
     started: "StartedQuery",
     start_again: "Callable[[], StartedQuery]",
     build_again: "Callable[[], StartedQuery]",
 ) -> Watched:
     sources = started.frames.streams
     group = started.frames.group_of(sources[0]) if sources else None
-    return Watched(started, ProgressTracker(started.plan, sources, group), start_again, build_again)
+    actions = {
+        (kind_of(part), part.name, rule.name): str(rule.action)
+        for part in pipeline.parts_with_expectations
+        if (kind_of(part), part.name) in started.plan.counts_of
+        for rule in part.expect
+    }
+    tracker = ProgressTracker(started.plan, sources, group, started.fan_out, actions)
+    return Watched(started, tracker, start_again, build_again)
 
 
 def _document(pipeline: str, progress: QueryProgress, report: Report | None) -> dict[str, Any]:

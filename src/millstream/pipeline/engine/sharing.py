@@ -103,7 +103,10 @@ def shared(pipeline: Pipeline, plans: Sequence[PlannedQuery], with_state: Collec
 def _identity(graph: Graph, plan: PlannedQuery) -> object:
     if isinstance(plan.of, TopicSource):  # reads the bytes of records, which no other output needs
         return plan.name
-    return (graph.trunk(rows_of(plan.of)), plan.mode, plan.trigger.kind, plan.trigger.every)
+    # The trigger of the file: --once must not put queries together that a later run would have to separate.
+    part = plan.of.part if isinstance(plan.of, Quarantine) else plan.of
+    trigger = (part.trigger if isinstance(part, Sink) else None) or graph.pipeline.trigger
+    return (graph.trunk(rows_of(plan.of)), plan.mode, trigger.kind, trigger.every)
 
 
 def joined(pipeline: Pipeline, graph: Graph, members: Sequence[PlannedQuery]) -> PlannedQuery:
