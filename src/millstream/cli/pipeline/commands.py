@@ -10,6 +10,7 @@ from millstream.cli import exit_codes
 from millstream.cli.options import ClientSettings, Json, assignments
 from millstream.cli.pipeline import skew as pipeline_skew
 from millstream.cli.pipeline import status as pipeline_status
+from millstream.cli.pipeline import test as pipeline_test
 from millstream.cli.pipeline.common import PipelineFile, check_deep, connected, inspected, loaded, needs
 from millstream.cli.terminal import CommandFailedError, complain, print_json, print_table
 
@@ -294,6 +295,7 @@ def _graph_format(output: Path | None, format: GraphFormat | None, ascii_: bool)
 
 
 app.command("run")(run)
+app.command("test")(pipeline_test.test)
 app.command("status")(pipeline_status.status)
 app.command("stop")(pipeline_status.stop)
 app.command("skew")(pipeline_skew.skew)
