@@ -18,7 +18,7 @@ import json
 import os
 import socket
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -152,6 +152,11 @@ class QueryProgress:
     outputs: tuple[OutputProgress, ...] = ()
     """Of a shared query; empty if it has one output."""
     expectations: tuple[RuleProgress, ...] = ()
+    durations_ms: dict[str, int] = field(default_factory=dict)
+    """The parts of the last batch, by Spark's names."""
+    trigger_ms: int | None = None
+    recent: tuple[tuple[int, int, int, int], ...] = ()
+    """The last batches with rows, oldest first: batch, end (ms since 1970), duration (ms), rows read."""
 
     @property
     def by_output(self) -> "tuple[QueryProgress, ...]":
@@ -257,6 +262,10 @@ class Running:
         self._state = replace(self._state, **changes)
         self._write_state()
 
+    def document(self) -> dict[str, Any]:
+        """The run and its queries, as JSON."""
+        return {**asdict(self._state), "queries": [asdict(each) for each in self._progress.values()]}
+
     def report(self, progress: QueryProgress) -> None:
         """Records the progress of a query; replaces its earlier progress."""
         self._progress[progress.query] = progress
@@ -357,6 +366,7 @@ def _read_progress(directory: Path) -> tuple[QueryProgress, ...]:
                     **entry,
                     "topics": tuple(entry["topics"]),
                     "sources": tuple(SourceProgress(**source) for source in entry["sources"]),
+                    "recent": tuple(tuple(each) for each in entry.get("recent", ())),
                     "outputs": tuple(OutputProgress(**each) for each in entry.get("outputs", ())),
                     "expectations": tuple(RuleProgress(**each) for each in entry.get("expectations", ())),
                 }

@@ -46,6 +46,7 @@ class ProgressTracker:
             group=self.group,
             topics=topics,
             updated_ms=_now_ms(),
+            trigger_ms=self.plan.trigger.every.milliseconds if self.plan.trigger.every else None,
             outputs=tuple(
                 OutputProgress(sink=each.sink, dead_letters=each.carries_dead_letters) for each in self.plan.members
             ),
@@ -80,6 +81,8 @@ class ProgressTracker:
             before,
             outputs=outputs,
             expectations=self._expectations(observed),
+            durations_ms={name: int(ms) for name, ms in (report.get("durationMs") or {}).items()},
+            recent=_with_batch(before.recent, report, rows_in, duration),
             batch=max(before.batch, int(report["batchId"])),
             batch_ms=before.batch_ms if duration is None else int(duration),
             sources=self._sources(report),
@@ -169,6 +172,17 @@ class ProgressTracker:
         if len(patterned) == 1:
             return patterned[0]
         return self.sources[index].name if index < len(self.sources) else str(entry.get("description", index))
+
+
+_RECENT = 30
+
+
+def _with_batch(
+    recent: tuple[tuple[int, int, int, int], ...], report: Report, rows: int, duration: Any
+) -> tuple[tuple[int, int, int, int], ...]:
+    if not rows or duration is None:
+        return recent
+    return (*recent, (int(report["batchId"]), _now_ms(), int(duration), rows))[-_RECENT:]
 
 
 def _offsets(document: Any) -> dict[str, dict[str, int]]:

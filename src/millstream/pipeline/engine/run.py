@@ -17,6 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from millstream.admin.pipeline_status import StatusPublisher
+from millstream.pipeline.drawing.graph import graph_of
+from millstream.pipeline.drawing.mermaid import to_document
 from millstream.pipeline.engine.dead_letters import DeadLetterWatch
 from millstream.pipeline.engine.expectations import kind_of
 from millstream.pipeline.engine.failures import Part, PartFailedError, PipelineFailedError
@@ -167,6 +170,8 @@ class _Run:
         self._board = PipelineMetrics(pipeline.name)
         self._letters = DeadLetterWatch(pipeline)
         self._reported_letters: Mapping[str, int] = {}
+        self._publisher: StatusPublisher | None = None
+        self._graph = to_document(graph_of(pipeline))
 
     def run(self) -> RunResult:
         details = {"master": self._options.remote or self._options.master or DEFAULT_MASTER}
@@ -178,7 +183,15 @@ class _Run:
             if not self._options.json:
                 stack.enter_context(self._view)
             self._serve_metrics(running, stack)
-            return self._run_queries(running, stack)
+            try:
+                result = self._run_queries(running, stack)
+            except BaseException as error:
+                running.update(phase=Phase.FAILED, error=str(error) or type(error).__name__)
+                self._publish(running)
+                raise
+            running.update(phase=Phase.FINISHED)
+            self._publish(running)
+            return result
 
     def _run_queries(self, running: Running, stack: ExitStack) -> RunResult:
         # The JVM takes seconds to start; meanwhile topics are checked and PySpark is imported.
@@ -186,6 +199,8 @@ class _Run:
         prepared = prepare_topics(self._pipeline)
         self._letters.start()
         stack.callback(self._letters.close)
+        self._publisher = StatusPublisher(self._pipeline.bootstrap, self._pipeline.connection, self._pipeline.name)
+        stack.callback(self._publisher.close)
         for topic in prepared.created:
             self._say("created", topic=topic)
         session = self._session if starting is None else self._await(starting)
@@ -196,6 +211,7 @@ class _Run:
         running.update(spark_ui=_ui_of(session))
         supervisor = self._start_queries(session, running)
         running.update(phase=Phase.RUNNING)
+        self._publish(running)
         self._say("running")
         try:
             ending = supervisor.watch()
@@ -301,6 +317,7 @@ class _Run:
 
     def _report(self, running: Running, progress: QueryProgress, report: Report | None) -> None:
         running.report(progress)
+        self._publish(running)
         self._board.show(progress)
         if self._options.json:
             self._print_json(_document(self._pipeline.name, progress, report))
@@ -308,6 +325,10 @@ class _Run:
             self._view.show(progress)
         if self._listener is not None:
             self._listener(progress)
+
+    def _publish(self, running: Running) -> None:
+        if self._publisher is not None:
+            self._publisher.show({**running.document(), "graph": self._graph})
 
     def _tick(self, running: Running) -> None:
         self._report_dead_letters()
