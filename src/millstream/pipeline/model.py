@@ -166,6 +166,18 @@ class Registry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """Where OpenLineage events go; a file, an endpoint, or both."""
+
+    file: str | None = None
+    url: str | None = None
+    """The address to which events are posted."""
+    api_key: str | None = field(default=None, repr=False)
+    namespace: str = "default"
+    """The namespace of the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetters:
     """The topic for records that cannot be decoded, and for rows that no branch of a `route` takes."""
 
@@ -488,6 +500,7 @@ class Pipeline:
     checkpoint: str | None = None
     """A directory or URI; by default below the pipeline's state directory (see `state`)."""
     dead_letters: DeadLetters
+    lineage: Lineage | None = None
     share_reads: bool = True
     """Whether sinks that read the same rows are one query."""
     sources: tuple[Source, ...]

@@ -83,6 +83,10 @@ class Frames:
                 self._build_step(self._steps[name])
         return self._built[name]
 
+    def built(self, name: str) -> "DataFrame | None":
+        """The rows of a part, if this query uses them."""
+        return self._built.get(name)
+
     def trunk_rows(self, name: str) -> "DataFrame":
         """The rows of a part without its expectations, which are applied to each batch."""
         return self._unchecked[name]

@@ -26,6 +26,7 @@ from millstream.pipeline.engine.failures import Part, PartFailedError, PipelineF
 from millstream.pipeline.engine.live_view import LiveView
 from millstream.pipeline.engine.progress import MetricsServer, PipelineMetrics, ProgressTracker, Report
 from millstream.pipeline.engine.supervision import RunResult, StopSignal, Supervisor, Watched
+from millstream.pipeline.lineage import Columns, LineageEvents, LineageSender
 from millstream.pipeline.model import Pipeline, TopicSink, TopicSource, TriggerKind
 from millstream.pipeline.problems import nearest
 from millstream.pipeline.state import Phase, QueryProgress, Running, checkpoint_location, state_directory
@@ -171,6 +172,7 @@ class _Run:
         self._letters = DeadLetterWatch(pipeline)
         self._reported_letters: Mapping[str, int] = {}
         self._publisher: StatusPublisher | None = None
+        self._lineage: LineageEvents | None = None
         self._graph = to_document(graph_of(pipeline))
 
     def run(self) -> RunResult:
@@ -188,7 +190,9 @@ class _Run:
             except BaseException as error:
                 running.update(phase=Phase.FAILED, error=str(error) or type(error).__name__)
                 self._publish(running)
+                self._send_lineage("FAIL", str(error) or type(error).__name__)
                 raise
+            self._send_lineage("ABORT" if result is RunResult.STOPPED else "COMPLETE")
             running.update(phase=Phase.FINISHED)
             self._publish(running)
             return result
@@ -271,6 +275,7 @@ class _Run:
 
         # All queries are built before the first one starts, so that a mistake in the last sink starts none.
         built, division = self._build(built_now, can_share=not remote)
+        self._begin_lineage(built, knows_plans=not remote)
         if division is not None:
             division.apply()
             for text in division.notes:
@@ -325,6 +330,24 @@ class _Run:
             self._view.show(progress)
         if self._listener is not None:
             self._listener(progress)
+
+    def _begin_lineage(self, built: "list[BuiltQuery]", *, knows_plans: bool) -> None:
+        from millstream.pipeline.engine.column_lineage import columns_of
+
+        lineage = self._pipeline.lineage
+        if lineage is None:
+            return
+        columns = columns_of(self._pipeline, built) if knows_plans else Columns()
+        self._lineage = LineageEvents(self._pipeline, lineage, columns, is_batch=self._options.once)
+        self._send_lineage("START")
+
+    def _send_lineage(self, kind: str, error: str | None = None) -> None:
+        if self._lineage is None or self._pipeline.lineage is None:
+            return
+        sender = LineageSender(self._pipeline.lineage)
+        sender.send(self._lineage.event(kind, error))
+        for problem in sender.problems:
+            self._say("note", text=problem)
 
     def _publish(self, running: Running) -> None:
         if self._publisher is not None:
