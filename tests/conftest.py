@@ -51,6 +51,7 @@ _SHARED = {
     "spark session": (
         "tests/system/pipeline/test_engine.py",
         "tests/system/pipeline/test_sharing.py",
+        "tests/system/pipeline/test_trial.py",
         "tests/system/pipeline/test_typed_sinks_and_stores.py",
         "tests/system/spark/test_protobuf.py",
         "tests/system/spark/test_sink.py",
