@@ -88,7 +88,7 @@ class _Run:
         _forget_modules(self.path.parent)
         try:
             pipeline, cases = _pipeline_and_cases(self.path, self.cases, self.only)
-        except CommandFailedError as error:  # while somebody edits the file
+        except CommandFailedError as error:  # while the file is being edited
             complain(str(error))
             return False
         began = time.monotonic()
