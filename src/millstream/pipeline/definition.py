@@ -10,9 +10,10 @@ from yaml.nodes import MappingNode, ScalarNode
 
 from millstream.pipeline.document import Document, LocatedText, Section, position_of
 from millstream.pipeline.functions import check_functions
-from millstream.pipeline.model import DeadLetters, Lineage, Pipeline, Registry, Trigger
+from millstream.pipeline.model import DeadLetters, Latency, Lineage, Pipeline, Registry, Trigger
 from millstream.pipeline.parts import TOPIC_NAME, read_path, read_topic, read_trigger
 from millstream.pipeline.problems import InvalidPipelineError, Position, Problems
+from millstream.pipeline.realtime_rules import check_realtime
 from millstream.pipeline.sinks import read_sinks
 from millstream.pipeline.sources import read_sources
 from millstream.pipeline.steps import read_steps
@@ -30,6 +31,7 @@ _KEYS = (
     "dead_letters",
     "share_reads",
     "lineage",
+    "latency",
     "sources",
     "steps",
     "sinks",
@@ -105,6 +107,7 @@ def _read(file: Path, document: Document) -> Pipeline | None:
         trigger=read_trigger(top) or Trigger(),
         checkpoint=_read_checkpoint(top, directory),
         dead_letters=_read_dead_letters(top, name),
+        latency=top.choice("latency", Latency) or Latency.STANDARD,
         lineage=_read_lineage(top, directory),
         share_reads=top.flag("share_reads") is not False,
         sources=tuple(source.part for source in sources),
@@ -112,6 +115,8 @@ def _read(file: Path, document: Document) -> Pipeline | None:
         sinks=tuple(wired.sinks),
     )
     check_functions(steps, directory, problems)
+    if pipeline.is_realtime:
+        check_realtime(pipeline, top.position_of_value("latency"), problems)
     return pipeline
 
 

@@ -135,6 +135,15 @@ class Watermark:
     line: int
 
 
+class Latency(StrEnum):
+    """How soon a record is processed."""
+
+    STANDARD = "standard"
+    """With its batch; exactly once."""
+    REALTIME = "realtime"
+    """When it arrives, by Spark's real-time mode and Spark's own Kafka connector; at least once."""
+
+
 class Action(StrEnum):
     """What happens to a row that does not meet an expectation."""
 
@@ -500,6 +509,7 @@ class Pipeline:
     checkpoint: str | None = None
     """A directory or URI; by default below the pipeline's state directory (see `state`)."""
     dead_letters: DeadLetters
+    latency: Latency = Latency.STANDARD
     lineage: Lineage | None = None
     share_reads: bool = True
     """Whether sinks that read the same rows are one query."""
@@ -507,6 +517,10 @@ class Pipeline:
     steps: tuple[Step, ...]
     """Ordered: each step comes after the steps that it reads."""
     sinks: tuple[Sink, ...]
+
+    @property
+    def is_realtime(self) -> bool:
+        return self.latency is Latency.REALTIME
 
     @property
     def parts_with_expectations(self) -> "tuple[Source | Step | Sink, ...]":

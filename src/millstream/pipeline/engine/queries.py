@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millstream.pipeline.engine import dead_letters, expectations, sinks, steps
+from millstream.pipeline.engine import dead_letters, expectations, realtime, sinks, steps
 from millstream.pipeline.engine.expectations import Quarantine, kind_of
 from millstream.pipeline.engine.failures import Part, attributed_to
 from millstream.pipeline.engine.fan_out import FanOut
@@ -169,6 +169,8 @@ class Frames:
         self._built[name] = frame
 
     def open_topic(self, source: TopicSource) -> "DataFrame":
+        if self.pipeline.is_realtime:
+            return realtime.topic_stream(self.session, self.pipeline, source)
         letters = source.name in self.letters_of
         return topic_stream(
             self.session,
@@ -273,6 +275,9 @@ def build(
     frames = make_frames(session, pipeline, group_of, plan.letters_of, plan.counts_of, plan.starting)
     if plan.members:
         return _build_shared(pipeline, plan, frames, show)
+    if pipeline.is_realtime and isinstance(of, TopicSink):
+        rows = output_rows(pipeline, of, frames)
+        return BuiltQuery(plan, frames, realtime.topic_writer(pipeline, of, rows), rows)
     counted = counted_rows(pipeline, plan, frames)
     with attributed_to(plan.part):
         if isinstance(of, TopicSink):
@@ -352,11 +357,15 @@ def output_rows(pipeline: Pipeline, of: Output, frames: Frames) -> "DataFrame":
 def start(pipeline: Pipeline, built: BuiltQuery, *, checkpoint_dir: str | None) -> StartedQuery:
     plan = built.plan
     location = checkpoint_location(pipeline, plan.name, checkpoint_dir)
-    writer = built.writer.queryName(plan.name).outputMode(plan.mode.value).option("checkpointLocation", location)
+    # Real-time mode knows only `update`, which is the same for rows without state.
+    mode = "update" if pipeline.is_realtime else plan.mode.value
+    writer = built.writer.queryName(plan.name).outputMode(mode).option("checkpointLocation", location)
     if built.fan_out is not None:
         built.fan_out.checkpoint = location
     make_current(built.frames.session)
     with attributed_to(plan.part):
+        if pipeline.is_realtime:
+            return StartedQuery(plan, built.frames, writer.trigger(realTime=realtime.CHECKPOINT_EVERY).start())
         return StartedQuery(plan, built.frames, _triggered(writer, plan.trigger).start(), built.fan_out)
 
 

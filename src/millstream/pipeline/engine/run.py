@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.admin.pipeline_status import StatusPublisher
 from millstream.pipeline.drawing.graph import graph_of
 from millstream.pipeline.drawing.mermaid import to_document
+from millstream.pipeline.engine import realtime
 from millstream.pipeline.engine.dead_letters import DeadLetterWatch
 from millstream.pipeline.engine.expectations import kind_of
 from millstream.pipeline.engine.failures import Part, PartFailedError, PipelineFailedError
@@ -198,8 +199,12 @@ class _Run:
             return result
 
     def _run_queries(self, running: Running, stack: ExitStack) -> RunResult:
+        if self._pipeline.is_realtime and self._options.once:
+            raise PipelineFailedError("--once is not possible with latency: realtime; remove one of the two")
         # The JVM takes seconds to start; meanwhile topics are checked and PySpark is imported.
         starting = None if self._session is not None else self._start_spark()
+        if self._pipeline.is_realtime:
+            self._say("note", text=realtime.NOTE)
         prepared = prepare_topics(self._pipeline)
         self._letters.start()
         stack.callback(self._letters.close)

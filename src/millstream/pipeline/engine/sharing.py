@@ -95,8 +95,9 @@ def shared(pipeline: Pipeline, plans: Sequence[PlannedQuery], with_state: Collec
     """Puts queries together that have the same trunk; a query that is alone stays as it is."""
     graph = Graph(pipeline, frozenset(with_state))
     groups: dict[object, list[PlannedQuery]] = {}
+    shares = pipeline.share_reads and not pipeline.is_realtime
     for plan in plans:
-        groups.setdefault(_identity(graph, plan) if pipeline.share_reads else plan.name, []).append(plan)
+        groups.setdefault(_identity(graph, plan) if shares else plan.name, []).append(plan)
     return [joined(pipeline, graph, members) for members in groups.values()]
 
 
