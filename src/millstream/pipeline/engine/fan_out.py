@@ -13,6 +13,7 @@ Rules that fail are evaluated before the first write.
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -24,12 +25,13 @@ from millstream.pipeline.engine.planned import Output, PlannedQuery
 from millstream.pipeline.model import Action, ConsoleSink, Delivery, Format, Pipeline, Sink, TableSink, TopicSink
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Observation
 
     from millstream.pipeline.engine.queries import BatchFrames
 
 _TOPICS = "topics"
 """The name of the write that has all topics without options of their own."""
+_COUNTS_WAIT_S = 2.0
 _COLUMNS = {
     "topic": "string",
     "key": "binary",
@@ -90,8 +92,9 @@ class FanOut:
             if self._can_fail:
                 reduce(_union, [each.select(lit(1)) for each in rows.values()]).count()
             self._write(rows, number)
+            counts = _counts_of(frames.observations)
             with self._lock:
-                self._counts[number] = {name: each.get for name, each in frames.observations.items()}
+                self._counts[number] = counts
         finally:
             batch.unpersist()
 
@@ -148,6 +151,19 @@ class FanOut:
         leaf = name.removeprefix(f"{self.pipeline.name}.")
         short = leaf if leaf == _TOPICS else hashlib.sha256(leaf.encode()).hexdigest()[:12]
         return f"{query}-{short}"
+
+
+def _counts_of(observations: "Mapping[str, Observation]") -> dict[str, Any]:
+    """What was observed. Spark tells it a moment after the write; of an empty batch it may leave out all of it."""
+    found = {}
+    deadline = time.monotonic() + _COUNTS_WAIT_S
+    for name, each in observations.items():
+        known: Any = each._jo
+        while not known.future().isCompleted() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if known.future().isCompleted():
+            found[name] = each.get
+    return found
 
 
 def _union(one: "DataFrame", other: "DataFrame") -> "DataFrame":
