@@ -50,6 +50,8 @@ _SHARED = {
     "console": ("tests/system/console/",),
     "spark session": (
         "tests/system/pipeline/test_engine.py",
+        "tests/system/pipeline/test_sharing.py",
+        "tests/system/pipeline/test_trial.py",
         "tests/system/pipeline/test_typed_sinks_and_stores.py",
         "tests/system/spark/test_protobuf.py",
         "tests/system/spark/test_sink.py",

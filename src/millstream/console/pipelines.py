@@ -11,6 +11,7 @@ from millstream.console.formats import clock, count, rate, short_count
 from millstream.console.frame import Frame, console_page
 from millstream.console.live.pipelines import Progress, progress_of
 from millstream.console.live.snapshot import Snapshot
+from millstream.console.pipeline_page import PipelineView
 from millstream.console.tables import Column, DataTable
 from millstream.console.widgets import Stat, TimeChart, card, heading
 
@@ -21,6 +22,9 @@ _TONES = {"running": "good", "caught up": "good", "stalled": "warn", "no progres
 
 @console_page("/pipelines")
 def pipelines(frame: Frame) -> None:
+    if name := frame.parameters.get("pipeline"):
+        PipelineView(frame, name)
+        return
     with heading("Pipelines", "Spark queries, shown by the consumer groups to which they commit their progress"):
         pass
     with card(""), ui.element("div").classes("ms-stats"):
@@ -32,8 +36,8 @@ def pipelines(frame: Frame) -> None:
     with card("Queries"):
         table = DataTable(
             [
-                Column("pipeline", "Pipeline", searched=True),
-                Column("query", "Sink", cell="link", searched=True),
+                Column("pipeline", "Pipeline", cell="link", searched=True),
+                Column("query", "Query", searched=True),
                 Column("phase", "Progress", cell="badge"),
                 Column("topics", "Reads", searched=True),
                 Column("rate", "Records/s", rate, right=True),
@@ -48,8 +52,7 @@ def pipelines(frame: Frame) -> None:
             name="",
         )
         ui.label(
-            "Phase, batches, watermarks and dead letters are stored on the machine of the run: use "
-            "`millstream pipeline status` there."
+            "The page of a pipeline shows its graph, batches, state, watermark, expectations, and why it is slow."
         ).classes("ms-muted")
 
     def show(snapshot: Snapshot) -> None:
@@ -80,5 +83,5 @@ def _row(each: Progress) -> dict[str, object]:
         "lag": each.lag,
         "read": each.read,
         "moved": each.moved_at,
-        "_href": href("/groups", group=each.group),
+        "_href": href("/pipelines", pipeline=each.pipeline),
     }

@@ -197,10 +197,16 @@ class StreamTableWriter(_TableWriter, DataSourceStreamArrowWriter):
 
 
 class BatchTableWriter(_TableWriter, DataSourceArrowWriter):
-    """Writes `df.write` in one commit; with txnAppId and txnVersion it can be repeated."""
+    """Writes `df.write` in one commit; with txnAppId and txnVersion it can be repeated. It is then known by its rows;
+    with the checkpointLocation of the query whose batch txnVersion is, by the offsets of that batch."""
+
+    def __init__(self, options: TableOptions, rows: StructType, *, replace: bool) -> None:
+        super().__init__(options, rows, replace=replace)
+        self._is_named = options.check_replays and options.txn_app_id is not None
+        self._offsets = CheckpointOffsets.find(options.checkpoint) if self._is_named else None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> FilesWritten:
-        digested = self._options.check_replays and self._options.txn_app_id is not None
+        digested = self._is_named and self._offsets is None
         return self._write(iterator, "batch", digested=digested)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -210,9 +216,15 @@ class BatchTableWriter(_TableWriter, DataSourceArrowWriter):
         known = [message for message in messages if isinstance(message, FilesWritten)]
         transaction = None
         if app is not None and number is not None:
-            given = input_of_rows([message.digest for message in known]) if self._options.check_replays else None
-            transaction = AppTransaction(app, number, given, is_stream=False)
+            transaction = AppTransaction(app, number, self._input(known, number), is_stream=self._offsets is not None)
         self._commit(known, transaction)
+
+    def _input(self, messages: Sequence[FilesWritten], number: int) -> BatchInput | None:
+        if not self._options.check_replays:
+            return None
+        if self._offsets is not None:
+            return self._offsets.input_of(number)
+        return input_of_rows([message.digest for message in messages])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._abort([message if isinstance(message, FilesWritten) else None for message in messages])

@@ -4,14 +4,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from yaml.nodes import MappingNode, ScalarNode
 
 from millstream.pipeline.document import Document, LocatedText, Section, position_of
 from millstream.pipeline.functions import check_functions
-from millstream.pipeline.model import DeadLetters, Pipeline, Registry, Trigger
-from millstream.pipeline.parts import TOPIC_NAME, read_topic, read_trigger
+from millstream.pipeline.model import DeadLetters, Latency, Lineage, Pipeline, Registry, Trigger
+from millstream.pipeline.parts import TOPIC_NAME, read_path, read_topic, read_trigger
 from millstream.pipeline.problems import InvalidPipelineError, Position, Problems
+from millstream.pipeline.realtime_rules import check_realtime
 from millstream.pipeline.sinks import read_sinks
 from millstream.pipeline.sources import read_sources
 from millstream.pipeline.steps import read_steps
@@ -27,6 +29,9 @@ _KEYS = (
     "trigger",
     "checkpoint",
     "dead_letters",
+    "share_reads",
+    "lineage",
+    "latency",
     "sources",
     "steps",
     "sinks",
@@ -102,11 +107,16 @@ def _read(file: Path, document: Document) -> Pipeline | None:
         trigger=read_trigger(top) or Trigger(),
         checkpoint=_read_checkpoint(top, directory),
         dead_letters=_read_dead_letters(top, name),
+        latency=top.choice("latency", Latency) or Latency.STANDARD,
+        lineage=_read_lineage(top, directory),
+        share_reads=top.flag("share_reads") is not False,
         sources=tuple(source.part for source in sources),
         steps=tuple(wired.steps),
         sinks=tuple(wired.sinks),
     )
     check_functions(steps, directory, problems)
+    if pipeline.is_realtime:
+        check_realtime(pipeline, top.position_of_value("latency"), problems)
     return pipeline
 
 
@@ -152,11 +162,28 @@ def _read_registry(top: Section) -> Registry | None:
     )
 
 
-def _checked_url(section: Section, key: str) -> str:
+def _read_lineage(top: Section, directory: Path) -> Lineage | None:
+    if "lineage" not in top:
+        return None
+    inner = top.section("lineage", "the lineage", ("file", "url", "api_key", "namespace"))
+    url = _checked_url(inner, "url", "an endpoint for lineage") or None
+    if inner.is_mapping and "file" not in inner and url is None:
+        inner.missing("file", " or `url`: where OpenLineage events go")
+    if url is not None and not urlsplit(url).path.strip("/"):
+        url = f"{url}/api/v1/lineage"
+    return Lineage(
+        file=read_path(inner, "file", directory) if "file" in inner else None,
+        url=url,
+        api_key=inner.text("api_key"),
+        namespace=inner.text("namespace") or "default",
+    )
+
+
+def _checked_url(section: Section, key: str, what: str = "a registry") -> str:
     url = section.text(key) or ""
     if url and not re.match(r"https?://[^\s/]+", url):
         section.problems.error(
-            section.position_of_value(key), f"{url!r} is not the address of a registry; write http://HOST:PORT"
+            section.position_of_value(key), f"{url!r} is not the address of {what}; write http://HOST:PORT"
         )
     return url.rstrip("/")
 

@@ -135,12 +135,55 @@ class Watermark:
     line: int
 
 
+class Latency(StrEnum):
+    """How soon a record is processed."""
+
+    STANDARD = "standard"
+    """With its batch; exactly once."""
+    REALTIME = "realtime"
+    """When it arrives, by Spark's real-time mode and Spark's own Kafka connector; at least once."""
+
+
+class Action(StrEnum):
+    """What happens to a row that does not meet an expectation."""
+
+    WARN = "warn"
+    """It is counted."""
+    DROP = "drop"
+    QUARANTINE = "quarantine"
+    """It becomes a dead letter."""
+    FAIL = "fail"
+    """The query ends with an error, and its batch is not written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """A rule for the rows of a part: a SQL condition that is true for good rows; null is not true."""
+
+    name: str
+    condition: str
+    action: Action = Action.WARN
+    line: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
     url: str
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     line: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """Where OpenLineage events go; a file, an endpoint, or both."""
+
+    file: str | None = None
+    url: str | None = None
+    """The address to which events are posted."""
+    api_key: str | None = field(default=None, repr=False)
+    namespace: str = "default"
+    """The namespace of the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +233,8 @@ class TopicSource:
     """Instead of the derived consumer group."""
     bad_records: BadRecords = BadRecords.DEAD_LETTERS
     headers: bool = False
+    expect: tuple[Expectation, ...] = ()
+    """For the rows of the stream, after decoding."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Further options of format("millstream")."""
 
@@ -206,6 +251,7 @@ class TableSource:
     schema: str | None = None
     """For csv and json."""
     watermark: ClassVar[None] = None
+    expect: ClassVar[tuple[Expectation, ...]] = ()
     options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -223,6 +269,8 @@ class StepBase:
     """Names of the sources, steps and branches that it reads, in the order of the file."""
     watermark: Watermark | None = None
     """For sql, python, join and route: on the result. For window, dedup and stateful: on the input."""
+    expect: tuple[Expectation, ...] = ()
+    """For the rows of its result; of a route, for the rows that it reads."""
 
     @property
     def gives(self) -> tuple[str, ...]:
@@ -385,6 +433,8 @@ class SinkBase:
     mode: OutputMode = OutputMode.APPEND
     trigger: Trigger | None = None
     """Instead of the pipeline's."""
+    expect: tuple[Expectation, ...] = ()
+    """For the rows that it writes."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Further options of the writer."""
 
@@ -459,7 +509,19 @@ class Pipeline:
     checkpoint: str | None = None
     """A directory or URI; by default below the pipeline's state directory (see `state`)."""
     dead_letters: DeadLetters
+    latency: Latency = Latency.STANDARD
+    lineage: Lineage | None = None
+    share_reads: bool = True
+    """Whether sinks that read the same rows are one query."""
     sources: tuple[Source, ...]
     steps: tuple[Step, ...]
     """Ordered: each step comes after the steps that it reads."""
     sinks: tuple[Sink, ...]
+
+    @property
+    def is_realtime(self) -> bool:
+        return self.latency is Latency.REALTIME
+
+    @property
+    def parts_with_expectations(self) -> "tuple[Source | Step | Sink, ...]":
+        return tuple(part for part in (*self.sources, *self.steps, *self.sinks) if part.expect)

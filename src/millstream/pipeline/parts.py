@@ -9,7 +9,18 @@ from typing import Generic, TypeVar
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from millstream.pipeline.document import Document, LocatedText, Section, describe, entries, parse_duration, position_of
-from millstream.pipeline.model import Column, Duration, Sink, Source, Step, Trigger, TriggerKind, Watermark
+from millstream.pipeline.model import (
+    Action,
+    Column,
+    Duration,
+    Expectation,
+    Sink,
+    Source,
+    Step,
+    Trigger,
+    TriggerKind,
+    Watermark,
+)
 from millstream.pipeline.problems import Position, nearest
 from millstream.pipeline.sql_names import SqlError, check_expression, plain_column
 from millstream.schemas.ddl import DdlColumn, DdlError, parse_columns
@@ -38,14 +49,15 @@ class ParsedPart(Generic[_Part]):
 
 
 def named_parts(
-    document: Document, node: Node | None, what: str, pattern: re.Pattern[str]
+    document: Document, node: Node | None, what: str, pattern: re.Pattern[str], *, section: str | None = None
 ) -> Iterator[tuple[LocatedText, Node]]:
-    """The entries of `sources`, `steps` or `sinks`: names and their nodes."""
+    """The entries of `sources`, `steps`, `sinks`, or of another section: names and their nodes."""
     if node is None or document.is_null(node):
         return
     if not isinstance(node, MappingNode):
         document.problems.error(
-            position_of(node), f"`{what}s` must be a mapping from names to {what}s; this is {describe(node)}"
+            position_of(node),
+            f"`{section or f'{what}s'}` must be a mapping from names to {what}s; this is {describe(node)}",
         )
         return
     for key, value in entries(document, node):
@@ -73,6 +85,35 @@ def read_watermark(section: Section) -> Watermark | None:
         inner.missing("delay", ": how late a row may come, for example 2 minutes")
     delay = inner.duration("delay", positive=False) or Duration(0)
     return Watermark(column=column, delay=delay, line=inner.line)
+
+
+def read_expectations(section: Section) -> tuple[Expectation, ...]:
+    """`expect`: a mapping from names to SQL conditions, or to {check: condition, action: …}."""
+    found: list[Expectation] = []
+    node = section.values.get("expect")
+    for name, value in named_parts(section.document, node, "expectation", TABLE_NAME, section="expect"):
+        what = f"expectation {name.text!r} of {section.what}"
+        action: Action | None = None
+        if isinstance(value, MappingNode):
+            inner = Section(section.document, value, what, ("check", "action"))
+            inner.position = name.position
+            condition = inner.required_text("check", ": a SQL condition that is true for good rows")
+            position = inner.position_of_value("check")
+            action = inner.choice("action", Action)
+        elif isinstance(value, ScalarNode) and not section.document.is_null(value):
+            condition, position = section.document.substituted(value).strip(), position_of(value)
+        else:
+            section.problems.error(
+                name.position,
+                f"{what} must be a SQL condition, or {{check: CONDITION, action: warn}}; this is {describe(value)}",
+            )
+            continue
+        if condition:
+            check_sql(section, "expect", LocatedText(condition, position))
+            found.append(
+                Expectation(name=name.text, condition=condition, action=action or Action.WARN, line=name.position.line)
+            )
+    return tuple(found)
 
 
 def read_trigger(section: Section) -> Trigger | None:

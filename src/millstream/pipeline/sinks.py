@@ -27,12 +27,13 @@ from millstream.pipeline.parts import (
     named_parts,
     one_kind,
     read_columns,
+    read_expectations,
     read_path,
     read_topic,
     read_trigger,
 )
 
-_COMMON_KEYS = ("from", "mode", "trigger", "options")
+_COMMON_KEYS = ("from", "mode", "trigger", "expect", "options")
 _KEYS = {
     "topic": ("topic", "format", "key", "headers", "timestamp", "delivery", "subject", "schema"),
     "table": (
@@ -109,6 +110,7 @@ def _read_topic_sink(section: Section, name: LocatedText, reads: str, has_regist
         reads=reads,
         mode=_mode(section),
         trigger=read_trigger(section),
+        expect=read_expectations(section),
         options=section.texts("options"),
         topic=topic,
         format=format,
@@ -135,6 +137,7 @@ def _read_table_sink(section: Section, name: LocatedText, reads: str, directory:
         reads=reads,
         mode=OutputMode.APPEND,
         trigger=read_trigger(section),
+        expect=read_expectations(section),
         options=section.texts("options"),
         format=section.choice("format", TableFormat, _SINK_TABLES) or TableFormat.DELTA,
         path=read_path(section, "table", directory),
@@ -198,6 +201,7 @@ def _read_console(section: Section, name: LocatedText, reads: str) -> ConsoleSin
         reads=reads,
         mode=_mode(section),
         trigger=read_trigger(section),
+        expect=read_expectations(section),
         options=section.texts("options"),
         rows=inner.count("rows") or 20,
         truncate=True if truncate is None else truncate,

@@ -12,6 +12,7 @@ from millstream.pipeline.parts import (
     ParsedPart,
     named_parts,
     one_kind,
+    read_expectations,
     read_path,
     read_schema,
     read_topic,
@@ -34,6 +35,7 @@ _TOPIC_KEYS = (
     "group",
     "bad_records",
     "headers",
+    "expect",
     "options",
 )
 _TABLE_KEYS = ("table", "format", "schema", "options")
@@ -112,12 +114,14 @@ def _read_topic_source(
         group=section.text("group"),
         bad_records=section.choice("bad_records", BadRecords) or BadRecords.DEAD_LETTERS,
         headers=section.flag("headers") or False,
+        expect=read_expectations(section),
         options=section.texts("options"),
     )
     positions = (
         ("watermark", section.position_of_value("watermark")),
         ("group", section.position_of_value("group")),
         ("format", section.position_of_value("format")),
+        ("expect", section.position_of_key("expect")),
     )
     return ParsedPart(source, name.position, columns=columns, positions=positions)
 

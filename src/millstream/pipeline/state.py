@@ -18,7 +18,7 @@ import json
 import os
 import socket
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +37,11 @@ def query_name(pipeline: str, sink: str) -> str:
 def dead_letter_query_name(pipeline: str, step: str) -> str:
     """The name of the query that sends the dead letters of a source or route."""
     return f"{pipeline}.{step}.dead-letters"
+
+
+def quarantine_query_name(pipeline: str, part: str, *, of_sink: bool) -> str:
+    """The name of the query that sends the quarantined rows of a part. A sink may have the name of a step."""
+    return f"{pipeline}.{part}.{'sink-quarantine' if of_sink else 'quarantine'}"
 
 
 def consumer_group(pipeline: str, sink: Sink | Route, source: TopicSource) -> str:
@@ -93,9 +98,38 @@ class SourceProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutputProgress:
+    """What a shared query wrote to one of its outputs."""
+
+    sink: str
+    """The name of the sink, or the origin of dead letters."""
+    rows: int = 0
+    """In the last batch."""
+    rows_total: int = 0
+    rows_per_second: float | None = None
+    dead_letters: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleProgress:
+    """The counts of one expectation since the run began."""
+
+    kind: str
+    """sink, or part (a source or step)."""
+    part: str
+    rule: str
+    action: str = ""
+    rows_total: int = 0
+    violations_total: int = 0
+    violations: int = 0
+    """In the last batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryProgress:
     query: str
     sink: str
+    """The name of the sink; of a shared query, the names of all its outputs."""
     group: str | None = None
     """The consumer group to which progress is committed."""
     topics: tuple[str, ...] = ()
@@ -115,6 +149,31 @@ class QueryProgress:
     updated_ms: int = 0
     active: bool = True
     error: str | None = None
+    outputs: tuple[OutputProgress, ...] = ()
+    """Of a shared query; empty if it has one output."""
+    expectations: tuple[RuleProgress, ...] = ()
+    durations_ms: dict[str, int] = field(default_factory=dict)
+    """The parts of the last batch, by Spark's names."""
+    trigger_ms: int | None = None
+    recent: tuple[tuple[int, int, int, int], ...] = ()
+    """The last batches with rows, oldest first: batch, end (ms since 1970), duration (ms), rows read."""
+
+    @property
+    def by_output(self) -> "tuple[QueryProgress, ...]":
+        """The progress with the rows of each output; itself, if it has one."""
+        return tuple(
+            replace(
+                self,
+                sink=each.sink,
+                rows_out=each.rows,
+                rows_out_total=each.rows_total,
+                rows_out_per_second=each.rows_per_second,
+                dead_letters_total=each.rows_total if each.dead_letters else None,
+                outputs=(),
+                expectations=(),
+            )
+            for each in self.outputs
+        ) or (self,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +261,10 @@ class Running:
         """Change phase, error, spark_ui, metrics, … of run.json."""
         self._state = replace(self._state, **changes)
         self._write_state()
+
+    def document(self) -> dict[str, Any]:
+        """The run and its queries, as JSON."""
+        return {**asdict(self._state), "queries": [asdict(each) for each in self._progress.values()]}
 
     def report(self, progress: QueryProgress) -> None:
         """Records the progress of a query; replaces its earlier progress."""
@@ -303,6 +366,9 @@ def _read_progress(directory: Path) -> tuple[QueryProgress, ...]:
                     **entry,
                     "topics": tuple(entry["topics"]),
                     "sources": tuple(SourceProgress(**source) for source in entry["sources"]),
+                    "recent": tuple(tuple(each) for each in entry.get("recent", ())),
+                    "outputs": tuple(OutputProgress(**each) for each in entry.get("outputs", ())),
+                    "expectations": tuple(RuleProgress(**each) for each in entry.get("expectations", ())),
                 }
             )
             for entry in document

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from yaml.nodes import MappingNode, Node, ScalarNode
 
@@ -35,6 +36,7 @@ from millstream.pipeline.parts import (
     named_parts,
     one_kind,
     read_columns,
+    read_expectations,
     read_key_columns,
     read_schema,
     read_watermark,
@@ -48,14 +50,26 @@ _DEFAULT_REFRESH = Duration(60_000)
 def read_steps(document: Document, node: Node | None) -> list[ParsedPart[Step]]:
     found: list[ParsedPart[Step]] = []
     for name, value in named_parts(document, node, "step", TABLE_NAME):
-        outer = Section(document, value, f"step {name.text!r}", (*_READERS, "watermark"))
+        outer = Section(document, value, f"step {name.text!r}", (*_READERS, "watermark", "expect"))
         outer.position = name.position
         kind = one_kind(outer, tuple(_READERS), "step")
         if kind is not None:
             step = _READERS[kind](outer, name, read_watermark(outer))
             if step is not None:
-                found.append(step)
+                found.append(_with_expectations(step, outer))
     return found
+
+
+def _with_expectations(drafted: ParsedPart[Step], outer: Section) -> ParsedPart[Step]:
+    if "expect" not in outer:
+        return drafted
+    rules = read_expectations(outer)
+    if isinstance(drafted.part, Latest):
+        outer.problems.error(
+            outer.position_of_key("expect"),
+            f"{outer.what} is a table, whose rows are not counted; put `expect` on the step that joins it",
+        )
+    return replace(drafted, part=replace(drafted.part, expect=rules))
 
 
 def _inner(outer: Section, kind: str, known: Sequence[str]) -> Section:

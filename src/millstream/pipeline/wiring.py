@@ -266,6 +266,12 @@ class FlowChecker:
                 f"{nearest(name, topics, noun='topic sources are')}",
             )
             return
+        if source.expect:
+            self._problems.error(
+                drafted.position_for("from"),
+                f"latest step {step.name!r} reads all records of {name!r}, without its expectations; put `expect` on "
+                "the step that joins the table, or read the topic as a second source",
+            )
         self._need_columns(step.key, flow.columns, drafted.position_for("key"), repr(name))
 
     def sink(self, drafted: ParsedPart[Sink]) -> None:

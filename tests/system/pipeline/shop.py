@@ -55,9 +55,11 @@ def run_once(pipeline: Pipeline, session: SparkSession) -> dict[str, QueryProgre
     """All that is there; gives the last progress of each sink."""
     seen: dict[str, QueryProgress] = {}
     options = RunOptions(once=True, archive_classes=False)
-    assert run_pipeline(pipeline, options, session=session, listener=lambda each: seen.update({each.sink: each})) is (
-        RunResult.FINISHED
-    )
+
+    def note(progress: QueryProgress) -> None:
+        seen.update({each.sink: each for each in progress.by_output})
+
+    assert run_pipeline(pipeline, options, session=session, listener=note) is RunResult.FINISHED
     return seen
 
 

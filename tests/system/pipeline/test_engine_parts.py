@@ -16,8 +16,9 @@ from millstream.pipeline.definition import load
 from millstream.pipeline.engine.decoding import columns_to_read
 from millstream.pipeline.engine.failures import Part, PartFailedError, spark_reason
 from millstream.pipeline.engine.live_view import LiveView
+from millstream.pipeline.engine.planned import PlannedQuery, planned_queries
 from millstream.pipeline.engine.progress import MetricsServer, PipelineMetrics, ProgressTracker
-from millstream.pipeline.engine.queries import PlannedQuery, StartedQuery, planned_queries
+from millstream.pipeline.engine.queries import StartedQuery
 from millstream.pipeline.engine.run import NoBrokerError, prepare_topics
 from millstream.pipeline.engine.sources import UNAVAILABLE, StaticTable
 from millstream.pipeline.engine.steps import _columns as joined_columns

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from millstream.pipeline.drawing.graph import Arrow, Box, Graph, graph_of, lay_out
+from millstream.pipeline.drawing.mermaid import to_mermaid
 from millstream.pipeline.drawing.svg import to_svg
 from millstream.pipeline.drawing.text import to_text
 from millstream.pipeline.skew import Series, bar_text, bars_svg
@@ -123,3 +124,13 @@ def test_bars() -> None:
     assert bar_text(1.0, 1.0, 4) == "████"
     assert bar_text(0.5, 1.0, 4) == "██"
     assert bar_text(0.0, 0.0, 4) == ""
+
+
+def test_mermaid_has_every_box_and_arrow_and_no_markup_of_names(graph: Graph) -> None:
+    text = to_mermaid(graph)
+    assert text.startswith("flowchart LR\n")
+    assert len(re.findall(r"^  n\d+[\[(]", text, re.MULTILINE)) == len(graph.boxes)
+    assert len(re.findall(r"--?\.?->", text)) == len(graph.arrows)
+    assert '-->|"good"|' in text
+    odd = Graph("odd", (Box("a", "sql", 'x"]; click a "javascript:1" <b>', "`d`", 1),), ())
+    assert re.fullmatch(r'flowchart LR\n  n0\["[^"<>`]*<br/>[^"<>`]*"\]\n', to_mermaid(odd))

@@ -1,5 +1,6 @@
 """`millstream pipeline`: create, validate, draw and run pipelines. `status`, `stop` and `skew` are in their modules."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ from millstream.cli import exit_codes
 from millstream.cli.options import ClientSettings, Json, assignments
 from millstream.cli.pipeline import skew as pipeline_skew
 from millstream.cli.pipeline import status as pipeline_status
+from millstream.cli.pipeline import test as pipeline_test
 from millstream.cli.pipeline.common import PipelineFile, check_deep, connected, inspected, loaded, needs
 from millstream.cli.terminal import CommandFailedError, complain, print_json, print_table
 
@@ -222,33 +224,45 @@ def _show(found: "Inspected") -> None:
         print(f"{found.file}: pipeline {pipeline.name!r} is valid ({parts})")
 
 
+class GraphFormat(StrEnum):
+    SVG = "svg"
+    TEXT = "text"
+    MERMAID = "mermaid"
+
+
+_SUFFIXES = {GraphFormat.SVG: (".svg",), GraphFormat.MERMAID: (".mmd", ".mermaid", ".md"), GraphFormat.TEXT: (".txt",)}
+
+
 @app.command()
 def graph(
     file: PipelineFile,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE.svg", help="SVG file to write. [default: stdout]")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="File to write: .svg, .mmd or .txt. [default: stdout]"),
     ] = None,
-    ascii_: Annotated[bool, typer.Option("--ascii", help="Draw with box characters, for a terminal.")] = False,
+    format: Annotated[
+        GraphFormat | None,
+        typer.Option("--format", "-f", help="svg, mermaid (for Markdown), or text. [default: by FILE, else svg]"),
+    ] = None,
+    ascii_: Annotated[bool, typer.Option("--ascii", help="The same as --format text.")] = False,
 ) -> None:
     """Draw the graph of a pipeline: sources on the left, sinks on the right.
 
     \b
     Examples:
       millstream pipeline graph pipeline.yaml -o flow.svg
+      millstream pipeline graph pipeline.yaml --format mermaid
       millstream pipeline graph pipeline.yaml --ascii | less -S
     """
-    if ascii_ and output is not None and output.suffix == ".svg":
-        raise CommandFailedError(
-            f"--ascii does not write SVG: use {output.with_suffix('.txt')}, or remove --ascii", exit_codes.USAGE
-        )
-    if output is not None and not ascii_ and output.suffix != ".svg":
-        raise CommandFailedError(f"{output}: the output is SVG; use a name that ends in .svg", exit_codes.USAGE)
+    chosen = _graph_format(output, format, ascii_)
     pipeline = loaded(file)
     from millstream.pipeline.drawing.graph import graph_of
+    from millstream.pipeline.drawing.mermaid import to_mermaid
     from millstream.pipeline.drawing.svg import to_svg
     from millstream.pipeline.drawing.text import to_text
 
-    picture = to_text(graph_of(pipeline)) if ascii_ else to_svg(graph_of(pipeline))
+    draw = {GraphFormat.SVG: to_svg, GraphFormat.TEXT: to_text, GraphFormat.MERMAID: to_mermaid}[chosen]
+    picture = draw(graph_of(pipeline))
     if output is None:
         print(picture, end="")
     else:
@@ -256,7 +270,32 @@ def graph(
         print(output)
 
 
+def _graph_format(output: Path | None, format: GraphFormat | None, ascii_: bool) -> GraphFormat:
+    if ascii_ and format not in (None, GraphFormat.TEXT):
+        raise CommandFailedError(f"--ascii and --format {format} exclude each other", exit_codes.USAGE)
+    suffix = output.suffix if output is not None else None
+    if ascii_:
+        format = GraphFormat.TEXT
+        if output is not None and suffix == ".svg":
+            raise CommandFailedError(
+                f"--ascii does not write SVG: use {output.with_suffix('.txt')}, or remove --ascii", exit_codes.USAGE
+            )
+    if format is not None:
+        if suffix is not None and any(suffix in others for key, others in _SUFFIXES.items() if key is not format):
+            raise CommandFailedError(
+                f"{output}: --format {format} needs a name that ends in {_SUFFIXES[format][0]}", exit_codes.USAGE
+            )
+        return format
+    found = next((key for key, suffixes in _SUFFIXES.items() if suffix in suffixes), None)
+    if found is None and output is not None:
+        raise CommandFailedError(
+            f"{output}: the output is SVG; use a name that ends in .svg (or .mmd, .txt)", exit_codes.USAGE
+        )
+    return found or GraphFormat.SVG
+
+
 app.command("run")(run)
+app.command("test")(pipeline_test.test)
 app.command("status")(pipeline_status.status)
 app.command("stop")(pipeline_status.stop)
 app.command("skew")(pipeline_skew.skew)

@@ -237,21 +237,62 @@ def _show_one(document: dict[str, Any]) -> None:
                 query["sink"],
                 query["batch"] if query["batch"] >= 0 else "",
                 f"{query['batch_ms']:,} ms" if query["batch_ms"] is not None else "",
-                f"{query['rows_in_total']:,}",
-                _rate(query["rows_in_per_second"], document["phase"]),
+                _number(query["rows_in_total"]),
+                "" if query["rows_in_per_second"] is None else _rate(query["rows_in_per_second"], document["phase"]),
                 _number(query["rows_out_total"]),
                 _number(query["lag"]),
-                f"{query['dropped_late_rows']:,}",
+                _number(query["dropped_late_rows"]),
                 _number(query["state_rows"]),
                 query["watermark"] or "",
                 _number(query["dead_letters_total"]),
             )
-            for query in document["queries"]
+            for query in _by_output(document["queries"])
         ],
     )
+    _show_rules(document)
     for query in document["queries"]:
         if query["error"]:
             print(f"  {query['sink']}: {query['error']}")
+
+
+def _by_output(queries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A line for each output. What a shared query reads is in the line of its first output."""
+    rows = []
+    for query in queries:
+        for index, output in enumerate(query["outputs"]):
+            own = {
+                **query,
+                "sink": output["sink"],
+                "rows_out_total": output["rows_total"],
+                "dead_letters_total": output["rows_total"] if output["dead_letters"] else None,
+            }
+            if index:
+                own |= {"sink": f"{output['sink']} (same query)", "rows_in_total": None, "rows_in_per_second": None}
+                own |= {"lag": None, "state_rows": None, "dropped_late_rows": None, "batch_ms": None, "watermark": None}
+            rows.append(own)
+        if not query["outputs"]:
+            rows.append(query)
+    return rows
+
+
+def _show_rules(document: dict[str, Any]) -> None:
+    rules = [rule for query in document["queries"] for rule in query["expectations"]]
+    if not rules:
+        return
+    print_table(
+        ("expectation", "of", "action", "rows", "not met", "share"),
+        [
+            (
+                rule["rule"],
+                f"sink {rule['part']}" if rule["kind"] == "sink" else rule["part"],
+                rule["action"],
+                f"{rule['rows_total']:,}",
+                f"{rule['violations_total']:,}",
+                f"{100 * rule['violations_total'] / rule['rows_total']:.2f} %" if rule["rows_total"] else "",
+            )
+            for rule in rules
+        ],
+    )
 
 
 def _number(value: int | None) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from millstream.pipeline.model import (
     REST_DEAD_LETTERS,
+    Action,
     BadRecords,
     ConsoleSink,
     Format,
@@ -90,7 +91,19 @@ def _writers_of_dead_letters(pipeline: Pipeline) -> list[str]:
         and source.format not in (Format.RAW, Format.STRING)
     ]
     routes = [_step_id(step) for step in pipeline.steps if isinstance(step, Route) and step.rest == REST_DEAD_LETTERS]
-    return sources + routes
+    ids = {id(source): f"source:{source.name}" for source in pipeline.sources}
+    ids |= {id(step): _step_id(step) for step in pipeline.steps}
+    quarantines = []
+    for part in pipeline.parts_with_expectations:
+        if any(rule.action is Action.QUARANTINE for rule in part.expect):
+            # No arrow begins at a sink: what it refuses comes from what it reads.
+            quarantines.append(_giver(pipeline, part.reads) if isinstance(part, Sink) else ids[id(part)])
+    return list(dict.fromkeys(sources + routes + quarantines))
+
+
+def _giver(pipeline: Pipeline, name: str) -> str:
+    step = next((step for step in pipeline.steps if name in step.gives), None)
+    return f"source:{name}" if step is None else _step_id(step)
 
 
 def _step_id(step: Step) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from millstream.pipeline.engine.decoding import decode, decoded_by_source, good_rows, key_decoded_by_source
 from millstream.pipeline.engine.failures import PartFailedError, attributed_to
-from millstream.pipeline.engine.queries import BuiltQuery, Frames, PlannedQuery, build, planned_queries
+from millstream.pipeline.engine.planned import PlannedQuery, planned_queries
+from millstream.pipeline.engine.queries import BuiltQuery, Frames, build
 from millstream.pipeline.engine.run import ENGINE_SETTINGS, own_session
 from millstream.pipeline.engine.sources import latest_rows, topic_contents, with_watermark
 from millstream.pipeline.model import Latest, Pipeline, TableFormat, TableSource, TopicSource

@@ -26,6 +26,7 @@ from millstream.pipeline.engine.decoding import (
     key_decoded_by_source,
     quoted,
 )
+from millstream.pipeline.engine.expectations import Quarantine, quarantined
 from millstream.pipeline.model import BadRecords, ConsoleSink, Latest, Pipeline, Route, Sink, Sql, Step, TopicSource
 from millstream.pipeline.sql_names import table_mentions
 from millstream.raw_client import LATEST, Cluster, TopicPartition, WireError
@@ -43,6 +44,20 @@ def of_route(pipeline: Pipeline, route: Route, rest: "DataFrame") -> "DataFrame"
     key = col(KEY).cast("binary") if KEY in rest.columns else lit(None).cast("binary")
     headers = _headers(rest, pipeline.name, route.name, reason)
     return rest.select(key.alias("key"), value.cast("binary").alias("value"), headers.alias("headers"))
+
+
+def of_quarantine(pipeline: Pipeline, quarantine: Quarantine, rows: "DataFrame") -> "DataFrame":
+    """Rows that do not meet an expectation, as JSON; of raw rows, the bytes."""
+    from pyspark.sql.functions import col, lit, struct, to_json
+
+    bad, reason = quarantined(quarantine.part, rows)
+    raw = {"key", "value"} <= set(bad.columns) and KEY not in bad.columns
+    key_column = "key" if raw else KEY
+    key = col(key_column).cast("binary") if key_column in bad.columns else lit(None).cast("binary")
+    whole = to_json(struct(*[col(quoted(name)) for name in bad.columns if name != HEADERS]))
+    value = col("value").cast("binary") if raw else whole.cast("binary")
+    headers = _headers(bad, pipeline.name, quarantine.name, reason)
+    return bad.select(key.alias("key"), value.alias("value"), headers.alias("headers"))
 
 
 def of_source(pipeline: Pipeline, source: TopicSource, decoded: "DataFrame") -> "DataFrame":

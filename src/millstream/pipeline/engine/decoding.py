@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from millstream.pipeline.model import (
     REST_DEAD_LETTERS,
+    Action,
     BadRecords,
     Dedup,
     Format,
@@ -194,12 +195,18 @@ def columns_to_read(pipeline: Pipeline, source: TopicSource) -> list[str]:
     return ["value", *(column for name, column in possible.items() if used is None or name in used)]
 
 
+_NEED_ALL = (Action.QUARANTINE, Action.FAIL)
+"""Dead letters and errors name the record."""
+
+
 def _used(pipeline: Pipeline) -> set[str] | None:
     """The columns of the record that the file mentions; None if all may be used."""
     if any(isinstance(step, Python | Stateful) for step in pipeline.steps):
         return None
     if any(isinstance(step, Route) and step.rest == REST_DEAD_LETTERS for step in pipeline.steps):
         return None  # dead letters are the whole row
+    if any(rule.action in _NEED_ALL for part in pipeline.parts_with_expectations for rule in part.expect):
+        return None
     topic_sinks = [sink for sink in pipeline.sinks if isinstance(sink, TopicSink)]
     if len(topic_sinks) < len(pipeline.sinks) or any(sink.format is Format.RAW for sink in topic_sinks):
         return None
@@ -210,6 +217,8 @@ def _used(pipeline: Pipeline) -> set[str] | None:
 
 
 def _texts(pipeline: Pipeline) -> Iterator[str]:
+    for part in pipeline.parts_with_expectations:
+        yield from (rule.condition for rule in part.expect)
     for part in (*pipeline.sources, *pipeline.steps):
         if part.watermark is not None:
             yield part.watermark.column

@@ -110,6 +110,10 @@ class LiveView:
             parts.append(
                 Text(f"dead letters: {shown}" + (f" (last: {self._last_reason})" if self._last_reason else ""))
             )
+        broken = [rule for each in self._queries.values() for rule in each.expectations if rule.violations_total]
+        if broken:
+            shown = ", ".join(f"{rule.part}.{rule.rule} {rule.violations_total:,} ({rule.action})" for rule in broken)
+            parts.append(Text(f"expectations that are not met: {shown}"))
         late = sum(progress.dropped_late_rows for progress in self._queries.values())
         if late:
             parts.append(Text(f"dropped as too late: {late:,} rows"))
@@ -117,7 +121,17 @@ class LiveView:
         return Group(*parts)
 
     def _all_rows(self) -> list[list[str]]:
-        return [row for progress in self._queries.values() for row in _rows(progress)]
+        return [row for progress in self._queries.values() for row in _rows_of_outputs(progress)]
+
+
+def _rows_of_outputs(progress: QueryProgress) -> list[list[str]]:
+    """A row for each output of a shared query; what it reads is in the first."""
+    first, *others = progress.by_output
+    rows = _rows(first)
+    for each in others:
+        rate = "" if each.rows_out_per_second is None else f"{each.rows_out_per_second:,.0f}"
+        rows.append([each.sink, "", "", "", rate, f"{each.rows_out_total or 0:,}", "", "", "", ""])
+    return rows
 
 
 def _rows(progress: QueryProgress) -> list[list[str]]:
@@ -172,6 +186,9 @@ def _line(progress: QueryProgress) -> str:
     for source in progress.sources:
         lag = "" if source.lag is None else f", lag {source.lag:,}"
         words.append(f"{source.source} {source.rows_per_second:,.0f} rows/s{lag}")
+    for rule in progress.expectations:
+        if rule.violations_total:
+            words.append(f"{rule.part}.{rule.rule} not met {rule.violations_total:,} times ({rule.action})")
     if progress.rows_out_total is not None:
         words.append(f"out {progress.rows_out_total:,}")
     if progress.batch_ms is not None:

@@ -11,9 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from millstream.common.prometheus import CONTENT_TYPE, Family, Page
-from millstream.pipeline.engine.queries import OBSERVED, PlannedQuery
+from millstream.pipeline.engine.expectations import counts_in
+from millstream.pipeline.engine.fan_out import ROWS_OF, FanOut
+from millstream.pipeline.engine.planned import PlannedQuery
+from millstream.pipeline.engine.queries import OBSERVED
 from millstream.pipeline.model import TopicSource
-from millstream.pipeline.state import QueryProgress, SourceProgress
+from millstream.pipeline.state import OutputProgress, QueryProgress, RuleProgress, SourceProgress
 
 Report = Mapping[str, Any]
 """One progress report of Spark, from its JSON."""
@@ -26,6 +29,10 @@ class ProgressTracker:
     plan: PlannedQuery
     sources: Sequence[TopicSource]
     group: str | None
+    fan_out: FanOut | None = None
+    """Of a shared query: it counts the rows of each output."""
+    actions: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
+    """The action of each rule, by kind, part and name."""
     current: QueryProgress = field(init=False)
     _seen: set[tuple[int, str]] = field(default_factory=set)
 
@@ -34,7 +41,19 @@ class ProgressTracker:
             sorted({topic for source in self.sources for topic in (source.topics or (source.pattern or "",))})
         )
         self.current = QueryProgress(
-            query=self.plan.name, sink=self.plan.sink, group=self.group, topics=topics, updated_ms=_now_ms()
+            query=self.plan.name,
+            sink=self.plan.sink,
+            group=self.group,
+            topics=topics,
+            updated_ms=_now_ms(),
+            trigger_ms=self.plan.trigger.every.milliseconds if self.plan.trigger.every else None,
+            outputs=tuple(
+                OutputProgress(sink=each.sink, dead_letters=each.carries_dead_letters) for each in self.plan.members
+            ),
+            expectations=tuple(
+                RuleProgress(kind=kind, part=part, rule=rule, action=action)
+                for (kind, part, rule), action in self.actions.items()
+            ),
         )
 
     @property
@@ -49,11 +68,21 @@ class ProgressTracker:
         self._seen = {identity, *(each for each in self._seen if each[0] >= identity[0] - 200)}
         before = self.current
         rows_in = _number(report.get("numInputRows"))
-        rows_out = _observed(report)
+        observed = {**(report.get("observedMetrics") or {})}
+        if self.fan_out is not None:
+            observed |= self.fan_out.counts(int(report["batchId"]))
+        rows_out = _observed(observed)
         operators = report.get("stateOperators") or []
         duration = (report.get("durationMs") or {}).get("triggerExecution")
+        outputs = self._outputs(observed, duration)
+        if outputs and observed:
+            rows_out = sum(each.rows for each in outputs if not each.dead_letters)
         self.current = replace(
             before,
+            outputs=outputs,
+            expectations=self._expectations(observed),
+            durations_ms={name: int(ms) for name, ms in (report.get("durationMs") or {}).items()},
+            recent=_with_batch(before.recent, report, rows_in, duration),
             batch=max(before.batch, int(report["batchId"])),
             batch_ms=before.batch_ms if duration is None else int(duration),
             sources=self._sources(report),
@@ -67,12 +96,47 @@ class ProgressTracker:
             dropped_late_rows=before.dropped_late_rows
             + sum(_number(each.get("numRowsDroppedByWatermark")) for each in operators),
             watermark=_watermark(report) or before.watermark,
-            dead_letters_total=_sum(before.dead_letters_total, rows_out)
-            if self.plan.carries_dead_letters
-            else before.dead_letters_total,
+            dead_letters_total=self._dead_letters(outputs, rows_out),
             updated_ms=_now_ms(),
         )
         return True
+
+    def _outputs(self, observed: Mapping[str, Any], duration: Any) -> tuple[OutputProgress, ...]:
+        found = []
+        for member, before in zip(self.plan.members, self.current.outputs, strict=True):
+            values = observed.get(f"{ROWS_OF}{member.name}")
+            rows = _number(values.get("rows")) if values else 0
+            found.append(
+                replace(
+                    before,
+                    rows=rows,
+                    rows_total=before.rows_total + rows,
+                    rows_per_second=_per_second(rows if values else None, duration),
+                )
+            )
+        return tuple(found)
+
+    def _expectations(self, observed: Mapping[str, Any]) -> tuple[RuleProgress, ...]:
+        counts = {(each.kind, each.part, each.rule): each for each in counts_in(observed)}
+        found = []
+        for before in self.current.expectations:
+            count = counts.get((before.kind, before.part, before.rule))
+            found.append(
+                replace(
+                    before,
+                    rows_total=before.rows_total + (count.rows if count else 0),
+                    violations=count.violations if count else 0,
+                    violations_total=before.violations_total + (count.violations if count else 0),
+                )
+            )
+        return tuple(found)
+
+    def _dead_letters(self, outputs: Sequence[OutputProgress], rows_out: int | None) -> int | None:
+        if self.plan.members:
+            carried = [each.rows_total for each in outputs if each.dead_letters]
+            return sum(carried) if carried else None
+        before = self.current.dead_letters_total
+        return _sum(before, rows_out) if self.plan.carries_dead_letters else before
 
     def end(self, error: str | None) -> None:
         self.current = replace(self.current, active=False, error=error, rows_in_per_second=0.0, updated_ms=_now_ms())
@@ -110,6 +174,17 @@ class ProgressTracker:
         return self.sources[index].name if index < len(self.sources) else str(entry.get("description", index))
 
 
+_RECENT = 30
+
+
+def _with_batch(
+    recent: tuple[tuple[int, int, int, int], ...], report: Report, rows: int, duration: Any
+) -> tuple[tuple[int, int, int, int], ...]:
+    if not rows or duration is None:
+        return recent
+    return (*recent, (int(report["batchId"]), _now_ms(), int(duration), rows))[-_RECENT:]
+
+
 def _offsets(document: Any) -> dict[str, dict[str, int]]:
     if isinstance(document, str):
         try:
@@ -133,9 +208,9 @@ def _lag(entry: Report) -> int | None:
     )
 
 
-def _observed(report: Report) -> int | None:
-    observed = (report.get("observedMetrics") or {}).get(OBSERVED)
-    return None if not observed else _number(observed.get("rows"))
+def _observed(observed: Mapping[str, Any]) -> int | None:
+    found = observed.get(OBSERVED)
+    return None if not found else _number(found.get("rows"))
 
 
 def _rate(report: Report, rows: int) -> float:
@@ -212,7 +287,22 @@ _FAMILIES: dict[str, Family] = {
         "Dead letters since the run began, by the source or step they are of.",
         ("pipeline", "step"),
     ),
+    "expectation_rows_total": Family(
+        f"{_PREFIX}_expectation_rows_total",
+        "counter",
+        "Rows that an expectation saw since the run began, in complete batches.",
+        ("pipeline", "part", "expectation", "action"),
+    ),
+    "expectation_violations_total": Family(
+        f"{_PREFIX}_expectation_violations_total",
+        "counter",
+        "Rows that did not meet an expectation since the run began, in complete batches.",
+        ("pipeline", "part", "expectation", "action"),
+    ),
 }
+_OF_SOURCES = ("rows_in_total", "rows_in_per_second", "lag_records")
+_OF_RULES = ("expectation_rows_total", "expectation_violations_total")
+_OF_OUTPUTS = ("rows_out_total", "rows_out_per_second")
 
 
 class PipelineMetrics:
@@ -250,8 +340,16 @@ class PipelineMetrics:
                 yield (self._pipeline, step), count
             return
         for each in queries:
-            labels = (self._pipeline, each.sink)
-            if name in ("rows_in_total", "rows_in_per_second", "lag_records"):
+            if name in _OF_RULES:
+                yield from self._rules(name, each)
+                continue
+            if name in _OF_OUTPUTS:
+                for output in each.by_output:
+                    if (value := _own_value(name, output)) is not None:
+                        yield (self._pipeline, output.sink), value
+                continue
+            labels = (self._pipeline, self._label(each))
+            if name in _OF_SOURCES:
                 for source in each.sources:
                     of_source = (*labels, source.source)
                     if name == "rows_in_total":
@@ -264,6 +362,15 @@ class PipelineMetrics:
             value = _own_value(name, each)
             if value is not None:
                 yield labels, value
+
+    def _label(self, each: QueryProgress) -> str:
+        """The sink; of a shared query its own name, so that what it reads counts once."""
+        return each.query.removeprefix(f"{self._pipeline}.") if each.outputs else each.sink
+
+    def _rules(self, name: str, each: QueryProgress) -> Iterator[tuple[tuple[str, ...], float]]:
+        for rule in each.expectations:
+            labels = (self._pipeline, rule.part, rule.rule, rule.action)
+            yield labels, rule.rows_total if name == "expectation_rows_total" else rule.violations_total
 
 
 def _own_value(name: str, each: QueryProgress) -> float | None:

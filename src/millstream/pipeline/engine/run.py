@@ -17,21 +17,35 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from millstream.admin.pipeline_status import StatusPublisher
+from millstream.pipeline.drawing.graph import graph_of
+from millstream.pipeline.drawing.mermaid import to_document
+from millstream.pipeline.engine import realtime
 from millstream.pipeline.engine.dead_letters import DeadLetterWatch
+from millstream.pipeline.engine.expectations import kind_of
 from millstream.pipeline.engine.failures import Part, PartFailedError, PipelineFailedError
 from millstream.pipeline.engine.live_view import LiveView
 from millstream.pipeline.engine.progress import MetricsServer, PipelineMetrics, ProgressTracker, Report
 from millstream.pipeline.engine.supervision import RunResult, StopSignal, Supervisor, Watched
+from millstream.pipeline.lineage import Columns, LineageEvents, LineageSender
 from millstream.pipeline.model import Pipeline, TopicSink, TopicSource, TriggerKind
 from millstream.pipeline.problems import nearest
 from millstream.pipeline.state import Phase, QueryProgress, Running, checkpoint_location, state_directory
 from millstream.raw_client import Cluster, ErrorCode, RefusedError, WireError
-from millstream.spark.session.session import STREAM_SETTINGS, SparkStartError, is_remote, start_in_background
+from millstream.spark.session.session import (
+    STREAM_SETTINGS,
+    SparkStartError,
+    is_local_path,
+    is_remote,
+    start_in_background,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millstream.pipeline.engine.queries import BuiltQuery, PlannedQuery, StartedQuery
+    from millstream.pipeline.engine.planned import PlannedQuery
+    from millstream.pipeline.engine.queries import BuiltQuery, StartedQuery
+    from millstream.pipeline.engine.shared_checkpoints import Division
 
 
 _RESPONSE_TIMEOUT_S = 15.0
@@ -158,6 +172,9 @@ class _Run:
         self._board = PipelineMetrics(pipeline.name)
         self._letters = DeadLetterWatch(pipeline)
         self._reported_letters: Mapping[str, int] = {}
+        self._publisher: StatusPublisher | None = None
+        self._lineage: LineageEvents | None = None
+        self._graph = to_document(graph_of(pipeline))
 
     def run(self) -> RunResult:
         details = {"master": self._options.remote or self._options.master or DEFAULT_MASTER}
@@ -169,14 +186,30 @@ class _Run:
             if not self._options.json:
                 stack.enter_context(self._view)
             self._serve_metrics(running, stack)
-            return self._run_queries(running, stack)
+            try:
+                result = self._run_queries(running, stack)
+            except BaseException as error:
+                running.update(phase=Phase.FAILED, error=str(error) or type(error).__name__)
+                self._publish(running)
+                self._send_lineage("FAIL", str(error) or type(error).__name__)
+                raise
+            self._send_lineage("ABORT" if result is RunResult.STOPPED else "COMPLETE")
+            running.update(phase=Phase.FINISHED)
+            self._publish(running)
+            return result
 
     def _run_queries(self, running: Running, stack: ExitStack) -> RunResult:
+        if self._pipeline.is_realtime and self._options.once:
+            raise PipelineFailedError("--once is not possible with latency: realtime; remove one of the two")
         # The JVM takes seconds to start; meanwhile topics are checked and PySpark is imported.
         starting = None if self._session is not None else self._start_spark()
+        if self._pipeline.is_realtime:
+            self._say("note", text=realtime.NOTE)
         prepared = prepare_topics(self._pipeline)
         self._letters.start()
         stack.callback(self._letters.close)
+        self._publisher = StatusPublisher(self._pipeline.bootstrap, self._pipeline.connection, self._pipeline.name)
+        stack.callback(self._publisher.close)
         for topic in prepared.created:
             self._say("created", topic=topic)
         session = self._session if starting is None else self._await(starting)
@@ -187,6 +220,7 @@ class _Run:
         running.update(spark_ui=_ui_of(session))
         supervisor = self._start_queries(session, running)
         running.update(phase=Phase.RUNNING)
+        self._publish(running)
         self._say("running")
         try:
             ending = supervisor.watch()
@@ -229,12 +263,11 @@ class _Run:
             raise PipelineFailedError(str(error)) from error
 
     def _start_queries(self, session: "SparkSession", running: Running) -> Supervisor:
-        from millstream.pipeline.engine.queries import build, planned_queries, start
+        from millstream.pipeline.engine.queries import build, start
 
-        plans = planned_queries(self._pipeline, available_now=self._options.once)
-        show = None if self._options.remote is not None or is_remote(session) else self._show_rows
+        remote = self._options.remote is not None or is_remote(session)
+        show = None if remote else self._show_rows
         settings = {**ENGINE_SETTINGS, **self._pipeline.spark, **self._options.settings}
-        # All queries are built before the first one starts, so that a mistake in the last sink starts none.
 
         def built_now(plan: "PlannedQuery") -> "BuiltQuery":
             return build(own_session(session, settings), self._pipeline, plan, show=show)
@@ -245,7 +278,13 @@ class _Run:
         def rebuilt_now(plan: "PlannedQuery") -> "StartedQuery":
             return started_now(built_now(plan))
 
-        built = [built_now(plan) for plan in plans]
+        # All queries are built before the first one starts, so that a mistake in the last sink starts none.
+        built, division = self._build(built_now, can_share=not remote)
+        self._begin_lineage(built, knows_plans=not remote)
+        if division is not None:
+            division.apply()
+            for text in division.notes:
+                self._say("note", text=text)
         supervisor = Supervisor(
             stop=self._stop,
             stop_requested=lambda: running.stop_requested,
@@ -256,14 +295,39 @@ class _Run:
         for each in built:
             again = partial(started_now, each)
             try:
-                supervisor.add(_watched(again(), again, partial(rebuilt_now, each.plan)))
+                supervisor.add(_watched(self._pipeline, again(), again, partial(rebuilt_now, each.plan)))
             except BaseException:
                 supervisor.abandon()
                 raise
         return supervisor
 
+    def _build(
+        self, built_now: "Callable[[PlannedQuery], BuiltQuery]", *, can_share: bool
+    ) -> "tuple[list[BuiltQuery], Division | None]":
+        """Builds the queries. Outputs that can share a query do, as far as their checkpoints allow."""
+        from millstream.pipeline.engine.planned import planned_queries
+        from millstream.pipeline.engine.queries import StatefulSqlError
+        from millstream.pipeline.engine.shared_checkpoints import Checkpoints
+        from millstream.pipeline.engine.sharing import counted, shared
+
+        plans = planned_queries(self._pipeline, available_now=self._options.once)
+        local = is_local_path(checkpoint_location(self._pipeline, "any", self._options.checkpoint_dir))
+        with_state: set[str] = set()
+        while True:
+            division = None
+            wanted = plans
+            if local:
+                wanted = shared(self._pipeline, plans, with_state) if can_share else plans
+                division = Checkpoints(self._pipeline, self._options.checkpoint_dir, with_state).divide(wanted)
+                wanted = division.plans
+            try:
+                return [built_now(plan) for plan in counted(self._pipeline, wanted)], division
+            except StatefulSqlError as error:
+                with_state.add(error.step)
+
     def _report(self, running: Running, progress: QueryProgress, report: Report | None) -> None:
         running.report(progress)
+        self._publish(running)
         self._board.show(progress)
         if self._options.json:
             self._print_json(_document(self._pipeline.name, progress, report))
@@ -271,6 +335,28 @@ class _Run:
             self._view.show(progress)
         if self._listener is not None:
             self._listener(progress)
+
+    def _begin_lineage(self, built: "list[BuiltQuery]", *, knows_plans: bool) -> None:
+        from millstream.pipeline.engine.column_lineage import columns_of
+
+        lineage = self._pipeline.lineage
+        if lineage is None:
+            return
+        columns = columns_of(self._pipeline, built) if knows_plans else Columns()
+        self._lineage = LineageEvents(self._pipeline, lineage, columns, is_batch=self._options.once)
+        self._send_lineage("START")
+
+    def _send_lineage(self, kind: str, error: str | None = None) -> None:
+        if self._lineage is None or self._pipeline.lineage is None:
+            return
+        sender = LineageSender(self._pipeline.lineage)
+        sender.send(self._lineage.event(kind, error))
+        for problem in sender.problems:
+            self._say("note", text=problem)
+
+    def _publish(self, running: Running) -> None:
+        if self._publisher is not None:
+            self._publisher.show({**running.document(), "graph": self._graph})
 
     def _tick(self, running: Running) -> None:
         self._report_dead_letters()
@@ -332,13 +418,21 @@ def own_session(session: "SparkSession", settings: Mapping[str, str]) -> "SparkS
 
 
 def _watched(
+    pipeline: Pipeline,
     started: "StartedQuery",
     start_again: "Callable[[], StartedQuery]",
     build_again: "Callable[[], StartedQuery]",
 ) -> Watched:
     sources = started.frames.streams
     group = started.frames.group_of(sources[0]) if sources else None
-    return Watched(started, ProgressTracker(started.plan, sources, group), start_again, build_again)
+    actions = {
+        (kind_of(part), part.name, rule.name): str(rule.action)
+        for part in pipeline.parts_with_expectations
+        if (kind_of(part), part.name) in started.plan.counts_of
+        for rule in part.expect
+    }
+    tracker = ProgressTracker(started.plan, sources, group, started.fan_out, actions)
+    return Watched(started, tracker, start_again, build_again)
 
 
 def _document(pipeline: str, progress: QueryProgress, report: Report | None) -> dict[str, Any]:

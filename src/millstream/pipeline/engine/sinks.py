@@ -54,7 +54,7 @@ def topic_rows(sink: TopicSink, frame: "DataFrame") -> "DataFrame":
     return frame.select(*[column.alias(name) for name, column in columns.items()])
 
 
-def topic_writer(pipeline: Pipeline, sink: TopicSink, rows: "DataFrame") -> "DataStreamWriter":
+def topic_options(pipeline: Pipeline, sink: TopicSink) -> dict[str, str]:
     options = {
         **connection_options(pipeline),
         "topic": sink.topic,
@@ -68,15 +68,26 @@ def topic_writer(pipeline: Pipeline, sink: TopicSink, rows: "DataFrame") -> "Dat
         if sink.schema is not None:
             options["valueSchema"] = sink.schema
         options |= registry_options(pipeline)
-    return rows.writeStream.format("millstream").options(**options)
+    return options
+
+
+def topic_writer(pipeline: Pipeline, sink: TopicSink, rows: "DataFrame") -> "DataStreamWriter":
+    return rows.writeStream.format("millstream").options(**topic_options(pipeline, sink))
+
+
+def dead_letter_options(pipeline: Pipeline) -> dict[str, str]:
+    return {**connection_options(pipeline), "topic": pipeline.dead_letters.topic}
 
 
 def dead_letter_writer(pipeline: Pipeline, rows: "DataFrame") -> "DataStreamWriter":
-    options = {**connection_options(pipeline), "topic": pipeline.dead_letters.topic}
-    return rows.writeStream.format("millstream").options(**options)
+    return rows.writeStream.format("millstream").options(**dead_letter_options(pipeline))
 
 
 def table_writer(sink: TableSink, rows: "DataFrame") -> "DataStreamWriter":
+    return rows.writeStream.format("millstream-table").options(**table_options(sink, rows))
+
+
+def table_options(sink: TableSink, rows: "DataFrame") -> dict[str, str]:
     options = {"path": sink.path, "tableFormat": sink.format.value, **sink.options}
     if sink.upsert is not None:
         options |= {"keys": ",".join(sink.upsert.keys), "history": str(sink.upsert.history).lower()}
@@ -87,7 +98,7 @@ def table_writer(sink: TableSink, rows: "DataFrame") -> "DataStreamWriter":
             options["deleteColumn"] = _DELETED
     if sink.partition_by:
         options["partitionBy"] = ",".join(re.sub(r"^day\(", "days(", column) for column in sink.partition_by)
-    return rows.writeStream.format("millstream-table").options(**options)
+    return options
 
 
 _DELETED = "__deleted"
@@ -129,21 +140,25 @@ def console_writer(sink: ConsoleSink, rows: "DataFrame", show: ShowRows | None) 
     if show is None:
         writer = rows.writeStream.format("console")
         return writer.option("numRows", sink.rows).option("truncate", str(sink.truncate).lower())
-    shown = show
 
-    def show_batch(batch: "DataFrame", batch_id: int) -> None:
+    def show_rows(batch: "DataFrame", batch_id: int) -> None:
         # Persisted, because a second read of a source would send its dead letters again.
         batch.persist()
         try:
-            total = batch.count()
-            found = batch.limit(sink.rows).collect()
+            show_batch(sink, batch, batch_id, show)
         finally:
             batch.unpersist()
-        texts = [[_shortened(str(value), sink.truncate) for value in row] for row in found]
-        if texts:
-            shown(sink.name, batch_id, list(batch.columns), texts, total)
 
-    return rows.writeStream.foreachBatch(show_batch)
+    return rows.writeStream.foreachBatch(show_rows)
+
+
+def show_batch(sink: ConsoleSink, batch: "DataFrame", batch_id: int, show: ShowRows | None) -> None:
+    """Shows some rows of a batch, and their number."""
+    total = batch.count()
+    found = batch.limit(sink.rows).collect() if show is not None else []
+    texts = [[_shortened(str(value), sink.truncate) for value in row] for row in found]
+    if show is not None and texts:
+        show(sink.name, batch_id, list(batch.columns), texts, total)
 
 
 def _shortened(text: str, truncate: bool) -> str:

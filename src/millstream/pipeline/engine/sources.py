@@ -58,16 +58,18 @@ def topic_stream(
     group: str,
     send_letters: bool = False,
     keep_bad: bool = False,
+    starting: str | None = None,
 ) -> "DataFrame":
     """The source as a stream of typed rows.
 
     send_letters  bad records are sent to the dead-letter topic while they are read; otherwise they are left out
     keep_bad      records that Spark cannot decode are among the rows, with their bytes, for a query that sends them
+    starting      `startingOffsets` instead of the source's own
     """
     options = {
         **connection_options(pipeline),
         **subscription_options(source),
-        **starting_options(source.starting),
+        **(starting_options(source.starting) if starting is None else {"startingOffsets": starting}),
         **({} if keep_bad else source_options(pipeline, source, dead_letters=send_letters)),
         "groupId": group,
         **source.options,

@@ -13,6 +13,7 @@ from millstream.pipeline.model import (
     OutputMode,
     Python,
     Route,
+    Sql,
     Stateful,
     StepBase,
     TimeMode,
@@ -21,7 +22,7 @@ from millstream.pipeline.model import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 _BRANCH = "__branch"
@@ -166,3 +167,43 @@ def _columns(step: Join, left: list[str], right: list[str]) -> list[str]:
         new = name if name not in taken else f"{step.right}_{name}"
         columns.append(f"{quoted('r', name)} AS {quoted(new)}")
     return columns
+
+
+_WITHOUT_STATE = frozenset(
+    (
+        "CTERelationDef",
+        "CTERelationRef",
+        "CollectMetrics",
+        "EventTimeWatermark",
+        "Filter",
+        "Generate",
+        "Project",
+        "ResolvedHint",
+        "SubqueryAlias",
+        "Union",
+        "WithCTE",
+    )
+)
+
+
+def sql_keeps_state(session: "SparkSession", step: Sql) -> bool:
+    """Whether a SQL step on streams keeps state, or is not known to be without: it must then run as a stream.
+
+    By the nodes of Spark's analysed plan above the step's inputs, which are views.
+    """
+    waiting = [session.sql(step.query)._jdf.queryExecution().analyzed()]
+    while waiting:
+        node = waiting.pop()
+        name = str(node.nodeName())
+        if name == "View" or not node.isStreaming():
+            continue
+        if not node.subqueries().isEmpty():
+            return True
+        children = [node.children().apply(index) for index in range(node.children().size())]
+        if name == "Join":
+            if all(child.isStreaming() for child in children):
+                return True
+        elif name not in _WITHOUT_STATE:
+            return True
+        waiting.extend(children)
+    return False

@@ -79,6 +79,10 @@ class Watched:
     def part(self) -> Part:
         return self.query.plan.part
 
+    def restarted(self, query: StartedQuery) -> None:
+        self.query = query
+        self.book.fan_out = query.fan_out
+
 
 class Supervisor:
     """`watch` returns when all queries have ended, and raises if one failed."""
@@ -147,7 +151,7 @@ class Supervisor:
             if SLOW_PYTHON in str(error) and each.starts_left > 0 and self._stop.mode is StopMode.NONE:
                 if self._initialising() == 0:
                     each.starts_left -= 1
-                    each.query = each.start_again()
+                    each.restarted(each.start_again())
                 return
             reason = spark_reason(error)
             each.ended = True
@@ -169,7 +173,7 @@ class Supervisor:
             self._take_reports(each)
             tables.forget()
             each.outdated_since_batch = None
-            each.query = each.build_again()
+            each.restarted(each.build_again())
 
     def _take_reports(self, each: Watched) -> None:
         newest = _as_report(each.query.handle.lastProgress)

@@ -180,6 +180,30 @@ class CheckpointOffsets:
         return BatchInput.of_offsets(ranges, _ends(end.sources))
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointEnd:
+    """Where a checkpoint on a local disk ends."""
+
+    batch: int
+    is_committed: bool
+    ends: tuple[str, ...]
+    """The end of each source, in the format of `startingOffsets`; empty if it is not known."""
+    has_state: bool
+
+
+def end_of_checkpoint(root: Path) -> CheckpointEnd | None:
+    """None if no batch was begun. Raises OSError or ValueError if the files cannot be read."""
+    try:
+        newest = max((int(each.name) for each in (root / "offsets").iterdir() if each.name.isdigit()), default=-1)
+    except FileNotFoundError:
+        return None
+    if newest < 0:
+        return None
+    entry = _entry(root, newest)
+    ends = () if entry is None else tuple(_ends(entry.sources))
+    return CheckpointEnd(newest, (root / "commits" / str(newest)).exists(), ends, (root / "state").exists())
+
+
 def input_of_rows(digests: Sequence[RowDigest | None]) -> BatchInput:
     """The input by the rows of all tasks, if offsets do not identify it."""
     total = RowDigest()

@@ -138,7 +138,15 @@ WRITE_OPTIONS = OptionTable(
             "txnVersion", "count", "", "batch", "The number of this write under txnAppId; it must grow.", count_or_zero
         ),
         Option("includeHeaders", "true or false", "", "both", "No effect: a column `headers` is always written.", flag),
-        Option("checkpointLocation", "path", "", "stream", "Spark's own: the checkpoint identifies the query.", text),
+        Option(
+            "checkpointLocation",
+            "path",
+            "",
+            "both",
+            "Spark's own: the checkpoint identifies the query. Batch, with txnAppId: the checkpoint of the query whose "
+            "batch `txnVersion` is; a repeated batch is then known by its offsets instead of its rows.",
+            text,
+        ),
         Option("queryName", "name", "", "stream", "Spark's own: the name of the query.", text),
     ],
     page="docs/spark-sink.md",

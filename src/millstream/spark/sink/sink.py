@@ -214,14 +214,17 @@ class _Writer:
         return TaskWrite("", -1, self._attempt, rows, None)
 
 
+def _checkpoint(options: Mapping[str, str]) -> str | None:
+    return next((value for name, value in options.items() if name.lower() == "checkpointlocation"), None)
+
+
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes a micro-batch; exactly once by default."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite, streaming=True)
-        location = next((value for name, value in options.items() if name.lower() == "checkpointlocation"), None)
         compares = self._options.exactly_once and self._options.check_replays
-        self._offsets = CheckpointOffsets.find(location) if compares else None
+        self._offsets = CheckpointOffsets.find(_checkpoint(options)) if compares else None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWrite:
         if not self._options.exactly_once:
@@ -253,17 +256,21 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """A `.write`; at least once by default. Exactly once: readers see rows only if the write succeeds.
 
-    With `txnAppId` and `txnVersion` it is committed like a micro-batch: a repeated write counts once.
+    With `txnAppId` and `txnVersion` it is committed like a micro-batch: a repeated write counts once. It is then known
+    by its rows; with the `checkpointLocation` of the query whose batch `txnVersion` is, by the offsets of that batch.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite, streaming=False)
+        compares = self._options.app_id is not None and self._options.check_replays
+        self._offsets = CheckpointOffsets.find(_checkpoint(options)) if compares else None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWrite:
         if not self._options.exactly_once:
             return self._write_plainly(iterator)
         if self._options.app_id is not None:
-            return write_in_transaction(self._options, self._attempt, self._shape.transform(), iterator)
+            known = self._options.app_id if self._offsets is not None else None
+            return write_in_transaction(self._options, self._attempt, self._shape.transform(), iterator, known)
         return write_for_batch_query(self._options, self._attempt, self._shape.transform(), iterator)
 
     @property
@@ -271,11 +278,16 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         assert self._options.version is not None
         return self._options.version
 
+    def _input(self, writes: Sequence[TaskWrite]) -> BatchInput:
+        if self._offsets is not None:
+            return self._offsets.input_of(self._version)
+        return input_of_rows([each.digest for each in writes])
+
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         if self._options.app_id is not None:
             writes = _writes(messages)
             if writes:
-                given = input_of_rows([each.digest for each in writes]) if self._options.check_replays else None
+                given = self._input(writes) if self._options.check_replays else None
                 committer_of(self._options, self._options.app_id).commit(self._version, writes, given)
             return
         refused = [each.refused for each in self._end(messages, commit=True) if each.refused is not None]
