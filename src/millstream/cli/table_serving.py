@@ -13,7 +13,7 @@ from millstream.cli.terminal import complain, note
 from millstream.lake.options import parse_options, parse_size
 from millstream.pipeline.engine.progress import MetricsServer
 from millstream.tables.conversion import Registry
-from millstream.tables.copier import CopyOptions
+from millstream.tables.copier import CopyOptions, in_spark
 from millstream.tables.server import ServeOptions, TableServer
 from millstream.tables.settings import Warehouse
 
@@ -92,7 +92,7 @@ def run_server(arguments: ServeArguments) -> bool:
         lifetime="short" if arguments.once else "long",
     )
     try:
-        server = TableServer(options, spark, _shown(as_json=arguments.json))
+        server = TableServer(options, in_spark(spark), _shown(as_json=arguments.json))
         metrics = None
         if arguments.metrics_port is not None:
             metrics = MetricsServer(server.reports.metrics, arguments.metrics_port)

@@ -6,7 +6,7 @@ has other offsets by then. So nothing is missing or doubled, whenever this proce
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -117,6 +117,20 @@ def plan(
     return Plan(begins, reads, ends, dict(latest))
 
 
+RunBatch = Callable[[Mapping[str, str], BatchWriter], Iterable[bytes]]
+"""Reads with these options of format("millstream"), in tasks that call the writer. Returns their messages."""
+
+
+def in_spark(spark: "SparkSession") -> RunBatch:
+    """Runs batches in a Spark session."""
+
+    def run(options: Mapping[str, str], writer: BatchWriter) -> Iterable[bytes]:
+        rows = spark.read.format("millstream").options(**options).load()
+        return [bytes(row[0]) for row in rows.mapInArrow(writer, MESSAGE_SCHEMA).collect()]
+
+    return run
+
+
 class Copier:
     """Copies one topic into its table. For one thread."""
 
@@ -224,7 +238,7 @@ class Copier:
 
     # Batches
 
-    def copy(self, spark: "SparkSession", wanted: Plan) -> int:
+    def copy(self, run: RunBatch, wanted: Plan) -> int:
         """Copies a batch into the table. Returns the number of its records."""
         state = self.state
         generation = state.generation_with(self.table.partitions)
@@ -232,7 +246,7 @@ class Copier:
         lake, rules, layout = self._prepared(conversion)
         letters = FileLayout(lake.storage, LETTERS, LETTERS, Partitioning(), CHANGES)
         label = f"{self.table.topic_id[:8]}-{self.commits}"
-        result = self._write(spark, wanted, BatchWriter(conversion, layout, letters, label))
+        result = self._write(run, wanted, BatchWriter(conversion, layout, letters, label))
         try:
             self._finish(lake, rules, conversion, wanted, result)
         except StaleWriteError:
@@ -276,7 +290,7 @@ class Copier:
         self._lake = open_or_create(self._place, rules.table_schema(schema))
         return self._lake, rules, staging(self._lake, schema)
 
-    def _write(self, spark: "SparkSession", wanted: Plan, writer: BatchWriter) -> TaskResult:
+    def _write(self, run: RunBatch, wanted: Plan, writer: BatchWriter) -> TaskResult:
         topic = self.table.topic
         options = {
             "kafka.bootstrap.servers": self._options.bootstrap,
@@ -287,9 +301,7 @@ class Copier:
             "columns": ",".join(READ_COLUMNS),
             "includeHeaders": "true",
         }
-        rows = spark.read.format("millstream").options(**options).load()
-        found = rows.mapInArrow(writer, MESSAGE_SCHEMA).collect()
-        return TaskResult.of_messages(bytes(row[0]) for row in found)
+        return TaskResult.of_messages(run(options, writer))
 
     def _finish(
         self,

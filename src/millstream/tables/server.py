@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from confluent_kafka import KafkaException, Producer
 
@@ -23,12 +23,9 @@ from millstream.admin.tables import FAILED, RUNNING, STARTING, STATUS_TOPIC, STO
 from millstream.client.connection import Connection
 from millstream.common.prometheus import Family, Page
 from millstream.raw_client import Cluster, WireError
-from millstream.tables.copier import Copier, CopyOptions, Plan
+from millstream.tables.copier import Copier, CopyOptions, Plan, RunBatch
 from millstream.tables.dead_letters import make_topic
 from millstream.tables.settings import TopicTable, find_tables
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _POLL_S: Final = 1.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
@@ -145,13 +142,13 @@ class Worker:
         table: TopicTable,
         options: ServeOptions,
         cluster: Cluster,
-        spark: "SparkSession",
+        run: RunBatch,
         places: threading.Semaphore,
         reports: Reports,
     ) -> None:
         self.table = table
         self._options = options
-        self._spark = spark
+        self._run_batch = run
         self._places = places
         self._reports = reports
         self._copier = Copier(table, options.copy, cluster)
@@ -209,7 +206,7 @@ class Worker:
         with self._places:
             if self._ended.is_set():
                 return 0.0
-            self._copier.copy(self._spark, wanted)
+            self._copier.copy(self._run_batch, wanted)
             self._copier.maintain()
         self._report_running(self._copier.next_plan(), last_commit_ms=time.time_ns() // 1_000_000)
         if wanted.ends != wanted.latest:
@@ -256,11 +253,11 @@ class TableServer:
     def __init__(
         self,
         options: ServeOptions,
-        spark: "SparkSession",
+        run: RunBatch,
         show: Callable[[TableStatus], None] = lambda status: None,
     ) -> None:
         self._options = options
-        self._spark = spark
+        self._run_batch = run
         copy = options.copy
         self._cluster = Cluster(copy.bootstrap, dict(copy.settings), client_id="millstream-tables")
         self.reports = Reports(self._cluster, Connection(copy.bootstrap, dict(copy.settings)), show)
@@ -299,7 +296,7 @@ class TableServer:
         for topic, table in found.items():
             if topic not in self._workers:
                 self._workers[topic] = Worker(
-                    table, self._options, self._cluster, self._spark, self._places, self.reports
+                    table, self._options, self._cluster, self._run_batch, self._places, self.reports
                 )
 
     def _stop(self) -> bool:

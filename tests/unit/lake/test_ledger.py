@@ -70,7 +70,10 @@ def test_a_hole_and_wrong_sums_are_found() -> None:
     third = entry(OffsetRange(0, 20, 30, 10))
     state = state_after(FIRST, SECOND, third)
     _, faults = listed_ranges(state, [third, FIRST])
-    assert faults == ["partition 0: a commit ends at offset 10, and the next one begins at 20"]
+    assert faults == [
+        "partition 0: a commit ends at offset 10, and the next one begins at 20",
+        "partition 0: the sums of the commits are not those of the table",
+    ]
     wrong = entry(OffsetRange(0, 20, 30, 11))
     _, faults = listed_ranges(state, [wrong, SECOND, FIRST])
     assert faults == ["partition 0: the sums of the commits are not those of the table"]
