@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ def postgresql() -> Iterator[str]:
             until(lambda: subprocess.run(ready, capture_output=True).returncode == 0, "PostgreSQL answers")
             yield f"127.0.0.1:{port}/postgres"
         finally:
-            server.terminate()
+            server.send_signal(signal.SIGINT)  # does not wait for clients, as SIGTERM would
             server.wait()
     finally:
         shutil.rmtree(directory)

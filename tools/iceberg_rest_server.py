@@ -17,30 +17,47 @@ from tools.apache_kafka import CACHE, ToolchainMissingError, copy_jars, exclusiv
 
 ICEBERG_VERSION = "1.10.0"
 _MAIN = "org.apache.iceberg.rest.RESTCatalogServer"
+_JARS = (
+    ("org.apache.iceberg", "iceberg-open-api", ICEBERG_VERSION, "test-fixtures"),
+    ("org.apache.iceberg", "iceberg-core", ICEBERG_VERSION, ""),
+    ("org.apache.iceberg", "iceberg-core", ICEBERG_VERSION, "tests"),
+    ("org.apache.iceberg", "iceberg-aws", ICEBERG_VERSION, ""),
+    ("org.apache.iceberg", "iceberg-aws-bundle", ICEBERG_VERSION, ""),
+    ("org.apache.hadoop", "hadoop-client-api", "3.4.1", ""),
+    ("org.apache.hadoop", "hadoop-client-runtime", "3.4.1", ""),
+    ("org.eclipse.jetty", "jetty-servlet", "11.0.26", ""),
+    ("org.xerial", "sqlite-jdbc", "3.50.3.0", ""),
+    ("org.slf4j", "slf4j-simple", "2.0.17", ""),
+)
+"""The server is in Iceberg's test fixtures, which name none of the jars that they need."""
+_DEPENDENCY = """\
+    <dependency>
+      <groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version>{3}
+    </dependency>
+"""
 _POM = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>millstream</groupId><artifactId>iceberg-rest-server</artifactId><version>1</version>
   <packaging>pom</packaging>
   <dependencies>
-    <dependency>
-      <groupId>org.apache.iceberg</groupId><artifactId>iceberg-open-api</artifactId><version>{0}</version>
-      <classifier>test-fixtures-runtime</classifier>
-      <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>
-    </dependency>
-  </dependencies>
+{dependencies}  </dependencies>
 </project>
 """
 
 
+def _dependency(group: str, name: str, version: str, classifier: str) -> str:
+    return _DEPENDENCY.format(group, name, version, f"<classifier>{classifier}</classifier>" if classifier else "")
+
+
 def jars() -> list[Path]:
-    """The server in one jar. ToolchainMissingError says what is missing."""
+    """The server and what it needs. ToolchainMissingError says what is missing."""
     directory = CACHE / "iceberg-rest-server" / ICEBERG_VERSION
     with exclusive("iceberg-rest-server"):
         if not (directory / "complete").exists():
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir(parents=True)
-            (directory / "pom.xml").write_text(_POM.format(ICEBERG_VERSION))
+            (directory / "pom.xml").write_text(_POM.format(dependencies="".join(_dependency(*each) for each in _JARS)))
             copy_jars(directory, "Iceberg's REST catalog")
             (directory / "complete").touch()
         return sorted((directory / "libs").glob("*.jar"))

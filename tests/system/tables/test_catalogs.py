@@ -50,7 +50,7 @@ def _keep_and_read(broker: EmbeddedBroker, cluster: Cluster, name: str, options:
     """Appends and upserts through the catalog, then verifies, and reads as others do."""
     place = f"s3://{BUCKET}/lake"
     catalog = load_catalog(
-        "theirs",
+        "millstream",  # a SQL catalog has the tables under its own name
         **{key.removeprefix("catalog."): value for key, value in options.items() if key.startswith("catalog.")},
         **{
             "s3.endpoint": options["s3.endpoint"],
