@@ -1,7 +1,7 @@
 """The status of topics that are tables: what `millstream table serve` reports, for `table status` and the console.
 
-The server writes a report for each table to a compacted topic, after each commit and every few seconds. So everybody
-who can read the cluster can see it, on any machine. A report that is not renewed shows that no server runs.
+The server writes a report for each table to a compacted topic, after each commit and every few seconds. So each
+client of the cluster can see it, on any machine. A report that is not renewed shows that no server runs.
 """
 
 import json

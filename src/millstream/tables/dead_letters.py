@@ -3,7 +3,7 @@
 They are sent before the commit of the batch, in a transaction that also commits the offsets of a group. After a crash
 the batch is read again, perhaps with another end. Dead letters before the group's offsets are then left out.
 
-The group is also how far the table is, for everybody who looks at lags of groups. The table does not depend on it.
+The group is also how far the table is, for tools that show lags of groups. The table does not depend on it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
