@@ -3,7 +3,7 @@
 Each value has a checksum: bytes and text their CRC-32, numbers themselves. Those of a row are mixed with the names of
 the columns and added; so are those of rows. A null or an empty list adds nothing. So the checksum does not change when
 a column is added, when a number becomes wider, or when files are rewritten; and the checksums of parts add up to that
-of the whole. It finds rows that are missing, doubled or changed by a fault, and is no protection against somebody who
+of the whole. It finds rows that are missing, doubled or changed by a fault, and is no protection against a person who
 looks for rows with the same checksum.
 """
 

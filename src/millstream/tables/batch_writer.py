@@ -4,7 +4,7 @@ Spark reads a range of a partition in a task and gives the records to `BatchWrit
 the driver commits them, with the ranges of offsets and the sums of all tasks.
 """
 
-import pickle
+import pickle  # nosec B403 - for messages of our own tasks
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 

@@ -126,7 +126,7 @@ class Warehouse:
     def place(self, table: TopicTable, owner: Callable[[TableOptions], str | None]) -> TableOptions:
         """The options of the table of this very topic.
 
-        `owner`: the id of the topic whose table is there, None if there is no table, empty for a table without a topic. A
+        `owner`: the id of the topic whose table is there, None if there is no table, empty if it is of no topic. A
         topic that was deleted and made again is another topic: its table has a part of the id in its name.
         """
         plain = self.options_of(table)
