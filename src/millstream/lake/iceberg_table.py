@@ -28,7 +28,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import ArrowScan
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from millstream.lake.data_files import FileLayout, WrittenFile, plan_rewrites, rewrite
 from millstream.lake.errors import CommitConflictError, LakeError, LakeOptionError, NoTableError
@@ -60,13 +60,17 @@ class CatalogLocation:
     """The SQLite file of the default catalog."""
 
     def connect(self) -> Any:
-        try:
-            return load_catalog(CATALOG_NAME, **self.properties)
-        except Exception as error:  # each kind of catalog has other exceptions
-            where = self.properties.get("uri", "?")
-            raise LakeError(
-                f"the Iceberg catalog at {where} cannot be opened: {error}; check the options catalog.*"
-            ) from error
+        for is_last in (False, False, True):
+            try:
+                return load_catalog(CATALOG_NAME, **self.properties)
+            except Exception as error:  # each kind of catalog has other exceptions
+                if isinstance(error, OperationalError | ProgrammingError | IntegrityError) and not is_last:
+                    continue  # another process makes the tables of a new SQL catalog at the same time
+                where = self.properties.get("uri", "?")
+                raise LakeError(
+                    f"the Iceberg catalog at {where} cannot be opened: {error}; check the options catalog.*"
+                ) from error
+        raise AssertionError
 
 
 def catalog_location(options: TableOptions) -> CatalogLocation:

@@ -30,6 +30,8 @@ from millstream.tables.settings import TopicTable, find_tables
 _POLL_S: Final = 1.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _HEARTBEAT_S: Final = 5.0
+_ATTEMPTS_ONCE: Final = 3
+"""With `once`, a table that fails is tried this often."""
 _log = logging.getLogger("millstream.tables")
 
 
@@ -177,19 +179,21 @@ class Worker:
         return self._status.state == FAILED
 
     def _run(self) -> None:
-        pause_s = _FIRST_PAUSE_S
+        pause_s, failures = _FIRST_PAUSE_S, 0
         self._report()
         while not self._ended.is_set():
             try:
                 waited_s = self._step()
-                pause_s = _FIRST_PAUSE_S
+                pause_s, failures = _FIRST_PAUSE_S, 0
             except Exception as error:  # whatever happens to one table must not end the others
                 if self._ended.is_set():
                     break
-                _log.warning("table of %s: %s", self.table.topic, error, exc_info=True)
+                _log.warning("table of %s: %s", self.table.topic, _reason(error))
+                _log.debug("the whole error", exc_info=True)
                 self._copier.forget()
                 self._report(state=FAILED, error=_reason(error))
-                self.is_done = self._options.once
+                failures += 1
+                self.is_done = self._options.once and failures >= _ATTEMPTS_ONCE
                 waited_s, pause_s = pause_s, min(pause_s * 2, _LONGEST_PAUSE_S)
             if self.is_done:
                 break

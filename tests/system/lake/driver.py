@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from millstream.spark import start_query
 from tests.system.spark.conftest import SETTINGS
 
-
 CHANGE = "id BIGINT, shop STRING, text STRING, at BIGINT, gone BOOLEAN"
 
 

@@ -146,7 +146,7 @@ def test_each_record_once(tmp_path: Path, table_format: str) -> None:
 @pytest.mark.parametrize("mode", ["upsert", "history"])
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_upserts_through_spark(tmp_path: Path, table_format: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random changes that come late and twice, with a driver that is killed: the table is the model, for all engines."""
+    """Random changes that come late and twice, and a driver that is killed: the table is the model, for all engines."""
     chance = random.Random(f"upserts through Spark {table_format} {mode}")
     path = tmp_path / "table"
     changes = random_changes(chance, 1500, 60)

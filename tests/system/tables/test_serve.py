@@ -1,6 +1,5 @@
-"""`millstream table serve` with Spark: topics come and go, one fails beside the others, status, metrics, kill -9."""
+"""`millstream table serve` in Spark: topics come, fail and go; kill -9. `test_server.py` has the same without Spark."""
 
-import json
 import os
 import random
 import signal
@@ -13,88 +12,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
-from millstream.admin.tables import TableStatus, table_statuses
-from millstream.admin.topics import ConfigChange, ConfigOperation, ConfigResource, TopicAdmin
-from millstream.cli import exit_codes
-from millstream.cli.table import app
-from millstream.lake.errors import NoTableError
 from millstream.raw_client import Cluster
 from millstream.tables.copier import in_spark
-from millstream.tables.server import ServeOptions, TableServer
 from millstream.tables.verification import verify
 from millstream.testing import EmbeddedBroker
-from tests.system.tables.conftest import FORMATS, make_topic, options_for, publish, rows_in, table_at
-from tests.waiting import LONG_PATIENCE_S, until
+from tests.system.tables.conftest import FORMATS, make_topic, publish, rows_in, table_at
+from tests.system.tables.serving import check_that_topics_come_fail_and_go
+from tests.waiting import LONG_PATIENCE_S
 
 pytestmark = pytest.mark.timeout(900)
 
 
-@contextmanager
-def serving(broker: EmbeddedBroker, spark: SparkSession, place: Path) -> Iterator[TableServer]:
-    options = ServeOptions(copy=options_for(broker, place), interval_s=0.2, discover_s=0.2, parallel=2)
-    server = TableServer(options, in_spark(spark))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.end()
-        thread.join()
-
-
-def _set(cluster: Cluster, topic: str, name: str, value: str) -> None:
-    TopicAdmin(cluster).change(ConfigResource.TOPIC, topic, [ConfigChange(name, value, ConfigOperation.SET)])
-
-
-def _rows(path: Path) -> int:
-    try:
-        return len(rows_in(table_at(path)))
-    except NoTableError:
-        return 0
-
-
 def test_topics_come_fail_and_go(broker: EmbeddedBroker, spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
-    first = make_topic(cluster, "serve-first", format="iceberg")
-    cluster.create_topic("serve-later", 1, 1)
-    bad = make_topic(cluster, "serve-bad", 1, columns="registry")  # there is no registry
-    for topic in (first, "serve-later", bad):
-        publish(broker, topic, [(f"k{each}", f"v{each}") for each in range(50)])
-
-    def status(topic: str) -> TableStatus | None:
-        return table_statuses(cluster).get(topic)
-
-    with serving(broker, spark, tmp_path) as server:
-        until(lambda: _rows(tmp_path / first) == 50, "the first table")
-        until(lambda: (found := status(bad)) is not None and found.state == "failed", "the failure")
-        _set(cluster, "serve-later", "millstream.table", "delta")  # a topic becomes a table
-        until(lambda: _rows(tmp_path / "serve-later") == 50, "the second table")
-        until(lambda: (found := status(first)) is not None and found.rows == 50 and found.lag_records == 0)
-        shown = CliRunner().invoke(app, ["status", "-b", broker.bootstrap_servers])
-        assert shown.exit_code == exit_codes.UNWELL, shown.output
-        assert "serve-first" in shown.output and "needs the registry" in shown.output
-        metrics = server.reports.metrics()
-        assert 'millstream_table_lag_seconds{topic="serve-first",format="iceberg"} 0' in metrics
-        assert 'millstream_table_failed{topic="serve-bad",format="delta"} 1' in metrics
-        _set(cluster, bad, "millstream.table.columns", "auto")  # the failure is repaired
-        until(lambda: _rows(tmp_path / bad) == 50, "the repaired table")
-        _set(cluster, first, "millstream.table", "none")  # a table is not continued
-        until(lambda: status(first) is None, "the end of the first table")
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        admin.delete_topics(["serve-later"])["serve-later"].result(30)
-        until(lambda: status("serve-later") is None, "the end of the deleted topic")
-        make_topic(cluster, "serve-later", 1)
-        publish(broker, "serve-later", [("k", "again")])
-        until(lambda: any(_rows(path) == 1 for path in tmp_path.glob("serve-later-*")), "the topic that was made again")
-    good = CliRunner().invoke(app, ["status", bad, "--json", "-b", broker.bootstrap_servers])
-    (document,) = json.loads(good.output)
-    assert good.exit_code == 0 and document["state"] == "stopped" and document["rows"] == 50
-    assert CliRunner().invoke(app, ["status", "none", "-b", broker.bootstrap_servers]).exit_code == exit_codes.NOT_FOUND
-    for topic in (first, "serve-later", bad):
-        assert verify(table_at(tmp_path / topic), cluster).is_proven
+    check_that_topics_come_fail_and_go(broker, in_spark(spark), cluster, tmp_path, "in-spark")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from millstream.cli import exit_codes
 from millstream.cli.table import app
+from millstream.cli.terminal import CommandFailedError
 from millstream.lake.data_files import write_files
 from millstream.lake.ledger import Bookkeeping, LedgerEntry, LedgerState, OffsetRange
 from millstream.lake.row_crc import RowCrc
@@ -165,4 +166,5 @@ def test_the_command(broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path) -
     _without(table, 0)
     bad = run.invoke(app, [*arguments, "--json"])
     assert bad.exit_code == exit_codes.DAMAGED and '"proven": false' in bad.output
-    assert run.invoke(app, ["verify", str(tmp_path / "none"), "--no-topic"]).exit_code != 0
+    missing = run.invoke(app, ["verify", str(tmp_path / "none"), "--no-topic"]).exception
+    assert isinstance(missing, CommandFailedError) and missing.exit_code == exit_codes.NOT_FOUND
