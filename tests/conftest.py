@@ -58,6 +58,7 @@ _SHARED = {
         "tests/system/spark/test_source.py",
         "tests/system/examples/",
         "tests/system/lake/test_spark.py",
+        "tests/system/tables/test_serve.py",
     ),
 }
 """Files that use one thing that is dear to start: three nodes with a gateway and a browser, or a JVM with Spark. They

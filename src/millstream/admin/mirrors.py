@@ -13,18 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.admin.errors import AdminError, InvalidArgumentError, NotFoundError, check
+from millstream.admin.report_topic import read_reports
 from millstream.admin.topics import ConfigChange, ConfigOperation, ConfigResource, TopicAdmin
 from millstream.config.setting import ConfigError
 from millstream.config.table import mirror, topic
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.records.batch import LOG_OVERHEAD, iterate_headers
-from millstream.formats.records.record import iterate_records
 from millstream.raw_client import Cluster, TopicPartition
-from millstream.raw_client.offsets import EARLIEST, LATEST
+from millstream.raw_client.offsets import LATEST
 
 REPORT_TOPIC = "__millstream_mirrors"
 _TOPICS_AT_ONCE = 200
-_FETCH_BYTES = 4 << 20
 _POLL_S = 0.2
 _HEARD_S = 2.0
 _MIRROR_SETTINGS = (topic.MIRROR_LINK, topic.MIRROR_STATE, topic.MIRROR_REASON, topic.MIRROR_SOURCE_TOPIC)
@@ -354,22 +352,9 @@ class MirrorAdmin:
         return found
 
     def _report_records(self) -> Iterator[tuple[str, bytes]]:
-        if REPORT_TOPIC not in self.cluster.topics([REPORT_TOPIC]):
-            return
-        at = TopicPartition(REPORT_TOPIC, 0)
-        end = self.cluster.offsets({at: LATEST})[at].offset
-        offset = self.cluster.offsets({at: EARLIEST})[at].offset
-        while offset < end:
-            fetched = self.cluster.fetch(at, offset, max_bytes=_FETCH_BYTES, max_wait_ms=100)
-            after = offset
-            for place, header in iterate_headers(fetched.data):
-                after = header.base_offset + header.last_offset_delta + 1
-                for record in iterate_records(header, fetched.data[place : place + LOG_OVERHEAD + header.length]):
-                    if record.key is not None and record.value is not None:
-                        yield record.key.decode(errors="replace"), record.value
-            if after <= offset:
-                return
-            offset = after
+        for key, value in read_reports(self.cluster, REPORT_TOPIC):
+            if value is not None:
+                yield key, value
 
     # Promotion
 

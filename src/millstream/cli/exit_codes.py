@@ -14,9 +14,10 @@ EXISTS = 5
 TIMED_OUT = 6
 """No response within the timeout."""
 DAMAGED = 7
-"""Damaged data in a log, found by `log dump` or by the broker when it read."""
+"""Damaged data: in a log, found by `log dump` or by the broker when it read; in a table, found by `table verify`."""
 UNWELL = 8
-"""The cluster has problems: `cluster status` found missing brokers, replicas or voters. Or a pipeline has failed."""
+"""The cluster has problems: `cluster status` found missing brokers, replicas or voters; or a pipeline
+or a table has failed."""
 NOT_ALLOWED = 9
 """The broker does not accept the credentials, or the user may not do this."""
 INTERRUPTED = 130

@@ -1,5 +1,7 @@
-"""`millstream table`: list, describe and compact lake tables (Delta, Iceberg); replay them into topics."""
+"""`millstream table`: keep topics as lake tables (Delta, Iceberg), verify, list and compact tables; replay them."""
 
+import dataclasses
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,6 +20,7 @@ from millstream.cli.options import (
     assignments,
     complete_topic,
     connection_settings,
+    open_cluster,
     parsed_duration,
     parsed_time,
 )
@@ -26,10 +29,12 @@ from millstream.cli.terminal import CommandFailedError, complain, note, print_js
 if TYPE_CHECKING:
     from millstream.lake.options import TableOptions
     from millstream.lake.table import LakeTable, RewriteResult, TableVersion
+    from millstream.tables.verification import Report
 
 
 app = typer.Typer(
-    help="List and describe lake tables, compact their files, replay them into topics.", no_args_is_help=True
+    help="Keep topics as lake tables; verify, list, describe and compact tables; replay them into topics.",
+    no_args_is_help=True,
 )
 
 TableArgument = Annotated[
@@ -286,6 +291,216 @@ def backfill(
         print(f"wrote {result.rows} rows to {to} in the order of {result.order}{before}")
 
 
+@app.command()
+def serve(
+    warehouse: Annotated[
+        str,
+        typer.Option("--warehouse", "-w", metavar="DIRECTORY", help="Directory of the tables, or s3://BUCKET/PREFIX."),
+    ],
+    interval: Annotated[
+        str, typer.Option("--interval", metavar="TIME", help="Time between two commits of a table.")
+    ] = "10s",
+    registry: Annotated[
+        str | None, typer.Option("--registry", metavar="URL", help="Address of the schema registry.")
+    ] = None,
+    registry_user: Annotated[
+        str | None,
+        typer.Option(
+            "--registry-user",
+            metavar="USER:PASSWORD",
+            envvar="MILLSTREAM_REGISTRY_USER",
+            help="User and password of the schema registry.",
+        ),
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option("--namespace", metavar="NAME", help="Iceberg: namespace of the tables in the catalog.")
+    ] = "default",
+    dead_letters: Annotated[
+        str, typer.Option("--dead-letters", metavar="TOPIC", help="Topic for records that cannot become rows.")
+    ] = "millstream-table-dead-letters",
+    max_records: Annotated[
+        int, typer.Option("--max-records", metavar="N", help="Most records of one commit.", min=1)
+    ] = 1_000_000,
+    compact_after: Annotated[
+        int, typer.Option("--compact-after", metavar="N", help="Commits after which small files are rewritten.", min=1)
+    ] = 20,
+    target_size: Annotated[str, typer.Option("--target-size", metavar="SIZE", help="Target size of files.")] = "128MB",
+    vacuum_every: Annotated[
+        str, typer.Option("--vacuum-every", metavar="TIME", help="Time between two vacuums of a table.")
+    ] = "1h",
+    retain: Annotated[
+        str, typer.Option("--retain", metavar="AGE", help="Age up to which old versions can be read.")
+    ] = "7d",
+    discover: Annotated[
+        str, typer.Option("--discover", metavar="TIME", help="Time between two searches for topics.")
+    ] = "10s",
+    parallel: Annotated[
+        int, typer.Option("--parallel", metavar="N", help="Tables that are written at the same time.", min=1)
+    ] = 4,
+    skip_lost: Annotated[
+        bool, typer.Option("--skip-lost", help="Continue after records that the topic has lost; the ledger notes them.")
+    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Copy what the topics have now, then stop.")] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port", metavar="PORT", min=0, max=65535, help="Port for Prometheus metrics; 0 takes a free port."
+        ),
+    ] = None,
+    master: Annotated[
+        str, typer.Option("--master", metavar="URL", help="Spark master: local[4], spark://HOST:7077, yarn, …")
+    ] = "local[*]",
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="Spark setting. Repeatable.")
+    ] = None,
+    json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    client_settings: ClientSettings = None,
+    settings: TableSettings = None,
+) -> None:
+    """Keep all topics that have the setting millstream.table as tables, until Ctrl-C.
+
+    Topics and their settings are looked for again and again. A table that fails does
+    not stop the others: `millstream table status` shows why. Each record is in its
+    table once, also after a crash: the table itself has the offsets.
+
+    \b
+    Examples:
+      millstream topic alter orders --set millstream.table=delta
+      millstream table serve --warehouse /lake
+      millstream table serve -w s3://lake -o s3.endpoint=http://localhost:9000 --registry http://localhost:8081
+      millstream table serve -w s3://lake -o catalog.type=rest -o catalog.uri=http://localhost:8181 --metrics-port 9309
+    """
+    with _plain_errors():
+        from millstream.cli.table_serving import ServeArguments, run_server
+
+        ok = run_server(
+            ServeArguments(
+                warehouse=warehouse,
+                options=assignments(settings, "--option"),
+                namespace=namespace,
+                bootstrap=bootstrap,
+                client_settings=connection_settings(client_settings),
+                registry=registry,
+                registry_user=registry_user,
+                dead_letters=dead_letters,
+                interval_s=parsed_duration("--interval", interval) / 1000,
+                discover_s=parsed_duration("--discover", discover) / 1000,
+                vacuum_every_s=parsed_duration("--vacuum-every", vacuum_every) / 1000,
+                retain=timedelta(milliseconds=parsed_duration("--retain", retain)),
+                max_records=max_records,
+                compact_after=compact_after,
+                target_size=target_size,
+                parallel=parallel,
+                skip_lost=skip_lost,
+                once=once,
+                metrics_port=metrics_port,
+                master=master,
+                conf=assignments(conf, "--conf"),
+                json=json,
+            )
+        )
+    if not ok:
+        raise typer.Exit(exit_codes.UNWELL)
+
+
+@app.command()
+def status(
+    topic: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC]", help="Only this topic.", autocompletion=complete_topic)
+    ] = None,
+    json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    client_settings: ClientSettings = None,
+) -> None:
+    """Show the tables that `millstream table serve` keeps: state, lag, rows, dead letters.
+
+    The exit code is 8 if a table has failed or no server runs.
+
+    \b
+    Examples:
+      millstream table status
+      millstream table status orders --json
+    """
+    from millstream.admin.tables import FAILED, NO_SERVER, table_statuses
+
+    with open_cluster(bootstrap, timeout, client_settings) as cluster:
+        found = table_statuses(cluster)
+    if topic is not None and topic not in found:
+        raise CommandFailedError(
+            f"no server keeps {topic} as a table: set millstream.table and start `millstream table serve`",
+            exit_codes.NOT_FOUND,
+        )
+    shown = [each for name, each in sorted(found.items()) if topic in (None, name)]
+    now_ms = time.time_ns() // 1_000_000
+    if json:
+        print_json([{**dataclasses.asdict(each), "state": each.state_at(now_ms)} for each in shown])
+    else:
+        print_table(
+            ["TOPIC", "FORMAT", "STATE", "LAG", "RECORDS BEHIND", "ROWS", "DEAD LETTERS", "LOCATION"],
+            [
+                (
+                    each.topic,
+                    each.format,
+                    each.state_at(now_ms),
+                    "" if each.lag_seconds is None else f"{each.lag_seconds:.1f} s",
+                    "" if each.lag_records is None else each.lag_records,
+                    each.rows,
+                    each.dead_letters,
+                    each.location,
+                )
+                for each in shown
+            ],
+        )
+        for each in shown:
+            if each.error:
+                complain(f"{each.topic}: {each.error}")
+    if any(each.state_at(now_ms) in (FAILED, NO_SERVER) for each in shown):
+        raise typer.Exit(exit_codes.UNWELL)
+
+
+@app.command()
+def verify(
+    table: TableArgument,
+    no_topic: Annotated[
+        bool, typer.Option("--no-topic", help="Compare the table with its ledger alone; no broker is needed.")
+    ] = False,
+    json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    client_settings: ClientSettings = None,
+    settings: TableSettings = None,
+) -> None:
+    """Prove that a table of `millstream table serve` has every record of its topic once.
+
+    The metadata of the table has the ranges of offsets of each commit, with numbers
+    of rows and checksums. They are compared with the rows, and with the records of
+    the topic as far as it still has them. The exit code is 7 if something is
+    missing, doubled or changed.
+
+    \b
+    Examples:
+      millstream table verify /lake/orders
+      millstream table verify /lake/orders --no-topic --json
+    """
+    with _plain_errors():
+        from millstream.tables.verification import verify as compared
+
+        found = _open(table, settings)
+        if no_topic:
+            report = compared(found, None)
+        else:
+            with open_cluster(bootstrap, timeout, client_settings) as cluster:
+                report = compared(found, cluster)
+    if json:
+        print_json({**dataclasses.asdict(report), "proven": report.is_proven})
+    else:
+        show_verified(report)
+    if not report.is_proven:
+        raise typer.Exit(exit_codes.DAMAGED)
+
+
 def summary_document(table: "LakeTable") -> dict[str, Any]:
     files = table.scan().files
     return {
@@ -374,6 +589,32 @@ def show_rewritten(result: "RewriteResult", *, vacuum: bool) -> None:
     )
     if vacuum:
         print(f"deleted {result.deleted} unused files")
+
+
+def show_verified(report: "Report") -> None:
+    print_table(
+        ["PARTITION", "FROM", "TO", "ROWS", "DEAD LETTERS", "LOST", "TABLE", "TOPIC"],
+        [
+            (
+                each.range.partition,
+                each.range.begin,
+                each.range.end - 1,
+                each.range.rows,
+                each.range.dead_letters,
+                each.range.lost,
+                each.table,
+                each.topic,
+            )
+            for each in report.checks
+        ],
+    )
+    print()
+    for text in report.notes:
+        print(f"note: {text}")
+    if report.is_proven:
+        print(f"{report.table}: every record of {report.topic} is there once, {report.rows} rows")
+    for text in report.faults:
+        complain(text)
 
 
 def size_text(size: float) -> str:

@@ -138,6 +138,7 @@ def check_topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> No
                     "`millstream mirror`",
                     name=needed.name,
                 )
+    _check_table(overrides)
     if resolved.min_compaction_lag_ms > resolved.max_compaction_lag_ms:
         raise ConfigError(
             f"min.compaction.lag.ms={resolved.min_compaction_lag_ms} must not be above "
@@ -146,6 +147,15 @@ def check_topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> No
         )
     if resolved.remote_storage_enable:
         _check_tiered(resolved, broker)
+
+
+def _check_table(overrides: Mapping[str, str]) -> None:
+    """The settings of the topic's table that exclude each other."""
+    if overrides.get(topic.TABLE_KEYS.name) and overrides.get(topic.TABLE_MODE.name, "append") != "upsert":
+        raise ConfigError(
+            f"{topic.TABLE_KEYS.name} needs {topic.TABLE_MODE.name}=upsert: rows that are appended have no keys",
+            name=topic.TABLE_KEYS.name,
+        )
 
 
 def _check_tiered(config: LogConfig, broker: BrokerConfig) -> None:

@@ -7,7 +7,7 @@ with the same batch one fails.
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import unquote
@@ -20,6 +20,8 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from millstream.lake.data_files import FileLayout, WrittenFile
 from millstream.lake.errors import CommitConflictError, LakeError, NoTableError
+from millstream.lake.ledger import PREFIX as LEDGER_PREFIX
+from millstream.lake.ledger import Bookkeeping, CommitNote, LedgerEntry, LedgerState, details_of
 from millstream.lake.options import TableOptions
 from millstream.lake.partitioning import Partitioning, value_text
 from millstream.lake.scan import Condition, FileScan, Scan, TableFile, delta_statistics, statistics
@@ -74,7 +76,7 @@ class DeltaLakeTable(LakeTable):
             schema=Schema.from_arrow(pa.schema([*rows, *derived])),
             mode="ignore",  # another process may create it at the same time; `accept` checks the schema
             partition_by=list(partitioning.names),
-            configuration={PARTITION_PROPERTY: partitioning.text},
+            configuration={PARTITION_PROPERTY: partitioning.text, **dict(options.properties)},
             raise_if_key_not_exists=False,
             storage_options=delta_storage_options(storage),
         )
@@ -145,13 +147,22 @@ class DeltaLakeTable(LakeTable):
                     return found
         return kept
 
-    def commit(self, files: Sequence[WrittenFile], transaction: AppTransaction | None, *, replace: bool) -> bool:
+    def commit(
+        self,
+        files: Sequence[WrittenFile],
+        transaction: AppTransaction | None,
+        *,
+        replace: bool,
+        books: Bookkeeping | None = None,
+    ) -> bool:
         adds: list[AddAction | RemoveAction] = [self._add_action(file) for file in files]
-        properties = _commit_properties(transaction)
         for attempt in range(ATTEMPTS):
             self.refresh()
             if transaction and self.is_committed(transaction):
                 return False
+            note = None if books is None else books.note(self.ledger, books.added)
+            # Delta's log merges commits that do not conflict. Two commits with ledgers do: they have the same ids.
+            properties = _commit_properties(transaction, note=note)
             try:
                 self._delta.create_write_transaction(
                     adds,
@@ -173,6 +184,7 @@ class DeltaLakeTable(LakeTable):
         new: Sequence[WrittenFile],
         transaction: AppTransaction | None,
         deletes_number: int,
+        note: CommitNote | None = None,
     ) -> None:
         now_ms = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [self._add_action(file) for file in new]
@@ -180,7 +192,9 @@ class DeltaLakeTable(LakeTable):
             values = {name: None if value is None else value_text(value) for name, value in file.partition.items()}
             actions.append(RemoveAction(file.handle, True, now_ms, file.size, values))
         # No retries of the library: they would put this commit after another one that it has not read.
-        properties = _commit_properties(transaction, Transaction(DELETES_APP, deletes_number), max_commit_retries=0)
+        properties = _commit_properties(
+            transaction, Transaction(DELETES_APP, deletes_number), note=note, max_commit_retries=0
+        )
         try:
             self._delta.create_write_transaction(
                 actions,
@@ -196,6 +210,18 @@ class DeltaLakeTable(LakeTable):
     @property
     def deletes_number(self) -> int | None:
         return self._delta.transaction_version(DELETES_APP)
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return {name: value for name, value in self._delta.metadata().configuration.items() if value is not None}
+
+    @property
+    def ledger(self) -> LedgerState:
+        return LedgerState.from_numbers(self._delta.transaction_version)
+
+    def ledger_entries(self) -> list[LedgerEntry]:
+        entries = (details_of(entry.get(LEDGER_PREFIX)) for entry in self._delta.history())
+        return [entry for entry in entries if entry is not None]
 
     def _add_action(self, file: WrittenFile) -> AddAction:
         values = {
@@ -304,10 +330,16 @@ class DeltaLakeTable(LakeTable):
 
 
 def _commit_properties(
-    transaction: AppTransaction | None, *more: Transaction, max_commit_retries: int | None = None
+    transaction: AppTransaction | None,
+    *more: Transaction,
+    note: CommitNote | None = None,
+    max_commit_retries: int | None = None,
 ) -> CommitProperties:
     metadata = {"engine": "millstream"}
     ids = list(more)
+    if note is not None:
+        metadata[LEDGER_PREFIX] = note.entry
+        ids += [Transaction(name, value) for name, value in note.numbers.items()]
     if transaction is not None:
         ids.append(Transaction(transaction.app, transaction.number))
     if transaction is not None and transaction.input is not None:

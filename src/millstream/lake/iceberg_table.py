@@ -12,7 +12,7 @@ The default catalog is a SQLite file beside the table: `path=/lake/orders` is th
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -28,11 +28,13 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import ArrowScan
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from millstream.lake.data_files import FileLayout, WrittenFile, plan_rewrites, rewrite
 from millstream.lake.errors import CommitConflictError, LakeError, LakeOptionError, NoTableError
 from millstream.lake.iceberg_files import add_terms, file_schema, from_spec, ranges, to_data_file
+from millstream.lake.ledger import PREFIX as LEDGER_PREFIX
+from millstream.lake.ledger import Bookkeeping, CommitNote, LedgerEntry, LedgerState, details_of
 from millstream.lake.options import TableOptions
 from millstream.lake.partitioning import Partitioning
 from millstream.lake.scan import BATCH_ROWS, Condition, Scan, TableFile, all_may_hold, iceberg_expression
@@ -58,13 +60,17 @@ class CatalogLocation:
     """The SQLite file of the default catalog."""
 
     def connect(self) -> Any:
-        try:
-            return load_catalog(CATALOG_NAME, **self.properties)
-        except Exception as error:  # each kind of catalog has other exceptions
-            where = self.properties.get("uri", "?")
-            raise LakeError(
-                f"the Iceberg catalog at {where} cannot be opened: {error}; check the options catalog.*"
-            ) from error
+        for is_last in (False, False, True):
+            try:
+                return load_catalog(CATALOG_NAME, **self.properties)
+            except Exception as error:  # each kind of catalog has other exceptions
+                if isinstance(error, OperationalError | ProgrammingError | IntegrityError) and not is_last:
+                    continue  # another process makes the tables of a new SQL catalog at the same time
+                where = self.properties.get("uri", "?")
+                raise LakeError(
+                    f"the Iceberg catalog at {where} cannot be opened: {error}; check the options catalog.*"
+                ) from error
+        raise AssertionError
 
 
 def catalog_location(options: TableOptions) -> CatalogLocation:
@@ -178,7 +184,7 @@ class IcebergLakeTable(LakeTable):
     @staticmethod
     def create(options: TableOptions, rows: pa.Schema, partitioning: Partitioning) -> "IcebergLakeTable":
         place = catalog_location(options)
-        properties = {**_NEW_TABLE, "write.parquet.compression-codec": options.compression}
+        properties = {**_NEW_TABLE, "write.parquet.compression-codec": options.compression, **dict(options.properties)}
         try:
             with prepare(place).create_table_transaction(
                 place.identifier, rows, location=place.location, properties=properties
@@ -259,7 +265,14 @@ class IcebergLakeTable(LakeTable):
         document = kept["input"] if kept.get("batch") == int(newest) else None
         return WrittenBatch(int(newest), BatchInput.from_json(document))
 
-    def commit(self, files: Sequence[WrittenFile], transaction: AppTransaction | None, *, replace: bool) -> bool:
+    def commit(
+        self,
+        files: Sequence[WrittenFile],
+        transaction: AppTransaction | None,
+        *,
+        replace: bool,
+        books: Bookkeeping | None = None,
+    ) -> bool:
         summary = (
             {"millstream.app": transaction.app, "millstream.batch": str(transaction.number)} if transaction else {}
         )
@@ -269,7 +282,12 @@ class IcebergLakeTable(LakeTable):
                 if self.is_committed(transaction):
                     return False
                 change.set_properties(_batch_properties(transaction))
-            update = change.update_snapshot(snapshot_properties=summary)
+            kept = dict(summary)
+            if books is not None:
+                note = books.note(self.ledger, books.added)
+                change.set_properties(self._ledger_properties(note))
+                kept[LEDGER_PREFIX] = note.entry
+            update = change.update_snapshot(snapshot_properties=kept)
             old = self.scan().files if replace else []
             with update.overwrite() if old else update.merge_append() as producer:
                 for file in old:
@@ -286,6 +304,7 @@ class IcebergLakeTable(LakeTable):
         new: Sequence[WrittenFile],
         transaction: AppTransaction | None,
         deletes_number: int,
+        note: CommitNote | None = None,
     ) -> None:
         summary = {"millstream.operation": "upsert"}
         if transaction is not None:
@@ -294,6 +313,9 @@ class IcebergLakeTable(LakeTable):
         try:
             change = self._iceberg.transaction()
             properties = _batch_properties(transaction) if transaction is not None else {}
+            if note is not None:
+                properties |= self._ledger_properties(note)
+                summary[LEDGER_PREFIX] = note.entry
             change.set_properties({**properties, DELETES_PROPERTY: str(deletes_number)})
             update = change.update_snapshot(snapshot_properties=summary)
             with update.overwrite() if old else update.merge_append() as producer:
@@ -309,6 +331,27 @@ class IcebergLakeTable(LakeTable):
     def deletes_number(self) -> int | None:
         kept = self._iceberg.properties.get(DELETES_PROPERTY)
         return None if kept is None else int(kept)
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return dict(self._iceberg.properties)
+
+    @property
+    def ledger(self) -> LedgerState:
+        return LedgerState.from_numbers(self._ledger_numbers().get)
+
+    def ledger_entries(self) -> list[LedgerEntry]:
+        newest_first = sorted(self._iceberg.snapshots(), key=lambda each: -each.sequence_number)
+        entries = (
+            details_of(None if each.summary is None else each.summary.get(LEDGER_PREFIX)) for each in newest_first
+        )
+        return [entry for entry in entries if entry is not None]
+
+    def _ledger_numbers(self) -> dict[str, int]:
+        return dict(json.loads(self._iceberg.properties.get(LEDGER_PREFIX, "{}")))
+
+    def _ledger_properties(self, note: CommitNote) -> dict[str, str]:
+        return {LEDGER_PREFIX: json.dumps({**self._ledger_numbers(), **note.numbers})}
 
     def _commit(self, changes: Any) -> bool:
         """Makes changes to the newest version and commits them; retries after conflicts."""

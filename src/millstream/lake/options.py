@@ -86,6 +86,8 @@ class TableOptions:
     checkpoint: str | None = None
     """Spark's checkpoint, which has the input of a batch."""
     s3: S3Options = field(default_factory=S3Options)
+    properties: tuple[tuple[str, str], ...] = ()
+    """Properties of a new table; not an option of users."""
 
     @property
     def name(self) -> str:

@@ -2,7 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from millstream.lake.data_files import FileLayout, WrittenFile
 from millstream.lake.errors import LakeError, LakeOptionError, NoTableError, SchemaChangeError, StaleWriteError
+from millstream.lake.ledger import Bookkeeping, CommitNote, LedgerEntry, LedgerState
 from millstream.lake.options import TableOptions
 from millstream.lake.partitioning import Partitioning
 from millstream.lake.scan import Condition, Scan, TableFile
@@ -131,9 +132,17 @@ class LakeTable(ABC):
         return kept
 
     @abstractmethod
-    def commit(self, files: Sequence[WrittenFile], transaction: AppTransaction | None, *, replace: bool) -> bool:
+    def commit(
+        self,
+        files: Sequence[WrittenFile],
+        transaction: AppTransaction | None,
+        *,
+        replace: bool,
+        books: Bookkeeping | None = None,
+    ) -> bool:
         """Adds files in one commit; with `replace`, instead of all others. False if it was committed before: then
-        nothing changes. With StaleWriteError nothing changes either. Works beside concurrent writers."""
+        nothing changes. With StaleWriteError nothing changes either. Works beside concurrent writers. `books`: the
+        offsets of the rows, which must follow those in the table."""
 
     @abstractmethod
     def replace_files(
@@ -142,14 +151,29 @@ class LakeTable(ABC):
         new: Sequence[WrittenFile],
         transaction: AppTransaction | None,
         deletes_number: int,
+        note: CommitNote | None = None,
     ) -> None:
         """Replaces files in one commit on the version of this object. CommitConflictError if there is a newer one:
-        then nothing changes. `deletes_number` is kept with the version (see `upserts`)."""
+        then nothing changes. `deletes_number` (see `upserts`) and `note` are kept with the version."""
 
     @property
     @abstractmethod
     def deletes_number(self) -> int | None:
         """The number that the last `replace_files` kept."""
+
+    @property
+    @abstractmethod
+    def properties(self) -> Mapping[str, str]:
+        """The properties of the table."""
+
+    @property
+    @abstractmethod
+    def ledger(self) -> LedgerState:
+        """The sums of the ledger in the version of this object (see `ledger`)."""
+
+    @abstractmethod
+    def ledger_entries(self) -> list[LedgerEntry]:
+        """The ledger's entries of all versions that have not expired, newest first."""
 
     @abstractmethod
     def scan(self, columns: Sequence[str] | None = None, conditions: Sequence[Condition] = ()) -> Scan:

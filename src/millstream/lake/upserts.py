@@ -26,8 +26,10 @@ import pyarrow.parquet as pq
 
 from millstream.lake.data_files import FileLayout, WrittenFile, write_files
 from millstream.lake.errors import CommitConflictError, LakeError, LakeOptionError
+from millstream.lake.ledger import Bookkeeping
 from millstream.lake.options import TableOptions
 from millstream.lake.partitioning import Partitioning
+from millstream.lake.row_crc import RowCrc, row_crc
 from millstream.lake.scan import Condition, TableFile, all_may_hold
 from millstream.lake.schema_evolution import conform, storable
 from millstream.lake.storage import Storage
@@ -199,6 +201,7 @@ def merge(
     files: Sequence[WrittenFile],
     schema: pa.Schema,
     transaction: AppTransaction | None,
+    books: Bookkeeping | None = None,
 ) -> bool:
     """Merges the changes in these files into the table, in one commit. False if that was done before.
 
@@ -212,7 +215,8 @@ def merge(
             return False
         plan = _Merge(table, rules, changes)
         try:
-            table.replace_files(plan.old, plan.new, transaction, plan.deletes_number)
+            note = None if books is None else books.note(table.ledger, plan.change)
+            table.replace_files(plan.old, plan.new, transaction, plan.deletes_number, note)
         except CommitConflictError as error:
             plan.undo()
             last = error
@@ -249,6 +253,8 @@ class _Merge:
         keys = {tuple(change[name] for name in rules.keys) for change in changes}
         self.old: list[TableFile] = []
         self.new: list[WrittenFile] = []
+        self.change = RowCrc()
+        """Of all rows of the table."""
         scan = table.scan(table.row_schema.names)
         layout = table.layout()
         touched: list[Row] = []
@@ -261,7 +267,9 @@ class _Merge:
             if not pc.any(of_keys).as_py():
                 continue
             self.old.append(file)
-            touched += rows.filter(of_keys).to_pylist()
+            mine = rows.filter(of_keys)
+            touched += mine.to_pylist()
+            self.change -= _crc(mine)
             rest = rows.filter(pc.invert(of_keys))
             self.new += write_files(rest.to_batches(), layout, "merged")
         now = datetime.now(UTC)
@@ -271,6 +279,7 @@ class _Merge:
         found, left = resolve(rules, changes, touched, affected, now)
         if found:
             batch = pa.RecordBatch.from_pylist(found, schema=table.row_schema)
+            self.change += row_crc(batch)
             self.new += write_files([batch], layout, "upserted")
         self.deletes_number = self._write_deletions([each for each in kept if each.key not in keys] + left)
 
@@ -306,6 +315,10 @@ class _Merge:
         with self._table.storage.open_output(_deletes_path(number)) as stream:
             pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(columns)), stream)
         return number
+
+
+def _crc(rows: pa.Table) -> RowCrc:
+    return sum((row_crc(batch) for batch in rows.to_batches()), RowCrc())
 
 
 def _deletes_path(number: int) -> str:

@@ -188,7 +188,7 @@ def make_format(
         kind.upper(),
         subject,
         given.get("schema"),
-        _client(url, given) if url else None,
+        client_of(url, given) if url else None,
         _boolean(given, "register"),
         role,
     )
@@ -210,7 +210,7 @@ def make_format(
     return ProtobufFormat(choice, given.get("message"))
 
 
-def _client(url: str, options: Mapping[str, str]) -> RegistryClient:
+def client_of(url: str, options: Mapping[str, str]) -> RegistryClient:
     if "registry.token" in options and "registry.user" in options:
         raise SchemaError("Give registry.user and registry.password, or registry.token, not both.")
     auth = RegistryAuth(

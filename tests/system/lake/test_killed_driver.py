@@ -1,5 +1,6 @@
 """kill -9 of the driver at random moments, while a topic is copied into a table: each record is there once."""
 
+import json
 import os
 import random
 import signal
@@ -11,7 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import duckdb
+import polars
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from millstream.client import connect
 from millstream.lake.options import parse_options
@@ -19,13 +23,16 @@ from millstream.lake.table import open_table
 from millstream.testing import EmbeddedBroker
 from tests.system.lake.batch_writer import KEYS
 from tests.system.lake.conftest import FORMATS, rows_of
+from tests.system.lake.test_upserts import model, ordered, random_changes
 
 KILLS = 3
 RECORDS = 6000
 
 
 @contextmanager
-def _driver(broker: EmbeddedBroker, path: Path, table_format: str, how: str) -> Iterator[subprocess.Popen[str]]:
+def _driver(
+    broker: EmbeddedBroker, path: Path, table_format: str, how: str, mode: str = "append"
+) -> Iterator[subprocess.Popen[str]]:
     command = [
         sys.executable,
         "-m",
@@ -35,6 +42,7 @@ def _driver(broker: EmbeddedBroker, path: Path, table_format: str, how: str) -> 
         str(path),
         table_format,
         how,
+        mode,
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
@@ -58,10 +66,10 @@ def _publish(broker: EmbeddedBroker, stop: threading.Event, sent: list[int]) -> 
             stop.wait(0.5)
 
 
-def _all_copied(broker: EmbeddedBroker, path: Path, table_format: str) -> bool:
+def _all_copied(broker: EmbeddedBroker, path: Path, table_format: str, mode: str = "append") -> bool:
     """Copy what is left; as a supervisor would, more than once (on a busy machine Spark gives up on slow workers)."""
     for _attempt in range(3):
-        with _driver(broker, path, table_format, "once") as process:
+        with _driver(broker, path, table_format, "once", mode) as process:
             if process.wait(300) == 0:
                 return True
     return False
@@ -131,3 +139,53 @@ def test_each_record_once(tmp_path: Path, table_format: str) -> None:
         assert _all_copied(broker, path, table_format)
     found = sorted(int(row["value"]) for row in rows_of(open_table(parse_options({"path": str(path)}))))
     assert found == sent
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("mode", ["upsert", "history"])
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_upserts_through_spark(tmp_path: Path, table_format: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random changes that come late and twice, and a driver that is killed: the table is the model, for all engines."""
+    chance = random.Random(f"upserts through Spark {table_format} {mode}")
+    path = tmp_path / "table"
+    changes = random_changes(chance, 1500, 60)
+    sent = sorted(changes, key=lambda each: each["at"] + chance.randrange(200))  # late
+    sent += chance.sample(changes, 100)  # sent again
+    stop = threading.Event()
+
+    def publish() -> None:
+        with connect(broker.bootstrap_servers) as client:
+            for begin in range(0, len(sent), 40):
+                part = sent[begin : begin + 40]
+                client.publish_many("t", [(str(each["id"]), json.dumps(each)) for each in part])
+                stop.wait(0.5)
+
+    with EmbeddedBroker() as broker:
+        with connect(broker.bootstrap_servers) as client:
+            client.create_topic("t", partitions=3)
+        publisher = threading.Thread(target=publish)
+        publisher.start()
+        try:
+            for _kill in range(KILLS):
+                with _driver(broker, path, table_format, "on", mode) as process:
+                    assert process.stdout is not None
+                    assert process.stdout.readline() == "running\n"
+                    time.sleep(chance.uniform(2, 12))
+        finally:
+            stop.set()
+            publisher.join()
+        assert _all_copied(broker, path, table_format, mode)
+    expected = model(changes, history=mode == "history")
+    table = open_table(parse_options({"path": str(path)}))
+    assert ordered(rows_of(table)) == expected
+    if table_format == "delta":
+        assert ordered(polars.read_delta(str(path)).to_dicts()) == expected
+    else:
+        monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+        theirs = SqlCatalog("millstream", uri=f"sqlite:///{tmp_path}/millstream-catalog.db").load_table("default.table")
+        assert ordered(theirs.scan().to_arrow().to_pylist()) == expected
+        assert ordered(theirs.scan().to_polars().to_dicts()) == expected
+    files = [f"{path}/{each}" for each in table.file_paths()]
+    ids = duckdb.read_parquet(files).select("id", '"at"', "text").fetchall()
+    assert sorted(ids) == sorted((row["id"], row["at"], row["text"]) for row in expected)

@@ -120,3 +120,13 @@ def test_a_mirror_topic_is_not_tiered(state: str) -> None:
     with pytest.raises(ConfigError, match="promote it first"):
         check_topic_config({**mirror, "remote.storage.enable": "true"}, broker)
     check_topic_config({**mirror, "millstream.mirror.state": "promoted", "remote.storage.enable": "true"}, broker)
+
+
+def test_keys_of_a_table_need_upserts() -> None:
+    broker = load_broker_config()
+    keys = {"millstream.table": "delta", "millstream.table.keys": "id"}
+    with pytest.raises(ConfigError, match=r"needs millstream\.table\.mode=upsert"):
+        check_topic_config(keys, broker)
+    check_topic_config({**keys, "millstream.table.mode": "upsert"}, broker)
+    with pytest.raises(ConfigError, match=r"millstream\.table=parquet"):
+        check_topic_config({"millstream.table": "parquet"}, broker)

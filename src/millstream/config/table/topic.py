@@ -391,4 +391,44 @@ MIRROR_PRODUCER_ID = long(
     allowed=at_least(-1),
 )
 
+TABLE = string(
+    "millstream.table",
+    "none",
+    "Keeps the topic as a lake table of this format: `delta` or `iceberg`. `millstream table serve` writes the table; "
+    "without it the setting has no effect (docs/tables.md). With `none` the table is not continued, and stays where "
+    "it is. Millstream only.",
+    allowed=one_of("none", "delta", "iceberg"),
+)
+TABLE_LOCATION = string(
+    "millstream.table.location",
+    "",
+    "Where the table of the topic is: a directory or `s3://bucket/prefix`. Empty: the directory with the name of the "
+    "topic in the warehouse of `millstream table serve`. Millstream only.",
+)
+TABLE_COLUMNS = string(
+    "millstream.table.columns",
+    "auto",
+    "The columns of the table. `registry`: the fields of the newest schema of `TOPIC-value`. `raw`: key and value as "
+    "bytes. `auto`: `registry` if the subject exists when the table is made, else `raw`. Millstream only.",
+    allowed=one_of("auto", "registry", "raw"),
+)
+TABLE_PARTITION_BY = listed(
+    "millstream.table.partition.by",
+    (),
+    "How a new table is partitioned: columns, or days(column), hours(column), months(column). Millstream only.",
+)
+TABLE_MODE = string(
+    "millstream.table.mode",
+    "append",
+    "`append`: a row for each record. `upsert`: a record replaces the row with the same keys, and a null value deletes "
+    "it. Millstream only.",
+    allowed=one_of("append", "upsert"),
+)
+TABLE_KEYS = listed(
+    "millstream.table.keys",
+    (),
+    "The columns that identify a row with `millstream.table.mode=upsert`. Empty: the key of the record. Millstream "
+    "only.",
+)
+
 SETTINGS = declared(globals())

@@ -1,4 +1,4 @@
-"""The Topics page: list of topics, and one topic with partitions, hot keys, settings and reading groups."""
+"""The Topics page: list of topics, and one topic with partitions, hot keys, settings, reading groups and its table."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +26,8 @@ from millstream.console.topics.rows import (
     topic_rows,
 )
 from millstream.console.topics.settings import MOST_PARTITIONS
+from millstream.console.topics.table_status import EVERY_S as TABLE_EVERY_S
+from millstream.console.topics.table_status import TableStatusView
 from millstream.console.visitor import Action
 from millstream.console.widgets import (
     FieldErrors,
@@ -92,6 +94,7 @@ _TABS = {
     "hot": ("Hot keys", "whatshot"),
     "settings": ("Settings", "tune"),
     "readers": ("Readers", "group_work"),
+    "table": ("Table", "table_chart"),
 }
 """By their name in the URL: label and icon."""
 
@@ -135,7 +138,7 @@ class TopicDetail:
                 "readers": Stat("groups reading"),
             }
         with ui.tabs().classes("ms-tabs").props("align=left no-caps dense inline-label") as tabs:
-            layout, hot, settings, readers = (
+            layout, hot, settings, readers, table = (
                 ui.tab(name, label, icon=icon).props(f"data-testid=tab-{name}") for name, (label, icon) in _TABS.items()
             )
         chosen = frame.url.choice("tab", _TABS, next(iter(_TABS)))
@@ -161,17 +164,25 @@ class TopicDetail:
                     empty="No group has committed offsets or assigned members for this topic",
                     test_id="readers",
                 )
+            with ui.tab_panel(table):
+                self._table = TableStatusView(frame, topic)
         self._parts = (actions, numbers, tabs, panels)
         self._is_loaded = False
         frame.live(self._show)
-        watching = ui.timer(EVERY_S, self._hot.load, active=chosen == "hot")
+        watching = {
+            "hot": ui.timer(EVERY_S, self._hot.load, active=chosen == "hot"),
+            "table": ui.timer(TABLE_EVERY_S, self._table.load, active=chosen == "table"),
+        }
 
         async def opened(event: Any) -> None:
             """Reads reports only while the tab is open."""
             frame.url.write(tab=event.value, push=True)
-            watching.active = event.value == "hot"
-            if watching.active:
+            for name, timer in watching.items():
+                timer.active = event.value == name
+            if event.value == "hot":
                 await self._hot.load()
+            elif event.value == "table":
+                await self._table.load()
 
         tabs.on_value_change(opened)
 
