@@ -256,7 +256,7 @@ class Broker:
         self.hot_keys.tick()
         self.client_metrics.tick()
         self.cleaner.tick()
-        self.tier.tick()
+        self.tier.tick(self.dispatcher.durations["produce"].count)
         if self.dispatcher.quotas is not None:
             self.quotas.tick()
 

@@ -87,6 +87,8 @@ class TierManager:
         interval_s = metadata.config[tier.TIER_SWEEP_INTERVAL_MS] / 1000
         self._sweep_due = environment.loop.time() + min(_FIRST_SWEEP_S, interval_s)
         self._forget_due = 0.0
+        self._produce_requests = 0
+        self._has_producers = False
         self.context: TierContext | None = None
         config = metadata.config
         url = config[tier.TIER_URL]
@@ -96,6 +98,7 @@ class TierManager:
             rates = StoreRates(
                 lambda: metadata.config[tier.REMOTE_LOG_MANAGER_COPY_MAX_BYTES_PER_SECOND],
                 lambda: metadata.config[tier.REMOTE_LOG_MANAGER_FETCH_MAX_BYTES_PER_SECOND],
+                lambda: self._has_producers,
             )
             self.context = TierContext(
                 environment.open_store(url, rates),
@@ -157,10 +160,12 @@ class TierManager:
             if any(image.topic_config(name).get(setting, "").lower() == _TRUE for setting in names)
         ]
 
-    def tick(self) -> None:
-        """Called about once a second."""
+    def tick(self, produce_requests: int) -> None:
+        """Called about once a second, with the number of Produce requests since the start."""
         if self.context is None:
             return
+        self._has_producers = produce_requests > self._produce_requests
+        self._produce_requests = produce_requests
         now = self._environment.loop.time()
         self._sweep_if_due(now)
         self._forget_removed(now)
