@@ -64,6 +64,7 @@ def settings(kafka: str, millstream: str) -> str:
         "offset.flush.interval.ms": "1000",
         # Every ERROR line fails the test. On a busy machine the default times would make some that say nothing else.
         "offset.flush.timeout.ms": PATIENCE_MS,
+        "task.shutdown.graceful.timeout.ms": PATIENCE_MS,
         "admin.timeout.ms": PATIENCE_MS,
     }
     for cluster in ("kafka", "millstream"):
