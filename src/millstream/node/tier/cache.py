@@ -166,7 +166,7 @@ class Passed:
     """The ranges in the cache that were read to their end, and how many bytes of them are kept.
 
     Several readers of the same records, one behind the other, should read from the store once. So the bound grows when
-    a range is read from the store a second time. It shrinks again when nobody reads such ranges any more.
+    a range is read from the store a second time. It shrinks again when such ranges are not read any more.
     """
 
     def __init__(self, least_bytes: int = LEAST_PASSED_BYTES) -> None:

@@ -2,7 +2,7 @@
 
 Leaders write them. A task writes them beside the work of the tier: an event that cannot be written waits in memory, and
 the oldest are dropped and counted when too many wait. Copies and deletions never wait for it. Events of a partition
-are in one partition of the topic, in order. Nobody in the cluster reads it: the manifest is the truth (ADR 32, 64).
+are in one partition of the topic, in order. No node reads it: the manifest is the truth (ADR 32, 64).
 """
 
 import asyncio
