@@ -95,7 +95,12 @@ def test_a_long_name_is_cut_and_moves_no_column(
     page = looking.open("/topics?filter=shelf-1")
     page.locator("tbody a.ms-row-link", has_text=re.compile("^shelf-10$")).wait_for()
     before = page.evaluate(places)
-    name = make_topic("shelf-1" + ".of-a-department-with-a-long-name" * 7, 1, 1)
+    name = make_topic(
+        "shelf-1.of-a-department-with-a-long-name.of-a-department-with-a-long-name.of-a-department-with-a-lon"
+        "g-name.of-a-department-with-a-long-name.of-a-department-with-a-long-name",
+        1,
+        1,
+    )
     page = looking.open("/topics?filter=shelf-1")
     link = page.locator(f"tbody a.ms-row-link[title='{name}']")
     link.wait_for()
