@@ -9,8 +9,8 @@ from importlib.resources import files
 from typing import NamedTuple
 from uuid import UUID, uuid5
 
-from millstream.formats.protocol.primitives import append_unsigned
 from millstream.formats.protocol.schema import Schema, split_entries
+from millstream.formats.records.varint import append_unsigned
 from millstream.node.tier.core.manifest import TieredSegment
 
 _FRAME_VERSION = 1
