@@ -47,7 +47,7 @@ def read_metrics(
         with cluster.connection(broker, Deadline(wait_s)) as connection:
             status, body = connection.http_get(_target(subjects), wait_s)
     except WireError as error:
-        raise MetricsError((error.strerror or str(error)).lower(), is_no_page=False) from error
+        raise MetricsError(str(error), is_no_page=False) from error
     if status != http.HTTPStatus.OK:
         raise MetricsError(f"HTTP status {status}")
     return list(parse(body.decode("utf-8", "replace")))
