@@ -259,3 +259,15 @@ def test_protobuf_types_that_are_not_for_it(field: str) -> None:
     form.arrow_type()
     assert form._descriptor is not None and form._together is None
     assert protobuf_columns.tree_of(form._descriptor, None) is None
+
+
+def test_the_reason_of_a_damaged_record_names_no_address() -> None:
+    schema = {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": "paid", "type": {"type": "array", "items": "boolean"}}],
+    }
+    form = reader(schema)
+    _, errors = form.decode(pa.array([b"\xd7\x00\x00\x00"], pa.binary()))
+    (reason,) = errors.to_pylist()
+    assert reason is not None and reason.startswith("no Avro of its schema") and "0x" not in reason, reason
