@@ -40,17 +40,17 @@ _PAGES = {
 def gateway(bootstrap: str, source: str | None = None) -> Iterator[tuple[str, int]]:
     environment = {**os.environ, **({"PYTHONPATH": source} if source else {})}
     command = [sys.executable, "-m", "millstream", "gateway", "--bootstrap", bootstrap, "--http", "127.0.0.1:0"]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [*command, "--exit-with-stdin"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-    )
-    try:
-        assert process.stdout is not None
-        if not select.select([process.stdout], [], [], 120)[0]:
-            raise SystemExit("the gateway did not start within two minutes")
-        yield "http://" + process.stdout.readline().decode().partition("=")[2].strip(), process.pid
-    finally:
-        process.terminate()
-        process.wait(60)
+    ) as process:
+        try:
+            assert process.stdout is not None
+            if not select.select([process.stdout], [], [], 120)[0]:
+                raise SystemExit("the gateway did not start within two minutes")
+            yield "http://" + process.stdout.readline().decode().partition("=")[2].strip(), process.pid
+        finally:
+            process.terminate()
+            process.wait(60)
 
 
 def _cpu_s(pid: int) -> float:

@@ -13,8 +13,9 @@ import statistics
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from millstream.schemas.registry_client import RegistryClient, Schema
 from millstream.testing import EmbeddedBroker
 
 PARTITIONS = 4
+TARGET_S = 1.0
 _ROWS_AT_ONCE = 20_000
 _CUSTOMERS = 1000
 _AVRO = {
@@ -143,8 +145,11 @@ def over_http(address: str, query: str) -> int:
     """Runs a query; the number of its rows."""
     request = urllib.request.Request(f"{address}/v1/sql", json.dumps({"query": query}).encode())
     request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, timeout=120) as response:
-        return len(json.load(response)["rows"])
+    try:
+        with urllib.request.urlopen(request, timeout=120) as response:
+            return len(json.load(response)["rows"])
+    except urllib.error.HTTPError as error:
+        raise SystemExit(f"{query}: {error.read().decode()}") from None
 
 
 def by_command(bootstrap: str, address: str, query: str) -> int:
@@ -155,6 +160,18 @@ def by_command(bootstrap: str, address: str, query: str) -> int:
     if done.returncode:
         raise SystemExit(f"{query}: {done.stderr}")
     return len(done.stdout.splitlines())
+
+
+def summary(results: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each format: the slowest query of each way, beside the target."""
+    lines = ["| format | slowest over HTTP | slowest by the command | below 1 s |", "|---|---|---|---|"]
+    for name in dict.fromkeys(each["format"] for each in results):
+        rows = [each for each in results if each["format"] == name]
+        http_s, command_s = (max(each[way] for each in rows) for way in ("http_s", "command_s"))
+        below = {(True, True): "both", (True, False): "HTTP", (False, True): "command", (False, False): "none"}
+        met = below[http_s < TARGET_S, command_s < TARGET_S]
+        lines.append(f"| {name} | {http_s:.2f} s | {command_s:.2f} s | {met} |")
+    return "\n".join(lines)
 
 
 def measured(run: Callable[[], int], rounds: int) -> tuple[float, int]:
@@ -196,6 +213,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
                 results.append(
                     {"format": name, "query": title, "rows": found, "http_s": http_s, "command_s": command_s}
                 )
+    print(f"\n{summary(results)}")
     if chosen.save is not None:
         chosen.save.write_text(json.dumps(results, indent=2) + "\n")
     return results

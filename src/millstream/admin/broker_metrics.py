@@ -72,7 +72,7 @@ def fetch_metrics(host: str, port: int, subjects: Sequence[str], timeout_s: floa
     except http.client.HTTPException as error:
         raise MetricsError(str(error) or type(error).__name__) from error
     except OSError as error:
-        raise MetricsError(str(error), is_no_page=False) from error
+        raise MetricsError((error.strerror or str(error)).lower(), is_no_page=False) from error
     finally:
         connection.close()
 

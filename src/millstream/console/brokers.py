@@ -333,7 +333,7 @@ class SettingsTable:
         self._broker = broker
         self._scope = Source.BROKER if broker else Source.ALL_BROKERS
         self._settings: dict[str, BrokerSetting] = {}
-        value = Column("value", "Value" if broker else "Value of all brokers", cell="mono", searched=True, width=140)
+        value = Column("value", "Value" if broker else "Value of all brokers", cell="mono", searched=True, width=170)
         self._table = DataTable(
             [
                 Column("name", "Setting", searched=True, width=250),

@@ -140,8 +140,10 @@ class AvroFormat:
         except EOFError:  # its text has the address of the stream, another one each time
             raise _BadRecordError(f"no Avro of its schema: it ends too early, after {len(payload)} bytes") from None
         except Exception as error:  # fastavro raises many kinds of errors for wrong bytes
+            # Some messages of fastavro end with the stream: "cannot read boolean from <_io.BytesIO object at 0x7f…>".
+            reason = str(error).partition(" from <_io.")[0]
             raise _BadRecordError(
-                f"no Avro of its schema: {type(error).__name__} {error}"[:_MAX_ERROR].strip()
+                f"no Avro of its schema: {type(error).__name__} {reason}"[:_MAX_ERROR].strip()
             ) from None
         rest = len(payload) - stream.tell()
         if rest:

@@ -222,8 +222,10 @@ class RegistryClient:
 
     def _open(self, request: Request, timeout_s: float) -> Any:
         if self._opener is None:
+            context = None
             try:
-                context = ssl.create_default_context(cafile=self._ca_file)
+                if self._ca_file is not None or any(url.startswith("https:") for url in self.urls):
+                    context = ssl.create_default_context(cafile=self._ca_file)  # reading all CAs takes a while
             except (OSError, ssl.SSLError) as error:
                 raise SchemaError(f"The CA file {self._ca_file!r} cannot be read: {error}.") from None
             self._opener = build_opener(HTTPSHandler(context=context))

@@ -34,7 +34,9 @@ _BASE_BYTES = 1 << 30
 _SPARE_S = 300.0
 """How long a process waits for a query. It takes about 100 MB of memory."""
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG")
-"""The process gets no other variables: they may hold secrets."""
+"""The process gets no other variables of the gateway: they may hold secrets."""
+_ALLOCATION = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
+"""The limit of memory counts addresses. By default Arrow reserves 1 GB of them, and each thread 64 MB."""
 
 
 _ENDED = "the process of the query has ended: it needs too much memory or time"
@@ -122,7 +124,7 @@ def _start() -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+        env=_ALLOCATION | {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
     )
 
 

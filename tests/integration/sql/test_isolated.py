@@ -23,6 +23,26 @@ def test_tables_go_in_and_batches_come_out() -> None:
     assert set(found.column("name").to_pylist()) == {"ü"}
 
 
+def test_a_million_records_are_grouped_within_the_limit_of_the_gateway() -> None:
+    """The limit counts addresses, and what libraries only reserve was most of them."""
+    count, at_once = 1_000_000, 32_768  # rows come as the reader of topics gives them
+    customers = pa.array([f"customer-{number:04d}" for number in range(1000)])
+    numbers = pa.array(range(count))
+    places = pa.array([number * 7919 % 1000 for number in range(count)])
+    whole = pa.table({"customer": customers.take(places), "total": numbers.cast(pa.float64())})
+    table = pa.concat_tables(
+        [
+            pa.table({name: whole[name].slice(first, at_once) for name in whole.schema.names})
+            for first in range(0, count, at_once)
+        ]
+    )
+    text = "select customer, count(*) as orders, sum(total) from t group by all order by 3 desc limit 10"
+    for _ in range(3):
+        with run_isolated(text, {("t",): table}, 512 << 20, Stop(60)) as result:
+            found = pa.Table.from_batches(result.batches(), result.schema)
+        assert found.column("orders").to_pylist() == [1000] * 10
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

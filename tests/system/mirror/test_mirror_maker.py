@@ -28,6 +28,7 @@ until = partial(waiting.until, patience_s=waiting.LONG_PATIENCE_S)
 
 MIRROR_MAKER = "org.apache.kafka.connect.mirror.MirrorMaker"
 COUNT = 200
+PATIENCE_MS = str(int(LONG_PATIENCE_S * 1000))
 NOT_READY = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -61,7 +62,16 @@ def settings(kafka: str, millstream: str) -> str:
         "dedicated.mode.enable.internal.rest": "true",
         "listeners": f"http://127.0.0.1:{free_ports(1)[0]}",
         "offset.flush.interval.ms": "1000",
+        # Every ERROR line fails the test. On a busy machine the default times would make some that say nothing else.
+        "offset.flush.timeout.ms": PATIENCE_MS,
+        "task.shutdown.graceful.timeout.ms": PATIENCE_MS,
+        "admin.timeout.ms": PATIENCE_MS,
     }
+    for cluster in ("kafka", "millstream"):
+        for client in ("admin", "consumer", "producer"):
+            rows[f"{cluster}.{client}.request.timeout.ms"] = PATIENCE_MS
+        for client in ("admin", "consumer"):
+            rows[f"{cluster}.{client}.default.api.timeout.ms"] = PATIENCE_MS
     for topic in ("checkpoints", "heartbeats", "offset-syncs"):
         rows[f"{topic}.topic.replication.factor"] = "1"
     for storage in ("offset", "status", "config"):

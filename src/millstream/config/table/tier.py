@@ -35,6 +35,13 @@ TIER_CACHE_BYTES = long(
     allowed=at_least(64 << 20),
     importance=Importance.LOW,
 )
+TIER_EVENTS_ENABLE = boolean(
+    "millstream.tier.events.enable",
+    False,
+    "Leaders report copies and deletions of segments in the topic `__remote_log_metadata`, in Kafka's format: for "
+    "dashboards and audits. Millstream only.",
+    update=Update.CLUSTER_WIDE,
+)
 TIER_ENCRYPTION_KEY_ID = optional_string(
     "millstream.tier.encryption.key.id",
     "Encrypts new objects in the tier (AES-256-GCM) with data keys that this key wraps. It must be in the key file, or "

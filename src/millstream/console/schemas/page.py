@@ -183,7 +183,7 @@ class SubjectDetail:
         with card("Versions") as versions:
             self._versions = DataTable(
                 [
-                    Column("version", "Version", width=90),
+                    Column("version", "Version", width=100),
                     Column("id", "Id", right=True),
                     Column("type", "Type", cell="badge"),
                     Column("state", "State", cell="badge"),

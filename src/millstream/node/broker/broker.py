@@ -68,6 +68,7 @@ from millstream.node.storage.log.directories import LogDirectories
 from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.opening_limits import opening_limits
+from millstream.node.tier.event_topic import TierEvents
 from millstream.node.tier.manager import TierManager
 from millstream.node.transactions.coordinator import ProducerIds, TransactionCoordinator
 from millstream.node.transactions.handlers import (
@@ -151,7 +152,8 @@ class Broker:
         self.moves = DirectoryMoves(
             logs, self.replicas.roles, self.replicas.assignments, self.cleaner, environment, lambda: view.config
         )
-        self.tier = TierManager(view, self.partitions, environment, logs.disk, logs.metadata.root)
+        tier_events = TierEvents(lambda: view.config, internal_topics, internal_producer, environment)
+        self.tier = TierManager(view, self.partitions, environment, logs.disk, logs.metadata.root, tier_events)
         self.replicas.roles.on_opened = self._log_opened
         self.replicas.tier_start = self.tier.start_of
         self.marker_writer = MarkerWriter(self.partitions, self.groups, environment)
@@ -256,7 +258,7 @@ class Broker:
         self.hot_keys.tick()
         self.client_metrics.tick()
         self.cleaner.tick()
-        self.tier.tick()
+        self.tier.tick(self.dispatcher.durations["produce"].count)
         if self.dispatcher.quotas is not None:
             self.quotas.tick()
 

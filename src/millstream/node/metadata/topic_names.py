@@ -12,6 +12,7 @@ HOT_KEYS_TOPIC = "__millstream_hot_keys"
 AUDIT_TOPIC = "__millstream_audit"
 CLIENT_METRICS_TOPIC = "__millstream_client_metrics"
 MIRRORS_TOPIC = "__millstream_mirrors"
+REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
 INTERNAL_TOPICS = frozenset(
     {
         CONSUMER_OFFSETS_TOPIC,
@@ -21,6 +22,7 @@ INTERNAL_TOPICS = frozenset(
         AUDIT_TOPIC,
         CLIENT_METRICS_TOPIC,
         MIRRORS_TOPIC,
+        REMOTE_LOG_METADATA_TOPIC,
     }
 )
 """Topics that are marked as internal in responses, and that only brokers write to."""

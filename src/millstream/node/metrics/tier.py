@@ -26,6 +26,12 @@ CACHE_LOOKUPS = counter(
     "millstream_tier_cache_lookups_total", "Reads of tiered records, by whether the cache had them.", "result"
 )
 
+EVENTS = counter(
+    "millstream_tier_events_total",
+    "Events for the topic __remote_log_metadata: written, or dropped because too many were waiting.",
+    "result",
+)
+
 
 async def collect_tier(node: ObservedNode, page: Page, turns: TimeSlices) -> None:
     if node.broker is None:
@@ -55,6 +61,9 @@ async def collect_tier(node: ObservedNode, page: Page, turns: TimeSlices) -> Non
     page.add(CACHE_BYTES, cache.size_bytes)
     page.add(CACHE_LOOKUPS, cache.hits, "hit")
     page.add(CACHE_LOOKUPS, cache.misses, "miss")
+    if manager.events is not None:
+        page.add(EVENTS, manager.events.written, "written")
+        page.add(EVENTS, manager.events.dropped, "dropped")
 
 
 TIER = MetricsSubject(
@@ -72,6 +81,7 @@ TIER = MetricsSubject(
         READ_BYTES,
         CACHE_BYTES,
         CACHE_LOOKUPS,
+        EVENTS,
     ),
     collect_tier,
 )

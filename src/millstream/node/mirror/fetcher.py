@@ -25,7 +25,7 @@ from millstream.node.mirror.core.partition import (
     source_range,
 )
 from millstream.node.mirror.pulled import PulledPartition
-from millstream.node.mirror.source import SourceCluster
+from millstream.node.mirror.source import SourceCluster, in_words
 from millstream.node.replicas.fetcher import ranges_in_segments
 from millstream.node.server.channel import Channel
 
@@ -137,7 +137,10 @@ class SourceFetcher:
         is_whole = len(ready) == len(self.partitions)
         most = min(_RESPONSE_BYTES, max(_LEAST_BYTES, self._context.throttle_bytes))
         body = encode_consumer_request(self._version, topics, max_wait_ms=_WAIT_MS if is_whole else 50, max_bytes=most)
-        frame, start = await self._channel.exchange("fetch", self._version, body, timeout_s=_FETCH_TIMEOUT_SECONDS)
+        try:
+            frame, start = await self._channel.exchange("fetch", self._version, body, timeout_s=_FETCH_TIMEOUT_SECONDS)
+        except OSError as error:
+            raise in_words(error, (self._channel.host, self._channel.port)) from error
         response = parse_response(frame, start)
         if response.error:
             raise ConnectionError(f"the source refused a fetch with error {response.error}")

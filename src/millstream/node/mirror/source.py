@@ -5,6 +5,7 @@ and certificates are read in a thread, when the first connection is made. A fail
 """
 
 import os
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -38,6 +39,17 @@ _CONSUMER = -1
 
 class SourceError(ConnectionError):
     """The source cannot be used: the message says what to change."""
+
+
+def in_words(error: OSError, address: tuple[str, int]) -> OSError:
+    """An error of the operating system in words: with the address, and "connection refused" for `[Errno 111]`."""
+    if error.errno is None or error.filename is not None:
+        return error
+    reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno)
+    what = (reason or type(error).__name__).lower()
+    return SourceError(
+        f"{address[0]}:{address[1]}: {what}; check that this broker of the source runs and can be reached from here"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +149,11 @@ class SourceCluster:
         raise problem or SourceError("no broker of the source is known")
 
     async def _ask(self, address: tuple[str, int], api: str, fields: Mapping[str, Any]) -> Message:
-        channel = await self._channel(address)
-        return await channel.request(api, fields, timeout_s=TIMEOUT_SECONDS)
+        try:
+            channel = await self._channel(address)
+            return await channel.request(api, fields, timeout_s=TIMEOUT_SECONDS)
+        except OSError as error:
+            raise in_words(error, address) from error
 
     async def fetch_channel(self, broker_id: int) -> tuple[Channel, int]:
         """A channel of its own for fetches, which wait at the source; and the version of Fetch."""
@@ -148,8 +163,10 @@ class SourceCluster:
         channel = Channel(host, port, network, loop, client_id=self._client_id, login=login)
         try:
             version = await channel.best_version("fetch", timeout_s=TIMEOUT_SECONDS)
-        except BaseException:
+        except BaseException as error:
             channel.close()
+            if isinstance(error, OSError):
+                raise in_words(error, (host, port)) from error
             raise
         if version < FIRST_CONSUMER_VERSION:
             channel.close()

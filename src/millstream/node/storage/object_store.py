@@ -63,3 +63,5 @@ class StoreRates(NamedTuple):
 
     write: Callable[[], int]
     read: Callable[[], int]
+    has_producers: Callable[[], bool] = lambda: False
+    """Whether clients produce: then reads, too, give way while the node is late."""

@@ -4,6 +4,10 @@ A range is checked once, when it arrives. Then it is sent like a part of any seg
 that was used longest ago goes first; a response that still sends it keeps the open file. Nothing in the cache survives
 a restart. Its directory has the name that Kafka gives to its cache of tiered indexes, because Kafka ignores it in a
 data directory.
+
+A range that was read to its end is rarely read again, so only the last of them stay (`Passed`). Their pages go back to
+the operating system and are used for the next ranges: writing to pages of memory that were never used before takes
+several times as long. A file is never overwritten: the kernel may still send its pages, after `sendfile` has returned.
 """
 
 from array import array
@@ -20,6 +24,7 @@ from millstream.node.tier.core.manifest import TieredSegment
 
 CACHE_DIRECTORY = "remote-log-index-cache"
 RANGE_BYTES = 4 << 20
+LEAST_PASSED_BYTES = 64 << 20
 
 
 class TieredSlice(Slice):
@@ -153,12 +158,71 @@ def write_chunk(disk: Disk, path: str, segment: TieredSegment, position: int, da
     return chunk
 
 
+Key = tuple[str, int]
+"""A range: its segment, and its position there."""
+
+
+class Passed:
+    """The ranges in the cache that were read to their end, and how many bytes of them are kept.
+
+    Several readers of the same records, one behind the other, should read from the store once. So the bound grows when
+    a range is read from the store a second time. It shrinks again when such ranges are not read any more.
+    """
+
+    def __init__(self, least_bytes: int = LEAST_PASSED_BYTES) -> None:
+        self._least_bytes = least_bytes
+        self._sizes: OrderedDict[Key, int] = OrderedDict()
+        self._size_bytes = 0
+        self._gone: OrderedDict[Key, None] = OrderedDict()
+        """Ranges that were dropped, the last ones."""
+        self._unused_bytes = 0
+        """How many bytes were dropped since a range was read a second time."""
+        self.bound_bytes = least_bytes
+
+    def note(self, key: Key, size: int, *, to_its_end: bool) -> None:
+        """A range was read."""
+        if self.forget(key):
+            self._unused_bytes = 0
+        if to_its_end:
+            self._sizes[key] = size
+            self._size_bytes += size
+
+    def forget(self, key: Key) -> bool:
+        """The range is not in the cache any more, or is being read again. Whether it was one of these."""
+        size = self._sizes.pop(key, None)
+        self._size_bytes -= size or 0
+        return size is not None
+
+    def arrived(self, key: Key, limit_bytes: int) -> None:
+        """A range was read from the store."""
+        if key in self._gone:
+            del self._gone[key]
+            self._unused_bytes = 0
+            self.bound_bytes = min(2 * self.bound_bytes, max(limit_bytes, self._least_bytes))
+
+    def beyond(self, limit_bytes: int) -> list[Key]:
+        """The ranges to drop. They are noted as dropped."""
+        dropped = []
+        while self._size_bytes > self.bound_bytes:
+            key, size = self._sizes.popitem(last=False)
+            self._size_bytes -= size
+            dropped.append(key)
+            self._gone[key] = None
+            self._unused_bytes += size
+            if self._unused_bytes > limit_bytes:
+                self._unused_bytes = 0
+                self.bound_bytes = max(self.bound_bytes // 2, self._least_bytes)
+        while len(self._gone) > limit_bytes // RANGE_BYTES:
+            self._gone.popitem(last=False)
+        return dropped
+
+
 class TierCache:
-    def __init__(self, disk: Disk, root: str) -> None:
+    def __init__(self, disk: Disk, root: str, passed: Passed | None = None) -> None:
         self.disk = disk
         self._directory = f"{root}/{CACHE_DIRECTORY}"
-        self._chunks: OrderedDict[tuple[str, int], Chunk] = OrderedDict()
-        """By segment and position."""
+        self._chunks: OrderedDict[Key, Chunk] = OrderedDict()
+        self._passed = passed or Passed()
         self._by_segment: dict[str, list[tuple[int, int]]] = {}
         """First offset and position of the ranges of a segment, in order."""
         self._files = 0
@@ -205,10 +269,16 @@ class TierCache:
             self._chunks.move_to_end(key)
         return chunk
 
+    def was_read(self, chunk: Chunk, records: Slice) -> None:
+        """Note that a part of a range is sent to a reader."""
+        key = chunk.segment_name, chunk.position
+        self._passed.note(key, chunk.size, to_its_end=records.position + records.length == chunk.size)
+
     def add(self, chunk: Chunk, limit_bytes: int) -> list[str]:
         """Add a range; returns the files to remove."""
         key = chunk.segment_name, chunk.position
         removed = []
+        self._passed.arrived(key, limit_bytes)
         if key in self._chunks:
             removed.append(self._drop(key))
         # Compaction may have removed the offsets between two ranges: then the second one begins where the first ends.
@@ -226,12 +296,14 @@ class TierCache:
         firsts.insert(slot, (chunk.first_offset, chunk.position))
         self._chunks[key] = chunk
         self.size_bytes += chunk.size
+        removed += [self._drop(passed) for passed in self._passed.beyond(limit_bytes)]
         while self.size_bytes > limit_bytes and len(self._chunks) > 1:
             removed.append(self._drop(next(iter(self._chunks))))
         return removed
 
-    def _drop(self, key: tuple[str, int]) -> str:
+    def _drop(self, key: Key) -> str:
         chunk = self._chunks.pop(key)
+        self._passed.forget(key)
         firsts = self._by_segment[key[0]]
         firsts.remove((chunk.first_offset, chunk.position))
         if not firsts:

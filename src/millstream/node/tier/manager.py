@@ -9,7 +9,7 @@ manifest. After an error it runs again after a pause that grows; local segments 
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 from uuid import UUID
@@ -35,13 +35,17 @@ from millstream.node.tier.context import TierContext, TierCounters
 from millstream.node.tier.core.decisions import LocalSegment, backoff_s, expired_start, to_copy
 from millstream.node.tier.core.manifest import (
     DamagedManifestError,
+    Manifest,
+    TieredSegment,
     decode_manifest,
     manifest_name,
     partition_prefix,
     segment_name,
 )
 from millstream.node.tier.core.object_format import DamagedObjectError
+from millstream.node.tier.core.segment_events import PartitionState, SegmentState
 from millstream.node.tier.encryption import NO_KEYS, Keyring, WrongKeyError, open_keyring
+from millstream.node.tier.event_topic import TierEvents
 from millstream.node.tier.partition_tier import DeposedError, PartitionTier
 from millstream.node.tier.references import ReferenceSearch
 from millstream.node.tier.starting import tier_start
@@ -54,6 +58,7 @@ _TRUE = "true"
 _FIRST_SWEEP_S = 60.0
 _FORGET_S = 10.0
 _REMOVAL_ATTEMPTS = 5
+_DELETED = SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED
 
 
 class BranchIsNewError(StoreError):
@@ -72,8 +77,15 @@ class Metadata(Protocol):
 
 class TierManager:
     def __init__(
-        self, metadata: Metadata, partitions: PartitionTable, environment: Environment, disk: Disk, root: str
+        self,
+        metadata: Metadata,
+        partitions: PartitionTable,
+        environment: Environment,
+        disk: Disk,
+        root: str,
+        events: TierEvents | None = None,
     ) -> None:
+        self.events = events
         self._metadata = metadata
         self._partitions = partitions
         self._environment = environment
@@ -87,6 +99,8 @@ class TierManager:
         interval_s = metadata.config[tier.TIER_SWEEP_INTERVAL_MS] / 1000
         self._sweep_due = environment.loop.time() + min(_FIRST_SWEEP_S, interval_s)
         self._forget_due = 0.0
+        self._produce_requests = 0
+        self._has_producers = False
         self.context: TierContext | None = None
         config = metadata.config
         url = config[tier.TIER_URL]
@@ -96,6 +110,7 @@ class TierManager:
             rates = StoreRates(
                 lambda: metadata.config[tier.REMOTE_LOG_MANAGER_COPY_MAX_BYTES_PER_SECOND],
                 lambda: metadata.config[tier.REMOTE_LOG_MANAGER_FETCH_MAX_BYTES_PER_SECOND],
+                lambda: self._has_producers,
             )
             self.context = TierContext(
                 environment.open_store(url, rates),
@@ -157,10 +172,12 @@ class TierManager:
             if any(image.topic_config(name).get(setting, "").lower() == _TRUE for setting in names)
         ]
 
-    def tick(self) -> None:
-        """Called about once a second."""
+    def tick(self, produce_requests: int) -> None:
+        """Called about once a second, with the number of Produce requests since the start."""
         if self.context is None:
             return
+        self._has_producers = produce_requests > self._produce_requests
+        self._produce_requests = produce_requests
         now = self._environment.loop.time()
         self._sweep_if_due(now)
         self._forget_removed(now)
@@ -237,6 +254,8 @@ class TierManager:
             for each in self._tiers.values():
                 each.close()
             self._removals.cancel()
+            if self.events is not None:
+                self.events.close()
             if self._sweep is not None:
                 self._sweep.cancel()
             self.context.store.close()
@@ -322,12 +341,15 @@ class TierManager:
                 raise DeposedError
             prepared = await self._environment.offload(lambda: context.encrypt(prepare(plan, name, epoch)))
             entry = prepared.entry
+            self._report(each.manifest, [entry], SegmentState.COPY_SEGMENT_STARTED)
             await context.store.create(name, prepared.parts, prepared.stored_bytes)
         # The log start may have moved beyond the tier (DeleteRecords): the manifest follows first, or there is a gap.
         if not await each.change(epoch, lambda manifest: manifest.starting_at(log.log_start_offset).adding(entry)):
             await context.store.delete([name])
+            self._report(each.manifest, [entry], *_DELETED)
             return each.end_offset >= entry.end_offset  # else it would be tried again and again
         each.failures = 0
+        self._report(each.manifest, [entry], SegmentState.COPY_SEGMENT_FINISHED)
         context.counters.copied_bytes += prepared.stored_bytes
         context.counters.copied_segments += 1
         _log.info("segment_tiered partition=%s base=%d end=%d", at, entry.base_offset, entry.end_offset)
@@ -351,7 +373,8 @@ class TierManager:
 
     async def _delete_marked(self, each: PartitionTier, epoch: int) -> None:
         assert each.manifest is not None
-        names = frozenset(segment.name for segment in each.manifest.deleting)
+        deleting = list(each.manifest.deleting)
+        names = frozenset(segment.name for segment in deleting)
         if names:
             try:
                 free = await self._unshared(each.context, names, each.log.topic_id, each.log.topic_partition.partition)
@@ -359,6 +382,7 @@ class TierManager:
                 return  # the next run deletes them
             await each.context.store.delete(free)
             await each.change(epoch, lambda manifest: manifest.without(names))
+            self._report(each.manifest, deleting, *_DELETED)
             each.context.counters.deleted_segments += len(free)
 
     async def _delete_everything(self, each: PartitionTier, epoch: int) -> None:
@@ -443,9 +467,20 @@ class TierManager:
         manifest = decode_manifest(data)
         names = [segment.name for segment in manifest.segments]
         free = await self._unshared(context, names, topic_id, manifest.partition, family)
+        if self.events is not None:
+            self.events.partition(
+                manifest, PartitionState.DELETE_PARTITION_MARKED, PartitionState.DELETE_PARTITION_STARTED
+            )
         await context.store.delete(free)
         await context.store.delete([name])
+        self._report(manifest, manifest.segments, *_DELETED)
+        if self.events is not None:
+            self.events.partition(manifest, PartitionState.DELETE_PARTITION_FINISHED)
         context.counters.deleted_segments += len(free)
+
+    def _report(self, of: Manifest | None, segments: Sequence[TieredSegment], *states: SegmentState) -> None:
+        if self.events is not None and of is not None:
+            self.events.segments(of, segments, *states)
 
     # Followers
 

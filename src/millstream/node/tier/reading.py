@@ -72,7 +72,10 @@ class SegmentReader:
         self._read_ahead(segment, following, chunk)
         if offset > chunk.lasts[-1]:
             return None
-        return chunk.slice(offset, max_bytes, min(up_to, segment.end_offset), at_least_one)
+        found = chunk.slice(offset, max_bytes, min(up_to, segment.end_offset), at_least_one)
+        if found.length:
+            cache.was_read(chunk, found)
+        return found
 
     def aborted(self, records: Slice) -> list[tuple[int, int]] | None:
         if not isinstance(records, TieredSlice):

@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,20 @@ def test_every_metric_and_label_of_every_query_is_on_the_page(scrape: Scrape) ->
         for metric, wanted in named_in(expression):
             assert metric in labels, f"{title}: there is no {metric}"
             assert wanted <= labels[metric] | FROM_PROMETHEUS, f"{title}: {metric} has no {wanted - labels[metric]}"
+
+
+def rates_of_gauges(expression: str, kinds: Mapping[str, str]) -> set[str]:
+    """A gauge goes down as well: `rate` would take that for a restart."""
+    return {
+        name for name in re.findall(r"\b(?:rate|irate|increase)\(\s*(\w+)", expression) if kinds.get(name) == "gauge"
+    }
+
+
+def test_no_query_takes_the_rate_of_a_gauge() -> None:
+    kinds = {each.name: each.kind for each in (*families(), *GATEWAY)}
+    assert rates_of_gauges("sum(rate(millstream_tier_lag_bytes{a='b'}[5m]))", kinds) == {"millstream_tier_lag_bytes"}
+    for title, expression in {**PANELS, **ALERTS}.items():
+        assert not rates_of_gauges(expression, kinds), title
 
 
 def test_the_check_of_names_would_notice() -> None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from millstream.node.runtime.object_store import UNLIMITED, LoopDelay, Pace
+from millstream.node.runtime.object_store import UNLIMITED, LoopDelay, Pace, ReadPauses
 from millstream.node.storage.object_store import StoreError
 
 
@@ -100,3 +100,25 @@ def test_copies_give_way_while_the_event_loop_is_late() -> None:
             timers.run(late_s=0.0)
         assert delay.pause_s == 0
     assert not timers.waiting and delay.pause_s == 0
+
+
+def test_reads_give_way_to_producers_while_the_event_loop_is_late() -> None:
+    timers, clock = Timers(), Clock()
+    delay = LoopDelay(cast(Any, timers))
+    produce = SimpleNamespace(is_going_on=True)
+    is_closed = SimpleNamespace(now=False)
+    pauses = ReadPauses(delay, lambda: produce.is_going_on, lambda: is_closed.now, clock.sleep)
+    with delay:
+        timers.run(late_s=0.001)
+        pauses.take()
+        assert clock.now == 0, "a loop at rest"
+        timers.run(late_s=1.0)
+        for _ in range(10):
+            pauses.take()
+        assert clock.now == pytest.approx(1.0), "ten ranges of 4 MiB in a second"
+        produce.is_going_on = False
+        pauses.take()
+        assert clock.now == pytest.approx(1.0), "nobody waits: the reader itself keeps the loop busy"
+        produce.is_going_on, is_closed.now = True, True
+        pauses.take()
+        assert clock.now == pytest.approx(1.0), "a stop is not delayed"
