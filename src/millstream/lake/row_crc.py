@@ -100,8 +100,8 @@ def _values(array: pa.Array) -> Sums:
         array = texts.cast(pa.large_binary() if pa.types.is_large_string(texts.type) else pa.binary())
     crcs = [0 if value is None else zlib.crc32(value) for value in array.to_pylist()]
     lengths = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False).astype(np.uint64)
-    found: Sums = np.asarray(crcs, np.uint64) + (lengths << np.uint64(32))
-    return found
+    sums: Sums = np.asarray(crcs, np.uint64) + (lengths << np.uint64(32))
+    return sums
 
 
 def _is_text(kind: pa.DataType) -> bool:
