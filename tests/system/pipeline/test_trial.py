@@ -49,8 +49,9 @@ tests:
           - {id: b, customer: c2, amount: 5, at: 2026-01-01T00:00:20Z}
           - {id: bad, amount: 0, at: 2026-01-01T00:00:20Z}
         - - {id: c, customer: c1, amount: 1, at: 2026-01-01T00:02:00Z}
+        - - {id: d, customer: c1, amount: 1, at: 2026-01-01T00:02:30Z}
         - - {id: late, customer: c1, amount: 99, at: 2026-01-01T00:00:30Z}
-          - {id: d, customer: c1, amount: 1, at: 2026-01-01T00:04:00Z}
+          - {id: e, customer: c1, amount: 1, at: 2026-01-01T00:04:00Z}
       customer_changes:
         - {_key: c1, name: old}
         - {_key: c1, name: Ann}
@@ -65,9 +66,10 @@ tests:
         - {id: c}
         - {id: late}
         - {id: d}
+        - {id: e}
       minutes:
         - {window_start: 2026-01-01T00:00:00Z, n: 2, total: 15}
-        - {window_start: 2026-01-01T00:02:00Z, n: 1, total: 1}
+        - {window_start: 2026-01-01T00:02:00Z, n: 2, total: 2}
       dead_letters:
         - {id: bad, _step: checked}
   differs:

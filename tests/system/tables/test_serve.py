@@ -22,7 +22,10 @@ from tests.system.tables.conftest import FORMATS, make_topic, publish, rows_in, 
 from tests.system.tables.serving import check_that_topics_come_fail_and_go
 from tests.waiting import LONG_PATIENCE_S
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
 
 
 def test_topics_come_fail_and_go(broker: EmbeddedBroker, spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
