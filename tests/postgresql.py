@@ -40,7 +40,7 @@ def postgresql() -> Iterator[str]:
     data, port = directory / "data", free_ports(1)[0]
     try:
         subprocess.run(
-            [programs / "initdb", "--pgdata", data, "--username", _USER, "--auth", "trust", "--no-sync"],
+            [str(programs / "initdb"), "--pgdata", str(data), "--username", _USER, "--auth", "trust", "--no-sync"],
             check=True,
             capture_output=True,
             user=user,

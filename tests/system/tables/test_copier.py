@@ -61,7 +61,7 @@ def _avro(schema_id: int, schema: dict[str, Any], value: dict[str, Any]) -> byte
     return struct.pack(">bI", 0, schema_id) + out.getvalue()
 
 
-def dead_letters(broker: EmbeddedBroker, topic: str) -> list[tuple[bytes | None, dict[str, bytes]]]:
+def dead_letters(broker: EmbeddedBroker, topic: str) -> list[tuple[bytes | None, dict[str, str | bytes | None]]]:
     """Committed dead letters of a topic: value and headers."""
     consumer = Consumer(
         {

@@ -34,7 +34,7 @@ def _table(
     broker: EmbeddedBroker, cluster: Cluster, place: Path, table_format: str, name: str, **settings: str
 ) -> LakeTable:
     """Three commits, of 30 records each."""
-    topic = make_topic(cluster, f"{name}-{table_format}", format=table_format, **settings)
+    topic = make_topic(cluster, f"{name}-{table_format}", 2, format=table_format, **settings)
     copier = copier_of(cluster, topic, options_for(broker, place))
     for begin in (0, 30, 60):
         publish(broker, topic, ((f"k{number % 7}", f"v{number}") for number in range(begin, begin + 30)))

@@ -33,7 +33,7 @@ def test_numbers_and_back() -> None:
     state = state_after(FIRST, SECOND)
     numbers = state.to_numbers()
     assert LedgerState.from_numbers(numbers.get) == state
-    assert LedgerState.from_numbers({}.get) == LedgerState()
+    assert LedgerState.from_numbers(dict[str, int]().get) == LedgerState()
     numbers.pop("millstream.ledger.0.row_crc")
     with pytest.raises(LakeError, match=r"millstream\.ledger\.0\.row_crc is missing"):
         LedgerState.from_numbers(numbers.get)
