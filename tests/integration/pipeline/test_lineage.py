@@ -70,11 +70,11 @@ def test_openlineages_own_classes_make_the_same_document(pipeline: Pipeline, kin
             found["schema"] = facets.schema_dataset.SchemaDatasetFacet(fields=fields)
         if "columnLineage" in found:
             module = facets.column_lineage_dataset
-            fields = {
+            by_column = {
                 name: module.Fields([made(module.InputField, origin) for origin in each["inputFields"]])
                 for name, each in found["columnLineage"]["fields"].items()
             }
-            found["columnLineage"] = module.ColumnLineageDatasetFacet(fields=fields)
+            found["columnLineage"] = module.ColumnLineageDatasetFacet(fields=by_column)
         return kind(namespace=document["namespace"], name=document["name"], facets=found)
 
     job = made(facets.job_type_job.JobTypeJobFacet, ours["job"]["facets"]["jobType"])

@@ -45,6 +45,7 @@ def test_records_pass_in_real_time_mode(tmp_path: Path) -> None:
         pytest.skip(f"Spark's Kafka connector cannot be had here: {reason}")
     with EmbeddedBroker() as broker, connect(broker.bootstrap_servers) as client:
         client.create_topic("rt-orders", partitions=1)
+        client.create_topic("rt-out", partitions=1)
         file = tmp_path / "pipeline.yaml"
         file.write_text(dedent(PIPELINE).replace("BOOTSTRAP", broker.bootstrap_servers).replace("JARS", jars))
         environment = {**os.environ, "MILLSTREAM_STATE_HOME": str(tmp_path / "state")}

@@ -15,6 +15,7 @@ from millstream.console.visitor import Action, Visitor
 
 _PAGES = Path(millstream.console.__file__).parent
 READING = {
+    "self._statuses.refresh",
     "_examined",
     "_in_turn",
     "admin.plan_deletion",

@@ -365,7 +365,8 @@ def start(pipeline: Pipeline, built: BuiltQuery, *, checkpoint_dir: str | None) 
     make_current(built.frames.session)
     with attributed_to(plan.part):
         if pipeline.is_realtime:
-            return StartedQuery(plan, built.frames, writer.trigger(realTime=realtime.CHECKPOINT_EVERY).start())
+            timed: DataStreamWriter = writer.trigger(realTime=realtime.CHECKPOINT_EVERY)  # type: ignore[call-overload]
+            return StartedQuery(plan, built.frames, timed.start())
         return StartedQuery(plan, built.frames, _triggered(writer, plan.trigger).start(), built.fan_out)
 
 
