@@ -54,7 +54,7 @@ def postgresql() -> Iterator[str]:
             cwd=directory,
         )
         try:
-            ready = [programs / "pg_isready", "-h", "127.0.0.1", "-p", str(port)]
+            ready = [str(programs / "pg_isready"), "-h", "127.0.0.1", "-p", str(port)]
             until(lambda: subprocess.run(ready, capture_output=True).returncode == 0, "PostgreSQL answers")
             yield f"127.0.0.1:{port}/postgres"
         finally:
