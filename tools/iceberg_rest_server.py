@@ -71,7 +71,7 @@ def running(warehouse: str, s3: Mapping[str, str], directory: Path) -> Iterator[
     class_path = os.pathsep.join(map(str, jars()))
     port = free_ports(1)[0]
     settings = {
-        "REST_PORT": str(port),
+        "CATALOG_REST_PORT": str(port),
         "CATALOG_WAREHOUSE": warehouse,
         "CATALOG_IO__IMPL": "org.apache.iceberg.aws.s3.S3FileIO",
         "CATALOG_S3_ENDPOINT": s3["s3.endpoint"],

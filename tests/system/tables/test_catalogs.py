@@ -118,6 +118,7 @@ def glue() -> Iterator[str]:
         server.server_close()
 
 
+@pytest.mark.slow
 def test_glue(broker: EmbeddedBroker, cluster: Cluster, s3: dict[str, str], glue: str) -> None:
     options = {
         **s3,
