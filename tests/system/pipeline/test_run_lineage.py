@@ -18,7 +18,7 @@ from millstream.pipeline.engine.queries import build
 from millstream.pipeline.engine.run import ENGINE_SETTINGS, own_session
 from millstream.pipeline.lineage import Origin
 from millstream.testing import EmbeddedBroker
-from tests.system.pipeline.shop import Shop, at, run_once
+from tests.system.pipeline.shop import Shop, run_once
 from tests.waiting import PATIENCE_S
 
 pytestmark = [
