@@ -50,6 +50,7 @@ _SHARED = {
     "console": ("tests/system/console/",),
     "spark session": (
         "tests/system/pipeline/test_engine.py",
+        "tests/system/pipeline/test_run_lineage.py",
         "tests/system/pipeline/test_sharing.py",
         "tests/system/pipeline/test_trial.py",
         "tests/system/pipeline/test_typed_sinks_and_stores.py",

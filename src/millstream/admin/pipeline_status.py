@@ -2,14 +2,14 @@
 
 The topic `__millstream_pipelines` is compacted; the key is the name of a pipeline, the value a JSON document: the run,
 its queries as `pipeline status --json` has them, and the graph. A running pipeline writes it when something changed, at
-most every two seconds. It needs CREATE on the topic once, and WRITE; without them the pipeline runs all the same, and
-the console shows only what its consumer groups tell.
+most every two seconds. It needs CREATE on the topic once, and WRITE; without them the pipeline runs all the same, says
+so once, and the console shows only what its consumer groups tell.
 """
 
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from millstream.formats.records.record import Record, build_batch, read_batches
@@ -21,19 +21,28 @@ TOPIC = "__millstream_pipelines"
 _EVERY_S = 2.0
 _TIMEOUT_S = 10.0
 _FETCH_BYTES = 4 << 20
+_NO_RIGHT = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 _CONFIGS = {"cleanup.policy": "compact", "segment.bytes": str(4 << 20)}
 
 
 class StatusPublisher:
-    """Writes the newest document of a pipeline in a thread. A failure ends it without an error: it is only a report."""
+    """Writes the newest document of a pipeline in a thread. A failure ends it without an error: it is only a report.
 
-    def __init__(self, bootstrap: str, connection: Mapping[str, str], pipeline: str) -> None:
+    `tell` gets one sentence when that happens, in the thread.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        connection: Mapping[str, str],
+        pipeline: str,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self._bootstrap, self._connection, self._pipeline = bootstrap, connection, pipeline
         self._newest: dict[str, Any] | None = None
         self._changed = threading.Condition()
         self._is_closed = False
-        self.failure: str | None = None
-        """Why nothing is published."""
+        self._tell = tell
         self._thread = threading.Thread(target=self._run, name="publish-status", daemon=True)
         self._thread.start()
 
@@ -56,13 +65,14 @@ class StatusPublisher:
             ) as cluster:
                 self._write_all(cluster)
         except WireError as error:
-            self.failure = str(error)
+            self._tell(f"the console does not show this run, only its lag (the run goes on): {_reason(error)}")
 
     def _write_all(self, cluster: Cluster) -> None:
         document = self._next()
         if document is None:
             return
-        _make_topic(cluster)
+        if TOPIC not in _seen(cluster):
+            _make_topic(cluster)
         producer_id, epoch = idempotent_producer(cluster)
         producer = Producer(cluster, delivery_timeout_s=_TIMEOUT_S)
         try:
@@ -89,14 +99,36 @@ class StatusPublisher:
             return found
 
 
+class _CreateError(WireError):
+    """The topic does not exist, or may not be seen, and may not be created."""
+
+
+def _seen(cluster: Cluster) -> Collection[str]:
+    try:
+        return cluster.topics([TOPIC])
+    except RefusedError as error:
+        if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return ()
+        raise
+
+
 def _make_topic(cluster: Cluster) -> None:
-    if TOPIC in cluster.topics([TOPIC]):
-        return
     try:
         cluster.create_topic(TOPIC, 1, -1, _CONFIGS)
     except RefusedError as error:
+        if error.code in _NO_RIGHT:
+            raise _CreateError from error
         if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise
+
+
+def _reason(error: WireError) -> str:
+    """Which right is missing, or what else is wrong."""
+    if isinstance(error, _CreateError):
+        return f"it may not create the topic {TOPIC}. It needs CREATE on it once, or an existing topic; and WRITE"
+    if isinstance(error, RefusedError) and error.code in _NO_RIGHT:
+        return f"it may not write to the topic {TOPIC}. It needs WRITE on it"
+    return f"its status was not written to the topic {TOPIC}: {error}"
 
 
 class PublishedStatuses:

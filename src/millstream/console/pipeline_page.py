@@ -11,9 +11,9 @@ from typing import Any
 from nicegui import ui
 
 from millstream.admin.pipeline_status import TOPIC, PublishedStatuses
-from millstream.common import mermaid
 from millstream.console.formats import clock, count, rate, short_count
 from millstream.console.frame import Frame
+from millstream.console.pipeline_graph import graph_text
 from millstream.console.tables import Column, DataTable
 from millstream.console.widgets import Stat, card, heading
 from millstream.doctor.pipelines import watermark_delay_s, why_slow
@@ -189,41 +189,3 @@ def _batch_rows(queries: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]
         for each in queries
         for batch, ended_ms, ms, rows in reversed(each.get("recent") or [])
     ]
-
-
-def graph_text(document: Mapping[str, Any]) -> str:
-    """The graph as Mermaid, with the rates that are known: of sources, sinks, dead letters and parts with rules."""
-    graph = document.get("graph") or {}
-    into: dict[str, float] = {}
-    out_of: dict[str, float] = {}
-    for query in document.get("queries") or []:
-        for source in query.get("sources") or []:
-            box = f"source:{source['source']}"
-            out_of[box] = max(out_of.get(box, 0.0), float(source.get("rows_per_second") or 0))
-        outputs = query.get("outputs") or [
-            {
-                "sink": query["sink"],
-                "rows_per_second": query.get("rows_out_per_second"),
-                "dead_letters": query.get("dead_letters_total") is not None,
-            }
-        ]
-        for output in outputs:
-            box = "dead letters" if output.get("dead_letters") else f"sink:{output['sink']}"
-            into[box] = into.get(box, 0.0) + float(output.get("rows_per_second") or 0)
-    edges = []
-    for begin, end, label in graph.get("arrows") or []:
-        dotted = end == "dead letters"
-        found = into.get(end) if end in into and not dotted else None if dotted else out_of.get(begin)
-        texts = [str(label)] if label else []
-        texts += [f"{found:,.0f}/s"] if found is not None else []
-        edges.append(mermaid.Edge(str(begin), str(end), " · ".join(texts), dotted))
-    nodes = [
-        mermaid.Node(
-            str(id),
-            str(kind),
-            str(title),
-            f"{detail} · {into[id]:,.0f}/s" if id == "dead letters" and id in into else str(detail),
-        )
-        for id, kind, title, detail in graph.get("boxes") or []
-    ]
-    return mermaid.to_mermaid(nodes, edges)

@@ -46,6 +46,9 @@ millstream acl list --topic orders
   proves itself by the incarnation id of its registration, which is only in the metadata log, and comes over the
   listener of the brokers. A client id proves nothing. Keep controller listeners closed to clients: without an
   authorizer, who reaches one can read the metadata log.
+- Two topics with `__millstream` are written by clients, with rights as for any topic: `__millstream_sink_decisions`
+  by Spark sinks ([spark.md](spark.md)) and `__millstream_pipelines` by pipelines
+  ([their rights](pipelines.md#rights-on-a-secured-cluster)).
 
 ## Operations of each resource
 """

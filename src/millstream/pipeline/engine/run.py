@@ -208,7 +208,12 @@ class _Run:
         prepared = prepare_topics(self._pipeline)
         self._letters.start()
         stack.callback(self._letters.close)
-        self._publisher = StatusPublisher(self._pipeline.bootstrap, self._pipeline.connection, self._pipeline.name)
+        self._publisher = StatusPublisher(
+            self._pipeline.bootstrap,
+            self._pipeline.connection,
+            self._pipeline.name,
+            lambda text: self._say("note", text=text),
+        )
         stack.callback(self._publisher.close)
         for topic in prepared.created:
             self._say("created", topic=topic)
