@@ -53,6 +53,7 @@ _SHARED = {
         "tests/system/pipeline/test_run_lineage.py",
         "tests/system/pipeline/test_sharing.py",
         "tests/system/pipeline/test_trial.py",
+        "tests/system/pipeline/test_trial_command.py",
         "tests/system/pipeline/test_typed_sinks_and_stores.py",
         "tests/system/spark/test_protobuf.py",
         "tests/system/spark/test_sink.py",

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,7 +38,8 @@ def test(
 ) -> None:
     """Test a pipeline: sample rows for its sources, and the rows that its sinks must get. No broker is needed.
 
-    The exit code is 0 if all tests pass, 1 if one fails or a file is not valid, 4 if there is no file with tests.
+    The exit code is 0 if all tests pass, 1 if one fails or a file is not valid, 4 if there is no file with tests, or
+    no test that -k names.
 
     \\b
     Examples:
@@ -77,6 +78,8 @@ class _Run:
     cases: Path
     only: tuple[str, ...]
     json: bool
+    _seen: dict[Path, int] = field(default_factory=dict)
+    """The times of the files when they were last read: a change during a run is a change too."""
 
     def check_files(self) -> None:
         """Mistakes in the files end the command before Spark starts."""
@@ -85,6 +88,7 @@ class _Run:
     def once(self, session: "SparkSession") -> bool:
         from millstream.pipeline.engine.trial import run_case
 
+        self._seen = self._files()
         _forget_modules(self.path.parent)
         try:
             pipeline, cases = _pipeline_and_cases(self.path, self.cases, self.only)
@@ -107,9 +111,12 @@ class _Run:
         return failed == 0
 
     def wait_for_change(self) -> None:
-        before = self._files()
-        while self._files() == before:
+        """Waits until the pipeline, its tests or a Python file beside it is not as the last run read it."""
+        while not self.has_changed():
             time.sleep(_POLL_S)
+
+    def has_changed(self) -> bool:
+        return self._files() != self._seen
 
     def _files(self) -> dict[Path, int]:
         watched = [self.path, self.cases, *self.path.parent.glob("*.py")]
