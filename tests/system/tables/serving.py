@@ -41,7 +41,7 @@ def _set(cluster: Cluster, topic: str, name: str, value: str) -> None:
     TopicAdmin(cluster).change(ConfigResource.TOPIC, topic, [ConfigChange(name, value, ConfigOperation.SET)])
 
 
-def _rows(path: Path) -> int:
+def rows_at(path: Path) -> int:
     try:
         return len(rows_in(table_at(path)))
     except NoTableError:
@@ -62,10 +62,10 @@ def check_that_topics_come_fail_and_go(
         return table_statuses(cluster).get(topic)
 
     with serving(broker, run, tmp_path) as server:
-        until(lambda: _rows(tmp_path / first) == 50, "the first table")
+        until(lambda: rows_at(tmp_path / first) == 50, "the first table")
         until(lambda: (found := status(bad)) is not None and found.state == "failed", "the failure")
         _set(cluster, later, "millstream.table", "delta")  # a topic becomes a table
-        until(lambda: _rows(tmp_path / later) == 50, "the second table")
+        until(lambda: rows_at(tmp_path / later) == 50, "the second table")
         until(lambda: (found := status(first)) is not None and found.rows == 50 and found.lag_records == 0)
         shown = CliRunner().invoke(app, ["status", "-b", broker.bootstrap_servers])
         assert shown.exit_code == exit_codes.UNWELL, shown.output
@@ -74,7 +74,7 @@ def check_that_topics_come_fail_and_go(
         assert f'millstream_table_lag_seconds{{topic="{first}",format="iceberg"}} 0' in metrics
         assert f'millstream_table_failed{{topic="{bad}",format="delta"}} 1' in metrics
         _set(cluster, bad, "millstream.table.columns", "auto")  # the failure is repaired
-        until(lambda: _rows(tmp_path / bad) == 50, "the repaired table")
+        until(lambda: rows_at(tmp_path / bad) == 50, "the repaired table")
         _set(cluster, first, "millstream.table", "none")  # a table is not continued
         until(lambda: status(first) is None, "the end of the first table")
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
@@ -82,7 +82,7 @@ def check_that_topics_come_fail_and_go(
         until(lambda: status(later) is None, "the end of the deleted topic")
         make_topic(cluster, later, 1)
         publish(broker, later, [("k", "again")])
-        until(lambda: any(_rows(path) == 1 for path in tmp_path.glob(f"{later}-*")), "the topic that was made again")
+        until(lambda: any(rows_at(path) == 1 for path in tmp_path.glob(f"{later}-*")), "the topic that was made again")
     good = CliRunner().invoke(app, ["status", bad, "--json", "-b", broker.bootstrap_servers])
     (document,) = json.loads(good.output)
     assert good.exit_code == 0 and document["state"] == "stopped" and document["rows"] == 50

@@ -19,8 +19,8 @@ from millstream.tables.copier import in_spark
 from millstream.tables.verification import verify
 from millstream.testing import EmbeddedBroker
 from tests.system.tables.conftest import FORMATS, make_topic, publish, rows_in, table_at
-from tests.system.tables.serving import check_that_topics_come_fail_and_go
-from tests.waiting import LONG_PATIENCE_S
+from tests.system.tables.serving import check_that_topics_come_fail_and_go, rows_at, serving
+from tests.waiting import LONG_PATIENCE_S, until
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -28,6 +28,15 @@ pytestmark = [
 ]
 
 
+def test_a_topic_is_a_table(broker: EmbeddedBroker, spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
+    topic = make_topic(cluster, "small-in-spark", format="iceberg")
+    publish(broker, topic, [(f"k{each}", f"v{each}") for each in range(50)])
+    with serving(broker, in_spark(spark), tmp_path):
+        until(lambda: rows_at(tmp_path / topic) == 50, "the table")
+    assert verify(table_at(tmp_path / topic), cluster).is_proven
+
+
+@pytest.mark.slow
 def test_topics_come_fail_and_go(broker: EmbeddedBroker, spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
     check_that_topics_come_fail_and_go(broker, in_spark(spark), cluster, tmp_path, "in-spark")
 

@@ -23,6 +23,7 @@ def test_topics_come_fail_and_go(broker: EmbeddedBroker, cluster: Cluster, tmp_p
     check_that_topics_come_fail_and_go(broker, run_here, cluster, tmp_path, "here")
 
 
+@pytest.mark.slow
 def test_kill_the_server(tmp_path: Path) -> None:
     """Four tables at once, with small batches and compactions: each is proven, and equal to the model."""
     moments = random.Random(56)
