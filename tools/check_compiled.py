@@ -9,6 +9,8 @@ meaning of nearly all Python. What is found here it does not keep, and mypyc its
   and wrong for endless ones, or if making an item has an effect.
 - A field `object` or `memoryview` of a NamedTuple or a dataclass. mypyc does not find the name when it makes the class.
 - A class in a module that is not compiled whose base is compiled: it cannot be made at run time.
+- A compiled class with `__call__` whose compiled base has none. Objects that can be called have one more field, before
+  the others. The base does not know it, and writes its own fields there: a call jumps to nowhere.
 - `functools.cached_property`. mypyc makes an ordinary property of it, which computes its value each time.
 - `await` or `yield` while an exception is handled: in `except`, in `finally`, or in the exit of `async with`. In Python
   each coroutine has its own current exception; a compiled one has that of the thread. It leaves its own there when
@@ -207,6 +209,41 @@ def subclasses(classes: dict[str, set[str]], path: str, tree: ast.Module) -> Ite
                     yield Finding(path, node.lineno, text)
 
 
+def callables(modules: dict[str, ast.Module]) -> Iterator[Finding]:
+    """Compiled classes that can be called, of a compiled base that cannot."""
+    classes = {
+        (module, node.name): node
+        for module, tree in modules.items()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name in _classes(tree)
+    }
+    imported = {
+        (module, alias.asname or alias.name): (node.module, alias.name)
+        for module, tree in modules.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+
+    def bases(module: str, node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+        for base in node.bases:
+            name = ast.unparse(base).partition("[")[0]
+            found = imported.get((module, name), (module, name))
+            if found in classes:
+                yield found
+
+    def can_be_called(key: tuple[str, str]) -> bool:
+        own = any(isinstance(each, ast.FunctionDef) and each.name == "__call__" for each in classes[key].body)
+        return own or any(can_be_called(base) for base in bases(key[0], classes[key]))
+
+    for (module, name), node in classes.items():
+        if can_be_called((module, name)):
+            for base in bases(module, node):
+                if not can_be_called(base):
+                    text = f"{name} has __call__, and its base {base[1]} has none: give it a method with a name"
+                    yield Finding(module.replace(".", "/") + ".py", node.lineno, text)
+
+
 _REPLACING = {"setattr", "object"}
 """The last words of `monkeypatch.setattr` and `mock.patch.object`."""
 
@@ -282,6 +319,7 @@ def check(modules: list[str]) -> list[Finding]:
         else:
             found += subclasses(classes, name, tree)
     compiled = {name: trees[path] for path, name in paths.items()}
+    found += callables(compiled)
     for path in sorted((ROOT / "tests").rglob("*.py")):
         found += replacements(compiled, str(path.relative_to(ROOT)), ast.parse(path.read_text()))
     return sorted(found)

@@ -8,6 +8,7 @@ import pytest
 from tools.check_compiled import (
     Finding,
     cached_properties,
+    callables,
     fields,
     generators,
     identities,
@@ -99,6 +100,31 @@ class C(Open): pass
 """
     found = list(subclasses({"millstream.some": {"Base", "Other"}}, "m.py", ast.parse(text)))
     assert [(finding.line, finding.text.partition(" ")[0]) for finding in found] == [(4, "A"), (5, "B")]
+
+
+def test_callables() -> None:
+    base = """
+class Turn:
+    def __init__(self): self.is_over = False
+
+class Caller:
+    def __call__(self): ...
+"""
+    text = """
+from a import Caller, Turn as T
+
+class A(T):
+    def __call__(self): ...
+class B(Caller):
+    def __call__(self): ...
+class C(A): pass
+class D(object):
+    def __call__(self): ...
+class E(B): pass
+class F(T): pass
+"""
+    found = list(callables({"a": ast.parse(base), "b": ast.parse(text)}))
+    assert [(finding.path, finding.line, finding.text.partition(" ")[0]) for finding in found] == [("b.py", 4, "A")]
 
 
 def test_cached_properties() -> None:

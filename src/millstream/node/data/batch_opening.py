@@ -373,7 +373,7 @@ class OpenedProduce:
             wait(held.deliver)
         else:
             held.deliver(results)
-        held.turn_is_over()
+        held.turn.turn_is_over()
 
     def _remove(self, held: _Held) -> None:
         """Removes a request from its queues, and begins with the next ones."""

@@ -216,7 +216,7 @@ class Dispatcher:
 
             wait(deliver)
             if isinstance(wait, TurnTaker):
-                pending.turn = wait
+                pending.turn = wait.turn
             return pending
         response = self._produce_response(results, version, flexible, correlation_id, peer, throttle_ms)
         self._produce_durations.observe(self._now() - begun)
@@ -224,7 +224,7 @@ class Dispatcher:
 
     def _produce_without_response(self, wait: TurnTaker, begun: float, peer: Peer) -> Pending:
         pending = Pending()
-        pending.turn = wait
+        pending.turn = wait.turn
 
         def taken(final: ProduceResults) -> None:
             self._produce_durations.observe(self._now() - begun)
@@ -470,10 +470,9 @@ class _RefusedToo(TurnTaker):
 
     def __init__(self, held: TurnTaker, refused: ProduceResults) -> None:
         super().__init__()
+        self.turn = held.turn
         self._held = held
         self._refused = refused
-        self.is_over = held.is_over
-        held.when_over(self.turn_is_over)
 
     def __call__(self, deliver: Callable[[ProduceResults], None]) -> None:
         self._held(lambda final: deliver([*final, *self._refused]))

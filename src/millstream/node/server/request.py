@@ -109,10 +109,16 @@ class ListenerRules:
         return key in self.hidden and peer.listener in self.client_listeners
 
 
-class TurnTaker(Turn):
-    """Delivers the results of a held request later. Its connection is not read until then."""
+class TurnTaker:
+    """Delivers the results of a held request later. Its connection is not read until its turn is over.
 
-    __slots__ = ()
+    It has a turn and is none: a compiled class that can be called must not have a base that cannot (ADR 36).
+    """
+
+    __slots__ = ("turn",)
+
+    def __init__(self) -> None:
+        self.turn = Turn()
 
     def __call__(self, deliver: "Callable[[ProduceResults], None]") -> None:
         raise NotImplementedError

@@ -255,6 +255,18 @@ def test_a_compacted_topic_takes_only_records_with_a_key(wire: Wire, new_name: C
     assert "key" in refused.error_message
 
 
+def test_a_large_batch_for_a_compacted_topic_is_opened_in_a_thread(wire: Wire, new_name: Callable[[], str]) -> None:
+    """Its request is held meanwhile."""
+    name = new_name()
+    wire.create_topic(name, cleanup_policy="compact")
+    large = build_batch([Record(b"k%d" % number, bytes(10_000), timestamp=now_ms()) for number in range(50)])
+    for number in range(3):
+        row = wire.produce(name, bytes(large))
+        assert (row.error_code, row.base_offset) == (ErrorCode.NONE, 50 * number)
+    keyless = build_batch([Record(None, bytes(10_000), timestamp=now_ms()) for _ in range(50)])
+    assert wire.produce(name, bytes(keyless)).error_code == ErrorCode.INVALID_RECORD
+
+
 def test_nothing_is_acknowledged_that_is_not_stored(wire: Wire, topic: str) -> None:
     """Kafka takes one batch per partition and refuses more as INVALID_RECORD."""
     repeated = batch(b"old", producer_id=4002, producer_epoch=0, base_sequence=0)

@@ -182,10 +182,10 @@ def test_a_large_batch_is_opened_in_a_thread_and_nothing_overtakes_it() -> None:
         stage.send("beside", (b"compacted", 1, build_batch([Record(b"k", b"v")])))
         stage.send("free", (b"free", 0, b"anything"))
         assert stage.taken == ["beside", "free"]
-        assert not turn.is_over, "the connection waits"
+        assert not turn.turn.is_over, "the connection waits"
         assert await stage.work() == 1, "the small one needs no thread"
         assert stage.taken == ["beside", "free", "first", "behind"]
-        assert turn.is_over
+        assert turn.turn.is_over
         assert stage.produce.held_bytes == 0
 
     asyncio.run(scene())
