@@ -38,6 +38,7 @@ READING = {
     "read_delivery",
     "read_link",
     "read_levels",
+    "read_table_status",
     "read_links",
     "read_next",
     "read_quotas",

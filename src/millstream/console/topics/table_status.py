@@ -18,7 +18,7 @@ _NO_TABLE = (
 )
 
 
-def _read(cluster: Cluster, topic: str) -> TableStatus | None:
+def read_table_status(cluster: Cluster, topic: str) -> TableStatus | None:
     return table_statuses(cluster).get(topic)
 
 
@@ -47,7 +47,7 @@ class TableStatusView:
         status = None
         if STATUS_TOPIC in self._frame.snapshot.topics:
             with self._frame.reporting("The status of the table cannot be read"):
-                status = await self._frame.run(_read, self._frame.console.cluster, self._topic)
+                status = await self._frame.run(read_table_status, self._frame.console.cluster, self._topic)
         self._numbers.set_visibility(status is not None)
         if status is None:
             self._note.set_text(_NO_TABLE)
