@@ -4,7 +4,7 @@ Spark reads a range of a partition in a task and gives the records to `BatchWrit
 the driver commits them, with the ranges of offsets and the sums of all tasks.
 """
 
-import pickle  # nosec B403 - for messages of our own tasks
+import pickle  # nosec B403: messages of our own tasks
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -101,7 +101,7 @@ class TaskResult:
     def of_messages(messages: Iterable[bytes]) -> "TaskResult":
         total = TaskResult()
         for message in messages:
-            total += pickle.loads(message)  # nosec B301 - made by our own tasks
+            total += pickle.loads(message)  # nosec B301: made by our own tasks
         return total
 
 
