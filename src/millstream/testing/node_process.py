@@ -86,12 +86,15 @@ class NodeProcess:
         # The same source as the parent, also if it is not installed but on sys.path.
         source = str(self.source or Path(__file__).parents[2])
         path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH")) if part)
+        env = {**os.environ, "PYTHONPATH": path}
+        if self.source is not None:
+            env.pop("MILLSTREAM_COMPILED", None)  # the other version may not be compiled
         return subprocess.Popen(
             [sys.executable, "-m", "millstream", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env={**os.environ, "PYTHONPATH": path},
+            env=env,
             # Ctrl-C is handled by the test runner, which stops the nodes itself.
             start_new_session=True,
         )
