@@ -20,6 +20,7 @@ USED = {
         "_gateway",
         "_get_j_spark_session_class",
         "_jdf",
+        "_jo",
         "_jsparkSession",
         "_jvm",
     },

@@ -14,7 +14,7 @@ from uuid import UUID
 from millstream.config.broker_config import BrokerConfig
 from millstream.config.table.cluster import CORDONED_LOG_DIRS
 from millstream.config.topic_config import LogConfig, resolve_log_config, topic_defaults
-from millstream.formats.model.errors import KafkaError
+from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import NO_TOPIC_ID, TopicPartition
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataDelta, MetadataImage, PartitionState, ResourceType, TopicImage
@@ -254,6 +254,9 @@ class ReplicaRoles:
     # Logs
 
     def _open_log(self, at: TopicPartition, topic: TopicImage) -> PartitionLog:
+        if self._branches.is_being_made(at, topic.id):
+            # A log that was created now would be empty, and the one with the links would be put in its place.
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the branch {at} is being made: try again")
         log = self._open_or_create(at, topic)
         if log.high_watermark is None:
             self._logs.restore_high_watermark(log)

@@ -6,16 +6,19 @@ import random
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
 from millstream.config.topic_config import LogConfig
+from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.model.identifiers import TopicId, TopicName, TopicPartition
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import Branch, MetadataImage, PartitionState, TopicImage
 from millstream.node.replicas.branches import BranchLogs
+from millstream.node.replicas.roles import ReplicaRoles
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.storage.log.directories import LogDirectories
 from tests.unit.node.storage.batches import NOW
@@ -154,3 +157,17 @@ def test_a_node_that_crashed_as_the_last_of_the_isr_makes_the_logs_at_its_start(
     node.branches.resume()
     node.loop.finish()
     node.check(range(2))
+
+
+def test_no_log_is_created_while_the_branch_is_made(tmp_path: Path) -> None:
+    """Tiered storage looks for its logs once a second. An empty one would take the place of the branch."""
+    node = Node([str(tmp_path)], 1)
+    at = TopicPartition(BRANCH, 0)
+    roles = SimpleNamespace(_branches=node.branches, _logs=node.logs)
+    node.branches.make(node.topic)
+    node.loop.turn()
+    with pytest.raises(KafkaError, match="is being made") as refused:
+        ReplicaRoles._open_log(cast(Any, roles), at, node.topic)
+    assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and not node.logs.has(at)
+    node.loop.finish()
+    node.check(range(1))
