@@ -14,7 +14,7 @@ from millstream.backup.repository import Repository
 from millstream.backup.restoring import restore_backup
 from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
-from millstream.testing.node_process import NodeProcess, free_ports
+from millstream.testing.node_process import NodeProcess, free_port_range
 from tests.mirrors import Mirror, make_source_topic, produce, read_all
 from tests.repository import REPOSITORY
 from tests.system.cluster.test_secured_cluster import Secured
@@ -49,7 +49,7 @@ def moved(file: Path, into: Path) -> None:
 @pytest.mark.slow
 def test_a_secured_cluster(tmp_path: Path) -> None:
     made, repository, restored = tmp_path / "made", tmp_path / "backups", tmp_path / "restored"
-    port = free_ports(40)[0]
+    port = free_port_range(40)
     init = [sys.executable, "-m", "millstream", "security", "init", str(made), "--port", str(port)]
     assert subprocess.run(init, capture_output=True).returncode == 0
     nodes = started(made)

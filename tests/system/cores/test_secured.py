@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.testing.node_process import free_ports
+from millstream.testing.node_process import free_port_range
 from tests.system.cores.machine import Machine
 from tests.waiting import PATIENCE_S, until
 
@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE_S, until
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     directory = tmp_path_factory.mktemp("secured")
     made = directory / "made"
-    port = free_ports(40)[0]
+    port = free_port_range(40)
     init = ["security", "init", str(made), "--nodes", "1", "--port", str(port)]
     done = subprocess.run([sys.executable, "-m", "millstream", *init], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.testing.node_process import NodeProcess, free_ports
+from millstream.testing.node_process import NodeProcess, free_port_range
 from tests.repository import REPOSITORY
 from tests.system.chaos import containment
 from tests.system.packages.installations import run
@@ -53,7 +53,7 @@ def test_the_page_of_pip(tmp_path: Path) -> None:
                 for node in nodes:
                     node.wait_until_ready(PATIENCE_S)
             elif kind == "sh":
-                script = re.sub(r"init \./secured", f"init ./secured --port {free_ports(40)[0]}", text)
+                script = re.sub(r"init \./secured", f"init ./secured --port {free_port_range(40)}", text)
                 output += run("sh", "-ec", script, env={**os.environ, "PATH": path}, cwd=tmp_path)
     finally:
         for node in nodes:
