@@ -22,9 +22,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     done = subprocess.run([sys.executable, "-m", "millstream", *init], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     machine = Machine(directory, "--config", str(made / "node-1" / "server.properties"))
-    machine.start(2)
-    yield machine
-    machine.kill_all()
+    try:
+        machine.start(2)
+        yield machine
+    finally:
+        machine.kill_all()
 
 
 def command(machine: Machine, *words: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
