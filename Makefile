@@ -118,8 +118,8 @@ unit: $(VENV)/.installed-dev  ## The tests that need no process, no socket and n
 # Beside the run over the compiled modules, if there are any: the unit tests of their packages, and all tests that replace
 # parts of them (marked `plain`).
 define PLAIN_PART
-	MILLSTREAM_COMPILED=refuse $(UNIT) tests/unit/formats tests/unit/node
-	MILLSTREAM_COMPILED=refuse $(UNIT) -m 'plain and not slow' tests/integration
+	MILLSTREAM_COMPILED=refuse MILLSTREAM_EXAMPLES=quick $(PYTEST) -m 'not slow' tests/unit/formats tests/unit/node
+	MILLSTREAM_COMPILED=refuse MILLSTREAM_EXAMPLES=quick $(PYTEST) -m 'plain and not slow' tests/integration
 endef
 IS_COMPILED := $(filter require,$(FORM))
 
