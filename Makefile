@@ -123,7 +123,7 @@ define PLAIN_PART
 endef
 IS_COMPILED := $(filter require,$(FORM))
 
-test: check clients compile  ## All checks and tests (20 to 25 minutes on two cores); ROOM=system/lake runs those in tests/system/lake
+test: check clients compile  ## All checks and tests (about 30 minutes on two cores); ROOM=system/lake runs those in tests/system/lake
 	$(if $(IS_COMPILED),$(if $(ROOM),,$(PLAIN_PART)))
 	MILLSTREAM_COMPILED=$(FORM) MILLSTREAM_EXAMPLES=quick $(PYTEST) -m 'not slow' $(ROOM:%=tests/%)
 

@@ -54,7 +54,7 @@ def document(batch: int, **changes: Any) -> dict[str, Any]:
         ],
         "arrows": [["source:orders", "sink:revenue", ""], ["source:orders", "sink:lake", ""]],
     }
-    run = {"pipeline": "page-shop", "file": "/work/shop.yaml", "host": "worker-7", "pid": 4711, "phase": "running"}
+    run = {"pipeline": "page-shop", "file": "/srv/shop.yaml", "host": "worker-7", "pid": 4711, "phase": "running"}
     return {**run, "spark_ui": "http://worker-7:4040", "queries": [query], "graph": graph}
 
 
