@@ -22,7 +22,15 @@ from benchmarks.compare import machine
 from benchmarks.compare.chart import write_chart
 from benchmarks.compare.cluster_target import ClusterTarget, KafkaCluster, MillstreamCluster
 from benchmarks.compare.comparison import Comparison, as_json
-from benchmarks.compare.loads import CLUSTER_LOAD_NAMES, GROUPS, LOAD_NAMES, build_cluster_loads, build_loads
+from benchmarks.compare.loads import (
+    CLUSTER_LOAD_NAMES,
+    CORES_LOAD_NAMES,
+    GROUPS,
+    LOAD_NAMES,
+    build_cluster_loads,
+    build_cores_loads,
+    build_loads,
+)
 from benchmarks.compare.loads.consume_java import ConsumeJava, has_consumer_groups
 from benchmarks.compare.loads.security import SECURITY_LOAD_NAMES, build_security_loads
 from benchmarks.compare.loads.security.acl_cost import WITH_ACLS
@@ -37,14 +45,18 @@ from benchmarks.compare.secured_target import (
     SecuredTarget,
     start_secured,
 )
-from benchmarks.compare.target import KafkaTarget, MillstreamTarget, Target, start
+from benchmarks.compare.target import KafkaTarget, MillstreamCores, MillstreamTarget, Target, start
 from tools import apache_kafka
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _PUBLISHED = _REPOSITORY / "docs" / "benchmarks"
 _UNPUBLISHED = _REPOSITORY / "benchmark-results"
 _WARM_UP_SECONDS = 30.0
-_CHOICES = (*LOAD_NAMES, *SECURITY_LOAD_NAMES, *CLUSTER_LOAD_NAMES)
+_CHOICES = (*LOAD_NAMES, *CORES_LOAD_NAMES, *SECURITY_LOAD_NAMES, *CLUSTER_LOAD_NAMES)
+
+_CORES_REMARK = (
+    "Loads with --cores 2: two nodes of Millstream under one supervisor, one Kafka broker; topics without replicas."
+)
 
 _CLUSTER_REMARK = (
     "Cluster loads: three nodes of each kind on this one machine, broker and controller in one process each, three "
@@ -109,12 +121,12 @@ def compare(
     with ExitStack() as resources:
         directory = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="compare-", dir=parent)))
 
-        def fresh_target(name: str) -> Target:
+        def fresh_target(name: str, ours: type[MillstreamTarget] = MillstreamTarget) -> Target:
             own = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=directory))
             if name == KafkaTarget.name:
                 assert distribution is not None
                 return KafkaTarget(own, distribution)
-            return MillstreamTarget(own)
+            return ours(own)
 
         def fresh_secured(name: str, extra: Mapping[str, str] | None = None) -> SecuredTarget:
             own = Path(tempfile.mkdtemp(prefix=f"{name}-secured-", dir=directory))
@@ -165,6 +177,18 @@ def compare(
                 if any(load.name == ConsumeJava.name for load in single):
                     comparison.note(ConsumeJava.remark(with_groups))
                 measure(targets, single)
+
+        if chosen & set(CORES_LOAD_NAMES):
+            comparison.note(_CORES_REMARK)
+            preparing = progress.add_task("two processes", total=len(names))
+            with ExitStack() as running:
+                targets = [fresh_target(name, MillstreamCores) for name in names]
+                for target in targets:
+                    progress.update(preparing, advance=1, description=f"start and warm up {target.name} for two cores")
+                    running.callback(target.stop)
+                    start(target)
+                    warm_up(target, warm_up_s)
+                measure(targets, [each for each in build_cores_loads() if each.name in chosen])
 
         if chosen & set(SECURITY_LOAD_NAMES):
             comparison.note(_SECURITY_REMARK)

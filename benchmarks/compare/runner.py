@@ -19,7 +19,7 @@ from benchmarks.compare.loads.small_requests import drive, drive_dialed
 from benchmarks.compare.measure import Load, LoadUnavailableError, Scale
 from benchmarks.compare.secured_target import SASL, TLS, SecuredTarget, TlsDialer, client_settings
 from benchmarks.compare.target import Target
-from benchmarks.compare.topic import THROUGHPUT_PARTITIONS, temporary_topic
+from benchmarks.compare.topic import THROUGHPUT_PARTITIONS, leaders, temporary_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def warm_up(target: Target, seconds: float) -> None:
                 librdkafka.consume_all(target.bootstrap, topic, THROUGHPUT_PARTITIONS)
         with temporary_topic(target, 1, 10 << 20) as topic:
             request = wire.produce_request(topic, 0, wire.record_batch([b"x" * 100]))
-            drive(target.bootstrap, request, topic, 1, seconds / 8)
+            drive(leaders(target.bootstrap, topic)[0], request, topic, 1, seconds / 8)
 
 
 def warm_up_secured(target: SecuredTarget, seconds: float) -> None:

@@ -130,6 +130,13 @@ class MillstreamTarget:
         raise RuntimeError("millstream serve did not become ready: " + (" / ".join(said) or "it said nothing"))
 
 
+class MillstreamCores(MillstreamTarget):
+    """`millstream serve --cores 2`: two nodes under one supervisor, whose process id it is."""
+
+    def arguments(self) -> list[str]:
+        return ["--cores", "2", *super().arguments()]
+
+
 class KafkaTarget:
     """Apache Kafka with the settings and JVM options its own distribution ships."""
 

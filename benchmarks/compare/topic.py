@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from benchmarks.compare import wire
+from benchmarks.compare import cluster_wire, wire
 from benchmarks.compare.target import Target
 
 # Throughput loads spread over a handful of partitions, as a topic on one broker would have; latency and small
@@ -55,13 +55,27 @@ def create(bootstrap: str, name: str, partitions: int) -> None:
 def _wait_until_led(bootstrap: str, name: str, partitions: int) -> None:
     """The controller says yes before the broker serves; librdkafka would retry, the raw-socket loads do not."""
     deadline = time.monotonic() + 30
-    with wire.connect(bootstrap) as connection:
-        for partition in range(partitions):
-            probe = wire.fetch_request(name, partition, 0, max_wait_ms=0)
-            while error := wire.fetch_error(wire.ask(connection, probe), name):
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"{name}-{partition} has no leader: Fetch answers error {error}")
-                time.sleep(0.01)
+    for partition in range(partitions):
+        probe = wire.fetch_request(name, partition, 0, max_wait_ms=0)
+        while (error := _probe(leaders(bootstrap, name).get(partition), probe, name)) != 0:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{name}-{partition} has no leader: Fetch answers error {error}")
+            time.sleep(0.01)
+
+
+def _probe(leader: str | None, probe: bytes, name: str) -> int | None:
+    if leader is None:
+        return None
+    with wire.connect(leader) as connection:
+        return wire.fetch_error(wire.ask(connection, probe), name)
+
+
+def leaders(bootstrap: str, name: str) -> dict[int, str]:
+    """HOST:PORT of the leader of each partition that has one. A node with several cores has an address for each."""
+    with wire.connect(bootstrap.split(",")[0]) as connection:
+        known = cluster_wire.parse_metadata(wire.ask(connection, cluster_wire.metadata_request(name)))
+    rows = known.topics.get(name, {})
+    return {partition: known.brokers[row.leader] for partition, row in rows.items() if row.leader in known.brokers}
 
 
 def delete(bootstrap: str, name: str) -> None:

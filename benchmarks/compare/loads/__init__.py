@@ -2,7 +2,7 @@
 
 The loads of a cluster are a group of their own, run after all others on three nodes of each kind; `cluster` names all.
 `exactly-once` names what has to do with transactions and the cleaner, on one node and on three. The loads of
-`security`, in a package of their own, run on brokers with TLS and SASL.
+`security`, in a package of their own, run on brokers with TLS and SASL. Those of `cores` run on `--cores 2`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from benchmarks.compare.loads.cluster_produce import ClusterProduce
 from benchmarks.compare.loads.cold_catch_up import ColdCatchUp
 from benchmarks.compare.loads.consume_java import ConsumeJava
 from benchmarks.compare.loads.consume_librdkafka import ConsumeLibrdkafka
+from benchmarks.compare.loads.cores import CoresProduce, CoresSmallRequests
 from benchmarks.compare.loads.gateway import GatewayProduce
 from benchmarks.compare.loads.latency import Latency
 from benchmarks.compare.loads.memory import Memory
@@ -58,12 +59,19 @@ CLUSTER_LOAD_NAMES = (
     ClusterMetadataLoad.name,
 )
 
+CORES_LOAD_NAMES = (CoresSmallRequests.name, CoresProduce.name)
+
 GROUPS = {
     CLUSTER_GROUP: frozenset(CLUSTER_LOAD_NAMES),
+    "cores": frozenset(CORES_LOAD_NAMES),
     "security": frozenset(SECURITY_LOAD_NAMES),
     "exactly-once": frozenset((Transactions.name, Cleaner.name, ClusterTransactions.name)),
 }
 """Names that stand for several loads."""
+
+
+def build_cores_loads() -> list[Load]:
+    return [CoresSmallRequests(), CoresProduce()]
 
 
 def build_cluster_loads(fresh_cluster: ClusterFactory) -> list[Load]:

@@ -6,37 +6,36 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from benchmarks.compare import librdkafka
-from benchmarks.compare.measure import CPU_GOAL, THROUGHPUT_GOAL, Load, Measure, Scale
+from benchmarks.compare.measure import CPU_GOAL, Load, Measure, Scale
 from benchmarks.compare.process_stat import cpu_seconds
 from benchmarks.compare.target import Target
 from benchmarks.compare.topic import THROUGHPUT_PARTITIONS, temporary_topic
 
-# (label, record size, records of a full run): about 500 MB of 1 KB records, 2.5 million small ones.
-SIZES = (("1 KB", 1024, 500_000), ("100 B", 100, 2_500_000))
+# (label, record size, records of a full run, goal): about 500 MB of 1 KB records, 2.5 million small ones.
+SIZES = (("1 KB", 1024, 500_000, 1.4), ("100 B", 100, 2_500_000, 1.1))
 ACKS = ("1", "all")
 
 
-def _measures() -> list[Measure]:
-    measures = []
-    for label, size, _ in SIZES:
+def measures(prefix: str = "") -> list[Measure]:
+    found = []
+    for label, size, _, goal in SIZES:
         for acks in ACKS:
             key = f"{size}_{acks}"
-            measures.append(
-                Measure(key, f"produce {label}, acks={acks}, librdkafka", "MB/s", "higher", THROUGHPUT_GOAL)
-            )
-    for label, size, _ in SIZES:
-        measures.append(Measure(f"{size}_cpu", f"broker CPU, produce {label}, librdkafka", "s/GB", "lower", CPU_GOAL))
-    return measures
+            found.append(Measure(key, f"{prefix}produce {label}, acks={acks}, librdkafka", "MB/s", "higher", goal))
+    for label, size, _, _ in SIZES:
+        title = f"{prefix}broker CPU, produce {label}, librdkafka"
+        found.append(Measure(f"{size}_cpu", title, "s/GB", "lower", CPU_GOAL))
+    return found
 
 
 class ProduceLibrdkafka(Load):
     name: ClassVar[str] = "produce-librdkafka"
     title: ClassVar[str] = "Produce with librdkafka"
-    measures: Sequence[Measure] = _measures()
+    measures: Sequence[Measure] = measures()
 
     def run(self, target: Target, scale: Scale) -> dict[str, float]:
         values: dict[str, float] = {}
-        for _, size, full in SIZES:
+        for _, size, full, _ in SIZES:
             count = scale.records(full)
             cpu_s = 0.0
             for acks in ACKS:

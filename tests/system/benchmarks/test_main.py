@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.compare.__main__ import application
-from benchmarks.compare.loads import CLUSTER_LOAD_NAMES, GROUPS, LOAD_NAMES
+from benchmarks.compare.loads import CLUSTER_LOAD_NAMES, CORES_LOAD_NAMES, GROUPS, LOAD_NAMES
 from benchmarks.compare.loads.security import SECURITY_LOAD_NAMES
 
 
@@ -25,7 +25,7 @@ def test_without_kafka_it_saves_our_numbers(tmp_path: Path) -> None:
 
 
 def test_a_name_may_stand_for_several_loads() -> None:
-    every = {*LOAD_NAMES, *SECURITY_LOAD_NAMES, *CLUSTER_LOAD_NAMES}
+    every = {*LOAD_NAMES, *CORES_LOAD_NAMES, *SECURITY_LOAD_NAMES, *CLUSTER_LOAD_NAMES}
     assert all(names and names <= every for names in GROUPS.values())
     assert not set(GROUPS) & every
 
