@@ -131,10 +131,14 @@ class MillstreamTarget:
 
 
 class MillstreamCores(MillstreamTarget):
-    """`millstream serve --cores 2`: two nodes under one supervisor, whose process id it is."""
+    """`millstream serve --cores N`: nodes under one supervisor, whose process id it is."""
+
+    def __init__(self, directory: Path, cores: int = 2) -> None:
+        super().__init__(directory)
+        self._cores = cores
 
     def arguments(self) -> list[str]:
-        return ["--cores", "2", *super().arguments()]
+        return ["--cores", str(self._cores), *super().arguments()]
 
 
 class KafkaTarget:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from benchmarks.compare import cluster_wire, wire
 from benchmarks.compare.target import Target
@@ -22,6 +22,9 @@ THROUGHPUT_PARTITIONS = 6
 # On both brokers: a deleted topic's page cache is free a second later, not a minute, or it would weigh on the loads
 # that follow.
 _TOPIC_CONFIG = {"file.delete.delay.ms": "1000"}
+
+_PARTITIONS_AT_ONCE = 5_000
+"""Kafka refuses requests that need more than 10,000 metadata records."""
 
 _MADV_POPULATE_WRITE = 23
 
@@ -46,28 +49,31 @@ def settle(expected_bytes: int) -> None:
 
 def create(bootstrap: str, name: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    wanted = NewTopic(name, num_partitions=partitions, replication_factor=1, config=_TOPIC_CONFIG)
+    first = min(partitions, _PARTITIONS_AT_ONCE)
+    wanted = NewTopic(name, num_partitions=first, replication_factor=1, config=_TOPIC_CONFIG)
     for future in admin.create_topics([wanted]).values():
         future.result(timeout=30)
+    for total in range(first + _PARTITIONS_AT_ONCE, partitions + _PARTITIONS_AT_ONCE, _PARTITIONS_AT_ONCE):
+        for future in admin.create_partitions([NewPartitions(name, min(total, partitions))]).values():
+            future.result(timeout=60)
     _wait_until_led(bootstrap, name, partitions)
 
 
 def _wait_until_led(bootstrap: str, name: str, partitions: int) -> None:
     """The controller says yes before the broker serves; librdkafka would retry, the raw-socket loads do not."""
-    deadline = time.monotonic() + 30
-    for partition in range(partitions):
-        probe = wire.fetch_request(name, partition, 0, max_wait_ms=0)
-        while (error := _probe(leaders(bootstrap, name).get(partition), probe, name)) != 0:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{name}-{partition} has no leader: Fetch answers error {error}")
-            time.sleep(0.01)
-
-
-def _probe(leader: str | None, probe: bytes, name: str) -> int | None:
-    if leader is None:
-        return None
-    with wire.connect(leader) as connection:
-        return wire.fetch_error(wire.ask(connection, probe), name)
+    deadline = time.monotonic() + 120
+    while len(places := leaders(bootstrap, name)) < partitions:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{name}: only {len(places)} of {partitions} partitions have a leader")
+        time.sleep(0.01)
+    for leader in set(places.values()):
+        with wire.connect(leader) as connection:
+            for partition in (each for each, place in places.items() if place == leader):
+                probe = wire.fetch_request(name, partition, 0, max_wait_ms=0)
+                while error := wire.fetch_error(wire.ask(connection, probe), name):
+                    if time.monotonic() > deadline:
+                        raise RuntimeError(f"{name}-{partition} is not served: Fetch has error {error}")
+                    time.sleep(0.01)
 
 
 def leaders(bootstrap: str, name: str) -> dict[int, str]:

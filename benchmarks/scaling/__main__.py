@@ -21,16 +21,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.compare import machine
 from benchmarks.compare.cluster_target import ClusterTarget, KafkaCluster, MillstreamCluster
 from benchmarks.compare.runner import warm_up
-from benchmarks.compare.target import KafkaTarget, MillstreamTarget, Target, start
+from benchmarks.compare.target import KafkaTarget, MillstreamCores, MillstreamTarget, Target, start
 from benchmarks.scaling.report import Series, as_json, markdown, write_charts
-from benchmarks.scaling.sweeps import SWEEPS, Measured, Replicas
+from benchmarks.scaling.sweeps import SWEEPS, Measured, Processes, Replicas
 from tools import apache_kafka
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _PUBLISHED = _REPOSITORY / "docs" / "benchmarks"
 _UNPUBLISHED = _REPOSITORY / "benchmark-results"
 _WORDS = _PUBLISHED / "scaling-words.json"
-_NAMES = (*(sweep.name for sweep in SWEEPS), Replicas.name)
+_NAMES = (*(sweep.name for sweep in SWEEPS), Processes.name, Replicas.name)
 _OPEN_FILES = 65_536
 
 application = typer.Typer(add_completion=False)
@@ -73,7 +73,7 @@ def scaling(
         def own(name: str) -> Path:
             return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=directory))
 
-        if chosen - {Replicas.name}:
+        if chosen - {Processes.name, Replicas.name}:
             with ExitStack() as running:
                 targets: list[Target] = [MillstreamTarget(own("millstream"))]
                 if distribution is not None:
@@ -84,7 +84,21 @@ def scaling(
                     warm_up(target, warm_up_seconds)
                 for sweep in SWEEPS:
                     if sweep.name in chosen:
-                        found.append(_run(sweep, targets, rounds, seconds, most, progress))
+                        found.append(series := Series.of(sweep, most))
+                        _run(sweep, targets, rounds, seconds, series.points, series, progress)
+        if Processes.name in chosen:
+            series = Series.of(Processes, most)
+            for point in series.points:
+                with ExitStack() as running:
+                    targets = [MillstreamCores(own("millstream-cores"), point)]
+                    if distribution is not None and point == 1:
+                        targets.append(KafkaTarget(own("kafka"), distribution))
+                    for target in targets:
+                        running.callback(target.stop)
+                        start(target)
+                        warm_up(target, warm_up_seconds)
+                    _run(Processes(), targets, rounds, seconds, [point], series, progress)
+            found.append(series)
         if Replicas.name in chosen:
             with ExitStack() as running:
                 clusters: list[ClusterTarget] = [MillstreamCluster(own("millstream-cluster"))]
@@ -94,7 +108,8 @@ def scaling(
                     running.callback(cluster.stop)
                     start(cluster)
                     Replicas().run(cluster, Replicas.points[-1], warm_up_seconds)
-                found.append(_run(Replicas(), clusters, rounds, seconds, most, progress))
+                found.append(series := Series.of(Replicas, most))
+                _run(Replicas(), clusters, rounds, seconds, series.points, series, progress)
     complete = chosen == set(_NAMES) and kafka and rounds >= 3
     destination = output or (_PUBLISHED if complete else _UNPUBLISHED)
     destination.mkdir(parents=True, exist_ok=True)
@@ -105,9 +120,15 @@ def scaling(
     console.print(f"Saved in {os.path.relpath(destination)}")
 
 
-def _run(sweep: Any, targets: Sequence[Any], rounds: int, seconds: float, most: int, progress: Progress) -> Series:
-    points = [point for point in sweep.points if point <= most]
-    series = Series(sweep.name, sweep.title, sweep.axis, sweep.unit, points)
+def _run(
+    sweep: Any,
+    targets: Sequence[Any],
+    rounds: int,
+    seconds: float,
+    points: Sequence[int],
+    series: Series,
+    progress: Progress,
+) -> None:
     task = progress.add_task(sweep.title, total=rounds * len(points) * len(targets))
     run: Callable[[Any, int, float], Measured] = sweep.run
     for round_number in range(rounds):
@@ -122,7 +143,6 @@ def _run(sweep: Any, targets: Sequence[Any], rounds: int, seconds: float, most: 
                 series.add(target.name, point, measured.value)
                 if measured.note and round_number == 0:
                     series.notes.append(f"{target.name}, {point:,}: {measured.note}")
-    return series
 
 
 def _allow_many_sockets() -> None:

@@ -57,12 +57,19 @@ class _Line:
         return True
 
 
-def drive(target: Target, requests: Sequence[Sequence[bytes]], check: Check, seconds: float) -> Driven:
-    """A connection for each list of requests; the first quarter of the time is not counted."""
+def drive(
+    target: Target,
+    requests: Sequence[Sequence[bytes]],
+    check: Check,
+    seconds: float,
+    addresses: Sequence[str] | None = None,
+) -> Driven:
+    """A connection for each list of requests, to `addresses` in their order; the first quarter of the time is not
+    counted."""
     with ExitStack() as resources:
         lines = []
-        for each in requests:
-            lines.append(_Line(target.bootstrap, each))
+        for each, address in zip(requests, addresses or [target.bootstrap] * len(requests), strict=True):
+            lines.append(_Line(address, each))
             resources.callback(lines[-1].connection.close)
         poller = select.epoll()
         resources.callback(poller.close)

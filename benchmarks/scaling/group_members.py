@@ -1,10 +1,12 @@
 """Members of KIP-848 groups on one connection: they join, confirm what they got, and leave.
 
-A group is stable when all its members are at one epoch and own together every partition of the topic exactly once.
+A group is stable when all its members are at one epoch and own together every partition of the topic exactly once,
+evenly.
 """
 
 from __future__ import annotations
 
+import itertools
 import socket
 import time
 import uuid
@@ -35,15 +37,15 @@ class Formed:
 
 
 @contextmanager
-def stable(bootstrap: str, topic: str, groups: Sequence[tuple[str, int]]) -> Iterator[Formed]:
-    """Groups with that many members each, all of them stable; gone afterwards."""
+def stable(bootstrap: str, topic: str, partitions: int, groups: Sequence[tuple[str, int]]) -> Iterator[Formed]:
+    """Groups with that many members each, all of them stable on the partitions of the topic; gone afterwards."""
     wait_for_coordinator(bootstrap, groups[0][0])
     members = [Member(group) for group, count in groups for _ in range(count)]
     with wire.connect(bootstrap) as connection:
         started = time.monotonic()
         for member in members:
             _beat(connection, member, topic)
-        while not _all_stable(members):
+        while not _all_stable(members, partitions):
             if time.monotonic() - started > _STABLE_SECONDS:
                 raise RuntimeError(f"given up: {len(members)} members not stable after {_STABLE_SECONDS:.0f} s")
             for member in members:
@@ -63,13 +65,24 @@ def check_heartbeat(response: bytes) -> None:
         raise RuntimeError(f"ConsumerGroupHeartbeat has error {found.error} {found.message}")
 
 
-def _all_stable(members: Sequence[Member]) -> bool:
-    epochs: dict[str, set[int]] = {}
+def _all_stable(members: Sequence[Member], partitions: int) -> bool:
+    groups: dict[str, list[Member]] = {}
     for member in members:
         if member.owned != member.reported:
             return False
-        epochs.setdefault(member.group, set()).add(member.epoch)
-    return all(len(seen) == 1 for seen in epochs.values())
+        groups.setdefault(member.group, []).append(member)
+    return all(_is_stable(of_group, partitions) for of_group in groups.values())
+
+
+def _is_stable(members: Sequence[Member], partitions: int) -> bool:
+    """The brokers assign at intervals: for a while one member has everything, and all are at its epoch."""
+    owned = [[each for of_topic in member.owned.values() for each in of_topic] for member in members]
+    sizes = [len(each) for each in owned]
+    return (
+        len({member.epoch for member in members}) == 1
+        and max(sizes) - min(sizes) <= 1
+        and sorted(itertools.chain(*owned)) == list(range(partitions))
+    )
 
 
 def _beat(connection: socket.socket, member: Member, topic: str | None) -> None:

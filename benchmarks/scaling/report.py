@@ -24,6 +24,11 @@ class Series:
     values: dict[str, dict[int, list[float]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, sweep: Any, most: int) -> Series:
+        """Nothing yet, for the points of a sweep up to `most`."""
+        return cls(sweep.name, sweep.title, sweep.axis, sweep.unit, [each for each in sweep.points if each <= most])
+
     def add(self, target: str, point: int, value: float) -> None:
         self.values.setdefault(target, {}).setdefault(point, []).append(value)
 

@@ -17,6 +17,7 @@ from benchmarks.scaling.driving import drive
 from benchmarks.scaling.replicated import produce_replicated
 
 _CONNECTIONS = 8
+_PARTITIONS = 6
 _RECORD = b"x" * 100
 _BYTES_PER_SECOND_OF_BATCHES = 100 << 20
 
@@ -84,8 +85,8 @@ class Connections(Sweep):
     points: ClassVar[tuple[int, ...]] = (1, 10, 100, 1_000, 5_000)
 
     def run(self, target: Target, point: int, seconds: float) -> Measured:
-        with _topic(target, 6) as name:
-            lines = [_produce_requests(name, [number % 6]) for number in range(point)]
+        with _topic(target, _PARTITIONS) as name:
+            lines = [_produce_requests(name, [number % _PARTITIONS]) for number in range(point)]
             return Measured(drive(target, lines, lambda response: _produced(name, response), seconds).cpu_microseconds)
 
 
@@ -97,9 +98,9 @@ class Groups(Sweep):
     points: ClassVar[tuple[int, ...]] = (1, 10, 100, 500)
 
     def run(self, target: Target, point: int, seconds: float) -> Measured:
-        with _topic(target, 6) as name:
+        with _topic(target, _PARTITIONS) as name:
             groups = [(f"scaling-{uuid.uuid4().hex}", 1) for _ in range(point)]
-            return _heartbeats(target, name, groups, seconds)
+            return _heartbeats(target, name, _PARTITIONS, groups, seconds)
 
 
 class Members(Sweep):
@@ -110,12 +111,15 @@ class Members(Sweep):
     points: ClassVar[tuple[int, ...]] = (1, 10, 100, 1_000)
 
     def run(self, target: Target, point: int, seconds: float) -> Measured:
-        with _topic(target, max(point, 6)) as name:
-            return _heartbeats(target, name, [(f"scaling-{uuid.uuid4().hex}", point)], seconds)
+        partitions = max(point, _PARTITIONS)
+        with _topic(target, partitions) as name:
+            return _heartbeats(target, name, partitions, [(f"scaling-{uuid.uuid4().hex}", point)], seconds)
 
 
-def _heartbeats(target: Target, name: str, groups: Sequence[tuple[str, int]], seconds: float) -> Measured:
-    with group_members.stable(target.bootstrap, name, groups) as formed:
+def _heartbeats(
+    target: Target, name: str, partitions: int, groups: Sequence[tuple[str, int]], seconds: float
+) -> Measured:
+    with group_members.stable(target.bootstrap, name, partitions, groups) as formed:
         requests = [
             group_wire.consumer_heartbeat(member.group, member.member_id, member.epoch) for member in formed.members
         ]
@@ -133,9 +137,9 @@ class BatchSize(Sweep):
 
     def run(self, target: Target, point: int, seconds: float) -> Measured:
         batch = wire.record_batch([b"x" * min(point, 1_000)] * max(point // 1_000, 1))
-        with _topic(target, 6) as name:
+        with _topic(target, _PARTITIONS) as name:
             topic.settle(int(seconds * _BYTES_PER_SECOND_OF_BATCHES))
-            lines = [[wire.produce_request(name, number % 6, batch)] for number in range(_CONNECTIONS)]
+            lines = [[wire.produce_request(name, number % _PARTITIONS, batch)] for number in range(_CONNECTIONS)]
             driven = drive(target, lines, lambda response: _produced(name, response), seconds)
         return Measured(driven.cpu_microseconds / len(batch) * 1e3)
 
@@ -150,9 +154,33 @@ class Replicas:
     points: ClassVar[tuple[int, ...]] = (1, 2, 3)
 
     def run(self, target: ClusterTarget, point: int, seconds: float) -> Measured:
-        before = sum(cpu_seconds(pid) for pid in target.pids)
+        before = _cpu_of_all(target)
         written = produce_replicated(target, point, seconds)
-        return Measured((sum(cpu_seconds(pid) for pid in target.pids) - before) / (written / 1e9))
+        return Measured((_cpu_of_all(target) - before) / (written / 1e9))
+
+
+def _cpu_of_all(target: ClusterTarget) -> float:
+    return sum(cpu_seconds(pid) for pid in target.pids.values())
+
+
+class Processes:
+    """On a node with that many processes (`--cores`), started for each point; Kafka has one process always."""
+
+    name: ClassVar[str] = "processes"
+    title: ClassVar[str] = "Small produce requests to 8 partitions, one in flight on each of 8 connections"
+    axis: ClassVar[str] = "processes"
+    unit: ClassVar[str] = "µs CPU/request"
+    points: ClassVar[tuple[int, ...]] = (1, 2, 4)
+
+    def run(self, target: Target, point: int, seconds: float) -> Measured:
+        with _topic(target, _CONNECTIONS) as name:
+            places = topic.leaders(target.bootstrap, name)
+            lines = [_produce_requests(name, [number]) for number in range(_CONNECTIONS)]
+            addresses = [places[number] for number in range(_CONNECTIONS)]
+            driven = drive(target, lines, lambda response: _produced(name, response), seconds, addresses)
+            return Measured(
+                driven.cpu_microseconds, f"{driven.responses / seconds:,.0f} requests/s, one client process"
+            )
 
 
 SWEEPS: tuple[Sweep, ...] = (Partitions(), Connections(), Groups(), Members(), BatchSize())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from pathlib import Path
 
 import pytest
 
 from benchmarks.compare.cluster_target import ClusterTarget
-from benchmarks.compare.target import Target
+from benchmarks.compare.target import MillstreamCores, Target, start
 from benchmarks.scaling.report import Series, as_json, markdown, write_charts
-from benchmarks.scaling.sweeps import SWEEPS, Replicas, Sweep
+from benchmarks.scaling.sweeps import SWEEPS, Processes, Replicas, Sweep
 
 
 @pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.name)
@@ -20,8 +19,16 @@ def test_sweep_yields_a_cost_at_its_first_points(sweep: Sweep, target: Target) -
 
 
 def test_replicas_of_a_cluster(cluster: ClusterTarget) -> None:
-    """A difference of two CPU times: with so few requests it may be below 0."""
-    assert isfinite(Replicas().run(cluster, 2, 0.1).value)
+    assert Replicas().run(cluster, 2, 0.1).value > 0
+
+
+def test_processes_of_a_node(tmp_path: Path) -> None:
+    target = MillstreamCores(tmp_path, Processes.points[1])
+    start(target)
+    try:
+        assert Processes().run(target, Processes.points[1], 0.2).value > 0
+    finally:
+        target.stop()
 
 
 def test_page_and_charts(tmp_path: Path) -> None:

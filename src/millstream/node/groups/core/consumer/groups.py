@@ -390,6 +390,18 @@ class ConsumerGroups:
 def _updated_member(before: Member, request: ConsumerGroupHeartbeatRequest, client: Client) -> Member:
     """The member with the fields of the request; fields that the request leaves out stay."""
     names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
+    if (
+        names is None
+        and pattern is None
+        and request.rebalance_timeout_ms == -1
+        and request.instance_id in (None, before.instance_id)
+        and request.rack_id in (None, before.rack)
+        and request.server_assignor in (None, before.assignor)
+        and client.client_id == before.client_id
+        and client.host == before.client_host
+        and before.classic is None
+    ):
+        return before  # most heartbeats
     return replace(
         before,
         instance_id=before.instance_id if request.instance_id is None else request.instance_id,

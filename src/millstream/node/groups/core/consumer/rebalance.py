@@ -414,11 +414,15 @@ class GroupChange:
         self.group = group
         self.writes = writes
         self.now_ms = now_ms
-        self.members = dict(group.members)
-        self.targets = dict(group.targets)
-        self.patterns = dict(group.patterns)
+        # Most heartbeats change nothing: what belongs to the group is copied when it is first changed.
+        self.members: Mapping[str, Member] = group.members
+        self.targets: Mapping[str, Target] = group.targets
+        self.patterns: Mapping[str, frozenset[str]] = group.patterns
         self.epoch = group.epoch
         self.assignment_epoch = group.assignment_epoch
+        self._members: dict[str, Member] | None = None
+        self._targets: dict[str, Target] | None = None
+        self._patterns: dict[str, frozenset[str]] | None = None
         self._context = context
         self._has_changed = False
 
@@ -426,13 +430,14 @@ class GroupChange:
 
     def put(self, member: Member) -> bool:
         """Adds or updates a member; returns whether its subscription changed."""
-        before = self.members.get(member.id) or Member(member.id)
-        if member == before and member.id in self.members:
+        known = self.members.get(member.id)
+        if member is known or member == known:
             return False
+        before = known or Member(member.id)
         if member.pattern is not None and member.pattern != before.pattern:
             self._resolve(member.pattern)
-        is_new = member.id not in self.members
-        self.members[member.id] = member
+        is_new = known is None
+        self._own_members()[member.id] = member
         if is_new or member.metadata_value() != before.metadata_value():
             self.writes.add(member_record(self.group.group_id, member))
         self._drop_unused_patterns()
@@ -442,13 +447,29 @@ class GroupChange:
         )
         return reads_other
 
+    def _own_members(self) -> dict[str, Member]:
+        if self._members is None:
+            self.members = self._members = dict(self.members)
+        return self._members
+
+    def _own_targets(self) -> dict[str, Target]:
+        if self._targets is None:
+            self.targets = self._targets = dict(self.targets)
+        return self._targets
+
+    def _own_patterns(self) -> dict[str, frozenset[str]]:
+        if self._patterns is None:
+            self.patterns = self._patterns = dict(self.patterns)
+        return self._patterns
+
     def replace(self, old: Member, new: Member) -> None:
         """A static member returns with another id: the new id takes over its state."""
         group_id = self.group.group_id
-        target = self.targets.pop(old.id, {})
-        del self.members[old.id]
-        self.members[new.id] = new
-        self.targets[new.id] = target
+        members, targets = self._own_members(), self._own_targets()
+        target = targets.pop(old.id, {})
+        del members[old.id]
+        members[new.id] = new
+        targets[new.id] = target
         self.writes.extend(forgotten_member(group_id, old.id))
         self.writes.add(
             member_record(group_id, new),
@@ -457,8 +478,8 @@ class GroupChange:
         )
 
     def remove(self, member: Member) -> None:
-        del self.members[member.id]
-        self.targets.pop(member.id, None)
+        del self._own_members()[member.id]
+        self._own_targets().pop(member.id, None)
         self.writes.extend(forgotten_member(self.group.group_id, member.id))
         self._drop_unused_patterns()
         self._has_changed = True
@@ -474,7 +495,7 @@ class GroupChange:
                 return  # no member sent a request: the next heartbeat of a member resolves it
             matching = frozenset(name for name in matching if may_describe(name))
         if self.patterns.get(pattern) != matching:
-            self.patterns[pattern] = matching
+            self._own_patterns()[pattern] = matching
             record = pattern_record(self.group.group_id, pattern, matching, topics.version, self.now_ms)
             self.writes.add(record)
 
@@ -483,7 +504,7 @@ class GroupChange:
             return
         used = {member.pattern for member in self.members.values()}
         for pattern in sorted(self.patterns.keys() - used):
-            del self.patterns[pattern]
+            del self._own_patterns()[pattern]
             self.writes.add(pattern_tombstone(self.group.group_id, pattern))
 
     # The epoch
@@ -543,7 +564,7 @@ class GroupChange:
         group_id = self.group.group_id
         for member_id, target in ASSIGNORS[assignor](specs, topics).items():
             if self.targets.get(member_id) != target:
-                self.targets[member_id] = target
+                self._own_targets()[member_id] = target
                 self.writes.add(target_record(group_id, member_id, target))
         self.assignment_epoch = self.epoch
         self.writes.add(target_epoch_record(group_id, self.epoch, self.now_ms))
@@ -589,7 +610,7 @@ class GroupChange:
             subscription_changed=subscription_changed,
         )
         if after != member:
-            self.members[member.id] = after
+            self._own_members()[member.id] = after
             self.writes.add(assignment_record(self.group.group_id, after))
         return after
 
