@@ -355,11 +355,10 @@ class ConsumerGroupHandlers:
         self._groups = groups
         self._may_describe = may_describe
 
-    async def consumer_group_heartbeat(self, request: ConsumerGroupHeartbeatRequest, context: Context) -> Response:
+    def consumer_group_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, context: Context
+    ) -> Response | Awaitable[Response]:
         client = Client(context.client_id, f"/{context.peer.host}")
-        if request.subscribed_topic_regex:
-            with suppress(KafkaError):  # an invalid expression is refused by the heartbeat itself
-                await self._groups.learn_pattern(request.group_id, request.subscribed_topic_regex)
 
         def heartbeat(shard: GroupShard, now_ms: int) -> CoordinatorResult[dict[str, Any]]:
             if self._may_describe is None:
@@ -371,10 +370,23 @@ class ConsumerGroupHandlers:
             finally:
                 shard.consumer.may_describe = None
 
-        try:
-            return await self._groups.run(request.group_id, heartbeat)
-        except KafkaError as error:
+        def refuse(error: KafkaError) -> dict[str, Any]:
             return {"error_code": error.code, "error_message": error.message}
+
+        if request.subscribed_topic_regex:
+            return self._learn_and_respond(request, heartbeat, refuse)
+        return self._groups.respond(request.group_id, heartbeat, refuse)
+
+    async def _learn_and_respond(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        heartbeat: Callable[[GroupShard, int], CoordinatorResult[dict[str, Any]]],
+        refuse: Callable[[KafkaError], dict[str, Any]],
+    ) -> Response:
+        with suppress(KafkaError):  # an invalid expression is refused by the heartbeat itself
+            await self._groups.learn_pattern(request.group_id, request.subscribed_topic_regex or "")
+        response = self._groups.respond(request.group_id, heartbeat, refuse)
+        return response if isinstance(response, dict) else await response
 
     async def consumer_group_describe(self, request: ConsumerGroupDescribeRequest, context: Context) -> Response:
         # Each group once: the response is much longer than the request.

@@ -154,7 +154,7 @@ def test_broken_framing_in_a_flushed_sealed_segment_is_corrupt_for_its_reader_on
     checkpoint(node)
     node.kill()
     flip(node.file(0), 3 * SIZE + 9)  # a length
-    # Damage of a disk leaves the time as it was. A later time means a change by this program: then the segment is checked.
+    # Damage of a disk leaves the time as it was. A later time means a change by this program, so a check.
     os.utime(node.file(0), ns=(0, 1))
     node.start()
     log = node.log(SMALL_SEGMENTS)
