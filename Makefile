@@ -12,7 +12,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/run_tests.py -p no:schema
 SEED   ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev compile dist deb run demo check docs docs-serve unit test test-all test-compiled clients simulate fuzz bench bench-tier bench-mirror bench-spark clean
+.PHONY: help install install-dev compile dist deb run demo check release-check docs docs-serve unit test test-all test-compiled clients simulate fuzz bench bench-tier bench-mirror bench-spark clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -105,6 +105,9 @@ docs: $(VENV)/.installed-dev  ## Build the docs site into build/site; a broken l
 
 docs-serve: $(VENV)/.installed-dev  ## Serve the docs site on 127.0.0.1:8000, and build it again when a page changes
 	$(DOCS) serve
+
+release-check: $(VENV)/.made  ## What is missing before this version can be published (docs/releases.md)
+	$(BIN)/python tools/check_release.py
 
 clients: $(VENV)/.installed-dev  ## Install the Kafka clients the tests talk with (kcat, kafkajs, Java, franz-go)
 	$(BIN)/python -m tools.install_test_clients
