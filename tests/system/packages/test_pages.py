@@ -72,7 +72,8 @@ def test_the_page_of_pip_in_an_empty_environment(tmp_path: Path) -> None:
     others = ("PYTHON", "MILLSTREAM_COMPILED", "VIRTUAL_ENV")
     env = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     env["PATH"] = f"{tmp_path}/millstream-venv/bin:{Path(sys.base_prefix) / 'bin'}:{env['PATH']}"
-    env |= {"PIP_FIND_LINKS": str(tmp_path / "dist"), "PIP_CONSTRAINT": str(REPOSITORY / "constraints.txt")}
+    links = [str(tmp_path / "dist"), *os.environ.get("PIP_FIND_LINKS", "").split()]
+    env |= {"PIP_FIND_LINKS": " ".join(links), "PIP_CONSTRAINT": str(REPOSITORY / "constraints.txt")}
     output, count = "", 0
     with ExitStack() as nodes:
         for kind, text in blocks("deploy-pip.md"):
