@@ -11,7 +11,7 @@ from jsonschema import Draft7Validator
 
 from tests.repository import REPOSITORY
 from tests.system.chaos import containment
-from tests.system.packages.kubernetes import CHART, render
+from tests.system.packages.kubernetes import CHART, NOT_HERE, render
 from tools.apache_kafka import ToolchainMissingError
 from tools.install_test_clients import KUBERNETES_VERSION, helm, kubernetes_schemas
 
@@ -115,3 +115,4 @@ def test_loss_of_a_pod_upgrade_and_scaling_under_load() -> None:
     assert "records acknowledged, 0 lost" in output
     for job in ("job millstream-balance", "job millstream-drain", "job millstream-unregister"):
         assert job in output
+    assert "metadata.version" in output or NOT_HERE in output, "the upgrade was ended: levels of features were raised"
