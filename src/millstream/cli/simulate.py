@@ -53,7 +53,8 @@ def simulate(
     mixed_versions: Annotated[
         bool,
         typer.Option(
-            "--mixed-versions", help="Nodes change between an earlier and the newest version when they start."
+            "--mixed-versions",
+            help="Nodes change between an earlier and the newest version when they start; after the faults the upgrade is ended.",
         ),
     ] = False,
     disks: Annotated[

@@ -196,7 +196,8 @@ def test_tiered_topics_lose_nothing(scenario: Scenario, seeds: range) -> None:
 @pytest.mark.parametrize("seeds", [range(1, 4), pytest.param(range(100, 120), marks=pytest.mark.slow)], ids=str)
 def test_nodes_of_two_versions_fit_together(seeds: range) -> None:
     """Each start of a node is one of the earlier or of the newest version. What is new is never written: otherwise a
-    node of the earlier version would not start any more."""
+    node of the earlier version would not start any more. After the faults the upgrade is ended, and the controller that
+    wrote what is new dies."""
     results = list(run_seeds(seeds, Options(scenario=Scenario.MIXED, mixed_versions=True), processes=2))
     assert [str(each.violation) for each in results if not each.ok] == []
     assert all(each.acked for each in results)
