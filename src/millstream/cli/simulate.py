@@ -54,7 +54,7 @@ def simulate(
         bool,
         typer.Option(
             "--mixed-versions",
-            help="Nodes change between an earlier and the newest version when they start; after the faults the upgrade is ended.",
+            help="Nodes start as an earlier or as the newest version; after the faults the upgrade is ended.",
         ),
     ] = False,
     disks: Annotated[
