@@ -104,8 +104,11 @@ def page(*arguments: str, limit_s: float) -> str:
 
 
 def test_three_secured_pods() -> None:
-    """The page up to the use of the cluster."""
-    assert "partitions: 0 offline" in page(limit_s=280)
+    """The page up to the use of the cluster. The rack of each broker is the zone of its machine."""
+    output = page(limit_s=280)
+    assert "partitions: 0 offline" in output
+    for zone in ("zone-0", "zone-1", "zone-2"):
+        assert zone in output
 
 
 @pytest.mark.slow
