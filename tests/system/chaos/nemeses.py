@@ -550,7 +550,7 @@ class EndOfUpgrade(RollingUpgrade):
     def strike(self) -> str:
         done = super().strike()
         changes = self._command("--dry-run", "--json")["changes"]
-        found = {each["name"]: each["before"] for each in changes}
+        found = {each["name"]: each["from"] for each in changes}
         if found != previous_version.LEVELS:
             raise RuntimeError(f"before the upgrade was ended, the levels are {found}, not {previous_version.LEVELS}")
         self._command("--json")
