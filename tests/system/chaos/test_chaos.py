@@ -94,8 +94,8 @@ def test_upgrades_and_rollbacks(tmp_path: Path, seed: int) -> None:
         previous_source(tmp_path / "source")
     except NoSourceError as reason:
         pytest.skip(str(reason))
-    chosen = [*nemeses.OF_UPGRADES, nemeses.KillLeader, nemeses.KillController, nemeses.KillMajority]
-    chosen += [nemeses.PartitionLeader, nemeses.CorruptTail]
+    chosen: list[type[nemeses.Nemesis]] = [*nemeses.OF_UPGRADES, nemeses.KillLeader, nemeses.KillController]
+    chosen += [nemeses.KillMajority, nemeses.PartitionLeader, nemeses.CorruptTail]
     only = [word for each in chosen for word in ("--only", each.__name__)]
     campaign(seed, tmp_path, "--upgrades", *only, *FEWER_RECORDS, seconds=1)
 
