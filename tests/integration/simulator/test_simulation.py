@@ -166,10 +166,11 @@ def test_a_seed_that_fails_says_how_to_replay_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Partition, "append", lambda self, batches, now_ms, **more: 1 // 0)
-    assert run_app(["simulate", "--seed", "5", "--processes", "1", "--nodes", "5"]) == 1
+    options = ["--nodes", "5", "--tiered", "--mixed-versions", "--disks", "2"]
+    assert run_app(["simulate", "--seed", "5", "--processes", "1", *options]) == 1
     said = capsys.readouterr()
     assert "seed 5: " in said.out
-    assert "replay: millstream simulate --seed 5 --nodes 5 --trace" in said.out
+    assert f"replay: millstream simulate --seed 5 {' '.join(options)} --trace" in said.out
     assert "1 of 1 seeds failed: 5" in said.err
 
 
