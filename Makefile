@@ -12,7 +12,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/run_tests.py -p no:schema
 SEED   ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev compile dist deb run demo check docs docs-serve unit test test-all test-compiled clients simulate fuzz bench bench-tier bench-mirror bench-spark clean
+.PHONY: help install install-dev compile dist deb run demo check release-check docs docs-serve unit test test-all test-compiled clients simulate fuzz bench bench-tier bench-mirror bench-spark clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -37,6 +37,11 @@ $(VENV)/.installed-spark: $(SOURCES)
 	$(BIN)/python -m compileall -q src
 	touch $(VENV)/.installed $@
 
+# What packages are built with.
+$(VENV)/.installed-build: $(SOURCES)
+	$(INSTALL) '.[compile]' build
+	touch $@
+
 # Dependency groups need pip 25.1; a venv has the pip of its Python.
 $(VENV)/.pip: $(VENV)/.made
 	$(BIN)/python -c 'import pip; assert [int(part) for part in pip.__version__.split(".")[:2]] >= [25, 1]' 2>/dev/null \
@@ -46,7 +51,7 @@ $(VENV)/.pip: $(VENV)/.made
 $(VENV)/.installed-dev: $(SOURCES) $(VENV)/.pip
 	$(INSTALL) '.[compile,gateway,spark,lake,tier]' --group dev
 	$(BIN)/python -m compileall -q src
-	touch $(VENV)/.installed $(VENV)/.installed-spark $@
+	touch $(VENV)/.installed $(VENV)/.installed-spark $(VENV)/.installed-build $@
 
 install: $(VENV)/.installed $(VENV)/.compiled  ## Make .venv and install Millstream into it, with console, REST and schema registry
 
@@ -69,7 +74,7 @@ compile: install-dev  ## Compile the modules of the request path that changed: u
 
 # The wheel is built from the source distribution, so both are complete. MILLSTREAM_COMPILED=refuse makes one for every
 # machine, in plain Python.
-dist: $(VENV)/.installed-dev  ## Build the source distribution and a wheel with the compiled modules into dist/
+dist: $(VENV)/.installed-build  ## Build the source distribution and a wheel with the compiled modules into dist/
 	rm -rf dist
 	MILLSTREAM_COMPILED=$(FORM) $(BIN)/python -m build --no-isolation --outdir dist .
 
@@ -105,6 +110,9 @@ docs: $(VENV)/.installed-dev  ## Build the docs site into build/site; a broken l
 
 docs-serve: $(VENV)/.installed-dev  ## Serve the docs site on 127.0.0.1:8000, and build it again when a page changes
 	$(DOCS) serve
+
+release-check: $(VENV)/.made  ## What is missing before this version can be published (docs/releases.md)
+	$(BIN)/python tools/check_release.py
 
 clients: $(VENV)/.installed-dev  ## Install the Kafka clients the tests talk with (kcat, kafkajs, Java, franz-go)
 	$(BIN)/python -m tools.install_test_clients

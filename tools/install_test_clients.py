@@ -252,7 +252,7 @@ def debian_root(suite: str, packages: Sequence[str]) -> Path:
         included = f"--include={','.join(packages)}"
         run(program, "--variant=minbase", included, suite, str(directory / "root"), "http://deb.debian.org/debian")
 
-    return fill(f"debian-{suite}-{len(packages)}", [suite, *packages], install) / "root"
+    return fill("-".join(("debian", suite, *packages)), [suite, *packages], install) / "root"
 
 
 CLIENTS: Mapping[str, Callable[[], ClientProgram]] = {

@@ -53,7 +53,8 @@ def simulate(
     mixed_versions: Annotated[
         bool,
         typer.Option(
-            "--mixed-versions", help="Nodes change between an earlier and the newest version when they start."
+            "--mixed-versions",
+            help="Nodes start as an earlier or as the newest version; after the faults the upgrade is ended.",
         ),
     ] = False,
     disks: Annotated[
@@ -185,24 +186,26 @@ def _take(result: "Result", totals: _Totals, failures: "list[Result]", options: 
         return
     failures.append(result)
     if len(failures) <= _SHOWN_FAILURES:
-        again = f"millstream simulate --seed {result.seed}"
-        if options.nodes != 3:
-            again += f" --nodes {options.nodes}"
-        if options.processes != 1:
-            again += f" --cores {options.processes}"
-        if options.fault_seconds != 8.0:
-            again += f" --fault-seconds {options.fault_seconds:g}"
-        if options.scenario is not None:
-            again += f" --scenario {options.scenario}"
-        if options.tls:
-            again += " --tls"
-        if options.secured:
-            again += " --secured"
-        if options.conditional:
-            again += " --conditional"
-        if options.branches:
-            again += " --branches"
+        again = f"millstream simulate --seed {result.seed}{_words(options)}"
         print(f"seed {result.seed}: {result.violation}\n  replay: {again} --trace")
+
+
+def _words(options: "Options") -> str:
+    """The options of the command line that make these options."""
+    words = {
+        f"--nodes {options.nodes}": options.nodes != 3,
+        f"--cores {options.processes}": options.processes != 1,
+        f"--fault-seconds {options.fault_seconds:g}": options.fault_seconds != 8.0,
+        f"--scenario {options.scenario}": options.scenario is not None,
+        "--tls": options.tls,
+        "--secured": options.secured,
+        "--conditional": options.conditional,
+        "--branches": options.branches,
+        "--tiered": options.tiered,
+        "--mixed-versions": options.mixed_versions,
+        f"--disks {options.disks}": options.disks != 1,
+    }
+    return "".join(f" {word}" for word, is_needed in words.items() if is_needed)
 
 
 def _some(failures: "list[Result]") -> str:

@@ -108,6 +108,8 @@ class Cluster:
         """The configs of nodes of the earlier version."""
         self._versions = random.Random(f"{seed} versions")
         self._started: set[int] = set()
+        self._are_earlier: set[int] = set()
+        """The nodes whose last start was one of the earlier version."""
         self._decisions = Decisions()
         self.exits: list[tuple[int, BaseException | None]] = []
         """Nodes that exited although their disks were healthy."""
@@ -195,6 +197,9 @@ class Cluster:
         machine, config = self.machines[node_id], self._configs[node_id]
         if node_id in self._earlier and (node_id not in self._started or self._versions.random() < 0.5):
             config = self._earlier[node_id]
+            self._are_earlier.add(node_id)
+        else:
+            self._are_earlier.discard(node_id)
         self._started.add(node_id)
         self.log_event(machine.name, "starts" if config is self._configs[node_id] else "starts as the earlier version")
 
@@ -204,6 +209,11 @@ class Cluster:
             return node
 
         machine.start(make)
+
+    def leave_earlier_version(self) -> list[int]:
+        """From now on all starts are of the newest version. Returns the nodes that are to be restarted for it."""
+        self._earlier.clear()
+        return sorted(self._are_earlier)
 
     def kill(self, node_id: int, *, power_lost: bool = False) -> None:
         self.before_kill()

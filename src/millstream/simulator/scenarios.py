@@ -47,7 +47,8 @@ class Options:
     tiered: bool = False
     """Whether topics are tiered, to a store that is slow and fails."""
     mixed_versions: bool = False
-    """Whether nodes are of the earlier or of the newer version, by chance at each start. All begin with the earlier."""
+    """Whether nodes are of the earlier or of the newer version, by chance at each start. All begin with the earlier;
+    after the faults the upgrade is ended."""
     disks: int = 1
     """Log directories of each node, at most three. With several, logs move between them, and single ones fail."""
 
@@ -239,8 +240,14 @@ def cluster_settings(randomness: random.Random, scenario: Scenario) -> dict[str,
     }
 
 
-EARLIER_VERSION = {"millstream.max.feature.levels": "metadata.version=29,transaction.version=1"}
-"""The settings of a node of the earlier version: lower levels of two features."""
+EARLIER_LEVELS = {"metadata.version": 29, "transaction.version": 1}
+"""The highest levels that a node of the earlier version knows, of the features that the newest version has higher."""
+
+
+def earlier_version() -> dict[str, str]:
+    """The settings of a node of the earlier version."""
+    return {"millstream.max.feature.levels": ",".join(f"{name}={level}" for name, level in EARLIER_LEVELS.items())}
+
 
 TIER_SETTINGS = {
     "remote.log.storage.system.enable": "true",

@@ -65,16 +65,18 @@ from millstream.simulator.object_store import SimulatedStore
 from millstream.simulator.power_cuts import PowerCuts
 from millstream.simulator.results import Event, LogCapture, Result, Trace, Violation
 from millstream.simulator.scenarios import (
-    EARLIER_VERSION,
+    EARLIER_LEVELS,
     TIER_SETTINGS,
     TIERED_TOPIC,
     Options,
     Scenario,
     choose_scenario,
     cluster_settings,
+    earlier_version,
     flush_settings,
     make_plan,
 )
+from millstream.simulator.upgrade import Upgrade
 
 _STEP_SECONDS = 0.05
 _FORM_SECONDS = 30.0
@@ -148,7 +150,7 @@ class Simulation:
             store=self.store,
             hardware=hardware,
             disks=options.disks,
-            earlier=EARLIER_VERSION if options.mixed_versions else None,
+            earlier=earlier_version() if options.mixed_versions else None,
         )
         for machine in self.cluster.machines.values():
             machine.clock.offset_ms = randomness.choice((0, 0, 40, -700, 5_000))
@@ -326,6 +328,10 @@ class Simulation:
         if self._scenario is not Scenario.FORMING:
             self._run_faults()
         self._repair()
+        if self._options.mixed_versions:
+            # Nodes are restarted now.
+            self._invariants = [each for each in self._invariants if not isinstance(each, NoBrokerIsFenced)]
+            Upgrade(cluster, self._image, self._run_until, self._repair).end(EARLIER_LEVELS, _REPAIR_SECONDS)
         self._audit()
 
     def _users_are_known(self) -> bool:

@@ -166,10 +166,11 @@ def test_a_seed_that_fails_says_how_to_replay_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Partition, "append", lambda self, batches, now_ms, **more: 1 // 0)
-    assert run_app(["simulate", "--seed", "5", "--processes", "1", "--nodes", "5"]) == 1
+    options = ["--nodes", "5", "--tiered", "--mixed-versions", "--disks", "2"]
+    assert run_app(["simulate", "--seed", "5", "--processes", "1", *options]) == 1
     said = capsys.readouterr()
     assert "seed 5: " in said.out
-    assert "replay: millstream simulate --seed 5 --nodes 5 --trace" in said.out
+    assert f"replay: millstream simulate --seed 5 {' '.join(options)} --trace" in said.out
     assert "1 of 1 seeds failed: 5" in said.err
 
 
@@ -196,7 +197,8 @@ def test_tiered_topics_lose_nothing(scenario: Scenario, seeds: range) -> None:
 @pytest.mark.parametrize("seeds", [range(1, 4), pytest.param(range(100, 120), marks=pytest.mark.slow)], ids=str)
 def test_nodes_of_two_versions_fit_together(seeds: range) -> None:
     """Each start of a node is one of the earlier or of the newest version. What is new is never written: otherwise a
-    node of the earlier version would not start any more."""
+    node of the earlier version would not start any more. After the faults the upgrade is ended, and the controller that
+    wrote what is new dies."""
     results = list(run_seeds(seeds, Options(scenario=Scenario.MIXED, mixed_versions=True), processes=2))
     assert [str(each.violation) for each in results if not each.ok] == []
     assert all(each.acked for each in results)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from tests.previous_version import NoSourceError, previous_source
 from tests.system.chaos import containment, nemeses
 from tests.system.chaos.campaign import Plan, run
 from tests.system.chaos.nodes import SYSTEMS
@@ -26,7 +27,11 @@ def main() -> int:
     parser.add_argument("--system", choices=sorted(SYSTEMS), default="millstream")
     parser.add_argument("--secured", action="store_true", help="TLS, SCRAM, ACLs and audit; one more fault")
     parser.add_argument("--tiered", action="store_true", help="the topic is tiered to an S3 server; its faults too")
-    names = [each.__name__ for each in nemeses.ALL + nemeses.OF_SECURED + nemeses.OF_TIERED]
+    parser.add_argument(
+        "--upgrades", action="store_true", help="nodes begin with the previous version; upgrades and rollbacks too"
+    )
+    possible = nemeses.ALL + nemeses.OF_SECURED + nemeses.OF_TIERED + nemeses.OF_UPGRADES
+    names = [each.__name__ for each in possible]
     parser.add_argument("--only", action="append", default=[], choices=names, help="only this nemesis (repeatable)")
     parser.add_argument("--keep", type=Path, help="keep logs and history in this directory, also when all went well")
     chosen = parser.parse_args()
@@ -36,6 +41,10 @@ def main() -> int:
         parser.error("--tiered: Apache Kafka has no object store of its own; leave out --system")
     if not chosen.tiered and set(chosen.only) & {each.__name__ for each in nemeses.OF_TIERED}:
         parser.error("--only with a fault of the store needs --tiered")
+    if chosen.upgrades and chosen.system != "millstream":
+        parser.error("--upgrades: the previous version is one of Millstream; leave out --system")
+    if not chosen.upgrades and set(chosen.only) & {each.__name__ for each in nemeses.OF_UPGRADES}:
+        parser.error("--only with a change of versions needs --upgrades")
     if "ReplaceCertificates" in chosen.only and not chosen.secured:
         parser.error("--only ReplaceCertificates needs --secured")
     if not containment.was_attempted():
@@ -46,6 +55,10 @@ def main() -> int:
     directory = chosen.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     directory.mkdir(parents=True, exist_ok=True)
     contained = containment.is_contained()
+    try:
+        previous = previous_source(directory / "previous") if chosen.upgrades else None
+    except NoSourceError as problem:
+        parser.error(f"--upgrades: {problem}")
     plan = Plan(
         chosen.seed,
         chosen.seconds,
@@ -57,6 +70,7 @@ def main() -> int:
         chosen.secured,
         chosen.tiered,
         chosen.rate,
+        previous,
     )
     began = time.monotonic()
 

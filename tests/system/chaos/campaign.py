@@ -44,6 +44,8 @@ class Plan:
     """The topic is tiered to an S3 server, which is one more victim."""
     rate: float = RATE
     """Records per second of each producer."""
+    previous: Path | None = None
+    """The source of the previous version: nodes begin with it, change between the two, and the upgrade is ended."""
 
 
 def run(plan: Plan, say: Callable[[str], None]) -> Summary:
@@ -54,7 +56,9 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
     security = Security(plan.directory, plan.node_count, network) if plan.secured else None
     with (
         faulty_store(plan.directory / "s3", network.client_host) if plan.tiered else nullcontext() as store,
-        Cluster(plan.system, plan.node_count, network, disks, plan.directory, {}, security, store) as cluster,
+        Cluster(
+            plan.system, plan.node_count, network, disks, plan.directory, {}, security, store, plan.previous
+        ) as cluster,
     ):
         say(f"{plan.node_count} nodes are up")
         cluster.create_topic(TOPIC, PARTITIONS)
@@ -88,7 +92,8 @@ def run(plan: Plan, say: Callable[[str], None]) -> Summary:
         workload.problems += replicas.differences(cluster.nodes.values(), PARTITIONS)
     save(history, plan.directory / "history.jsonl")
     replicas.keep(cluster.nodes.values(), plan.directory)
-    system = plan.system + (", secured" if plan.secured else "") + (", tiered" if plan.tiered else "")
+    kinds = (("secured", plan.secured), ("tiered", plan.tiered), ("two versions", plan.previous is not None))
+    system = ", ".join((plan.system, *(name for name, is_so in kinds if is_so)))
     title = f"{system}, {plan.node_count} nodes, seed {plan.seed}, {plan.seconds:.0f} s"
     return Summary(title, faults, history, check(history), workload.errors, workload.problems)
 
@@ -100,8 +105,10 @@ def _acknowledged(workload: Workload) -> int:
 def _order(
     plan: Plan, cluster: Cluster, chance: random.Random, go_on: Callable[[], bool], say: Callable[[str], None]
 ) -> Iterator[Nemesis]:
-    """Every nemesis in shuffled order; then, while there is time, all of them again in another order."""
+    """Every nemesis in shuffled order; then, while there is time, all of them again in another order. An upgrade is
+    ended after them, and a leader is killed that writes the new formats."""
     usual = nemeses.ALL + (nemeses.OF_SECURED if plan.secured else ()) + (nemeses.OF_TIERED if plan.tiered else ())
+    usual += nemeses.OF_UPGRADES if plan.previous is not None else ()
     chosen = [each for each in usual if not plan.only or each.__name__ in plan.only]
     for each in chosen:
         if not each.is_possible(cluster):
@@ -113,6 +120,9 @@ def _order(
             if first or go_on():
                 yield each(cluster, chance)
         first = False
+    if plan.previous is not None:
+        yield nemeses.EndOfUpgrade(cluster, chance)
+        yield nemeses.KillLeader(cluster, chance)
 
 
 def _strike(nemesis: Nemesis, cluster: Cluster, workload: Workload) -> Fault:

@@ -38,14 +38,16 @@ class Cluster:
         settings: Mapping[str, str],
         security: Security | None = None,
         store: FaultyStore | None = None,
+        previous: Path | None = None,
     ) -> None:
-        """`store`: the topics are tiered to it."""
+        """`store`: the topics are tiered to it. `previous`: the source of the version that all nodes begin with."""
         numbers = range(1, node_count + 1)
         voters = {number: network.controller_address(number) for number in numbers}
         self.network = network
         self.disks = disks
         self.security = security
         self.store = store
+        self.previous = previous
         if store is not None:
             settings = {**settings, **_TIERED_NODE, "millstream.tier.url": store.url}
         self.nodes = {
@@ -59,6 +61,7 @@ class Cluster:
                 settings,
                 {**disks.environment(number), **(store.environment if store is not None else {})},
                 security,
+                previous,
             )
             for number in numbers
         }

@@ -6,17 +6,21 @@ built to bear; those that kill more leave the disks alone, so that service may s
 Kafka lets it answer reads from what it has.
 """
 
+import json
 import random
 import struct
+import subprocess
+import sys
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
+from tests import previous_version
 from tests.failing_disk import READ, SYNC, TORN, WRITE
 from tests.s3_server import Faults, FaultyStore
 from tests.system.chaos.cluster import Cluster
-from tests.system.chaos.nodes import KafkaNode, Node
+from tests.system.chaos.nodes import KafkaNode, MillstreamNode, Node
 from tests.system.chaos.workload import TOPIC
 
 
@@ -244,13 +248,16 @@ class RollingRestart(Nemesis):
         self.victims = set(self.cluster.nodes)
         for node in self.cluster.nodes.values():
             began = time.monotonic()
-            if not node.stop():
-                raise RuntimeError(f"node {node.number} did not stop when asked to")
+            _stop(node)
+            self.before_start(node)
             node.start()
             node.wait_until_it_answers()
             self.cluster.wait_until_in_sync(TOPIC)
             took.append(time.monotonic() - began)
         return "all nodes, " + ", ".join(f"{seconds:.1f}" for seconds in took) + " s"
+
+    def before_start(self, node: Node) -> None:
+        """What changes with the restart."""
 
     def heal(self) -> None:
         for node in self.cluster.nodes.values():
@@ -475,6 +482,112 @@ class KillLeaderInUpload(KillLeader):
         return f"{done}, at {'a manifest' if is_manifest else 'an object'}"
 
 
+class _OfUpgrades(Nemesis):
+    @classmethod
+    def is_possible(cls, cluster: Cluster) -> bool:
+        return cluster.previous is not None
+
+
+class ChangeVersion(_OfUpgrades):
+    """One node is upgraded, or goes back, and stays so: the faults that follow strike a cluster of two versions."""
+
+    name = "a node changes its version"
+    hold_s = 0.0
+
+    def strike(self) -> str:
+        node = _some_node(self)
+        _stop(node)
+        node.use_version(is_previous=not node.is_previous)
+        _start_again(node)
+        return f"node {node.number}, to the {_version(node)} version"
+
+    def heal(self) -> None:
+        """It stays so."""
+
+
+class CrashAfterChange(_OfUpgrades):
+    """A node of the other version is killed while it catches up, and goes back: what it wrote must be readable."""
+
+    name = "a node changes its version, kill -9, and back"
+    hold_s = 1.0
+
+    def strike(self) -> str:
+        self._victim = node = _some_node(self)
+        before = node.is_previous
+        _stop(node)
+        node.use_version(is_previous=not before)
+        _start_again(node)
+        node.kill()
+        node.use_version(is_previous=before)
+        return f"node {node.number}, back to the {_version(node)} version"
+
+    def heal(self) -> None:
+        _start_again(self._victim)
+
+
+class RollingUpgrade(RollingRestart, _OfUpgrades):
+    """All nodes to the newest version, one by one."""
+
+    name = "rolling upgrade"
+    to_previous: ClassVar[bool] = False
+
+    def before_start(self, node: Node) -> None:
+        _millstream(node).use_version(is_previous=self.to_previous)
+
+
+class Rollback(RollingUpgrade):
+    """All nodes to the previous version, one by one."""
+
+    name = "rollback"
+    to_previous = True
+
+
+class EndOfUpgrade(RollingUpgrade):
+    """All nodes to the newest version, then `millstream cluster upgrade`. Until then no level may have changed."""
+
+    name = "rolling upgrade, and its end"
+
+    def strike(self) -> str:
+        done = super().strike()
+        changes = self._command("--dry-run", "--json")["changes"]
+        found = {each["name"]: each["from"] for each in changes}
+        if found != previous_version.LEVELS:
+            raise RuntimeError(f"before the upgrade was ended, the levels are {found}, not {previous_version.LEVELS}")
+        self._command("--json")
+        if left := self._command("--dry-run", "--json")["changes"]:
+            raise RuntimeError(f"`millstream cluster upgrade` has left {left}")
+        return f"{done}; {len(found)} features raised"
+
+    def _command(self, *words: str) -> Any:
+        security = self.cluster.security
+        login = () if security is None else ("--command-config", str(security.administrator_file))
+        command = [sys.executable, "-m", "millstream", "cluster", "upgrade", "-b", self.cluster.bootstrap, *login]
+        done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"millstream cluster upgrade {' '.join(words)}: {done.stdout}{done.stderr}")
+        return json.loads(done.stdout)
+
+
+def _millstream(node: Node) -> MillstreamNode:
+    assert isinstance(node, MillstreamNode)
+    return node
+
+
+def _some_node(nemesis: Nemesis) -> MillstreamNode:
+    node = _millstream(nemesis.cluster.nodes[nemesis.random.choice(sorted(nemesis.cluster.nodes))])
+    nemesis.victims = {node.number}
+    return node
+
+
+def _version(node: MillstreamNode) -> str:
+    return "previous" if node.is_previous else "newest"
+
+
+def _stop(node: Node) -> None:
+    if not node.stop():
+        raise RuntimeError(f"node {node.number} did not stop when asked to")
+
+
 def _with_a_checksum(file: BinaryIO, position: int) -> int:
     """The position, or the next one that is not in a batch's base offset: nothing in the format tells a wrong one."""
     start = 0
@@ -521,3 +634,5 @@ OF_TIERED: tuple[type[Nemesis], ...] = (StoreDown, StoreSlow, StoreErrors, KillL
 """Only for a tiered topic."""
 OF_SECURED: tuple[type[Nemesis], ...] = (ReplaceCertificates,)
 """Only for a secured cluster."""
+OF_UPGRADES: tuple[type[Nemesis], ...] = (ChangeVersion, CrashAfterChange, RollingUpgrade, Rollback)
+"""Only where nodes begin with the previous version. At the end comes `EndOfUpgrade`."""

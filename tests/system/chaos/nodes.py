@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests import previous_version
 from tests.repository import REPOSITORY
 from tests.system.chaos.security import Security
 from tests.wire import Closed, Wire
@@ -34,6 +35,8 @@ class Node(ABC):
     environment: Mapping[str, str] = field(default_factory=dict)
     security: Security | None = None
     """Of a secured cluster."""
+    previous: Path | None = None
+    """The source of the previous version, for campaigns with upgrades: the node begins with it."""
     paused: bool = field(default=False, init=False)
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
@@ -89,9 +92,12 @@ class Node(ABC):
                 stdout=log,
                 stderr=log,
                 cwd=_REPOSITORY,
-                env={**os.environ, "PYTHONPATH": str(_REPOSITORY / "src"), **self.environment},
+                env=self._environment(),
                 start_new_session=True,
             )
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(_REPOSITORY / "src"), **self.environment}
 
     def wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -161,13 +167,30 @@ class Node(ABC):
                 process.stdin.close()
 
 
+@dataclass
 class MillstreamNode(Node):
-    """`millstream serve` of this repository."""
+    """`millstream serve` of this repository, or of the version before it."""
+
+    is_previous: bool = field(default=False, init=False)
+    """Whether its next start, or the one that runs, is of the previous version."""
 
     def prepare(self) -> None:
         if self.security is not None:
             self.security.prepare(self.number, self.data_dir)
-        self.properties_file.write_text("".join(f"{name}={value}\n" for name, value in self.properties().items()))
+        self.use_version(is_previous=self.previous is not None)
+
+    def use_version(self, *, is_previous: bool) -> None:
+        """From its next start on."""
+        self.is_previous = is_previous
+        settings = {**self.properties(), **(previous_version.SETTINGS if is_previous else {})}
+        self.properties_file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+
+    def _environment(self) -> dict[str, str]:
+        environment = super()._environment()
+        if self.is_previous:
+            environment["PYTHONPATH"] = str(self.previous)
+            environment.pop("MILLSTREAM_COMPILED", None)  # the source of another version is not compiled
+        return environment
 
     def command(self) -> list[str]:
         config = str(self.properties_file)

@@ -43,7 +43,9 @@ class Security:
         numbers = range(1, node_count + 1)
         self._hosts = {number: network.kafka_address(number)[0] for number in numbers}
         plans = [NodePlan(number, *network.kafka_address(number)) for number in numbers]
-        properties = _read(make_cluster(self._directory, plans, ADMINISTRATOR, _DAYS, None))
+        self.administrator_file = make_cluster(self._directory, plans, ADMINISTRATOR, _DAYS, None)
+        """The settings of commands (`--command-config`)."""
+        properties = _read(self.administrator_file)
         module = parse_jaas(properties["sasl.jaas.config"], name="sasl.jaas.config")
         self._password = module.options["password"]
         self._trusted = properties["ssl.truststore.location"]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.previous_version import NoSourceError, previous_source
 from tests.repository import REPOSITORY
 from tests.system.chaos import containment, nemeses
 from tools import apache_kafka, install_test_clients
@@ -81,6 +82,22 @@ def test_a_tiered_topic_and_its_store(tmp_path: Path) -> None:
     chosen: list[type[nemeses.Nemesis]] = [*nemeses.OF_TIERED, nemeses.KillLeader, nemeses.KillEverybody]
     only = [each.__name__ for each in chosen]
     campaign(3, tmp_path, "--tiered", *(word for name in only for word in ("--only", name)), seconds=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", (4, 5))
+def test_upgrades_and_rollbacks(tmp_path: Path, seed: int) -> None:
+    """Nodes begin with the previous version and change between the two, with other faults at clusters of both; then
+    the upgrade is ended."""
+    try:
+        previous_source(tmp_path / "source")
+    except NoSourceError as reason:
+        pytest.skip(str(reason))
+    chosen: list[type[nemeses.Nemesis]] = [*nemeses.OF_UPGRADES, nemeses.KillLeader, nemeses.KillController]
+    chosen += [nemeses.KillMajority, nemeses.PartitionLeader, nemeses.CorruptTail]
+    only = [word for each in chosen for word in ("--only", each.__name__)]
+    campaign(seed, tmp_path, "--upgrades", *only, *FEWER_RECORDS, seconds=1)
 
 
 @pytest.mark.timeout(300)

@@ -1,18 +1,17 @@
 """Nodes of the previous landed version and of this one in one cluster: rolling upgrade, rollback, upgrade again and its
-end, under load, with a clean history. The previous version is taken from git, and runs with the same libraries.
+end, under load, with a clean history. The previous version is taken from git (`tests.previous_version`), and runs with
+the same libraries.
 
-It offers lower levels (`millstream.max.feature.levels`), as if it had been made before them: so formats differ between
-the two, and the test sees in the logs that the old ones are written until the upgrade is ended."""
+Formats differ between the two, and the test sees in the logs that the old ones are written until the upgrade is ended.
+With faults between the steps: `tests.system.chaos`, `--upgrades`."""
 
 import json
 import re
 import subprocess
 import sys
-import tarfile
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -26,13 +25,12 @@ from millstream.raw_client import TopicPartition as KafkaPartition
 from millstream.simulator.history.checker import check
 from millstream.simulator.history.operations import Recorder, Seen, Send
 from millstream.testing import EmbeddedCluster
-from tests.repository import REPOSITORY
+from tests import previous_version
+from tests.previous_version import NoSourceError, previous_source
 from tests.topics import make_topic
 from tests.waiting import PATIENCE_S, until
 from tests.wire import values
 
-PREVIOUS = "df30259c"
-"""The last landed version before this one."""
 SETTINGS = {
     "offsets.topic.num.partitions": 3,
     "transaction.state.log.num.partitions": 3,
@@ -40,29 +38,14 @@ SETTINGS = {
     "min.insync.replicas": 2,
 }
 TOPIC, PARTITIONS, STATE = "orders", 3, "__transaction_state"
-EARLIER = {
-    "metadata.version": 14,
-    "group.version": 0,
-    "transaction.version": 0,
-    "share.version": 0,
-    "streams.version": 0,
-    "eligible.leader.replicas.version": 0,
-}
-"""Below 15 controllers do not register, and registrations of brokers have no log directories; below 1 the state of
-transactions has no tagged fields."""
-LIMITS = {"millstream.max.feature.levels": ",".join(f"{name}={level}" for name, level in EARLIER.items())}
 
 
 @pytest.fixture(scope="module")
 def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source of the previous version."""
-    done = subprocess.run(["git", "archive", PREVIOUS, "src"], cwd=REPOSITORY, capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"git has no commit {PREVIOUS} here: {done.stderr.decode().strip()}")
-    directory = tmp_path_factory.mktemp("previous")
-    with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
-        archive.extractall(directory, filter="data")
-    return directory / "src"
+    try:
+        return previous_source(tmp_path_factory.mktemp("previous"))
+    except NoSourceError as reason:
+        pytest.skip(str(reason))
 
 
 class Load:
@@ -159,7 +142,7 @@ def roll(cluster: EmbeddedCluster, source: Path | None, load: Load) -> None:
     """Restarts the nodes one by one with a version; the next one when all replicas are in sync."""
     for number in cluster.nodes:
         cluster.stop(number)
-        cluster.use_source(number, source, {} if source is None else LIMITS)
+        cluster.use_source(number, source, {} if source is None else previous_version.SETTINGS)
         cluster.start(number)
         until(lambda: all(in_sync(cluster.bootstrap_servers)), "all replicas are in sync")
         load.goes_on()
@@ -196,13 +179,13 @@ def metadata_records(cluster: EmbeddedCluster) -> set[type[MetadataRecord]]:
 def test_a_rolling_upgrade_a_rollback_and_the_end_of_the_upgrade_under_load(previous: Path, tmp_path: Path) -> None:
     with closing(EmbeddedCluster(3, SETTINGS, data_dir=tmp_path)) as cluster:
         for number in cluster.nodes:
-            cluster.use_source(number, previous, LIMITS)
+            cluster.use_source(number, previous, previous_version.SETTINGS)
         cluster.start()
         servers = cluster.bootstrap_servers
         make_topic(cluster, TOPIC, PARTITIONS)
         with Cluster(servers) as client:
             levels = {each.name: each.level for each in FeatureAdmin(client).features()}
-            assert levels == EARLIER | {"kraft.version": levels["kraft.version"]}
+            assert levels == previous_version.LEVELS | {"kraft.version": levels["kraft.version"]}
             with Load(servers) as load:
                 load.goes_on()
                 for source in (None, previous, None):  # up, back, and up again
@@ -211,7 +194,7 @@ def test_a_rolling_upgrade_a_rollback_and_the_end_of_the_upgrade_under_load(prev
                     assert transaction_formats(servers) == {0}
                     assert RegisterControllerRecord not in metadata_records(cluster)
                 plan = json.loads(command(servers, "upgrade", "--dry-run", "--json"))
-                assert {each["name"] for each in plan["changes"]} == set(EARLIER)
+                assert {each["name"] for each in plan["changes"]} == set(previous_version.LEVELS)
                 assert {each.name: each.level for each in FeatureAdmin(client).features()} == levels
                 assert "cluster upgrade --dry-run" in command(servers, "status")
                 assert "share.version" in command(servers, "upgrade")
@@ -220,7 +203,7 @@ def test_a_rolling_upgrade_a_rollback_and_the_end_of_the_upgrade_under_load(prev
                 until(lambda: RegisterControllerRecord in metadata_records(cluster), "controllers are registered")
                 # A node of the previous version cannot read that any more, and says why it does not start.
                 cluster.stop(3)
-                cluster.use_source(3, previous, LIMITS)
+                cluster.use_source(3, previous, previous_version.SETTINGS)
                 cluster.spawn(3)
                 until(lambda: not cluster.running(3), "the node of the previous version has ended")
                 assert re.search(r"(metadata|transaction)\.version", cluster.log_tail(3)), cluster.log_tail(3)

@@ -107,6 +107,7 @@ def debian(suite: str, packages: Sequence[str], directory: Path) -> Iterator[Pat
         made = debian_root(suite, sorted(packages))
     except ToolchainMissingError as reason:
         pytest.skip(str(reason))
+    directory.mkdir(exist_ok=True)
     root = directory / suite
     run("cp", "-a", made, root)
     (root / "proc").mkdir(exist_ok=True)

@@ -2,7 +2,8 @@
 
 A small stand-in for Kubernetes: it starts and stops the pods of a StatefulSet, asks their probes, calls `preStop`,
 rolls updates from the last pod to the first, and runs the jobs of Helm's hooks. `--whole` runs all of the page under
-load, and kills a pod; without it, the part up to the installation and use. To be started by `unshare`
+load, and kills a pod; without it, the part up to the installation and use. The image that is installed first has the
+previous version of Millstream then, so that the upgrade of the page is one. To be started by `unshare`
 (`containment.unshare`).
 """
 
@@ -26,6 +27,8 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from millstream.cli.security.certificates import CertificateAuthority
 from millstream.raw_client.client_properties import librdkafka_settings, read_client_properties
+from tests import previous_version
+from tests.previous_version import NoSourceError, previous_source
 from tests.repository import REPOSITORY
 from tests.system.packages.pods import HUB, PATH, Pod, prepare, run
 from tests.waiting import PATIENCE_S, until
@@ -37,6 +40,7 @@ SERVICE = "millstream-nodes.default.svc.cluster.local"
 MOST_PODS = 4
 ACCOUNT = Path("/run/secrets/kubernetes.io/serviceaccount")
 API_PORT = 6443
+NOT_HERE = "without the previous version"
 
 
 def render(release: str, *options: str) -> list[dict[str, Any]]:
@@ -83,8 +87,11 @@ def serve_machines(directory: Path) -> None:
 class Kubernetes:
     """The pods of one StatefulSet, their files, and the commands `kubectl` and `helm` of the page."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, previous: Path | None) -> None:
+        """`previous`: the source of the version that is in the first image."""
         self._directory = directory
+        self._previous = previous
+        self._first_image = ""
         self.secrets: dict[str, Path] = {}
         self.pods: dict[int, Pod] = {}
         self._options: list[str] = []
@@ -139,6 +146,7 @@ class Kubernetes:
 
     def _reconcile(self, wanted: dict[str, Any]) -> None:
         template, count = wanted["template"]["spec"], int(wanted["replicas"])
+        self._first_image = self._first_image or template["containers"][0]["image"]
         for number in sorted((each for each in self.pods if each >= count), reverse=True):
             self.stop(number)
             del self.pods[number]
@@ -169,6 +177,11 @@ class Kubernetes:
             if "valueFrom" in each:
                 value = fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
             values[each["name"]] = re.sub(r"\$\((\w+)\)", lambda found: values[found.group(1)], value)
+        if self._previous is not None and container["image"] == self._first_image:
+            values["PYTHONPATH"] = str(self._previous)
+            values |= {
+                f"KAFKA_{key.replace('.', '_').upper()}": each for key, each in previous_version.SETTINGS.items()
+            }
         pod = Pod(
             name,
             pod_address(number),
@@ -276,7 +289,12 @@ def main(whole: bool) -> None:
         directory = Path(name)
         prepare({f"millstream-{each}.{SERVICE}": pod_address(each) for each in range(MOST_PODS)})
         serve_machines(directory)
-        cluster, load = Kubernetes(directory), None
+        try:
+            previous = previous_source(directory / "previous") if whole else None
+        except NoSourceError as reason:
+            print(f"{NOT_HERE}: {reason}")
+            previous = None
+        cluster, load = Kubernetes(directory, previous), None
         try:
             for block in commands():
                 lines = block.splitlines()

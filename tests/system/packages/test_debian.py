@@ -3,12 +3,14 @@
 import os
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from millstream.testing.node_process import free_ports
-from tests.system.packages.installations import debian, inside, plain_wheel, run, wheels_for
+from tests.repository import REPOSITORY
+from tests.system.packages.installations import BUILD_LIMIT_S, debian, inside, plain_wheel, run, wheels_for
 from tests.system.packages.pages import DOCKERFILE, entry_point
 from tests.system.packages.test_wheels import serving, write_and_read
 
@@ -49,26 +51,61 @@ def test_the_debian_package(tmp_path: Path) -> None:
         assert not (root / "etc/millstream").exists() and (root / "var/lib/millstream/data").exists()
 
 
+def stages() -> list[str]:
+    """The stages of the Dockerfile, each command on one line."""
+    text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(), flags=re.M)
+    return re.sub(r"\\\n\s*", " ", text).split("FROM ")[1:]
+
+
+def packages_of(stage: str) -> tuple[str, list[str]]:
+    """The suite of Debian that a stage is made from, and what it installs."""
+    suite = re.match(r"debian:(\w+)-slim", stage)
+    (packages,) = re.findall(r"apt-get install --yes --no-install-recommends (.*?) &&", stage)
+    assert suite is not None
+    return suite.group(1), packages.split()
+
+
+def build_first_stage(stage: str, root: Path, wheel: Path) -> None:
+    """Runs the first stage in a folder with Debian. There is no network: wheels of all packages are in a directory."""
+    suite, _ = packages_of(stage)
+    for words in re.findall(r"^COPY (.*)$", stage, re.M):
+        *sources, place = words.split()
+        target = root / "build" / place
+        target.mkdir(parents=True, exist_ok=True)
+        for source in sources:
+            path = REPOSITORY / source
+            run("cp", "-a", f"{path}/." if path.is_dir() else path, target)
+    run("find", root / "build" / "src", "-name", "*.so", "-delete")
+    needed = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["build-system"]["requires"]
+    arguments = dict(re.findall(r"^ARG (\w+)=(.*)$", stage, re.M))
+    wheels_for(PYTHON_OF_DEBIAN[suite], root / "wheels", f"{wheel}[{arguments['EXTRAS']}]", *needed)
+    (install,) = re.findall(r"^RUN (python3 -m venv .*)$", stage, re.M)
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels", "MILLSTREAM_OPTIMISATION": "0"}
+    inside(root, "sh", "-ec", f"cd /build && {install}", env={**arguments, **offline}, limit_s=BUILD_LIMIT_S)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_the_file_system_of_the_image(tmp_path: Path) -> None:
-    """The last stage of the Dockerfile, without a container engine: as user 1000, with a read-only root."""
-    last_stage = re.sub(r"\\\n\s*", " ", DOCKERFILE.read_text().rpartition("\nFROM ")[2])
-    suite = re.match(r"debian:(\w+)-slim", last_stage)
-    assert suite is not None
+    """Both stages of the Dockerfile, without a container engine: the first compiles the modules, the last runs as user
+    1000 with a read-only root."""
+    first_stage, last_stage = stages()
     (user,) = re.findall(r"^USER (\d+)$", last_stage, re.M)
-    (packages,) = re.findall(r"apt-get install --yes --no-install-recommends (.*?) &&", last_stage)
     (making,) = re.findall(r"&& (useradd .*)$", last_stage, re.M)
     environment = dict(word.split("=", 1) for word in re.findall(r"^ENV (.*)$", last_stage, re.M)[0].split())
     wheel = plain_wheel(tmp_path / "dist")
-    with debian(suite.group(1), (*packages.split(), "python3-venv"), tmp_path) as root:
+    with (
+        debian(*packages_of(first_stage), tmp_path / "first") as made,
+        debian(*packages_of(last_stage), tmp_path / "last") as root,
+    ):
+        build_first_stage(first_stage, made, wheel)
         inside(root, "sh", "-ec", making)
-        wheels_for(PYTHON_OF_DEBIAN[suite.group(1)], root / "wheels", f"{wheel}[client,tier]")
-        inside(root, "python3", "-m", "venv", "/opt/millstream")
-        pip = ("/opt/millstream/bin/pip", "install", "--quiet", "--no-index", "--find-links", "/wheels")
-        inside(root, *pip, f"millstream[client,tier] @ file:///wheels/{wheel.name}")
-        (install,) = re.findall(r"&& (/opt/millstream/bin/millstream kafka-script .*)$", DOCKERFILE.read_text(), re.M)
-        inside(root, *install.split())
+        copied = re.findall(r"^COPY --from=build (\S+) (\S+)$", last_stage, re.M)
+        assert [source for source, _ in copied] == ["/opt/millstream", "/opt/kafka"]
+        for source, target in copied:
+            run("cp", "-a", f"{made}{source}", f"{root}{target}")
+        version = inside(root, "/opt/millstream/bin/millstream", "version")
+        assert ", compiled" in version, version
         volume = tmp_path / "volume"
         volume.mkdir()
         os.chown(volume, int(user), 0)

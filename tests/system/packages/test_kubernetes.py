@@ -11,7 +11,7 @@ from jsonschema import Draft7Validator
 
 from tests.repository import REPOSITORY
 from tests.system.chaos import containment
-from tests.system.packages.kubernetes import CHART, render
+from tests.system.packages.kubernetes import CHART, NOT_HERE, render
 from tools.apache_kafka import ToolchainMissingError
 from tools.install_test_clients import KUBERNETES_VERSION, helm, kubernetes_schemas
 
@@ -104,8 +104,11 @@ def page(*arguments: str, limit_s: float) -> str:
 
 
 def test_three_secured_pods() -> None:
-    """The page up to the use of the cluster."""
-    assert "partitions: 0 offline" in page(limit_s=280)
+    """The page up to the use of the cluster. The rack of each broker is the zone of its machine."""
+    output = page(limit_s=280)
+    assert "partitions: 0 offline" in output
+    for zone in ("zone-0", "zone-1", "zone-2"):
+        assert zone in output
 
 
 @pytest.mark.slow
@@ -115,3 +118,4 @@ def test_loss_of_a_pod_upgrade_and_scaling_under_load() -> None:
     assert "records acknowledged, 0 lost" in output
     for job in ("job millstream-balance", "job millstream-drain", "job millstream-unregister"):
         assert job in output
+    assert "metadata.version" in output or NOT_HERE in output, "the upgrade was ended: levels of features were raised"

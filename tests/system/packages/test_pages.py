@@ -2,9 +2,13 @@
 
 import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,7 @@ import pytest
 from millstream.testing.node_process import NodeProcess, free_port_range
 from tests.repository import REPOSITORY
 from tests.system.chaos import containment
-from tests.system.packages.installations import run
+from tests.system.packages.installations import plain_wheel, run
 from tests.system.packages.pages import blocks
 from tests.waiting import PATIENCE_S
 
@@ -39,7 +43,7 @@ def test_the_page_of_systemd() -> None:
 
 
 def test_the_page_of_pip(tmp_path: Path) -> None:
-    """The installation is in `test_wheels.py`; here `millstream` is the command of this environment."""
+    """Without the installation: `millstream` is the command of this environment."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     nodes: list[NodeProcess] = []
     output = ""
@@ -53,9 +57,54 @@ def test_the_page_of_pip(tmp_path: Path) -> None:
                 for node in nodes:
                     node.wait_until_ready(PATIENCE_S)
             elif kind == "sh":
-                script = re.sub(r"init \./secured", f"init ./secured --port {free_port_range(40)}", text)
-                output += run("sh", "-ec", script, env={**os.environ, "PATH": path}, cwd=tmp_path)
+                output += run("sh", "-ec", with_free_ports(text), env={**os.environ, "PATH": path}, cwd=tmp_path)
     finally:
         for node in nodes:
             node.reap(signal.SIGKILL)
     assert len(nodes) == 3 and "\nhello\n" in output and "partitions: 0 offline" in output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_page_of_pip_in_an_empty_environment(tmp_path: Path) -> None:
+    """With the installation: pip makes the environment, from a wheel in the folder that the page names."""
+    plain_wheel(tmp_path / "dist")
+    others = ("PYTHON", "MILLSTREAM_COMPILED", "VIRTUAL_ENV")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    env["PATH"] = f"{tmp_path}/millstream-venv/bin:{Path(sys.base_prefix) / 'bin'}:{env['PATH']}"
+    links = [str(tmp_path / "dist"), *os.environ.get("PIP_FIND_LINKS", "").split()]
+    env |= {"PIP_FIND_LINKS": " ".join(links), "PIP_CONSTRAINT": str(REPOSITORY / "constraints.txt")}
+    output, count = "", 0
+    with ExitStack() as nodes:
+        for kind, text in blocks("deploy-pip.md"):
+            if kind == "sh background":
+                lines = [shlex.split(line) for line in text.strip().splitlines()]
+                started = [nodes.enter_context(node(words, tmp_path, env)) for words in lines]
+                for each in started:
+                    assert each.stdout is not None and each.stdout.readline().startswith("ready kafka="), each.args
+                count += len(started)
+            elif kind in ("sh", "sh install"):
+                output += run("sh", "-ec", with_free_ports(text), env=env, cwd=tmp_path)
+    assert count == 3 and "\nhello\n" in output and "partitions: 0 offline" in output
+    assert output.startswith("millstream ") or "\nmillstream " in output
+
+
+def with_free_ports(script: str) -> str:
+    return re.sub(r"init \./secured", f"init ./secured --port {free_port_range(40)}", script)
+
+
+@contextmanager
+def node(words: Sequence[str], directory: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """A command of the page that goes on until it is stopped; it must stop cleanly."""
+    program = shutil.which(words[0], path=env["PATH"])
+    assert program is not None and Path(program).is_relative_to(directory), program
+    process = subprocess.Popen([program, *words[1:]], env=env, cwd=directory, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()

@@ -185,7 +185,7 @@ def test_on_a_newer_debian(plain: Path, tmp_path: Path) -> None:
         inside(root, *pip, f"millstream[client,tier] @ file:///wheels/{plain.name}", *TEST_PACKAGES)
         assert '"python": "3.13.' in inside(root, "/opt/millstream/bin/millstream", "version", "--json")
         command = ("chroot", root, "/opt/millstream/bin/millstream", "serve", "--listen", "127.0.0.1:0")
-        with serving([*command, "--data-dir", "/var/lib/millstream"], tmp_path, dict(os.environ)) as bootstrap:
+        with serving([*command, "--data-dir", "/var/lib/millstream"], tmp_path, installed_environment()) as bootstrap:
             write_and_read(bootstrap)
         for name in (
             "tests",
