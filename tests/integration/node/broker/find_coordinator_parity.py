@@ -11,8 +11,7 @@ from millstream.formats.model.errors import ErrorCode
 from tests.waiting import until
 from tests.wire import Wire
 
-SETTINGS = {"offsets.topic.num.partitions": 3, "transaction.state.log.replication.factor": 3}
-"""One broker cannot have the topic of transactions: its coordinators are not available."""
+SETTINGS = {"offsets.topic.num.partitions": 3, "transaction.state.log.num.partitions": 3}
 _GROUP, _TRANSACTION, _SHARE, _UNKNOWN = 0, 1, 2, 9
 _KEYS = {_GROUP: "g", _TRANSACTION: "t", _SHARE: "not a share key", _UNKNOWN: "x"}
 _FIRST_WITH_TYPES, _FIRST_WITH_KEYS, _LAST = 1, 4, 6
@@ -21,8 +20,9 @@ _FIRST_WITH_TYPES, _FIRST_WITH_KEYS, _LAST = 1, 4, 6
 def lines(address: str) -> list[str]:
     """A line for each version and type of coordinator: error, text, and whether there is a node."""
     with Wire(address) as wire:
-        asked = {"key_type": _GROUP, "coordinator_keys": ["g"]}
-        until(lambda: not wire.call("find_coordinator", _LAST, **asked).coordinators[0].error_code)
+        for kind in (_GROUP, _TRANSACTION):
+            asked = {"key_type": kind, "coordinator_keys": [_KEYS[kind]]}
+            until(lambda: not wire.call("find_coordinator", _LAST, **asked).coordinators[0].error_code)  # noqa: B023
         return [
             f"v{version} type {kind}: {_row(wire, version, kind)}"
             for version in range(_LAST + 1)
