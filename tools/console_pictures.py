@@ -4,8 +4,8 @@
 
 Each page is taken at 1440 and 390 pixels, light and dark: first of an empty cluster without an authorizer, then of one
 with an authorizer, topics, records, groups, schemas, users, ACLs and quotas, long names included. For each page it
-prints texts that are cut without a tooltip, elements beyond the edge of the window, and text with too little contrast
-(below 4.5 to 1).
+prints texts that are cut without a tooltip, elements beyond the edge of the window, tables that have to be scrolled
+sideways, and text with too little contrast (below 4.5 to 1).
 """
 
 import argparse
@@ -120,6 +120,8 @@ _FAULTS = """() => {
   const behind = (e) => { for (let p = e; p; p = p.parentElement) {
     const c = rgb(getComputedStyle(p).backgroundColor);
     if (c.length < 4 || c[3] > .9) return c; } return [255, 255, 255]; };
+  for (const e of document.querySelectorAll(".q-table__middle"))
+    if (e.scrollWidth > e.clientWidth + 1) found.push(`columns beyond the edge of the table: ${name(e)}`);
   for (const e of document.querySelectorAll("body *")) {
     const box = e.getBoundingClientRect(), style = getComputedStyle(e);
     if (!box.width || !box.height || style.visibility === "hidden") continue;
