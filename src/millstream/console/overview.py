@@ -64,7 +64,7 @@ def overview(frame: Frame) -> None:
         with card("Brokers"):
             brokers = DataTable(
                 [
-                    Column("id", "Broker", cell="link", width=96),
+                    Column("id", "Broker", cell="link", width=84),
                     Column("state", "State", cell="badge", width=108),
                     Column("address", "Address", cell="nowrap"),
                     Column("leads", "Leaders", count, right=True, width=92),
