@@ -2,10 +2,10 @@
 
     python -m tools.console_pictures pictures/ --topics 1000 --partitions 5
 
-Starts one broker and a gateway. Each page is taken at 1440 and 390 pixels, light and dark, first of an empty cluster
-and then with topics, records, groups, schemas, users and quotas, long names included. For each page it prints texts
-that are cut without a tooltip, elements beyond the edge of the window, and text with too little contrast (below 4.5 to
-1).
+Each page is taken at 1440 and 390 pixels, light and dark: first of an empty cluster without an authorizer, then of one
+with an authorizer, topics, records, groups, schemas, users, ACLs and quotas, long names included. For each page it
+prints texts that are cut without a tooltip, elements beyond the edge of the window, tables that have to be scrolled
+sideways, and text with too little contrast (below 4.5 to 1).
 """
 
 import argparse
@@ -23,11 +23,13 @@ from typing import Any
 from confluent_kafka import AcknowledgeType, Consumer, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from millstream.admin.acls import Acl, AclAdmin
 from millstream.admin.mirrors import MirrorAdmin
 from millstream.admin.quotas import QuotaAdmin
 from millstream.admin.topics import TopicAdmin
 from millstream.admin.users import UserAdmin
 from millstream.console.console import ENTRIES
+from millstream.formats.model.access_control import AclOperation, AclPatternType, AclPermission, AclResourceType
 from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedBroker
 from tools import install_test_clients
@@ -35,6 +37,10 @@ from tools import install_test_clients
 _PATIENCE_MS = 120_000
 _SIZES: dict[str, Any] = {"1440": {"width": 1440, "height": 900}, "390": {"width": 390, "height": 844}}
 _LONG = "a-very-long-name.of-a-department.of-a-team.of-an-application.with-a-version.and-a-country" * 2
+_WITH_ACLS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
 _SCHEMA = {"type": "record", "name": "Order", "fields": [{"name": "order", "type": "int"}]}
 _EMPTY = {entry.title.lower(): entry.path for entry in ENTRIES} | {
     f"access-{tab}": f"/access?tab={tab}" for tab in ("explain", "users", "tokens")
@@ -60,7 +66,7 @@ _FULL = _EMPTY | {
     "brokers": "/brokers",
     "reassignments": "/reassignments",
     "place": "/reassignments?plan=place&topic=orders",
-    "connect-java": "/connect?topic=orders&tool=java",
+    "connect-java": "/connect?topic=orders&tool=Java",
     "sql-rows": "/sql?q=select%20customer,%20count(*)%20as%20orders%20from%20orders%20group%20by%20all",
     "sql-error": "/sql?q=select%20total%20from%20orders",
     "navigation": "/topics",
@@ -114,6 +120,8 @@ _FAULTS = """() => {
   const behind = (e) => { for (let p = e; p; p = p.parentElement) {
     const c = rgb(getComputedStyle(p).backgroundColor);
     if (c.length < 4 || c[3] > .9) return c; } return [255, 255, 255]; };
+  for (const e of document.querySelectorAll(".q-table__middle"))
+    if (e.scrollWidth > e.clientWidth + 1) found.push(`columns beyond the edge of the table: ${name(e)}`);
   for (const e of document.querySelectorAll("body *")) {
     const box = e.getBoundingClientRect(), style = getComputedStyle(e);
     if (!box.width || !box.height || style.visibility === "hidden") continue;
@@ -172,6 +180,10 @@ def _fill(bootstrap: str, url: str, topics: int, partitions: int) -> None:
     with Cluster(bootstrap) as cluster:
         QuotaAdmin(cluster).alter({"user": _LONG, "client-id": None}, {"producer_byte_rate": 1e9})
         UserAdmin(cluster).add(_LONG, "only for pictures")
+        operation, permission = AclOperation.READ, AclPermission.ALLOW
+        for name, pattern in (("orders", AclPatternType.LITERAL), (_LONG, AclPatternType.PREFIXED)):
+            acl = Acl(f"User:{_LONG}", AclResourceType.TOPIC, name, pattern, operation, permission, "*")
+            AclAdmin(cluster).add([acl])
         MirrorAdmin(cluster).create("from-elsewhere", {"bootstrap.servers": "127.0.0.1:1", "topics": "orders.*"})
         _fill_queue(bootstrap, cluster)
 
@@ -248,8 +260,6 @@ def main() -> None:
     arguments = ["--no-sandbox", "--disable-gpu", "--renderer-process-limit=1"]
     faults = 0
     with (
-        EmbeddedBroker() as broker,
-        _gateway(broker.bootstrap_servers) as url,
         sync_playwright() as playwright,
         playwright.chromium.launch(executable_path=program, args=arguments) as browser,
     ):
@@ -257,10 +267,12 @@ def main() -> None:
             pages = {name: path for name, path in every.items() if chosen is None or name in chosen}
             if options.only not in (None, tag):
                 continue
-            if tag == "full":
-                _fill(broker.bootstrap_servers, url, options.topics, options.partitions)
-                time.sleep(10)  # until the console has read all of it
-            faults += _take(browser, url, pages, options.directory, tag)
+            settings = _WITH_ACLS if tag == "full" else {}
+            with EmbeddedBroker(settings) as broker, _gateway(broker.bootstrap_servers) as url:
+                if tag == "full":
+                    _fill(broker.bootstrap_servers, url, options.topics, options.partitions)
+                    time.sleep(10)  # until the console has read all of it
+                faults += _take(browser, url, pages, options.directory, tag)
     print(f"{faults} faults")
 
 

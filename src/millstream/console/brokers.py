@@ -260,7 +260,7 @@ class _BrokerView:
                 "replicas": Stat("replicas"),
                 "disk": Stat("logs"),
             }
-        with ui.tabs().classes("ms-tabs").props("align=left no-caps dense inline-label") as tabs:
+        with ui.tabs().classes("ms-tabs").props("align=left no-caps dense inline-label outside-arrows") as tabs:
             settings, loggers = (
                 ui.tab(name, label, icon=icon).props(f"data-testid=tab-{name}") for name, (label, icon) in _TABS.items()
             )

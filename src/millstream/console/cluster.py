@@ -60,12 +60,12 @@ def cluster(frame: Frame) -> None:
     with card("Brokers"):
         brokers = DataTable(
             [
-                Column("id", "Broker", cell="link", width=96),
+                Column("id", "Broker", cell="link", width=84),
                 Column("state", "State", cell="badge", width=108),
-                Column("address", "Address", cell="nowrap", width=150),
+                Column("address", "Address", cell="nowrap", width=172),
                 Column("rack", "Rack", width=60),
                 Column("leads", "Leaders", count, right=True, width=92),
-                Column("share", "Share of leaders", cell="bar"),
+                Column("share", "Share of leaders", cell="bar", width=150),
                 Column("replicas", "Replicas", count, right=True, width=88),
                 Column("behind", "Not in sync", count, right=True, width=112),
                 Column("disk", "Logs", size, right=True, width=92),
@@ -111,7 +111,7 @@ def cluster(frame: Frame) -> None:
         up = sum(broker.is_up for broker in snapshot.brokers)
         brokers_up.show(f"{up} / {len(snapshot.brokers)}", "bad" if up < len(snapshot.brokers) else "")
         quorum_leader = snapshot.quorum.leader if snapshot.quorum is not None else snapshot.controller
-        controller.show(str(quorum_leader) if quorum_leader >= 0 else "none", "" if quorum_leader >= 0 else "bad")
+        controller.show(f"node {quorum_leader}" if quorum_leader >= 0 else "none", "" if quorum_leader >= 0 else "bad")
         skew.show(f"{max(led.values(), default=0) / mean - 1:+.0%}" if led else "–")
         wrong = not_preferred(snapshot)
         displaced.show(count(len(wrong)), "warn" if wrong else "")

@@ -64,11 +64,11 @@ def overview(frame: Frame) -> None:
         with card("Brokers"):
             brokers = DataTable(
                 [
-                    Column("id", "Broker", cell="link", width=96),
-                    Column("state", "State", cell="badge"),
-                    Column("address", "Address", cell="nowrap", width=190),
-                    Column("leads", "Leaders", count, right=True),
-                    Column("disk", "On disk", size, right=True),
+                    Column("id", "Broker", cell="link", width=84),
+                    Column("state", "State", cell="badge", width=108),
+                    Column("address", "Address", cell="nowrap"),
+                    Column("leads", "Leaders", count, right=True, width=92),
+                    Column("disk", "On disk", size, right=True, width=92),
                 ],
                 key="id",
                 empty="No brokers",

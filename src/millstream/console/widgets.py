@@ -214,7 +214,7 @@ class TimeChart:
             {
                 "animation": False,
                 "color": list(COLOURS),
-                "grid": {"left": 8, "right": 14, "top": 30, "bottom": 4, "containLabel": True},
+                "grid": {"left": 8, "right": 28, "top": 30, "bottom": 4, "containLabel": True},
                 "tooltip": _TOOLTIP,
                 "legend": {"top": 0, "left": 4, "textStyle": {"color": _INK}, "icon": "roundRect", "itemHeight": 3},
                 "xAxis": {

@@ -192,6 +192,21 @@ def test_a_filter_is_saved_and_a_link_shows_the_same_view(looking: Looking, paym
     assert [json.loads(each["value"])["id"] for each in saved] == [0, 1, 2]
 
 
+def test_where_to_search_and_how_many_records_are_in_the_url(looking: Looking, payments: Payments) -> None:
+    page = looking.open(f"/messages?topic={payments.topic}&records=25")
+    looking.await_text("status", "25 records")
+    page.get_by_test_id("contains").fill("customer-1")
+    page.get_by_test_id("search-in").click()
+    page.get_by_role("option", name="key").click()
+    page.get_by_test_id("show").click()
+    looking.await_text("status", "15 records, 65 searched")
+    page.wait_for_function("location.search.includes('in=key') && location.search.includes('records=25')")
+    page.reload()
+    looking.await_text("status", "15 records, 65 searched")
+    looking.open(f"/messages?topic={payments.topic}&in=headers&contains=customer-1")
+    looking.await_text("status", "No records match the filter")
+
+
 def test_a_bar_of_the_histogram_is_a_place_to_read_from(looking: Looking, payments: Payments) -> None:
     page = looking.open(f"/messages?topic={payments.topic}")
     looking.await_text("status", "50 records")

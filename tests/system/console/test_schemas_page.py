@@ -53,6 +53,13 @@ def test_a_subject_from_its_first_schema_to_its_deletion(looking: Looking, scree
     page.get_by_test_id("register").click()
     looking.await_text("verdict", "Version 3 of console-orders-value")
     looking.await_text("versions", "3")
+    page.get_by_test_id("after").click()
+    page.get_by_role("option", name="version 2").click()
+    page.get_by_test_id("before").click()
+    page.get_by_role("option", name="version 1").click()
+    page.wait_for_function("location.search.includes('before=1') && location.search.includes('after=2')")
+    page.reload()  # the URL has the versions
+    looking.await_text("diff", '"name": "note"')
 
     page.get_by_test_id("versions").get_by_text("delete", exact=True).first.click()
     page.locator(".ms-dialog").get_by_text("version 3 with id").wait_for()
@@ -65,5 +72,8 @@ def test_a_subject_from_its_first_schema_to_its_deletion(looking: Looking, scree
     page.get_by_test_id("confirm").click()
     page.wait_for_url("**/schemas")
     page.get_by_test_id("deleted").click()
+    looking.await_text("subjects", "console-orders-value")
+    page.wait_for_function("location.search.includes('deleted=true')")
+    page.reload()
     looking.await_text("subjects", "console-orders-value")
     screenshot("schemas", "/schemas")

@@ -253,7 +253,9 @@ def groups(frame: Frame) -> None:
 
 
 def _list(frame: Frame) -> None:
-    with heading("Groups", "Classic and consumer protocol groups. Share groups are on the Queues page."):
+    with heading(
+        "Groups", "Groups of the classic, consumer and streams protocols. Share groups are on the Queues page."
+    ):
         pass
     bulk = BulkActions(frame, GROUP)
     with card(""):
@@ -261,7 +263,7 @@ def _list(frame: Frame) -> None:
             [
                 Column("group", "Group", cell="link", searched=True),
                 Column("state", "State", cell="badge", searched=True),
-                Column("kind", "Protocol"),
+                Column("kind", "Protocol", width=110),
                 Column("members", "Members", count, right=True),
                 Column("topics", "Topics", searched=True),
                 Column("lag", "Lag", short_count, right=True),

@@ -43,6 +43,8 @@ from millstream.registry.decoding import Decoder
 
 _TAIL_EVERY_S = 0.7
 _TAIL_ROWS = 200
+_COUNTS = (25, 50, 100, 250)
+_FIRST_COUNT = 50
 _ZONE_TIMEOUT_S = 10.0
 _ZONE = "[Intl.DateTimeFormat().resolvedOptions().timeZone, -new Date().getTimezoneOffset()]"
 
@@ -141,8 +143,8 @@ class _Messages:
                 .classes("ms-field-wide")
             )
             self._search_in = (
-                ui.select(list(SEARCH_PARTS), value=SEARCH_PARTS[0], label="in")
-                .props("outlined dense options-dense")
+                ui.select(list(SEARCH_PARTS), value=frame.url.choice("in", SEARCH_PARTS, SEARCH_PARTS[0]), label="in")
+                .props("outlined dense options-dense data-testid=search-in")
                 .classes("ms-field")
             )
             self._field = (
@@ -167,7 +169,9 @@ class _Messages:
             ):
                 self._saved = ui.element("div").props("data-testid=saved-list")
             self._count = (
-                ui.select([25, 50, 100, 250], value=50, label="records").props("outlined dense").classes("ms-field")
+                ui.select(list(_COUNTS), value=_first_count(frame), label="records")
+                .props("outlined dense")
+                .classes("ms-field")
             )
             self._go = ui.button("Show", icon="search").props("unelevated no-caps data-testid=show")
             send_form(self._go, self._ask_typed)
@@ -230,7 +234,7 @@ class _Messages:
             text=typed.text(self._text),
             search_in=str(self._search_in.value),
             expression=parse_expression(typed.text(self._field)),
-            count=int(self._count.value or 50),
+            count=int(self._count.value or _FIRST_COUNT),
         )
 
     # Reading
@@ -421,6 +425,8 @@ class _Messages:
             offset=query.at if query.mode == OFFSET else None,
             at=query.at if query.mode == TIME else None,
             contains=query.text,
+            **{"in": None if query.search_in == SEARCH_PARTS[0] else query.search_in},
+            records=None if query.count == _FIRST_COUNT else query.count,
             filter=typed.text(self._field),
         )
 
@@ -488,3 +494,8 @@ def zone_of(told: Any) -> tzinfo:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         offset = int(minutes) if isinstance(minutes, (int, float)) and abs(minutes) < 24 * 60 else 0
         return timezone(timedelta(minutes=offset))
+
+
+def _first_count(frame: Frame) -> int:
+    wanted = frame.url.number("records", _FIRST_COUNT, _COUNTS[0], _COUNTS[-1])
+    return wanted if wanted in _COUNTS else _FIRST_COUNT

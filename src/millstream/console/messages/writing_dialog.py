@@ -89,6 +89,7 @@ class WritingDialog:
             )
             .props(f"outlined dense options-dense data-testid={role}-form")
             .classes("ms-field")
+            .style("min-width: 150px")
         )
         choice.move(target_index=-2)
         field.set_visibility(form == SCHEMA)

@@ -232,16 +232,16 @@ class QueueView:
 
 
 def _letters_dialog(frame: Frame, group: str, letters: DeadLetters) -> None:
-    with ui.dialog() as dialog, ui.card().classes("ms-dialog").style("width: 860px").props("data-testid=letters"):
+    with ui.dialog() as dialog, ui.card().classes("ms-dialog").classes("ms-wide-dialog").props("data-testid=letters"):
         ui.label(f"Dead letters of {group}").classes("ms-dialog-title")
         if letters.more:
             ui.label(f"The first {len(letters.letters):,} are shown; there are more.").classes("ms-muted")
         table = DataTable(
             [
-                Column("source", "Source", cell="mono", searched=True),
+                Column("source", "Source", cell="mono", searched=True, width=170),
                 Column("reason", "Reason", searched=True, width=250),
                 Column("tries", "Deliveries", right=True, width=96),
-                Column("key", "Key", cell="mono", searched=True),
+                Column("key", "Key", cell="mono", searched=True, width=140),
                 Column("value", "Value", cell="mono", searched=True),
             ],
             key="source",

@@ -147,6 +147,8 @@ class SubjectDetail:
         self._name = name
         self._state: SubjectState | None = None
         self._busy = False
+        self._wanted: tuple[int, ...] = tuple(frame.url.number(name, 0, 1, 2**31 - 1) for name in ("before", "after"))
+        """Versions to compare, of the URL; 0: none."""
         with ui.link(target="/schemas").classes("ms-back"):
             ui.icon("arrow_back")
             ui.label("Schemas")
@@ -233,6 +235,12 @@ class SubjectDetail:
             for each in reversed(state.versions)
         }
         numbers = sorted(options)
+        if all(number in options for number in self._wanted):
+            before, after = self._wanted
+            self._wanted = (0, 0)  # later loads show what is new
+            self._before.set_options(options, value=before)
+            self._after.set_options(options, value=after)
+            return
         after = numbers[-1] if show_last or self._after.value not in options else self._after.value
         earlier = [number for number in numbers if number < after]
         before = self._before.value if not show_last and self._before.value in options else None
@@ -243,6 +251,7 @@ class SubjectDetail:
 
     def _compare(self) -> None:
         if not self._busy:
+            self._frame.url.write(before=self._before.value, after=self._after.value)
             self._show_difference()
 
     def _show_difference(self) -> None:
@@ -344,7 +353,9 @@ class _Subjects:
         self._shown_level = ""
         self._reading = False
         with heading("Schemas"):
-            self._deleted = ui.checkbox("Show deleted", on_change=self._load).props("dense data-testid=deleted")
+            self._deleted = ui.checkbox("Show deleted", value=frame.url.flag("deleted"), on_change=self._load)
+            self._deleted.props("dense data-testid=deleted")
+            frame.url.remember(self._deleted, "deleted", push=True)
             self._level = (
                 ui.select(list(LEVELS), label="Default compatibility", on_change=self._level_changed)
                 .props("outlined dense options-dense data-testid=global-level")

@@ -6,7 +6,7 @@ const PARTS = {
   template: `
     <a v-if="kind === 'link' && row._href" :href="row._href" class="ms-row-link ms-cut" :title="value">{{ value }}</a>
     <a v-else-if="kind === 'pick' && value !== ''" href="#" class="ms-row-link ms-mono ms-cut" :title="value"
-      @click.prevent.stop="$emit('pick')">{{ value }}</a>
+      @click.prevent.stop="$emit('pick')"><template v-for="part in parts">{{ part }}<wbr></template></a>
     <span v-else-if="kind === 'badge'" class="ms-cut">
       <span v-if="value !== ''" class="ms-badge" :class="'ms-' + tone" :title="value">{{ value }}</span></span>
     <span v-else-if="kind === 'bar'" class="ms-cut"><span class="ms-bar"><span :style="{width: bar + '%'}"></span></span>
@@ -15,13 +15,16 @@ const PARTS = {
       <span>{{ value.split('|')[0] }}</span><span class="ms-replica-size">{{ value.split('|')[1] ?? '' }}</span></span>
     <span v-else-if="kind === 'wrap'" class="ms-wrap-text">{{ value }}</span>
     <span v-else-if="kind === 'soft'" class="ms-wrap-cell">{{ value }}</span>
-    <span v-else class="ms-cut" :class="{'ms-mono': kind === 'mono' || kind === 'nowrap'}" :title="value">{{ value }}</span>
+    <span v-else-if="kind === 'mono'" class="ms-cut ms-mono" :title="value"><template v-for="part in parts">{{ part }}<wbr></template></span>
+    <span v-else class="ms-cut" :class="{'ms-mono': kind === 'nowrap'}" :title="value">{{ value }}</span>
     <button v-if="copied && value !== ''" type="button" class="ms-copy" tabindex="-1" aria-label="Copy"
       title="Copy" @click.prevent.stop="copy"><q-icon name="content_copy" /></button>
   `,
   computed: {
     kind() { return this.column.cell; },
     value() { return String(this.row[this.column.name] ?? ""); },
+    // Names of settings and paths: where lines are broken, it is after a dot or a slash if possible.
+    parts() { return this.value.split(/(?<=[./])(?=[^./])/); },
     tone() { return this.row._tones?.[this.column.name] ?? "dim"; },
     bar() { return this.row._bars?.[this.column.name] ?? 0; },
     copied() { return ["link", "pick", "mono", "nowrap"].includes(this.kind); },

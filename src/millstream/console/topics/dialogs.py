@@ -212,10 +212,10 @@ class SettingsView:
         self._settings: dict[str, TopicSetting] = {}
         self._table = DataTable(
             [
-                Column("name", "Setting", searched=True),
-                Column("value", "Value", cell="mono", searched=True),
-                Column("source", "Source", cell="badge"),
-                Column("without", "Default", cell="mono"),
+                Column("name", "Setting", searched=True, width=270),
+                Column("value", "Value", cell="mono", searched=True, width=190),
+                Column("source", "Source", cell="badge", width=178),
+                Column("without", "Default", cell="mono", width=150),
                 Column("explanation", "Description", searched=True),
             ],
             key="name",

@@ -137,7 +137,7 @@ class TopicDetail:
                 "size": Stat("on disk, all replicas", test_id="topic-size"),
                 "readers": Stat("groups reading"),
             }
-        with ui.tabs().classes("ms-tabs").props("align=left no-caps dense inline-label") as tabs:
+        with ui.tabs().classes("ms-tabs").props("align=left no-caps dense inline-label outside-arrows") as tabs:
             layout, hot, settings, readers, table = (
                 ui.tab(name, label, icon=icon).props(f"data-testid=tab-{name}") for name, (label, icon) in _TABS.items()
             )

@@ -146,9 +146,3 @@ def test_subscriptions_to_client_metrics_are_config_resources(own: Wire) -> None
     assert alter(own, CLIENT_METRICS, "subscription", ("interval.ms", DELETE, None), ("metrics", DELETE, None))
     assert own.call("list_config_resources", 1, resource_types=[CLIENT_METRICS]).config_resources == []
     assert describe(own, CLIENT_METRICS, "").error_code == ErrorCode.INVALID_REQUEST
-
-
-def test_a_coordinator_in_each_version(own: Wire) -> None:
-    assert own.call("find_coordinator", 2, key_type=0, key="g").error_message == "NONE"
-    (row,) = own.call("find_coordinator", 6, key_type=0, coordinator_keys=["g"]).coordinators
-    assert (row.error_code, row.error_message) == (0, "")
