@@ -15,6 +15,7 @@ from millstream.node.storage.object_store import (
     NoObjectError,
     StoredObject,
     StoreError,
+    Upload,
     Version,
 )
 from millstream.simulator.loop import Scheduler
@@ -92,7 +93,10 @@ class AttachedStore:
         store.objects[name] = data, version, store.scheduler.now
         return version
 
-    async def create(self, name: str, parts: Callable[[], Iterator[bytes]], size: int) -> None:
+    async def create(
+        self, name: str, parts: Callable[[], Iterator[bytes]], size: int, upload: Upload | None = None
+    ) -> None:
+        assert upload is None, "this store has none"
         data = b"".join(parts())
         assert len(data) == size, f"{name} has {len(data)} bytes, not {size}"
 
@@ -130,6 +134,12 @@ class AttachedStore:
                 self._store.objects.pop(name, None)
 
         await self._request(effect)
+
+    async def uploads(self, prefix: str) -> list[Upload]:
+        return []  # objects of simulations are small: none goes up in parts
+
+    async def abort(self, uploads: Sequence[Upload]) -> None:
+        pass
 
     async def list(self, prefix: str) -> list[StoredObject]:
         def effect() -> list[StoredObject]:
