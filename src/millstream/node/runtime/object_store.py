@@ -308,7 +308,7 @@ class ThreadedStore:
 
         def get() -> tuple[bytes, Version]:
             found = obstore.get(self._store, name)
-            return bytes(found.bytes()), str(found.meta["e_tag"])
+            return bytes(found.bytes()), _version(found.meta)
 
         return await self._run(get)
 
@@ -318,8 +318,8 @@ class ThreadedStore:
     def _replace(self, name: str, data: bytes, version: Version | None) -> Version:
         import obstore
 
-        mode: Any = "create" if version is None else {"e_tag": version}
-        return str(obstore.put(self._store, name, data, mode=mode)["e_tag"])
+        mode: Any = "create" if version is None else _expected(version)
+        return _version(obstore.put(self._store, name, data, mode=mode))
 
     async def delete(self, names: Sequence[str]) -> None:
         import obstore
@@ -473,6 +473,16 @@ def open_store(url: str, loop: asyncio.AbstractEventLoop, rates: StoreRates) -> 
     except BaseError as error:
         raise ConfigError(f"millstream.tier.url={url}: {_short(error)}", name="millstream.tier.url") from None
     return ThreadedStore(store, loop, rates, patient_store, open_uploads(url))
+
+
+def _version(found: Any) -> Version:
+    """The ETag, and before it what the store calls a version: Google compares that, S3 and Azure the ETag."""
+    return f"{found.get('version') or ''} {found['e_tag']}"
+
+
+def _expected(version: Version) -> dict[str, str]:
+    number, _, tag = version.partition(" ")
+    return {"e_tag": tag, "version": number} if number else {"e_tag": tag}
 
 
 def _digest(data: bytes) -> Version:
