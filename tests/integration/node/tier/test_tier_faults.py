@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.node.runtime.s3_uploads import S3Uploads
 from millstream.node.storage.object_store import Upload
@@ -29,6 +29,7 @@ from tests.integration.node.tier.tiered_topic import (
 )
 from tests.s3_server import Faults, FaultyStore, Matches, Request, s3  # noqa: F401  # s3 is a fixture
 from tests.waiting import PATIENCE_S, until
+from tests.wire import Wire, fetch_fields, values
 
 QUICK = {**SETTINGS, "log.segment.delete.delay.ms": "0"}
 
@@ -258,6 +259,29 @@ def _produce_large(broker: EmbeddedBroker, topic: str, numbers: range, size: int
     for number in numbers:
         producer.produce(topic, b"%08d" % number * (size // 8), partition=0)
     assert producer.flush(PATIENCE_S) == 0
+
+
+def test_a_fetch_waits_for_the_tier_and_other_partitions_do_not(s3: FaultyStore) -> None:  # noqa: F811
+    with EmbeddedBroker({**QUICK, "millstream.tier.url": s3.url}) as broker, Wire(broker.bootstrap_servers) as wire:
+        admin = make_tiered(broker.bootstrap_servers, "orders")
+        admin.create_topics([NewTopic("recent", 1, 1)])["recent"].result(PATIENCE_S)
+        produce(broker.bootstrap_servers, "orders", range(500))
+        produce(broker.bootstrap_servers, "recent", range(50))
+        until_tiered(broker.data_dir, "orders")
+        hold = s3.proxy.hold(lambda request: request.method == "GET" and ".segment" in request.path)
+        wait_ms = int(PATIENCE_S * 1000)
+        # The store does not respond: an answer without the tiered partition comes at once.
+        both = fetch_fields([("orders", 0, 0), ("recent", 0, 0)], max_wait_ms=wait_ms)
+        rows = {row.topic: row.partitions[0] for row in wire.call("fetch", 12, **both).responses}
+        assert values(rows["recent"].records) == [value_of(number) for number in range(50)]
+        assert "orders" not in rows or (rows["orders"].error_code, len(rows["orders"].records or b"")) == (0, 0)
+        hold.wait()
+        # A fetch of that partition alone is answered when its bytes are there.
+        wire.send("fetch", 12, **fetch_fields([("orders", 0, 0)], max_wait_ms=wait_ms))
+        produce(broker.bootstrap_servers, "recent", range(50, 100))
+        s3.proxy.calm()
+        (row,) = wire.receive("fetch", 12)[1].responses[0].partitions
+        assert row.error_code == 0 and values(row.records)[:50] == [value_of(number) for number in range(50)]
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from tests.system.clients import (
 from tests.system.clients.client_program import ClientProgram
 from tests.system.clients.test_matrix import Written, written  # noqa: F401  # a fixture
 from tests.system.clients.test_transactions import log  # noqa: F401  # a fixture
+from tests.system.clients.tiered.conftest import TIERED
 
 SLOW: tuple[Callable[..., None], ...] = (
     test_matrix.test_client_reads_what_another_wrote,
@@ -46,7 +47,10 @@ del each
 
 
 @pytest.fixture
-def restartable(broker: brokers.BrokerProcess) -> brokers.BrokerProcess:
+def restartable(broker: brokers.BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> brokers.BrokerProcess:
+    """The test writes records one by one: a segment for each would take minutes."""
+    monkeypatch.delitem(TIERED, "segment.ms")
+    monkeypatch.setitem(TIERED, "internal.segment.bytes", "20000")
     return broker
 
 

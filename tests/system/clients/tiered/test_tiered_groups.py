@@ -32,7 +32,7 @@ _QUEUES = {
     "group.share.heartbeat.interval.ms": "1000",
     "group.share.min.heartbeat.interval.ms": "1000",
 }
-_AT_ONCE = 20
+_AT_ONCE = 50
 
 
 @pytest.fixture(scope="module")
