@@ -1,4 +1,5 @@
-"""Groups and queues over tiered topics: members read most of their records from the tier."""
+"""Groups and queues over tiered topics: members read most of their records from the tier. The tests of queues are those
+with many records: a few would be in the last segment, on the disk."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +20,6 @@ pytestmark = pytest.mark.slow
 test_partitions_are_shared_and_pass_on = test_groups.test_partitions_are_shared_and_pass_on
 test_broker_killed_in_mid_consumption = test_groups.test_broker_killed_in_mid_consumption
 test_each_record_goes_to_one_of_the_workers = test_share_consumer.test_each_record_goes_to_one_of_the_workers
-test_accept_release_and_reject = test_share_consumer.test_accept_release_and_reject
-test_key_order = test_share_consumer.test_key_order
 test_a_confirmed_record_never_comes_back = test_share_consumer.test_a_confirmed_record_never_comes_back_through_kill_9
 
 _GROUPS = {"group.initial.rebalance.delay.ms": "200", "group.min.session.timeout.ms": "1000"}
