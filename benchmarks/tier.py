@@ -4,8 +4,8 @@ One broker and a real S3 server (`tests/s3_server.py`) on this machine. Measured
 
 - history read through the broker from the tier, beside the same topic read from its own disk, and beside the same
   ranges read from the S3 server by `obstore` alone. Once by bare Fetch requests of 4 MiB, one after the other, so that
-  no client library takes the cores, and once by librdkafka. Files of broker and store are dropped from the page cache before each read. Target: at
-  least 0.8 of `obstore`;
+  no client library takes the cores, and once by librdkafka. Files of broker and store are dropped from the page cache
+  before each read. Target: at least 0.8 of `obstore`;
 - the time to acknowledge of a steady producer: at rest, while segments go up (with and without a limit of the rate),
   and while two consumers, each a process, read history from the tier, and from the disk to compare. Target: p99 at most
   1.2 times that at rest;
