@@ -22,7 +22,6 @@ from millstream.config.setting import ConfigError
 from millstream.formats.records.batch import Bytes
 from millstream.node.runtime.s3_uploads import S3Uploads, in_parts, open_uploads
 from millstream.node.storage.object_store import (
-    WHOLE_BYTES,
     ConflictError,
     NoObjectError,
     ObjectStore,
@@ -35,6 +34,7 @@ from millstream.node.storage.object_store import (
 
 T = TypeVar("T")
 _THREADS = 24
+_WHOLE_BYTES = 8 << 20
 _PART_BYTES = 8 << 20
 _ATTEMPTS_SECONDS = 20
 _PART_ATTEMPTS_SECONDS = 600
@@ -229,6 +229,10 @@ class ThreadedStore:
         self._reading = Pace(rates.read, lambda: self._threads.is_closed)
         self._read_pauses = ReadPauses(self._delay, rates.has_producers, lambda: self._threads.is_closed)
 
+    @property
+    def whole_bytes(self) -> int:
+        return _WHOLE_BYTES
+
     def close(self) -> None:
         self._threads.close()
         if self._uploads is not None:
@@ -249,7 +253,7 @@ class ThreadedStore:
 
         paced = self._paced(parts())
         try:
-            if size <= WHOLE_BYTES:
+            if size <= _WHOLE_BYTES:
                 obstore.put(self._store, name, b"".join(paced), mode="create")
             else:  # the name has a random part, so that no other writer has the same
                 obstore.put(

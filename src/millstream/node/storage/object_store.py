@@ -40,11 +40,12 @@ class Upload(NamedTuple):
     began_ms: int
 
 
-WHOLE_BYTES = 8 << 20
-"""Objects up to this size are one request. Larger ones go up in parts."""
-
-
 class ObjectStore(Protocol):
+    @property
+    def whole_bytes(self) -> int:
+        """Objects up to this size are one request. Larger ones go up in parts."""
+        ...
+
     async def create(
         self, name: str, parts: Callable[[], Iterator[bytes]], size: int, upload: Upload | None = None
     ) -> None:

@@ -29,7 +29,7 @@ from millstream.node.storage.file_formats import DamagedFileError
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.retention import ready_to_copy, waits_for_tier
 from millstream.node.storage.log.tiered_part import TierStart
-from millstream.node.storage.object_store import WHOLE_BYTES, NoObjectError, StoreError, StoreRates, Upload
+from millstream.node.storage.object_store import NoObjectError, StoreError, StoreRates, Upload
 from millstream.node.tier.cache import TierCache
 from millstream.node.tier.context import TierContext, TierCounters
 from millstream.node.tier.core.decisions import LocalSegment, backoff_s, expired_start, to_copy
@@ -388,7 +388,7 @@ class TierManager:
         """
         context, log = each.context, each.log
         is_encrypted = self._metadata.config[tier.TIER_ENCRYPTION_KEY_ID] is not None
-        if not each.may_have_upload or is_encrypted or segment.size <= WHOLE_BYTES:
+        if not each.may_have_upload or is_encrypted or segment.size <= context.store.whole_bytes:
             return None
         oldest_ms = self._environment.clock.now_ms() - self._metadata.config[tier.TIER_SWEEP_AGE_MS] // 2
         prefix = copies_of(context.cluster_id(), log.topic_id, log.topic_partition.partition, segment.base_offset)

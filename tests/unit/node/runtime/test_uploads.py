@@ -7,7 +7,7 @@ import pytest
 
 from millstream.node.runtime.object_store import UNLIMITED, open_store
 from millstream.node.runtime.s3_uploads import in_parts, open_uploads
-from millstream.node.storage.object_store import WHOLE_BYTES, StoreRates
+from millstream.node.storage.object_store import StoreRates
 from millstream.node.tier.sweeping import Sweeper
 
 
@@ -41,8 +41,8 @@ def test_a_directory_is_swept_of_files_that_were_not_completed(tmp_path: Path) -
         assert found.name == "c/t/0/left.segment"
         assert [each.name for each in await store.list("c")] == [], "it is no object"
         # A copy with the same name begins again.
-        await store.create(found.name, lambda: iter([bytes(WHOLE_BYTES), b"tail"]), WHOLE_BYTES + 4, found)
-        assert [(each.name, each.size) for each in await store.list("c")] == [(found.name, WHOLE_BYTES + 4)]
+        await store.create(found.name, lambda: iter([bytes(store.whole_bytes), b"tail"]), store.whole_bytes + 4, found)
+        assert [(each.name, each.size) for each in await store.list("c")] == [(found.name, store.whole_bytes + 4)]
         assert await sweeper.abandoned(1 << 62) == []
         left.write_bytes(b"half")
         await store.abort(await sweeper.abandoned(1 << 62))

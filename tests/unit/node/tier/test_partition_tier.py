@@ -37,6 +37,8 @@ from tests.unit.node.storage.test_partition_log import append
 class MemoryStore:
     """A store in memory. `fails`: the next write fails, before or after it has taken effect."""
 
+    whole_bytes = 1 << 20
+
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.fails = ""
