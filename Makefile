@@ -151,8 +151,9 @@ fuzz: install-dev  ## Send a million mutated frames to a broker
 bench: install-dev  ## Measure Millstream and Apache Kafka side by side; writes docs/benchmarks/
 	$(BIN)/python -m benchmarks.compare
 
-bench-tier: install-dev  ## Measure tiered storage on an S3 server of this machine
+bench-tier: install-dev  ## Measure tiered storage on an S3 server of this machine, and a branch of 100 GB
 	$(BIN)/python -m benchmarks.tier
+	$(BIN)/python -m benchmarks.branch
 
 bench-mirror: install-dev  ## Measure a mirror link beside MirrorMaker 2
 	$(BIN)/python -m benchmarks.mirror

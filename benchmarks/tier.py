@@ -3,9 +3,9 @@
 One broker and a real S3 server (`tests/s3_server.py`) on this machine. Measured:
 
 - history read through the broker from the tier, beside the same topic read from its own disk, and beside the same
-  ranges read from the S3 server by `obstore` alone. Once by bare Fetch requests, so that no client library takes the
-  cores, and once by librdkafka. Files of broker and store are dropped from the page cache before each read. Target: at
-  least 0.8 of `obstore`;
+  ranges read from the S3 server by `obstore` alone. Once by bare Fetch requests of 4 MiB, one after the other, so that
+  no client library takes the cores, and once by librdkafka. Files of broker and store are dropped from the page cache
+  before each read. Target: at least 0.8 of `obstore`;
 - the time to acknowledge of a steady producer: at rest, while segments go up (with and without a limit of the rate),
   and while two consumers, each a process, read history from the tier, and from the disk to compare. Target: p99 at most
   1.2 times that at rest;
@@ -111,7 +111,9 @@ class Bench:
             broker.restart()
             _drop_pages(self._directory)
             with wire.connect(servers) as connection:
-                size, seconds = raw_transfer.fetch(connection, topic_name, self._records, allow_empty=True)
+                size, seconds = raw_transfer.fetch(
+                    connection, topic_name, self._records, allow_empty=True, partition_bytes=_RANGE_BYTES
+                )
             self.results[f"{name}_mb_per_second"] = size / 1e6 / seconds
         for in_flight in (1, 2):
             _drop_pages(self._directory)

@@ -236,13 +236,17 @@ class StoreProxy:
 
     def _send(self, request: Request, headers: Mapping[str, str], body: bytes) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection(*self._target, timeout=PATIENCE_S)
-        connection.putrequest(request.method, request.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in headers.items():
-            if name.lower() != "connection":
-                connection.putheader(name, value)
-        connection.putheader("Connection", "close")
-        connection.endheaders(body)
-        return connection.getresponse()
+        try:
+            connection.putrequest(request.method, request.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in headers.items():
+                if name.lower() != "connection":
+                    connection.putheader(name, value)
+            connection.putheader("Connection", "close")
+            connection.endheaders(body)
+            return connection.getresponse()
+        except (OSError, http.client.HTTPException):
+            connection.close()
+            raise
 
 
 class _Server(ThreadingHTTPServer):

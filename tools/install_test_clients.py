@@ -26,6 +26,7 @@ from tools.apache_kafka import CACHE, REPOSITORY_ROOT, ToolchainMissingError
 SOURCES = REPOSITORY_ROOT / "tests" / "system" / "clients"
 INSTALLED = CACHE / "clients"
 VERSITYGW_VERSION = "v1.8.0"
+AZURITE_VERSION = "3.35.0"
 HELM_VERSION = "v3.19.0"
 KUBERNETES_VERSION = "v1.34.1"
 
@@ -215,6 +216,18 @@ def versitygw() -> ClientProgram:
         run("go", "install", "-ldflags", "-s -w", package, environment={"GOBIN": str(directory)})
 
     return ClientProgram([str(fill("versitygw", [package], install) / "versitygw")])
+
+
+def azurite() -> ClientProgram:
+    """Microsoft's emulator of Azure Blob Storage."""
+    need("node", "Node.js")
+    need("npm", "the package manager of Node.js")
+    package = f"azurite@{AZURITE_VERSION}"
+
+    def install(directory: Path) -> None:
+        run("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--silent", package, cwd=directory)
+
+    return ClientProgram([str(fill("azurite", [package], install) / "node_modules" / ".bin" / "azurite-blob")])
 
 
 def helm() -> ClientProgram:

@@ -62,8 +62,14 @@ def produce_error(response: bytes, topic: str) -> int:
     return int(struct.unpack_from(">h", response, 4 + 1 + 1 + 1 + len(topic.encode()) + 1 + 4)[0])
 
 
-def fetch_request(topic: str, partition: int, offset: int, *, max_wait_ms: int = 500) -> bytes:
-    in_partition = struct.pack(">iiqiqi", partition, -1, offset, -1, -1, 1 << 20) + b"\0"
+PARTITION_BYTES = 1 << 20
+"""The default of clients for `max.partition.fetch.bytes`."""
+
+
+def fetch_request(
+    topic: str, partition: int, offset: int, *, max_wait_ms: int = 500, partition_bytes: int = PARTITION_BYTES
+) -> bytes:
+    in_partition = struct.pack(">iiqiqi", partition, -1, offset, -1, -1, partition_bytes) + b"\0"
     in_topic = compact(topic.encode()) + uvarint(2) + in_partition + b"\0"
     head = struct.pack(">iiiibii", -1, max_wait_ms, 1, 50 << 20, 0, 0, -1)
     no_forgotten_topics, no_rack = b"\x01", b"\x01"

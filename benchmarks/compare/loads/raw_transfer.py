@@ -66,13 +66,21 @@ def produce(connection: socket.socket, request: bytes, topic: str, batches: int)
     return time.perf_counter() - started
 
 
-def fetch(connection: socket.socket, topic: str, end_offset: int, *, allow_empty: bool = False) -> tuple[int, float]:
-    """Bytes of records and seconds. `allow_empty`: the broker may still wait for records when a request ends."""
-    buffer = memoryview(bytearray(4 << 20))
+def fetch(
+    connection: socket.socket,
+    topic: str,
+    end_offset: int,
+    *,
+    allow_empty: bool = False,
+    partition_bytes: int = wire.PARTITION_BYTES,
+) -> tuple[int, float]:
+    """Bytes of records and seconds. `allow_empty`: the broker may still wait for records when a request ends.
+    `partition_bytes`: `max.partition.fetch.bytes`."""
+    buffer = memoryview(bytearray(partition_bytes + (4 << 20)))
     offset = total = 0
     started = time.perf_counter()
     while offset < end_offset:
-        connection.sendall(wire.fetch_request(topic, 0, offset))
+        connection.sendall(wire.fetch_request(topic, 0, offset, partition_bytes=partition_bytes))
         wire.receive_exactly(connection, buffer[:4])
         response = buffer[4 : 4 + int.from_bytes(buffer[:4], "big")]
         wire.receive_exactly(connection, response)

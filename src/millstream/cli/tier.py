@@ -195,6 +195,8 @@ def sweep(
 ) -> None:
     """Find objects of the cluster that belong to no topic, and delete them with --delete.
 
+    Uploads that were cut off are found too, in S3 and in directories: other stores do not list them.
+
     Brokers do it every hour, except for topics that the cluster does not have, but the store still knows: they may be
     of a lost cluster with the same id, and can be restored until they are swept.
 
@@ -214,22 +216,27 @@ def sweep(
     unlisted = {each.topic for _, each in named if each.topic_id not in topics}
     topics |= {info.topic_id for info in cluster.topics(unlisted).values()} if unlisted else set()
 
-    async def run(store: "ObjectStore") -> list[str]:
+    async def run(store: "ObjectStore") -> tuple[list[str], list[str]]:
         from millstream.node.tier.sweeping import Sweeper
 
         sweeper = Sweeper(store, own_id)
         orphans = await sweeper.orphans(topics, before_ms, of_lost_topics=True, branches=branches)
+        abandoned = await sweeper.abandoned(before_ms)
         if delete:
             await store.delete(orphans)
-        return orphans
+            await store.abort(abandoned)
+        return orphans, [each.name for each in abandoned]
 
-    orphans = _with_store(url, run)
+    orphans, abandoned = _with_store(url, run)
     if json:
-        print_json({"deleted": delete, "objects": orphans})
+        print_json({"deleted": delete, "objects": orphans, "uploads": abandoned})
         return
     for name in orphans:
         print(name)
-    note(f"{len(orphans)} orphaned objects {'deleted' if delete else 'found'}")
+    for name in abandoned:
+        print(f"{name} (upload)")
+    done = "deleted" if delete else "found"
+    note(f"{len(orphans)} orphaned objects {done}, {len(abandoned)} uploads that were not completed")
 
 
 def _tiered_branches(cluster: "Cluster", topics: "Iterable[TopicInfo]", cluster_id: str) -> list[str]:

@@ -60,7 +60,7 @@ from millstream.simulator.invariants.logs import OFFSETS_TOPIC, STATE_TOPIC, Com
 from millstream.simulator.invariants.observation import Observer
 from millstream.simulator.invariants.transactions import TransactionInvariants
 from millstream.simulator.loop import Scheduler
-from millstream.simulator.machine import Machine, Process
+from millstream.simulator.machine import EPOCH_MS, Machine, Process
 from millstream.simulator.object_store import SimulatedStore
 from millstream.simulator.power_cuts import PowerCuts
 from millstream.simulator.results import Event, LogCapture, Result, Trace, Violation
@@ -132,7 +132,7 @@ class Simulation:
         processes = 1 if self._is_single_node else options.processes
         separate = separate and not self._is_single_node and processes == 1
         roles = ["controller"] * 3 + ["broker"] * nodes if separate else ["broker,controller"] * nodes
-        self.store = SimulatedStore(self._scheduler, self._seed) if options.tiered else None
+        self.store = SimulatedStore(self._scheduler, self._seed, EPOCH_MS) if options.tiered else None
         roles += ["broker"] * nodes * (processes - 1)
         hardware = [place % nodes + 1 for place in range(len(roles))] if processes > 1 else None
         self.cluster = Cluster(

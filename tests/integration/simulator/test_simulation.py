@@ -1,5 +1,6 @@
 """Whole runs: scenarios that must pass, and runs that must repeat. The many seeds are in `test_seeds.py`."""
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -14,7 +15,7 @@ from millstream.cli.app import run_app
 from millstream.node.cluster.lifecycle import BrokerLifecycle
 from millstream.node.replicas.partition import Partition
 from millstream.simulator import seeds as seeds_module
-from millstream.simulator.results import Result
+from millstream.simulator.results import Event, Result
 from millstream.simulator.scenarios import Options, Scenario
 from millstream.simulator.seeds import run_seeds
 from millstream.simulator.simulation import simulate
@@ -192,6 +193,13 @@ def test_tiered_topics_lose_nothing(scenario: Scenario, seeds: range) -> None:
     results = list(run_seeds(seeds, options, processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []
     assert all(each.acked for each in results)
+
+
+def test_uploads_that_were_cut_off_are_continued() -> None:
+    events: list[Event] = []
+    result = simulate(3, Options(scenario=Scenario.MIXED, tiered=True, log_level=logging.INFO), events.append)
+    assert result.ok, result.violation
+    assert any("upload_continued" in str(event) for event in events), "the store has segments in parts with this seed"
 
 
 @pytest.mark.parametrize("seeds", [range(1, 4), pytest.param(range(100, 120), marks=pytest.mark.slow)], ids=str)

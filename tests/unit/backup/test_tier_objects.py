@@ -29,7 +29,7 @@ CLUSTER, OTHER, TOPIC, BACKUP = "old-cluster", "new-cluster", UUID(int=7), "2026
 
 
 def segment(number: int, **changes: object) -> TieredSegment:
-    name = segment_name(CLUSTER, TOPIC, 0, number * 10, 1, "ab12")
+    name = segment_name(CLUSTER, TOPIC, 0, number * 10, 1, 1, "ab12")
     made = TieredSegment(name, number * 10, number * 10 + 10, 100, 150, 0, 1, ((1, number * 10),), False)
     return replace(made, **changes)  # type: ignore[arg-type]
 

@@ -1,6 +1,7 @@
 """The object store of tiered storage: S3, Google Cloud Storage, Azure and directories, by obstore.
 
 Calls run in threads of their own, so that a slow store takes no thread from the disk. Rates are limited there too.
+Uploads that a crash has cut off are the matter of `s3_uploads.py`.
 obstore is imported when a store is opened: a node without tiered storage does not load it.
 """
 
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 
 from millstream.config.setting import ConfigError
 from millstream.formats.records.batch import Bytes
+from millstream.node.runtime.s3_uploads import S3Uploads, in_parts, open_uploads
 from millstream.node.storage.object_store import (
     ConflictError,
     NoObjectError,
@@ -26,14 +28,13 @@ from millstream.node.storage.object_store import (
     StoredObject,
     StoreError,
     StoreRates,
+    Upload,
     Version,
 )
 
 T = TypeVar("T")
 _THREADS = 24
 _WHOLE_BYTES = 8 << 20
-"""Objects up to this size are one PUT, which fails if the object is there. Larger ones go up in parts; their names have
-a random part, so that no other writer has the same."""
 _PART_BYTES = 8 << 20
 _ATTEMPTS_SECONDS = 20
 _PART_ATTEMPTS_SECONDS = 600
@@ -210,10 +211,16 @@ class ThreadedStore:
     """A store of obstore. Subclasses write conditionally."""
 
     def __init__(
-        self, store: Any, loop: asyncio.AbstractEventLoop, rates: StoreRates, patient_store: Any | None = None
+        self,
+        store: Any,
+        loop: asyncio.AbstractEventLoop,
+        rates: StoreRates,
+        patient_store: Any | None = None,
+        uploads: S3Uploads | None = None,
     ) -> None:
         """`patient_store`: the same store, which repeats a failed request for longer."""
         self._store = store
+        self._uploads = uploads
         self._patient_store = store if patient_store is None else patient_store
         self._loop = loop
         self._threads = DaemonThreads(_THREADS, "millstream-tier")
@@ -222,12 +229,23 @@ class ThreadedStore:
         self._reading = Pace(rates.read, lambda: self._threads.is_closed)
         self._read_pauses = ReadPauses(self._delay, rates.has_producers, lambda: self._threads.is_closed)
 
+    @property
+    def whole_bytes(self) -> int:
+        return _WHOLE_BYTES
+
     def close(self) -> None:
         self._threads.close()
+        if self._uploads is not None:
+            self._uploads.close()
 
-    async def create(self, name: str, parts: Callable[[], Iterator[bytes]], size: int) -> None:
+    async def create(
+        self, name: str, parts: Callable[[], Iterator[bytes]], size: int, upload: Upload | None = None
+    ) -> None:
         with self._delay:
-            await self._run(lambda: self._create(name, parts, size))
+            if upload is None:
+                await self._run(lambda: self._create(name, parts, size))
+            else:
+                await self._run(lambda: self._continue(upload, parts, size))
 
     def _create(self, name: str, parts: Callable[[], Iterator[bytes]], size: int) -> None:
         import obstore
@@ -237,7 +255,7 @@ class ThreadedStore:
         try:
             if size <= _WHOLE_BYTES:
                 obstore.put(self._store, name, b"".join(paced), mode="create")
-            else:
+            else:  # the name has a random part, so that no other writer has the same
                 obstore.put(
                     self._patient_store, name, paced, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=2
                 )
@@ -245,6 +263,19 @@ class ThreadedStore:
             # The request may have been successful, and only its response lost. A repeated request then fails.
             if not self._has(name, size):
                 raise
+
+    def _continue(self, upload: Upload, parts: Callable[[], Iterator[bytes]], size: int) -> None:
+        if self._uploads is None:
+            raise NoObjectError(f"the store has no upload of {upload.name}")
+        self._uploads.finish(upload, in_parts(parts(), _PART_BYTES), self._wait_to_write)
+
+    async def uploads(self, prefix: str) -> list[Upload]:
+        found = self._uploads
+        return [] if found is None else await self._run(lambda: found.list(prefix))
+
+    async def abort(self, uploads: Sequence[Upload]) -> None:
+        if uploads and (found := self._uploads) is not None:
+            await self._run(lambda: found.abort(uploads))
 
     def _has(self, name: str, size: int) -> bool:
         import obstore
@@ -257,10 +288,13 @@ class ThreadedStore:
 
     def _paced(self, parts: Iterator[bytes]) -> Iterator[bytes]:
         for part in parts:
-            self._writing.take(len(part))
-            if (pause_s := self._delay.pause_s) and not self._threads.is_closed:
-                time.sleep(pause_s)
+            self._wait_to_write(len(part))
             yield part
+
+    def _wait_to_write(self, size: int) -> None:
+        self._writing.take(size)
+        if (pause_s := self._delay.pause_s) and not self._threads.is_closed:
+            time.sleep(pause_s)
 
     async def read(self, name: str, position: int, length: int) -> Bytes:
         import obstore
@@ -278,7 +312,7 @@ class ThreadedStore:
 
         def get() -> tuple[bytes, Version]:
             found = obstore.get(self._store, name)
-            return bytes(found.bytes()), str(found.meta["e_tag"])
+            return bytes(found.bytes()), _version(found.meta)
 
         return await self._run(get)
 
@@ -288,8 +322,8 @@ class ThreadedStore:
     def _replace(self, name: str, data: bytes, version: Version | None) -> Version:
         import obstore
 
-        mode: Any = "create" if version is None else {"e_tag": version}
-        return str(obstore.put(self._store, name, data, mode=mode)["e_tag"])
+        mode: Any = "create" if version is None else _expected(version)
+        return _version(obstore.put(self._store, name, data, mode=mode))
 
     async def delete(self, names: Sequence[str]) -> None:
         import obstore
@@ -372,6 +406,38 @@ class DirectoryStore(ThreadedStore):
                 os.close(directory)
         return _digest(data)
 
+    def _continue(self, upload: Upload, parts: Callable[[], Iterator[bytes]], size: int) -> None:
+        self._remove(upload)  # it begins again: obstore does not write to a file that is there
+        self._create(upload.name, parts, size)
+
+    def _remove(self, upload: Upload) -> None:
+        try:
+            os.remove(os.path.join(self._root, f"{upload.name}#{upload.id}"))
+        except FileNotFoundError:
+            pass
+
+    async def uploads(self, prefix: str) -> list[Upload]:
+        """Files that obstore has not given their name yet."""
+        above = os.path.join(self._root, prefix.rpartition("/")[0])
+
+        def collect() -> list[Upload]:
+            found = []
+            for directory, _, files in os.walk(above):
+                for path in (os.path.join(directory, file) for file in files):
+                    name, _, number = os.path.relpath(path, self._root).rpartition("#")
+                    if number.isdecimal() and name.startswith(prefix):
+                        found.append(Upload(name, number, _modified_ms(path)))
+            return found
+
+        return await self._run(collect)
+
+    async def abort(self, uploads: Sequence[Upload]) -> None:
+        def remove() -> None:
+            for each in uploads:
+                self._remove(each)
+
+        await self._run(remove)
+
     async def list(self, prefix: str) -> list[StoredObject]:
         return [found for found in await super().list(prefix) if not found.name.endswith(("#new", ".lock"))]
 
@@ -410,11 +476,29 @@ def open_store(url: str, loop: asyncio.AbstractEventLoop, rates: StoreRates) -> 
         )
     except BaseError as error:
         raise ConfigError(f"millstream.tier.url={url}: {_short(error)}", name="millstream.tier.url") from None
-    return ThreadedStore(store, loop, rates, patient_store)
+    return ThreadedStore(store, loop, rates, patient_store, open_uploads(url))
+
+
+def _version(found: Any) -> Version:
+    """The ETag, and before it what the store calls a version: Google compares that, S3 and Azure the ETag."""
+    return f"{found.get('version') or ''} {found['e_tag']}"
+
+
+def _expected(version: Version) -> dict[str, str]:
+    number, _, tag = version.partition(" ")
+    return {"e_tag": tag, "version": number} if number else {"e_tag": tag}
 
 
 def _digest(data: bytes) -> Version:
     return hashlib.sha256(data).hexdigest()
+
+
+def _modified_ms(path: str) -> int:
+    """Of a file that is gone meanwhile: now."""
+    try:
+        return int(os.path.getmtime(path) * 1000)
+    except FileNotFoundError:
+        return int(time.time() * 1000)
 
 
 def _short(error: BaseException) -> str:

@@ -32,9 +32,28 @@ class StoredObject(NamedTuple):
     modified_ms: int
 
 
+class Upload(NamedTuple):
+    """The write of an object in parts, which was begun and is not completed: it is under way, or its process ended."""
+
+    name: str
+    id: str
+    began_ms: int
+
+
 class ObjectStore(Protocol):
-    async def create(self, name: str, parts: Callable[[], Iterator[bytes]], size: int) -> None:
-        """A new object, of a name that only this call uses. `parts` returns its bytes, in a thread."""
+    @property
+    def whole_bytes(self) -> int:
+        """Objects up to this size are one request. Larger ones go up in parts."""
+        ...
+
+    async def create(
+        self, name: str, parts: Callable[[], Iterator[bytes]], size: int, upload: Upload | None = None
+    ) -> None:
+        """A new object, of a name that only this call uses. `parts` returns its bytes, in a thread.
+
+        `upload`: one of the same name is continued; what is in the store with the same bytes is not sent again.
+        NoObjectError if it is gone.
+        """
         ...
 
     async def read(self, name: str, position: int, length: int) -> Bytes:
@@ -49,6 +68,14 @@ class ObjectStore(Protocol):
 
     async def delete(self, names: Sequence[str]) -> None:
         """Objects that are gone already are no error."""
+        ...
+
+    async def uploads(self, prefix: str) -> list[Upload]:
+        """Those of objects whose name begins with `prefix`. None, if the store has no list of them."""
+        ...
+
+    async def abort(self, uploads: Sequence[Upload]) -> None:
+        """Delete what they have sent. Uploads that are gone already are no error."""
         ...
 
     async def list(self, prefix: str) -> list[StoredObject]:

@@ -29,7 +29,7 @@ from millstream.node.storage.file_formats import DamagedFileError
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.retention import ready_to_copy, waits_for_tier
 from millstream.node.storage.log.tiered_part import TierStart
-from millstream.node.storage.object_store import NoObjectError, StoreError, StoreRates
+from millstream.node.storage.object_store import NoObjectError, StoreError, StoreRates, Upload
 from millstream.node.tier.cache import TierCache
 from millstream.node.tier.context import TierContext, TierCounters
 from millstream.node.tier.core.decisions import LocalSegment, backoff_s, expired_start, to_copy
@@ -37,8 +37,10 @@ from millstream.node.tier.core.manifest import (
     DamagedManifestError,
     Manifest,
     TieredSegment,
+    copies_of,
     decode_manifest,
     manifest_name,
+    parse_copy_name,
     partition_prefix,
     segment_name,
 )
@@ -239,6 +241,9 @@ class TierManager:
             for name in (orphans := await sweeper.orphans(topics, before_ms, branches=branches)):
                 _log.info("orphan_deleted object=%s", name)
             await self.context.store.delete(orphans)
+            for upload in (left := await sweeper.abandoned(before_ms)):
+                _log.info("upload_aborted object=%s", upload.name)
+            await self.context.store.abort(left)
         except StoreError as error:
             _log.warning("tier_not_swept error=%s", error)
         finally:
@@ -333,16 +338,24 @@ class TierManager:
         if plan is None:
             return False
         at = log.topic_partition
-        name = segment_name(
-            context.cluster_id(), log.topic_id, at.partition, segment.base_offset, epoch, context.nonce()
-        )
         async with context.copying:
+            upload = await self._begun_upload(each, segment)
             if not each.partition.is_leader or each.partition.leader_epoch != epoch:
                 raise DeposedError
-            prepared = await self._environment.offload(lambda: context.encrypt(prepare(plan, name, epoch)))
+            if upload is None:
+                name, named_epoch = self._new_name(each, segment.base_offset, epoch), epoch
+            else:
+                name, named_epoch = upload.name, _epoch_in(upload)
+            prepared = await self._environment.offload(lambda: context.encrypt(prepare(plan, name, named_epoch)))
             entry = prepared.entry
             self._report(each.manifest, [entry], SegmentState.COPY_SEGMENT_STARTED)
-            await context.store.create(name, prepared.parts, prepared.stored_bytes)
+            each.may_have_upload = True
+            try:
+                await context.store.create(name, prepared.parts, prepared.stored_bytes, upload)
+            except NoObjectError:  # the upload is gone, or cannot be continued: the next attempt begins again
+                each.may_have_upload = False
+                raise
+            each.may_have_upload = False
         # The log start may have moved beyond the tier (DeleteRecords): the manifest follows first, or there is a gap.
         if not await each.change(epoch, lambda manifest: manifest.starting_at(log.log_start_offset).adding(entry)):
             await context.store.delete([name])
@@ -354,6 +367,46 @@ class TierManager:
         context.counters.copied_segments += 1
         _log.info("segment_tiered partition=%s base=%d end=%d", at, entry.base_offset, entry.end_offset)
         return True
+
+    def _new_name(self, each: PartitionTier, base_offset: int, epoch: int) -> str:
+        context, log = each.context, each.log
+        return segment_name(
+            context.cluster_id(),
+            log.topic_id,
+            log.topic_partition.partition,
+            base_offset,
+            epoch,
+            self._metadata.config.node_id,
+            context.nonce(),
+        )
+
+    async def _begun_upload(self, each: PartitionTier, segment: LocalSegment) -> Upload | None:
+        """The upload of a segment that this node began before it crashed, or before the store was down for long.
+
+        No other node continues it: the first one may still be at it. An encrypted copy begins again, with a new data
+        key. An old upload is left to the sweeper, for which its object would have the age of the upload.
+        """
+        context, log = each.context, each.log
+        is_encrypted = self._metadata.config[tier.TIER_ENCRYPTION_KEY_ID] is not None
+        if not each.may_have_upload or is_encrypted or segment.size <= context.store.whole_bytes:
+            return None
+        oldest_ms = self._environment.clock.now_ms() - self._metadata.config[tier.TIER_SWEEP_AGE_MS] // 2
+        prefix = copies_of(context.cluster_id(), log.topic_id, log.topic_partition.partition, segment.base_offset)
+        try:
+            uploads = await context.store.uploads(prefix)
+        except StoreError as error:  # perhaps the list is not allowed
+            _log.warning("uploads_not_listed partition=%s error=%s", log.topic_partition, error)
+            return None
+        own = [upload for upload in uploads if upload.began_ms > oldest_ms and self._is_own(upload)]
+        if not own:
+            return None
+        found = max(own, key=lambda upload: upload.began_ms)
+        _log.info("upload_continued partition=%s base=%d", log.topic_partition, segment.base_offset)
+        return found
+
+    def _is_own(self, upload: Upload) -> bool:
+        named = parse_copy_name(upload.name)
+        return named is not None and named.node_id == self._metadata.config.node_id
 
     # Deleting
 
@@ -515,6 +568,12 @@ def lag(log: PartitionLog, tiered_end: int) -> tuple[int, int]:
     """How many closed segments, and how many of their bytes, are not in the tier yet."""
     waiting = [segment.size for segment in closed_segments(log) if segment.end_offset > tiered_end]
     return len(waiting), sum(waiting)
+
+
+def _epoch_in(upload: Upload) -> int:
+    named = parse_copy_name(upload.name)
+    assert named is not None
+    return named.leader_epoch
 
 
 def _keyring(config: BrokerConfig) -> Keyring | None:

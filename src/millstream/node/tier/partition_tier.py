@@ -69,6 +69,8 @@ class PartitionTier:
         self.task: asyncio.Task[None] | None = None
         self.due = 0.0
         self.failures = 0
+        self.may_have_upload = True
+        """Whether the store may have a part of the next segment, from before a crash or an error."""
 
     def close(self) -> None:
         self.reader.close()
@@ -101,15 +103,19 @@ class PartitionTier:
             return
         before = [segment for segment in log.segments if segment.base_offset < base]
         snapshots = [offset for offset in log.snapshots.offsets if offset <= base]
+        start = log.local_start_offset
+        offload = self.context.environment.offload
+        producers = await offload(lambda: rebuild_producers(log.disk, log.directory, before, snapshots, start))
+        if truncations != log.truncations:
+            return
+        if base not in log.snapshots.offsets:  # after a crash there is one at the end of the log only
+            log.snapshots.write(base, producers)
 
         def save() -> bool:
-            if base not in snapshots:
-                return False
-            producers = rebuild_producers(log.disk, log.directory, before, snapshots, log.local_start_offset)
             write_batches_file(log.disk, log.directory, producers, base)
             return log.snapshots.sync(base)
 
-        if await self.context.environment.offload(save):
+        if await offload(save):
             self._secured = base, truncations
 
     @property

@@ -4,6 +4,8 @@ Such objects are left by a leader that was deposed or killed between a copy and 
 topics that were deleted while their leader was down. Only objects of a certain age count, so that a copy under way is
 not taken for one.
 
+Uploads in parts that a crash has cut off are no objects: a store lists them apart, if it does.
+
 A topic that is not known, but has a manifest, may be one of a lost cluster with the same id, to be restored. So brokers
 leave it, and only `millstream tier sweep` deletes it.
 """
@@ -11,7 +13,7 @@ leave it, and only `millstream tier sweep` deletes it.
 from collections.abc import Collection
 from uuid import UUID
 
-from millstream.node.storage.object_store import NoObjectError, ObjectStore
+from millstream.node.storage.object_store import NoObjectError, ObjectStore, Upload
 from millstream.node.tier.core.manifest import MANIFEST, REFERENCES, DamagedManifestError, decode_manifest, owner_of
 from millstream.node.tier.references import ReferenceSearch
 
@@ -20,6 +22,10 @@ class Sweeper:
     def __init__(self, store: ObjectStore, cluster_id: str) -> None:
         self._store = store
         self._cluster_id = cluster_id
+
+    async def abandoned(self, before_ms: int) -> list[Upload]:
+        """The uploads of this cluster that began before that time."""
+        return [each for each in await self._store.uploads(f"{self._cluster_id}/") if each.began_ms <= before_ms]
 
     async def orphans(
         self,

@@ -117,6 +117,66 @@ def _elect(cluster: EmbeddedCluster, topic: str, wanted: int) -> None:
     until(leads, f"broker {wanted} leads {topic}")
 
 
+def test_after_an_unclean_election_tier_and_disks_have_the_same_records(cluster: EmbeddedCluster) -> None:
+    """A replica without the newest tiered records becomes leader: they are lost, in the tier too. The replica that had
+    them on its disk, and has deleted most of them there, takes over what the others have."""
+    risky = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    make_tiered(cluster.bootstrap_servers, "unclean", risky, replicas=2)
+    await_topic(cluster, "unclean")
+    produce(cluster.bootstrap_servers, "unclean", range(500))
+    _until_in_sync(cluster, "unclean", 2)
+    first, in_sync = _state(cluster, "unclean", _alive(cluster))
+    (behind,) = in_sync - {first}
+    cluster.stop(behind)
+    produce(cluster.bootstrap_servers, "unclean", range(500, 1000))
+    until_tiered(cluster.data_dir(first), "unclean", 800)
+    cluster.kill(first)
+    cluster.start(behind)
+    until(lambda: _state(cluster, "unclean", behind)[0] == behind, "the replica that is behind leads")
+    produce(cluster.bootstrap_servers, "unclean", range(5000, 5600))
+    until_tiered(cluster.data_dir(behind), "unclean", 900)
+    wanted = list(enumerate(value_of(number) for number in (*range(500), *range(5000, 5600))))
+
+    def read() -> list[tuple[int | None, bytes | None]]:
+        return [(each.offset(), each.value()) for each in consume(cluster.bootstrap_servers, "unclean", 1100)]
+
+    assert read() == wanted
+    cluster.start(first)
+    _until_in_sync(cluster, "unclean", 2)
+    cluster.stop(behind)
+    until(lambda: _state(cluster, "unclean", first)[0] == first, "the first leader leads again")
+    assert read() == wanted
+    produce(cluster.bootstrap_servers, "unclean", range(6000, 6100))
+    cluster.start(behind)
+    _until_in_sync(cluster, "unclean", 2)
+
+
+def test_a_tiered_partition_moves_to_other_brokers(cluster: EmbeddedCluster) -> None:
+    """New replicas copy what is on the disk of the leader; the rest they read from the tier."""
+    make_tiered(cluster.bootstrap_servers, "reassigned", replicas=1)
+    await_topic(cluster, "reassigned")
+    written = 0
+    for _ in range(2):
+        produce(cluster.bootstrap_servers, "reassigned", range(written, written + 700))
+        written += 700
+        leader, replicas = _state(cluster, "reassigned", _alive(cluster))
+        assert replicas == {leader}
+        start = until_tiered(cluster.data_dir(leader), "reassigned", written - 400)
+        wanted = next(number for number in cluster.brokers if number != leader)
+        row = {"partition_index": 0, "replicas": [wanted]}
+        with Wire(cluster.address(leader)) as wire:
+            response = wire.call(
+                "alter_partition_reassignments",
+                0,
+                topics=[{"name": "reassigned", "partitions": [row]}],
+                timeout_ms=int(PATIENCE_S * 1000),
+            )
+            assert response.error_code == 0 and response.responses[0].partitions[0].error_code == 0, response
+        until(lambda wanted=wanted: _state(cluster, "reassigned", wanted) == (wanted, {wanted}), "it has moved")  # type: ignore[misc]
+        assert int(local_logs(cluster.data_dir(wanted), "reassigned")[0][:20]) >= start
+        _expect_all(cluster, "reassigned", written)
+
+
 def test_deleted_records_stay_deleted_with_a_new_leader(cluster: EmbeddedCluster) -> None:
     admin: AdminClient = make_tiered(cluster.bootstrap_servers, "shorter", replicas=3)
     await_topic(cluster, "shorter")

@@ -6,13 +6,17 @@ All tests compare what consumers read from offset 0 with what was acknowledged: 
 import json
 import os
 import re
+import threading
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from millstream.node.runtime.s3_uploads import S3Uploads
+from millstream.node.storage.object_store import Upload
 from millstream.testing import EmbeddedBroker
 from tests.integration.node.tier.tiered_topic import (
     SETTINGS,
@@ -25,6 +29,7 @@ from tests.integration.node.tier.tiered_topic import (
 )
 from tests.s3_server import Faults, FaultyStore, Matches, Request, s3  # noqa: F401  # s3 is a fixture
 from tests.waiting import PATIENCE_S, until
+from tests.wire import Wire, fetch_fields, values
 
 QUICK = {**SETTINGS, "log.segment.delete.delay.ms": "0"}
 
@@ -194,11 +199,89 @@ def test_after_a_failed_part_only_that_part_is_sent_again(s3: FaultyStore, kind:
         assert [len(each.value() or b"") for each in consume(broker.bootstrap_servers, "large", 60)] == [500_000] * 60
 
 
+def test_a_killed_broker_sends_only_the_parts_that_are_missing(s3: FaultyStore, tmp_path: Path) -> None:  # noqa: F811
+    settings = {**QUICK, "millstream.tier.url": s3.url}
+    with EmbeddedBroker(settings, data_dir=tmp_path / "data") as broker:
+        make_tiered(broker.bootstrap_servers, "large", {"internal.segment.bytes": "25000000"})
+        _cut_off(s3, broker)
+        (upload,) = _uploads(s3)
+        s3.proxy.calm()
+        broker.start()
+        until_tiered(broker.data_dir, "large")
+        parts = [request.path for request in s3.proxy.seen.requests if request.is_part]
+        assert len(parts) == len(set(parts)) == 3 and all(upload.id in path for path in parts), "one upload, each once"
+        (whole,) = s3.segments()
+        assert whole.name == upload.name.rpartition("/")[2] and whole.stat().st_size > 24_000_000
+        assert not _uploads(s3)
+        read = consume(broker.bootstrap_servers, "large", 60)
+        assert [each.value() for each in read] == [b"%08d" % number * 62_500 for number in range(60)]
+
+
+def test_an_upload_that_nobody_continues_is_swept(s3: FaultyStore, tmp_path: Path) -> None:  # noqa: F811
+    settings = {**QUICK, "millstream.tier.url": s3.url}
+    with EmbeddedBroker(settings, data_dir=tmp_path / "data") as broker:
+        make_tiered(broker.bootstrap_servers, "large", {"internal.segment.bytes": "25000000"})
+        _cut_off(s3, broker)
+    s3.proxy.calm()
+    assert len(_uploads(s3)) == 1
+    # At this age no upload is continued, and those that are under way are swept too: copies wait.
+    sweeps = {"millstream.tier.sweep.interval.ms": "200", "millstream.tier.sweep.age.ms": "0"}
+    idle = {"remote.log.manager.copier.thread.pool.size": "1", "remote.log.manager.task.interval.ms": "3600000"}
+    with EmbeddedBroker({**settings, **sweeps, **idle}, data_dir=tmp_path / "data"):
+        until(lambda: not _uploads(s3), "the upload is aborted")
+
+
+def _uploads(s3: FaultyStore) -> list[Upload]:  # noqa: F811
+    with closing(S3Uploads(s3.url)) as found:
+        return found.list("")
+
+
+def _cut_off(s3: FaultyStore, broker: EmbeddedBroker) -> None:  # noqa: F811
+    """Kills the broker when two parts of a segment are in the store, and no more."""
+    later = threading.Event()
+
+    def is_later_part(request: Request) -> bool:
+        is_later = request.is_part and re.search(r"partNumber=[12](&|$)", request.path) is None
+        if is_later:
+            later.set()
+        return is_later
+
+    s3.proxy.faults = Faults(cuts=is_later_part)
+    for base in range(0, 60, 6):  # about 30 MB
+        _produce_large(broker, "large", range(base, base + 6))
+    assert later.wait(PATIENCE_S)
+    until(lambda: sum(request.is_part for request in s3.proxy.seen.requests) == 2, "two parts are in the store")
+    broker.kill()
+
+
 def _produce_large(broker: EmbeddedBroker, topic: str, numbers: range, size: int = 500_000) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 50, "log_level": 0})
     for number in numbers:
         producer.produce(topic, b"%08d" % number * (size // 8), partition=0)
     assert producer.flush(PATIENCE_S) == 0
+
+
+def test_a_fetch_waits_for_the_tier_and_other_partitions_do_not(s3: FaultyStore) -> None:  # noqa: F811
+    with EmbeddedBroker({**QUICK, "millstream.tier.url": s3.url}) as broker, Wire(broker.bootstrap_servers) as wire:
+        admin = make_tiered(broker.bootstrap_servers, "orders")
+        admin.create_topics([NewTopic("recent", 1, 1)])["recent"].result(PATIENCE_S)
+        produce(broker.bootstrap_servers, "orders", range(500))
+        produce(broker.bootstrap_servers, "recent", range(50))
+        until_tiered(broker.data_dir, "orders")
+        hold = s3.proxy.hold(lambda request: request.method == "GET" and ".segment" in request.path)
+        wait_ms = int(PATIENCE_S * 1000)
+        # The store does not respond: an answer without the tiered partition comes at once.
+        both = fetch_fields([("orders", 0, 0), ("recent", 0, 0)], max_wait_ms=wait_ms)
+        rows = {row.topic: row.partitions[0] for row in wire.call("fetch", 12, **both).responses}
+        assert values(rows["recent"].records) == [value_of(number) for number in range(50)]
+        assert "orders" not in rows or (rows["orders"].error_code, len(rows["orders"].records or b"")) == (0, 0)
+        hold.wait()
+        # A fetch of that partition alone is answered when its bytes are there.
+        wire.send("fetch", 12, **fetch_fields([("orders", 0, 0)], max_wait_ms=wait_ms))
+        produce(broker.bootstrap_servers, "recent", range(50, 100))
+        s3.proxy.calm()
+        (row,) = wire.receive("fetch", 12)[1].responses[0].partitions
+        assert row.error_code == 0 and values(row.records)[:50] == [value_of(number) for number in range(50)]
 
 
 @pytest.mark.slow

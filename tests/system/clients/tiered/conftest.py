@@ -1,7 +1,7 @@
 """The fixtures of the clients, on a broker that tiers every topic they create to a real S3 server.
 
-Before a client reads a partition, all segments but the last are in the store only. Segments are small:
-most have one batch.
+Before a client reads a partition, searches it or deletes records, all segments but the last are in the store only.
+Segments are small: most have one batch. What a client writes at once goes out in several batches.
 """
 
 import os
@@ -23,7 +23,7 @@ _SETTINGS = {
     "remote.log.manager.task.interval.ms": "50",
     "log.retention.check.interval.ms": "50",
 }
-_TIERED = {
+TIERED = {
     "remote.storage.enable": "true",
     "local.retention.bytes": "1",
     "segment.ms": "1",
@@ -36,27 +36,37 @@ class TieredClient(ClientProgram):
 
     def begin(self, operation: str, bootstrap: str, **arguments: Any) -> None:
         if operation == "create_topic":
-            arguments["config"] = {**_TIERED, **arguments["config"]}
-        if operation == "consume" and arguments["start"] != "latest":
-            self._until_tiered(arguments["topic"], arguments["partition"])
+            arguments["config"] = {**TIERED, **arguments["config"]}
+        if operation == "produce":
+            arguments["batch_records"] = min(arguments["batch_records"], max(len(arguments["records"]) // 3, 1))
+        is_read = operation == "consume" and arguments["start"] != "latest"
+        if is_read or operation in ("list_offsets", "delete_records"):
+            until_tiered(self.data_dir, arguments["topic"], arguments["partition"])
         super().begin(operation, bootstrap, **arguments)
 
-    def _until_tiered(self, topic: str, partition: int) -> None:
-        directory = self.data_dir / f"{topic}-{partition}"
 
-        def is_tiered() -> bool:
-            try:
-                return sum(path.stat().st_size > 0 for path in directory.glob("*.log")) <= 1
-            except FileNotFoundError:
-                return False  # deleted just now
+def until_tiered(data_dir: Path, topic: str, partition: int) -> None:
+    directory = data_dir / f"{topic}-{partition}"
 
-        until(is_tiered, f"only the last segment of {directory.name} is on the disk")
+    def is_tiered() -> bool:
+        try:
+            return sum(path.stat().st_size > 0 for path in directory.glob("*.log")) <= 1
+        except FileNotFoundError:
+            return False  # deleted just now
+
+    until(is_tiered, f"only the last segment of {directory.name} is on the disk")
 
 
 @pytest.fixture(scope="session")
 def tier_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyStore]:
+    """The store. Brokers find it in the environment, also those that are started again."""
     try:
-        with faulty_store(tmp_path_factory.mktemp("tier") / "s3") as store:
+        with (
+            faulty_store(tmp_path_factory.mktemp("tier") / "s3") as store,
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            for name, value in store.environment.items():
+                patch.setitem(os.environ, name, value)
             yield store
     except apache_kafka.ToolchainMissingError as reason:
         pytest.skip(f"S3 server: {reason}")
@@ -66,13 +76,14 @@ def tier_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyStore
 def broker(tier_store: FaultyStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[brokers.BrokerProcess]:
     if brokers.RUNS_ON_APACHE:
         pytest.skip("Apache Kafka has no object store of its own")
-    settings = {**_SETTINGS, "millstream.tier.url": tier_store.url}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in tier_store.environment.items():
-            patch.setitem(os.environ, name, value)
-        started = brokers.start_broker(tmp_path_factory.mktemp("tiered-broker") / "data", settings)
+    settings = tiered_settings(tier_store)
+    started = brokers.start_broker(tmp_path_factory.mktemp("tiered-broker") / "data", settings)
     yield started
     started.stop()
+
+
+def tiered_settings(store: FaultyStore) -> dict[str, str]:
+    return {**_SETTINGS, "millstream.tier.url": store.url}
 
 
 @pytest.fixture(scope="session")

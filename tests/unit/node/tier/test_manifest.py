@@ -15,8 +15,11 @@ from millstream.node.tier.core.manifest import (
     Manifest,
     State,
     TieredSegment,
+    copies_of,
     decode_manifest,
     encode_manifest,
+    parse_copy_name,
+    segment_name,
 )
 
 TOPIC_ID = UUID(int=7)
@@ -113,3 +116,9 @@ def test_retention_counts_the_tier_and_the_disk() -> None:
 
 def test_pauses_grow_up_to_half_a_minute() -> None:
     assert [backoff_s(failures, 0.5) for failures in (1, 2, 3, 100_000)] == [0.5, 1.0, 2.0, 30.0]
+
+
+def test_the_name_of_a_copy_says_who_made_it() -> None:
+    name = segment_name("c", UUID(int=1), 3, 700, 4, 12, "ab")
+    assert name.startswith(copies_of("c", UUID(int=1), 3, 700)) and parse_copy_name(name) == (4, 12)
+    assert parse_copy_name(f"c/{UUID(int=1)}/3/{700:020d}-{4:010d}-ab.segment") is None, "of an earlier version"

@@ -21,7 +21,7 @@ from millstream.node.storage.log.batch_scan import walk_headers
 from millstream.node.storage.log.log_reader import aborted_among
 from millstream.node.storage.log.partition_log import PartitionLog
 from millstream.node.storage.log.tiered_part import TierStart
-from millstream.node.storage.object_store import ConflictError, NoObjectError, StoredObject, StoreError, Version
+from millstream.node.storage.object_store import ConflictError, NoObjectError, StoredObject, StoreError, Upload, Version
 from millstream.node.tier.cache import TierCache
 from millstream.node.tier.context import TierContext, TierCounters
 from millstream.node.tier.core import object_format
@@ -37,11 +37,15 @@ from tests.unit.node.storage.test_partition_log import append
 class MemoryStore:
     """A store in memory. `fails`: the next write fails, before or after it has taken effect."""
 
+    whole_bytes = 1 << 20
+
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.fails = ""
 
-    async def create(self, name: str, parts: Callable[[], Iterator[bytes]], size: int) -> None:
+    async def create(
+        self, name: str, parts: Callable[[], Iterator[bytes]], size: int, upload: Upload | None = None
+    ) -> None:
         self.objects[name] = b"".join(parts())
 
     async def read(self, name: str, position: int, length: int) -> bytes:
@@ -67,6 +71,12 @@ class MemoryStore:
     async def delete(self, names: Sequence[str]) -> None:
         for name in names:
             self.objects.pop(name, None)
+
+    async def uploads(self, prefix: str) -> list[Upload]:
+        return []
+
+    async def abort(self, uploads: Sequence[Upload]) -> None:
+        pass
 
     async def list(self, prefix: str) -> list[StoredObject]:
         return [StoredObject(name, len(data), 0) for name, data in self.objects.items() if name.startswith(prefix)]
@@ -282,8 +292,10 @@ def test_a_log_that_was_cut_in_the_tier_knows_where_it_differs(node: Node, log: 
 class CountingStore(MemoryStore):
     """Fails when more objects are created than make sense."""
 
-    async def create(self, name: str, parts: Callable[[], Iterator[bytes]], size: int) -> None:
-        await super().create(name, parts, size)
+    async def create(
+        self, name: str, parts: Callable[[], Iterator[bytes]], size: int, upload: Upload | None = None
+    ) -> None:
+        await super().create(name, parts, size, upload)
         assert sum(each.endswith(".segment") for each in self.objects) < 10
         self.created = getattr(self, "created", 0) + 1
         assert self.created < 10, "the same segment is copied again and again"

@@ -6,6 +6,7 @@ in the log already.
 """
 
 import logging
+from bisect import insort
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from struct import Struct
@@ -108,7 +109,7 @@ class SnapshotFiles:
             self._disk.remove(self._path(offset))
             raise
         if offset not in self.offsets:
-            self.offsets.append(offset)
+            insort(self.offsets, offset)
 
     def sync(self, offset: int) -> bool:
         """Bring the snapshot at an offset to stable storage; False if there is none. May block."""

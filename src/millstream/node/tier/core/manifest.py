@@ -347,7 +347,27 @@ def manifest_name(cluster_id: str, topic_id: UUID, partition: int) -> str:
 
 
 def segment_name(
-    cluster_id: str, topic_id: UUID, partition: int, base_offset: int, leader_epoch: int, nonce: str
+    cluster_id: str, topic_id: UUID, partition: int, base_offset: int, leader_epoch: int, node_id: int, nonce: str
 ) -> str:
-    prefix = partition_prefix(cluster_id, topic_id, partition)
-    return f"{prefix}/{base_offset:020d}-{leader_epoch:010d}-{nonce}{SEGMENT_SUFFIX}"
+    start = copies_of(cluster_id, topic_id, partition, base_offset)
+    return f"{start}{leader_epoch:010d}-{node_id}-{nonce}{SEGMENT_SUFFIX}"
+
+
+def copies_of(cluster_id: str, topic_id: UUID, partition: int, base_offset: int) -> str:
+    """With this begin the names of all copies of a segment."""
+    return f"{partition_prefix(cluster_id, topic_id, partition)}/{base_offset:020d}-"
+
+
+class CopyName(NamedTuple):
+    """Who has made a copy, from its name."""
+
+    leader_epoch: int
+    node_id: int
+
+
+def parse_copy_name(name: str) -> CopyName | None:
+    """None if the name does not say it: earlier versions gave names without the node."""
+    parts = name.rpartition("/")[2].removesuffix(SEGMENT_SUFFIX).split("-")
+    if len(parts) != 4 or not (parts[1].isdecimal() and parts[2].isdecimal()):
+        return None
+    return CopyName(int(parts[1]), int(parts[2]))
