@@ -124,14 +124,19 @@ def is_merged_by_spark(sink: TableSink) -> bool:
 
 
 def merge_table(sink: TableSink, rows: "DataFrame") -> None:
-    """Writes a batch of changes by `MERGE INTO`. A batch that is repeated changes nothing."""
+    """Writes a batch of changes by `MERGE INTO`. A batch that is repeated changes nothing.
+
+    Columns of the record are left out, unless they are a key or the sequence: Iceberg has names of its own like them.
+    """
     options = table_options(sink, rows)
     if "sequenceBy" not in options:
         raise LakeOptionError(f"sink {sink.name!r} needs sequence_by: a column that grows with each change of a key")
+    keys = options["keys"].split(",")
+    needed = (*keys, options["sequenceBy"])
     merge_batch(
-        rows,
+        rows.drop(*(name for name in RECORD_COLUMNS if name not in needed)),
         table=sink.path,
-        keys=options["keys"].split(","),
+        keys=keys,
         sequence_by=options["sequenceBy"],
         delete_column=options.get("deleteColumn"),
         table_format=sink.format.value,
