@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -24,19 +24,26 @@ SMALL = {
 
 
 class Feeder(threading.Thread):
-    """Sends rows (key and value), a few at a time, until it is told to stop."""
+    """Sends rows (key and value), a few at a time, until it is told to stop; `is_ahead` says when it should wait."""
 
-    def __init__(self, bootstrap: str, topic: str, rows: Iterator[tuple[str, bytes]], per_second: int) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        rows: Iterator[tuple[str, bytes]],
+        per_second: int,
+        is_ahead: Callable[[], bool] = lambda: False,
+    ) -> None:
         super().__init__(daemon=True)
         self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
-        self._topic, self._rows, self._per_second = topic, rows, per_second
+        self._topic, self._rows, self._per_second, self._is_ahead = topic, rows, per_second, is_ahead
         self._ending = threading.Event()
         self.sent: list[bytes] = []
         self.failures: list[str] = []
 
     def run(self) -> None:
         while not self._ending.wait(0.1):
-            for _ in range(self._per_second // 10):
+            for _ in range(0 if self._is_ahead() else self._per_second // 10):
                 key, value = next(self._rows)
                 self._producer.produce(self._topic, key=key, value=value, on_delivery=self._delivered)
                 self.sent.append(value)

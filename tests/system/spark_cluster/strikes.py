@@ -46,10 +46,13 @@ def pipeline_file(directory: Path) -> Path:
 
 
 class Numbers:
-    """A broker, numbers that arrive in a topic of it, and what has been written of them. Use it with `with`."""
+    """A broker, numbers that arrive in a topic of it, and what has been written of them. Use it with `with`.
 
-    def __init__(self, per_second: int = 100) -> None:
-        self._per_second = per_second
+    They wait for a slow machine: at most `ahead` of them are not written."""
+
+    def __init__(self, *, per_second: int = 100, ahead: int = 2000) -> None:
+        self._per_second, self._ahead = per_second, ahead
+        self._last_written = 0
 
     def __enter__(self) -> "Numbers":
         self._broker = EmbeddedBroker({"transaction.two.phase.commit.enable": "true"})
@@ -60,7 +63,7 @@ class Numbers:
                 for topic in (INPUT, OUTPUT):
                     client.create_topic(topic, partitions=4)
             self._wire = Cluster(self.bootstrap, timeout_s=60)
-            self.feeder = Feeder(self.bootstrap, INPUT, _numbers(), self._per_second)
+            self.feeder = Feeder(self.bootstrap, INPUT, _numbers(), self._per_second, self._is_ahead)
             self.feeder.start()
         except BaseException:
             self._broker.stop()
@@ -77,7 +80,12 @@ class Numbers:
     def written(self) -> int:
         """Offsets in the output that are settled."""
         places = [TopicPartition(OUTPUT, each) for each in range(self._wire.partitions_of(OUTPUT))]
-        return sum(each.offset for each in self._wire.offsets(dict.fromkeys(places, LATEST)).values())
+        ends = self._wire.offsets(dict.fromkeys(places, LATEST))
+        self._last_written = sum(each.offset for each in ends.values())
+        return self._last_written
+
+    def _is_ahead(self) -> bool:
+        return len(self.feeder.sent) >= self._last_written + self._ahead
 
     def open_records(self) -> int:
         """Offsets of transactions that are not settled: tasks have written, and not all is committed."""
@@ -105,6 +113,7 @@ class Watch:
         while True:
             assert self.is_running(), f"it ended by itself\n{self.told()}"
             try:
+                self.numbers.written()
                 if holds():
                     return
             except WireError:

@@ -35,8 +35,9 @@ def test_a_pipeline(tmp_path: Path, spark: StandaloneSpark) -> None:
             watch.more_is_written()
             watch.amid_a_batch()
             server.kill()
-            assert run.process.wait(LONG_PATIENCE_S) != 0  # so that a service starts it again
             server.start()
+            # The client tries to reach the server for minutes; the new one does not know its queries.
+            assert run.process.wait(LONG_PATIENCE_S) != 0
             run.start()
 
         def told() -> str:
@@ -51,7 +52,7 @@ def test_a_pipeline(tmp_path: Path, spark: StandaloneSpark) -> None:
 
 
 def test_a_batch_query(tmp_path: Path, spark: StandaloneSpark) -> None:
-    with Numbers(per_second=2000) as numbers, ConnectServer(tmp_path, spark.url, SETTINGS) as server:
+    with Numbers(per_second=2000, ahead=20_000) as numbers, ConnectServer(tmp_path, spark.url, SETTINGS) as server:
         client = Client(tmp_path, server.url)
         watch = Watch(numbers, client.is_running, lambda: f"{client.told()}\n{server.logs()}\n{spark.logs()}")
         Watch(numbers, lambda: True, str).until(lambda: len(numbers.feeder.sent) >= 10_000, "nothing is sent")

@@ -71,7 +71,7 @@ def test_a_declarative_pipeline(tmp_path: Path) -> None:
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={tmp_path}/catalog;create=true",
     }
     with (
-        Numbers() as numbers,
+        Numbers(ahead=5000) as numbers,
         StandaloneSpark(tmp_path / "spark", workers=1) as spark,
         ConnectServer(tmp_path, spark.url, settings) as server,
     ):
