@@ -52,10 +52,10 @@ def test_a_pipeline(tmp_path: Path, spark: StandaloneSpark) -> None:
 
 
 def test_a_batch_query(tmp_path: Path, spark: StandaloneSpark) -> None:
-    with Numbers(per_second=2000, ahead=20_000) as numbers, ConnectServer(tmp_path, spark.url, SETTINGS) as server:
+    with Numbers(per_second=2000, ahead=4000) as numbers, ConnectServer(tmp_path, spark.url, SETTINGS) as server:
         client = Client(tmp_path, server.url)
         watch = Watch(numbers, client.is_running, lambda: f"{client.told()}\n{server.logs()}\n{spark.logs()}")
-        Watch(numbers, lambda: True, str).until(lambda: len(numbers.feeder.sent) >= 10_000, "nothing is sent")
+        Watch(numbers, lambda: True, str).until(lambda: len(numbers.feeder.sent) >= 4000, "nothing is sent")
         numbers.feeder.finish()
         try:
             client.start("copy", numbers.bootstrap)
