@@ -89,14 +89,6 @@ class Envelope(StrEnum):
     DEBEZIUM = "debezium"
 
 
-class Merge(StrEnum):
-    """Who merges changes into a table."""
-
-    EMBEDDED = "embedded"
-    SPARK = "spark"
-    """`MERGE INTO` of the format's own connector."""
-
-
 class WindowKind(StrEnum):
     TUMBLING = "tumbling"
     SLIDING = "sliding"
@@ -478,7 +470,6 @@ class Upsert:
     """A SQL condition, or TOMBSTONE: all columns of the value are null."""
     history: bool = False
     envelope: Envelope | None = None
-    merge: Merge = Merge.EMBEDDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -487,7 +478,6 @@ class TableSink(SinkBase):
     format: TableFormat = TableFormat.DELTA
     """DELTA or ICEBERG."""
     path: str
-    """With MERGE INTO: the name in a catalog of the session."""
     partition_by: tuple[str, ...] = ()
     """Columns, or days(column), hours(column), months(column)."""
     upsert: Upsert | None = None

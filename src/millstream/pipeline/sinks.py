@@ -12,7 +12,6 @@ from millstream.pipeline.model import (
     Delivery,
     Envelope,
     Format,
-    Merge,
     OutputMode,
     Sink,
     TableFormat,
@@ -46,7 +45,6 @@ _KEYS = {
         "delete_when",
         "history",
         "envelope",
-        "merge",
     ),
     "console": ("console",),
 }
@@ -133,13 +131,6 @@ def _read_table_sink(section: Section, name: LocatedText, reads: str, directory:
                 word.position,
                 f"`partition_by` has {word.text!r}; use a column, or day(…), hour(…) or month(…) of a column",
             )
-    upsert = _read_upsert(section)
-    by_spark = upsert is not None and upsert.merge is Merge.SPARK
-    if by_spark and partition_by:
-        section.problems.error(
-            section.position_of_key("partition_by"),
-            f"{section.what} has `merge: spark`; remove `partition_by`, and create the table with partitions in Spark",
-        )
     return TableSink(
         name=name.text,
         line=name.position.line,
@@ -149,14 +140,13 @@ def _read_table_sink(section: Section, name: LocatedText, reads: str, directory:
         expect=read_expectations(section),
         options=section.texts("options"),
         format=section.choice("format", TableFormat, _SINK_TABLES) or TableFormat.DELTA,
-        path=section.required_text("table") if by_spark else read_path(section, "table", directory),
+        path=read_path(section, "table", directory),
         partition_by=tuple(_lake_partition(word.text) for word in partition_by),
-        upsert=upsert,
+        upsert=_read_upsert(section),
     )
 
 
-_OF_UPSERTS = ("keys", "sequence_by", "delete_when", "history", "envelope", "merge")
-_CATALOG_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,3}")
+_OF_UPSERTS = ("keys", "sequence_by", "delete_when", "history", "envelope")
 
 
 def _read_upsert(section: Section) -> Upsert | None:
@@ -179,33 +169,13 @@ def _read_upsert(section: Section) -> Upsert | None:
             section.position_of_key("delete_when"),
             f"{section.what} has deletions in its envelope; remove `delete_when`, or `envelope: {envelope}`",
         )
-    history = section.flag("history") or False
-    merge = section.choice("merge", Merge) or Merge.EMBEDDED
-    if merge is Merge.SPARK:
-        _check_spark_merge(section, history)
     return Upsert(
         keys=tuple(word.text for word in keys),
         sequence_by=section.text("sequence_by"),
         delete_when=delete_when,
-        history=history,
+        history=section.flag("history") or False,
         envelope=envelope,
-        merge=merge,
     )
-
-
-def _check_spark_merge(section: Section, history: bool) -> None:
-    if history:
-        section.problems.error(
-            section.position_of_key("history"),
-            f"{section.what} has `merge: spark`, which keeps no history; remove one of them",
-        )
-    table = section.text("table")
-    if table and not _CATALOG_NAME.fullmatch(table):
-        section.problems.error(
-            section.position_of_value("table"),
-            f"{section.what} has `merge: spark`: `table` is the name in a catalog of the Spark session, such as "
-            f"lake.shop.customers, not {table!r}",
-        )
 
 
 def _lake_partition(text: str) -> str:

@@ -16,7 +16,6 @@ import duckdb
 import polars
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.table import StaticTable
 
 from millstream.client import connect
 from millstream.lake.options import parse_options
@@ -24,9 +23,7 @@ from millstream.lake.table import open_table
 from millstream.testing import EmbeddedBroker
 from tests.system.lake.batch_writer import KEYS
 from tests.system.lake.conftest import FORMATS, rows_of
-from tests.system.lake.test_upserts import Row, model, ordered, random_changes
-from tools import lake_connectors
-from tools.apache_kafka import ToolchainMissingError
+from tests.system.lake.test_upserts import model, ordered, random_changes
 
 KILLS = 3
 RECORDS = 6000
@@ -144,8 +141,12 @@ def test_each_record_once(tmp_path: Path, table_format: str) -> None:
     assert found == sent
 
 
-def _copy_changes(tmp_path: Path, table_format: str, mode: str) -> tuple[Path, list[Row]]:
-    """Random changes that come late and twice, and a driver that is killed: the table, and the changes."""
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("mode", ["upsert", "history"])
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_upserts_through_spark(tmp_path: Path, table_format: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random changes that come late and twice, and a driver that is killed: the table is the model, for all engines."""
     chance = random.Random(f"upserts through Spark {table_format} {mode}")
     path = tmp_path / "table"
     changes = random_changes(chance, 1500, 60)
@@ -175,16 +176,6 @@ def _copy_changes(tmp_path: Path, table_format: str, mode: str) -> tuple[Path, l
             stop.set()
             publisher.join()
         assert _all_copied(broker, path, table_format, mode)
-    return path, changes
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("mode", ["upsert", "history"])
-@pytest.mark.parametrize("table_format", FORMATS)
-def test_upserts_through_spark(tmp_path: Path, table_format: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table is the model, for all engines."""
-    path, changes = _copy_changes(tmp_path, table_format, mode)
     expected = model(changes, history=mode == "history")
     table = open_table(parse_options({"path": str(path)}))
     assert ordered(rows_of(table)) == expected
@@ -198,18 +189,3 @@ def test_upserts_through_spark(tmp_path: Path, table_format: str, mode: str, mon
     files = [f"{path}/{each}" for each in table.file_paths()]
     ids = duckdb.read_parquet(files).select("id", '"at"', "text").fetchall()
     assert sorted(ids) == sorted((row["id"], row["at"], row["text"]) for row in expected)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_upserts_by_merge_into(tmp_path: Path) -> None:
-    """`MERGE INTO` of Iceberg's own connector in the place of the embedded merge: the same table."""
-    try:
-        lake_connectors.iceberg()
-    except ToolchainMissingError as reason:
-        pytest.skip(f"Iceberg's connector for Spark cannot be had here: {reason}")
-    path, changes = _copy_changes(tmp_path, "iceberg", "merge")
-    metadata = path / "shop" / "customers" / "metadata"
-    version = (metadata / "version-hint.text").read_text().strip()
-    theirs = StaticTable.from_metadata(str(metadata / f"v{version}.metadata.json"))
-    assert ordered(theirs.scan().to_arrow().to_pylist()) == model(changes, history=False)

@@ -165,20 +165,6 @@ def test_mistakes_in_steps(tmp_path: Path, step: str, expected: str) -> None:
         ("out: {from: orders, table: x, mode: upsert}", "the columns that identify a row"),
         ("out: {from: orders, table: x, keys: order_id}", "`keys` of sink 'out' needs `mode: upsert`"),
         ("out: {from: orders, table: x, mode: upsert, keys: oder_id}", "did you mean 'order_id'"),
-        ("out: {from: orders, table: x, merge: spark}", "`merge` of sink 'out' needs `mode: upsert`"),
-        (
-            "out: {from: orders, table: ./x, mode: upsert, keys: order_id, merge: spark}",
-            "such as lake.shop.customers, not './x'",
-        ),
-        (
-            "out: {from: orders, table: a.b, mode: upsert, keys: order_id, merge: spark, history: true}",
-            "which keeps no history",
-        ),
-        (
-            "out: {from: orders, table: a.b, mode: upsert, keys: order_id, merge: spark, partition_by: amount}",
-            "create the table with partitions in Spark",
-        ),
-        ("out: {from: orders, table: a.b, mode: upsert, keys: order_id, merge: sparc}", "spark"),
         (
             "out: {from: orders, table: x, mode: upsert, keys: order_id, envelope: debezium, delete_when: a = 1}",
             "has deletions in its envelope",

@@ -122,8 +122,6 @@ class FanOut:
                 sinks.show_batch(of, found, number, self.show)
             elif isinstance(of, TopicSink):
                 self._save(sinks.topic_options(self.pipeline, of), "millstream", found, member.name, number, of)
-            elif isinstance(of, TableSink) and sinks.is_merged_by_spark(of):
-                sinks.merge_table(of, found)
             elif isinstance(of, TableSink):
                 self._save(sinks.table_options(of, found), "millstream-table", found, member.name, number, of)
         if together:

@@ -4,23 +4,9 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from millstream.lake.errors import LakeOptionError
-from millstream.lake.options import parse_options
-from millstream.lake.spark_merge import merge_batch
 from millstream.pipeline.engine.decoding import KEY, OFFSET, RECORD_COLUMNS, quoted, registry_options, value_columns
 from millstream.pipeline.engine.sources import connection_options
-from millstream.pipeline.model import (
-    TOMBSTONE,
-    ConsoleSink,
-    Envelope,
-    Format,
-    Merge,
-    Pipeline,
-    TableSink,
-    TopicSink,
-    Upsert,
-)
-from millstream.spark.session.session import is_remote
+from millstream.pipeline.model import TOMBSTONE, ConsoleSink, Envelope, Format, Pipeline, TableSink, TopicSink, Upsert
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -98,10 +84,6 @@ def dead_letter_writer(pipeline: Pipeline, rows: "DataFrame") -> "DataStreamWrit
 
 
 def table_writer(sink: TableSink, rows: "DataFrame") -> "DataStreamWriter":
-    if is_merged_by_spark(sink):
-        if is_remote(rows.sparkSession):
-            raise LakeOptionError("`merge: spark` works with --master, not over Spark Connect (--remote)")
-        return rows.writeStream.foreachBatch(lambda batch, _: merge_table(sink, batch))
     return rows.writeStream.format("millstream-table").options(**table_options(sink, rows))
 
 
@@ -117,31 +99,6 @@ def table_options(sink: TableSink, rows: "DataFrame") -> dict[str, str]:
     if sink.partition_by:
         options["partitionBy"] = ",".join(re.sub(r"^day\(", "days(", column) for column in sink.partition_by)
     return options
-
-
-def is_merged_by_spark(sink: TableSink) -> bool:
-    return sink.upsert is not None and sink.upsert.merge is Merge.SPARK
-
-
-def merge_table(sink: TableSink, rows: "DataFrame") -> None:
-    """Writes a batch of changes by `MERGE INTO`. A batch that is repeated changes nothing.
-
-    Columns of the record are left out, unless they are a key or the sequence: Iceberg has names of its own like them.
-    """
-    options = table_options(sink, rows)
-    if "sequenceBy" not in options:
-        raise LakeOptionError(f"sink {sink.name!r} needs sequence_by: a column that grows with each change of a key")
-    keys = options["keys"].split(",")
-    needed = (*keys, options["sequenceBy"])
-    merge_batch(
-        rows.drop(*(name for name in RECORD_COLUMNS if name not in needed)),
-        table=sink.path,
-        keys=keys,
-        sequence_by=options["sequenceBy"],
-        delete_column=options.get("deleteColumn"),
-        table_format=sink.format.value,
-        keep_deletes=f"{parse_options(options).keep_deletes_s:.0f} seconds",
-    )
 
 
 _DELETED = "__deleted"
