@@ -29,6 +29,8 @@ def test_a_pipeline(tmp_path: Path, spark: StandaloneSpark) -> None:
     with Numbers() as numbers, ConnectServer(tmp_path, spark.url, SETTINGS) as server:
         run = Run(tmp_path, numbers.bootstrap, pipeline_file(tmp_path), ["--remote", server.url], settings={})
 
+        strikes: list[str] = []
+
         def kill_and_restart() -> None:
             run.kill()  # the client alone: the server still runs its query
             run.start()
@@ -36,14 +38,18 @@ def test_a_pipeline(tmp_path: Path, spark: StandaloneSpark) -> None:
             watch.amid_a_batch()
             server.kill()
             server.start()
-            # The client tries to reach the server for minutes; the new one does not know its queries.
-            assert run.process.wait(LONG_PATIENCE_S) != 0
-            run.start()
+            strikes.append("server")
+
+        def is_running() -> bool:
+            """The command starts its queries on the new server, or ends with an error, and a service starts it."""
+            if strikes and run.process.poll() is not None:
+                run.start()
+            return run.process.poll() is None
 
         def told() -> str:
             return f"{run.told()}\n{server.logs()}\n{spark.logs()}"
 
-        watch = Watch(numbers, lambda: run.process.poll() is None, told)
+        watch = Watch(numbers, is_running, told)
         try:
             strike(numbers, watch, spark.executors, kill_and_restart)
             assert run.stop() == 0, told()
