@@ -9,26 +9,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
 
 from confluent_kafka import Consumer, Producer
 from pyspark.sql import DataFrame
 
-from benchmarks.spark.stage import FORMATS, OURS, SPARKS, Stage, Took
+from benchmarks.spark.result import Result, alternated, rates, size_name
+from benchmarks.spark.stage import FORMATS, OURS, SPARKS, Stage
+from benchmarks.spark.steps import TableAppend, TypedDecode, Window
 from millstream.formats.records.compression import Codec
 
 EXACTLY_ONCE = "millstream, exactly once"
-
-
-@dataclass(frozen=True)
-class Result:
-    load: str
-    unit: str
-    connector: str
-    value: float
-    more_is_better: bool = True
 
 
 SIZES = {100: 3_000_000, 1024: 600_000}
@@ -41,7 +33,7 @@ class Source:
     """A batch query that reads a whole topic, every column, into a sink that takes all and keeps nothing."""
 
     def __init__(self, size: int, codec: str, scale: float) -> None:
-        self.name = f"source {'1 KB' if size == 1024 else f'{size} B'} {codec}"
+        self.name = f"source {size_name(size)} {codec}"
         self._size, self._codec, self._rows = size, CODECS[codec], max(_LEAST, int(SIZES[size] * scale))
         self._topic = ""
 
@@ -54,14 +46,14 @@ class Source:
             frame = stage.read(connector, self._topic)
             with stage.timed() as took:
                 frame.write.format("noop").mode("overwrite").save()
-            yield from _rates(self.name, connector, self._rows, took)
+            yield from rates(self.name, connector, self._rows, took)
 
 
 class Sink:
     """A batch query that makes rows and writes them."""
 
     def __init__(self, size: int, scale: float) -> None:
-        self.name = f"sink {'1 KB' if size == 1024 else f'{size} B'}"
+        self.name = f"sink {size_name(size)}"
         self._size, self._rows = size, max(_LEAST, int({100: 1_500_000, 1024: 300_000}[size] * scale))
 
     def prepare(self, stage: Stage) -> None:
@@ -76,7 +68,7 @@ class Sink:
             writer = rows.write.format(connector).option("kafka.bootstrap.servers", stage.bootstrap)
             with stage.timed() as took:
                 writer.option("topic", topic).mode("append").save()
-            yield from _rates(self.name, connector, self._rows, took)
+            yield from rates(self.name, connector, self._rows, took)
 
 
 class Copy:
@@ -220,18 +212,6 @@ class StartUp:
         )
 
 
-def _rates(name: str, connector: str, rows: int, took: Took) -> Iterator[Result]:
-    """By the clock, and by what Spark's processes worked (not the broker): on few cores that is the limit."""
-    yield Result(name, "rows/s", connector, rows / took.seconds)
-    yield Result(f"{name}: processor", "s per million", connector, took.processor_s / rows * 1e6, more_is_better=False)
-
-
-def alternated(connectors: tuple[str, ...], round_: int) -> tuple[str, ...]:
-    """In another order each round, so that none is always the first."""
-    at = round_ % len(connectors)
-    return connectors[at:] + connectors[:at]
-
-
 def format_of(connector: str) -> str:
     return OURS if connector == EXACTLY_ONCE else connector
 
@@ -251,7 +231,7 @@ def drain(stage: Stage, frame: DataFrame, connector: str) -> list[float]:
     return [float(each["batchDuration"]) for each in query.recentProgress if each["numInputRows"]]
 
 
-Load = Source | Sink | Copy | Overhead | Latency | StartUp
+Load = Source | Sink | TypedDecode | Window | TableAppend | Copy | Overhead | Latency | StartUp
 
 
 def build(scale: float) -> list[Load]:
@@ -259,6 +239,7 @@ def build(scale: float) -> list[Load]:
         *(Source(size, codec, scale) for size in SIZES for codec in CODECS),
         Sink(100, scale),
         Sink(1024, scale),
+        *(step(size, scale) for step in (TypedDecode, Window, TableAppend) for size in SIZES),
         Copy(scale),
         Overhead(scale),
         Latency(scale),

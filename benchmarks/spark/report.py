@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
+from benchmarks.spark.cluster_size import sizing
 from benchmarks.spark.loads import EXACTLY_ONCE, Result
 from benchmarks.spark.stage import OURS, SPARKS
 
@@ -55,6 +56,13 @@ class Report:
     def rows(self, order: list[str]) -> list[tuple[str, ...]]:
         return [self._found[name].cells() for name in self._ordered(order)]
 
+    def _medians(self) -> dict[str, float]:
+        return {
+            name: median(values)
+            for name, found in self._found.items()
+            if (values := [each.value for each in found.results if each.connector == OURS])
+        }
+
     def _ordered(self, order: list[str]) -> list[str]:
         def place(name: str) -> int:
             return next((at for at, each in enumerate(order) if name.startswith(each)), len(order))
@@ -76,6 +84,7 @@ class Report:
         lines = ["| " + " | ".join(HEADINGS) + " |", "|---|---|--:|--:|--:|--:|"]
         lines += ["| " + " | ".join(row) + " |" for row in self.rows(order)]
         remarks = dict.fromkeys(self._found[name].remark for name in self._ordered(order))
+        (self._directory / "sizing.md").write_text(sizing(self._medians()))
         path = self._directory / "results.md"
         path.write_text("\n".join([*lines, "", *(f"- {each}" for each in remarks), ""]))
         return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,18 +78,31 @@ class Stage:
         words = [chance.bytes(6).hex().encode() for _ in range(400)]
         values = [b" ".join(words[at] for at in chance.integers(0, 400, value_bytes // 12 + 1))[:value_bytes]
                   for _ in range(1000)]  # fmt: skip
+        self.fill_with(
+            topic,
+            rows,
+            codec,
+            lambda first, count: pa.array([values[(first + at) % 1000] for at in range(count)], pa.binary()),
+            partitions,
+        )
+
+    def fill_with(
+        self,
+        topic: str,
+        rows: int,
+        codec: Codec,
+        values: Callable[[int, int], pa.Array],
+        partitions: int = PARTITIONS,
+    ) -> None:
+        """The same with values that a function makes: of the number of the first record, and how many."""
         chunk = 10_000
         encoder = ArrowEncoder(codec, max_batch_bytes=64 << 10)
         with Cluster(self.bootstrap) as cluster:
             producer = Producer(cluster)
             for first in range(0, rows, chunk):
                 count = min(chunk, rows - first)
-                batch = pa.record_batch(
-                    {
-                        "key": pa.array([b"key-%012d" % (first + at) for at in range(count)], pa.binary()),
-                        "value": pa.array([values[(first + at) % 1000] for at in range(count)], pa.binary()),
-                    }
-                )
+                keys = pa.array([b"key-%012d" % (first + at) for at in range(count)], pa.binary())
+                batch = pa.record_batch({"key": keys, "value": values(first, count)})
                 place = TopicPartition(topic, first // chunk % partitions)
                 for encoded in encoder.encode(batch):
                     stamp(encoded, -1, -1, -1, False)

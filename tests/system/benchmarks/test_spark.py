@@ -12,6 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from benchmarks.spark.__main__ import main
+from benchmarks.spark.cluster_size import GOALS, STEPS, cores
 from benchmarks.spark.loads import EXACTLY_ONCE, Result, build
 from benchmarks.spark.report import Report
 from benchmarks.spark.stage import OURS, SPARKS
@@ -44,6 +45,22 @@ def test_a_report_has_medians_and_keeps_what_other_runs_found(tmp_path: Path) ->
     again = Report(tmp_path)
     again.add(rates("sink 100 B", [1.0], [1.0]), "third run")
     assert [row[-1] for row in again.rows(order)] == ["1.50", "1.00", ""]
+
+
+def test_a_cluster_is_sized_from_processor_times(tmp_path: Path) -> None:
+    assert cores(3.5, 10.0) == 50
+    assert cores(0.1, 1.0) == 1
+    report = Report(tmp_path)
+    report.add([Result("sink 1 KB: processor", "s per million", OURS, value) for value in (1.0, 4.2, 7.0)], "run")
+    report.write_table([])
+    rows = (tmp_path / "sizing.md").read_text().splitlines()
+    assert [row.split(" | ")[1] for row in rows if row.startswith("| sink")] == ["1 × 4.20 s ÷ 0.7 = **6**"]
+    assert [row.split(" | ")[1] for row in rows if row.startswith("| table")] == ["not measured"]
+
+
+def test_each_step_of_the_sizing_is_a_load() -> None:
+    names = {load.name for load in build(1.0)}
+    assert {step.load.format(size=goal.size) for step in STEPS for goal in GOALS} <= names
 
 
 def test_a_load_that_does_not_exist_is_refused_before_anything_starts() -> None:

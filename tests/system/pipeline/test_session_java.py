@@ -147,6 +147,17 @@ def test_a_builder_of_the_users_own_gets_the_settings_of_the_page(
     assert late["spark.sql.execution.arrow.pyspark.enabled"] == "true"
 
 
+def test_on_yarn_unix_sockets_are_not_in_the_directory_of_the_container(
+    monkeypatch: pytest.MonkeyPatch, launcher: Path
+) -> None:
+    """Its path is longer than the name of a socket may be."""
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/tmp")
+    found = tune(SparkSession.Builder().master("yarn").config("spark.pyspark.python", "python3"))._options
+    assert found["spark.python.unix.domain.socket.dir"] == "/tmp"
+    own = SparkSession.Builder().master("yarn").config("spark.python.unix.domain.socket.dir", "/run/spark")
+    assert tune(own)._options["spark.python.unix.domain.socket.dir"] == "/run/spark"
+
+
 def test_a_remote_that_is_no_address_is_refused() -> None:
     with pytest.raises(SparkStartError, match="sc://host:port"):
         start_session("x", remote="localhost:15002")

@@ -1,7 +1,6 @@
 """A standalone Spark cluster on loopback, from PySpark's own files: a master and workers, ended by process id."""
 
 import json
-import os
 import subprocess
 import time
 import urllib.error
@@ -10,13 +9,9 @@ from pathlib import Path
 from types import TracebackType
 
 import psutil
-import pyspark
 
-from millstream.spark.session.java import find_java
 from millstream.testing.node_process import HOST, free_ports
-
-_HOME = Path(pyspark.__file__).parent
-_SMALL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+from tests.system.spark_cluster.processes import SMALL_JVM, SPARK_HOME, ends_of, executors_below, kill_tree, start
 
 
 class StandaloneSpark:
@@ -50,14 +45,16 @@ class StandaloneSpark:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def executors_of(self, worker: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    def executors_of(self, worker: "subprocess.Popen[bytes]") -> list[psutil.Process]:
         """The JVMs that a worker has started for applications."""
-        below = psutil.Process(worker.pid).children(recursive=True)
-        return [each for each in below if "CoarseGrainedExecutorBackend" in _command(each)]
+        return executors_below(worker.pid)
 
-    def kill_worker(self, worker: subprocess.Popen[bytes]) -> list[int]:
+    def executors(self) -> list[psutil.Process]:
+        return [each for worker in self.workers if worker.poll() is None for each in self.executors_of(worker)]
+
+    def kill_worker(self, worker: "subprocess.Popen[bytes]") -> list[int]:
         """kill -9, of the machine as it were: the worker, its executors and their Python processes."""
-        return _kill_tree(worker)
+        return kill_tree(worker)
 
     def alive_workers(self) -> int:
         """As the master sees it."""
@@ -69,13 +66,10 @@ class StandaloneSpark:
 
     def close(self) -> None:
         for process in (*self.workers, *([self._master] if self._master else [])):
-            _kill_tree(process)
+            kill_tree(process)
 
     def logs(self) -> str:
-        return "\n".join(f"{path.name}:\n{path.read_text(errors='replace')[-2000:]}" for path in self._log_files())
-
-    def _log_files(self) -> list[Path]:
-        return sorted(self._directory.glob("*.log"))
+        return ends_of(sorted(self._directory.glob("*.log")), 2000)
 
     def _start_worker(self, number: int) -> subprocess.Popen[bytes]:
         size = ["--host", HOST, "--webui-port", "0", "--cores", str(self._cores), "--memory", self._memory]
@@ -83,27 +77,17 @@ class StandaloneSpark:
         return self._start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *size, *work, self.url)
 
     def _start(self, name: str, main: str, *arguments: str) -> subprocess.Popen[bytes]:
-        environment = os.environ | {
-            "JAVA_HOME": str(find_java().home),
-            "SPARK_HOME": str(_HOME),
+        more = {
+            "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_LOCAL_DIRS": str(self._directory / f"local-{name}"),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": _SMALL,
-            "SPARK_LAUNCHER_OPTS": _SMALL,
-            "PYTHONWARNINGS": "ignore",
+            "SPARK_DAEMON_JAVA_OPTS": SMALL_JVM,
+            "SPARK_LAUNCHER_OPTS": SMALL_JVM,
         }
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with (self._directory / f"{name}.log").open("ab") as log:
-            # The script becomes the JVM (exec), so the process id is the JVM's.
-            return subprocess.Popen(
-                [str(_HOME / "bin" / "spark-class"), main, *arguments],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        # The script becomes the JVM (exec), so the process id is the JVM's.
+        command = [str(SPARK_HOME / "bin" / "spark-class"), main, *arguments]
+        return start(command, self._directory / f"{name}.log", more)
 
     def _wait_for_workers(self, count: int, timeout_s: float = 120.0) -> None:
         deadline = time.monotonic() + timeout_s
@@ -112,25 +96,3 @@ class StandaloneSpark:
             assert not gone, f"Spark's cluster did not start\n{self.logs()}"
             assert time.monotonic() < deadline, f"the master does not see {count} workers\n{self.logs()}"
             time.sleep(0.2)
-
-
-def _kill_tree(process: subprocess.Popen[bytes]) -> list[int]:
-    """The process and all below it; the first is killed first, so that it starts nothing anew."""
-    if process.poll() is not None:
-        return []
-    parent = psutil.Process(process.pid)
-    tree = [parent, *parent.children(recursive=True)]
-    for each in tree:
-        try:
-            each.kill()
-        except psutil.NoSuchProcess:
-            pass
-    process.wait()
-    return [each.pid for each in tree]
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""

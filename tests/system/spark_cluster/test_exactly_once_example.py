@@ -4,10 +4,6 @@ import importlib.util
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,17 +11,15 @@ from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from types import ModuleType
 
-import psutil
 import pytest
-from confluent_kafka import Producer
 
 from millstream.raw_client import LATEST, Cluster, TopicPartition, WireError
 from millstream.testing import EmbeddedCluster
 from tests.repository import REPOSITORY
+from tests.system.spark_cluster.pipeline_run import Feeder, Run
 from tests.system.spark_cluster.standalone import StandaloneSpark
 from tests.system.spark_exactly_once.committed import committed_values, hidden
 from tests.topics import make_topic
-from tests.waiting import PATIENCE_S
 
 EXAMPLE = REPOSITORY / "examples" / "pipelines" / "exactly-once-copy"
 GOOD, REJECTED = "transfers-in-euro", "transfers-rejected"
@@ -38,88 +32,6 @@ BROKERS = {
     "min.insync.replicas": 2,
     "num.partitions": 3,
 }
-SMALL = {
-    "spark.driver.memory": "700m",
-    "spark.executor.memory": "600m",
-    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-    "spark.cores.max": "4",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.ui.enabled": "false",
-}
-
-
-class Feeder(threading.Thread):
-    """Transfers as the example makes them, a few at a time, until it is told to stop."""
-
-    def __init__(self, bootstrap: str, per_second: int) -> None:
-        super().__init__(daemon=True)
-        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
-        self._per_second = per_second
-        self._ending = threading.Event()
-        self.sent: list[bytes] = []
-        self.failures: list[str] = []
-
-    def run(self) -> None:
-        rows: Iterator[tuple[str, bytes]] = _generator().transfers(1_000_000, seed=SEED)
-        while not self._ending.wait(0.1):
-            for _ in range(self._per_second // 10):
-                key, value = next(rows)
-                self._producer.produce("transfers", key=key, value=value, on_delivery=self._delivered)
-                self.sent.append(value)
-            self._producer.poll(0)
-
-    def finish(self) -> None:
-        self._ending.set()
-        self.join()
-        assert self._producer.flush(PATIENCE_S) == 0
-        assert not self.failures
-
-    def _delivered(self, error: object, _: object) -> None:
-        if error is not None:
-            self.failures.append(str(error))
-
-
-class Run:
-    """`millstream pipeline run` of the example on a cluster, in a process of its own."""
-
-    def __init__(self, directory: Path, bootstrap: str, master: str) -> None:
-        self._directory = directory
-        kept = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
-        more = {
-            "MILLSTREAM_BOOTSTRAP": bootstrap,
-            "MILLSTREAM_STATE_HOME": str(directory / "state"),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_LOCAL_DIRS": str(directory / "driver-local"),
-            "PYTHONWARNINGS": "ignore",
-        }
-        command = [sys.executable, "-m", "millstream", "pipeline", "run", str(EXAMPLE), "--json", "--master", master]
-        command += ["--checkpoint-dir", str(directory / "checkpoints")]
-        for name, value in SMALL.items():
-            command += ["--conf", f"{name}={value}"]
-        with (directory / "run.out").open("wb") as out, (directory / "run.err").open("wb") as err:
-            self.process = subprocess.Popen(
-                command, env=kept | more, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
-            )
-
-    def stop(self) -> int:
-        """After the batch, as Ctrl-C does."""
-        self.process.send_signal(signal.SIGINT)
-        return self.process.wait(180)
-
-    def clear_away(self) -> None:
-        if self.process.poll() is None:
-            below = psutil.Process(self.process.pid).children(recursive=True)
-            self.process.kill()
-            self.process.wait()
-            for each in below:
-                try:
-                    each.kill()
-                except psutil.NoSuchProcess:
-                    pass
-
-    def told(self) -> str:
-        files = [self._directory / "run.out", self._directory / "run.err", *self._directory.rglob("spark.log")]
-        return "\n".join(f"{path.name}: …{path.read_text(errors='replace')[-3000:]}" for path in files)
 
 
 @pytest.mark.slow
@@ -132,9 +44,10 @@ def test_a_worker_and_a_broker_die(tmp_path: Path) -> None:
         StandaloneSpark(tmp_path / "spark", workers=2) as spark,
     ):
         make_topic(brokers, "transfers", 4)
-        feeder = Feeder(brokers.bootstrap_servers, per_second=100)
+        rows: Iterator[tuple[str, bytes]] = _generator().transfers(1_000_000, seed=SEED)
+        feeder = Feeder(brokers.bootstrap_servers, "transfers", rows, per_second=100)
         feeder.start()
-        run = Run(tmp_path, brokers.bootstrap_servers, spark.url)
+        run = Run(tmp_path, brokers.bootstrap_servers, EXAMPLE, ["--master", spark.url])
 
         def until(what: Callable[[], bool], why: str, timeout_s: float = 240.0) -> None:
             deadline = time.monotonic() + timeout_s
@@ -176,7 +89,7 @@ def test_a_worker_and_a_broker_die(tmp_path: Path) -> None:
             until(lambda: _count(wire) >= wanted and _hidden(wire) == 0, "not all of it arrives")
             assert run.stop() == 0, run.told()
         finally:
-            run.clear_away()
+            run.kill()
         assert _hidden(wire) == 0
         rows = [json.loads(each) for each in committed_values(wire, GOOD)]
         assert Counter(each["transfer_id"] for each in rows) == Counter(good.keys())

@@ -149,7 +149,7 @@ def start_session(
     # A warning of PySpark 4.3 at the first use of Arrow; the parts of pandas 3 in use are tested.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     embedded = is_embedded(master if remote is None else remote)
-    wanted = {**_common_settings(), **(_embedded_settings() if embedded else {})}
+    wanted = {**_common_settings(master if remote is None else remote), **(_embedded_settings() if embedded else {})}
     if checkpoints is not None and is_local_path(checkpoints) and "spark.hadoop.fs.defaultFS" not in given:
         wanted["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINTS
     if remote is not None and not embedded:
@@ -181,7 +181,7 @@ def tune(builder: "SparkSession.Builder", *, checkpoints: str | None = None) -> 
         return builder  # settings of a Connect server are its own
     master = remote or given.get("spark.master", os.environ.get("MASTER", "local[*]"))
     embedded = is_embedded(master)
-    wanted = _common_settings() | ({"spark.sql.shuffle.partitions": _shuffle_partitions()} if embedded else {})
+    wanted = _common_settings(master) | ({"spark.sql.shuffle.partitions": _shuffle_partitions()} if embedded else {})
     if checkpoints is not None and is_local_path(checkpoints) and "spark.hadoop.fs.defaultFS" not in given:
         wanted["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINTS
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -278,7 +278,7 @@ STREAM_SETTINGS = {
 """Settings for every stream; they can be set on an open session too."""
 
 
-def _common_settings() -> dict[str, str]:
+def _common_settings(master: str) -> dict[str, str]:
     settings = {
         **STREAM_SETTINGS,
         "spark.ui.showConsoleProgress": "false",
@@ -288,6 +288,9 @@ def _common_settings() -> dict[str, str]:
     # Over TCP each task waits 40 ms for a delayed acknowledgement.
     if hasattr(socket, "AF_UNIX") and len(tempfile.gettempdir()) + 43 < _LONGEST_SOCKET_PATH:
         settings["spark.python.unix.domain.socket.enabled"] = "true"
+        if master.startswith("yarn"):
+            # By default they are in the temporary directory, which YARN puts into the container's: too long a path.
+            settings["spark.python.unix.domain.socket.dir"] = "/tmp"  # nosec B108
     return settings
 
 
@@ -306,6 +309,7 @@ _AT_START_ONLY = frozenset(
     {
         "spark.ui.showConsoleProgress",
         "spark.python.authenticate.socketTimeout",
+        "spark.python.unix.domain.socket.dir",
         "spark.python.unix.domain.socket.enabled",
     }
 )
