@@ -44,7 +44,10 @@ _READ_BYTES = 4 << 20
 _LARGEST_BATCH = 256 << 20
 _ID = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{6}")
 _SEGMENT_NAME = re.compile(rf"{_SEGMENTS}/[0-9a-f-]{{36}}/\d+/\d{{20}}-(\d{{8}}T\d{{9}}Z-[0-9a-f]{{6}})\.log")
-_TIER_NAME = re.compile(rf"{TIER_PREFIX}[A-Za-z0-9_-]+/[0-9a-f-]{{36}}/\d+/\d{{20}}-\d{{10}}-[0-9a-f]+\.segment")
+# Names of earlier versions have no node id.
+_TIER_NAME = re.compile(
+    rf"{TIER_PREFIX}[A-Za-z0-9_-]+/[0-9a-f-]{{36}}/\d+/\d{{20}}-\d{{10}}-(?:\d+-)?[0-9a-f]+\.segment"
+)
 
 
 def id_time(time_ms: int) -> str:
