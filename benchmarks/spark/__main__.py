@@ -13,8 +13,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.compare import machine
-from benchmarks.spark.loads import Load, Result, build
+from benchmarks.spark.loads import Load, build
 from benchmarks.spark.report import HEADINGS, Report
+from benchmarks.spark.result import Result
 from benchmarks.spark.stage import CORES, Stage, stage
 from tools.spark_kafka_connector import CONNECTOR_VERSION
 

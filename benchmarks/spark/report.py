@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.spark.cluster_size import sizing
-from benchmarks.spark.loads import EXACTLY_ONCE, Result
+from benchmarks.spark.loads import EXACTLY_ONCE
+from benchmarks.spark.result import Result
 from benchmarks.spark.stage import OURS, SPARKS
 
 HEADINGS = ("measure", "unit", "Millstream", "exactly once", "spark-sql-kafka", "ratio")

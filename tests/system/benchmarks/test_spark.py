@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from benchmarks.spark.__main__ import main
 from benchmarks.spark.cluster_size import GOALS, STEPS, cores
-from benchmarks.spark.loads import EXACTLY_ONCE, Result, build
+from benchmarks.spark.loads import EXACTLY_ONCE, build
 from benchmarks.spark.report import Report
+from benchmarks.spark.result import Result
 from benchmarks.spark.stage import OURS, SPARKS
 from tests.repository import REPOSITORY
 from tools import spark_kafka_connector

@@ -44,8 +44,8 @@ def test_a_worker_and_a_broker_die(tmp_path: Path) -> None:
         StandaloneSpark(tmp_path / "spark", workers=2) as spark,
     ):
         make_topic(brokers, "transfers", 4)
-        rows: Iterator[tuple[str, bytes]] = _generator().transfers(1_000_000, seed=SEED)
-        feeder = Feeder(brokers.bootstrap_servers, "transfers", rows, per_second=100)
+        transfers: Iterator[tuple[str, bytes]] = _generator().transfers(1_000_000, seed=SEED)
+        feeder = Feeder(brokers.bootstrap_servers, "transfers", transfers, per_second=100)
         feeder.start()
         run = Run(tmp_path, brokers.bootstrap_servers, EXAMPLE, ["--master", spark.url])
 
