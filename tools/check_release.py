@@ -11,6 +11,8 @@ from pathlib import Path
 
 URLS = ("Documentation", "Source", "Issues", "Changelog")
 PLACEHOLDER = "@maintainers"
+PLACEHOLDER_HOST = "millstream.example"
+"""A name that can never exist (RFC 2606)."""
 NOT_PUBLISHED = "not on PyPI yet"
 
 
@@ -27,8 +29,8 @@ def problems(root: Path) -> Iterator[str]:
 
 def _addresses(urls: Mapping[str, str]) -> Iterator[str]:
     for name in URLS:
-        if not urls.get(name, "").startswith("https://"):
-            yield f"pyproject.toml: [project.urls] has no {name}: write its address, which begins with https://"
+        if not urls.get(name, "").startswith("https://") or PLACEHOLDER_HOST in urls[name]:
+            yield f"pyproject.toml: [project.urls] has no real {name}: write its address, which begins with https://"
 
 
 def _version(root: Path) -> Iterator[str]:
