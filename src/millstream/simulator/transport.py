@@ -218,11 +218,17 @@ class SimulatedTransport:
         if self._closed or self._orphaned or self._broken is not None:
             return
         if since is not None and self._fabric.scheduler.now - since >= UNACKNOWLEDGED_SECONDS:
-            self._has_given_up = True
-            self._queue.clear()
-            self._broken = TimeoutError(errno.ETIMEDOUT, "connection timed out")
-            self._notify_writable()
-            self._notify_readable()
+            self._break(TimeoutError(errno.ETIMEDOUT, "connection timed out"))
+        elif since is None and self.peer._orphaned:
+            # The machine is up again and responds to the keep-alive of a stream that it does not know.
+            self._break(ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
+
+    def _break(self, error: OSError) -> None:
+        self._has_given_up = True
+        self._queue.clear()
+        self._broken = error
+        self._notify_writable()
+        self._notify_readable()
 
     def lose_tail(self) -> None:
         """Keeps a random part of the bytes in flight."""

@@ -195,6 +195,17 @@ def test_a_machine_that_comes_back_in_time_knows_nothing_of_the_stream(world: Wo
     assert state(client) == "broken"
 
 
+def test_a_machine_that_comes_back_resets_a_stream_on_which_nothing_is_sent(world: World) -> None:
+    """The last bytes were received before the power loss: only the keep-alive of the kernel notices it."""
+    serve(world)
+    (client,) = connected(world, b"hello")
+    world.machine("server").kill(power_lost=True)
+    world.run(0.5)
+    serve(world)
+    world.run(UNACKNOWLEDGED_SECONDS + 1.5)
+    assert state(client) == "broken"
+
+
 def attempts(world: World, blocked: Callable[[], None]) -> list[SimulatedTransport | OSError]:
     """What comes of attempts to connect, one after the other."""
     found: list[SimulatedTransport | OSError] = []
