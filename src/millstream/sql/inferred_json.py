@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from millstream.schemas.json_format import as_lines
+
 _MAX_DEPTH = 20
 _MAX_FIELDS = 1000
 """An object with more fields is a map rather than a record: it becomes text."""
@@ -62,8 +64,7 @@ class InferredJson:
             return None
         if not pc.all(pc.and_(pc.starts_with(present, b"{"), pc.ends_with(present, b"}"))).as_py():
             return None
-        whole = pa.ListArray.from_arrays(pa.array([0, len(present)], pa.int32()), present)
-        text = pc.binary_join(whole, b"\n")[0].as_buffer()
+        text = as_lines(present)
         known = dict(self._known)
         found = self._read(text, known)
         if found is None:
