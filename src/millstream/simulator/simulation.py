@@ -552,7 +552,9 @@ class Simulation:
                 continue  # a controller that was just elected does not know yet what is committed
             if newest is None or newest.quorum is None or node.quorum.epoch > newest.quorum.epoch:
                 newest = node
-        return newest.loader.image if newest is not None and newest.loader is not None else None
+        if newest is None or newest.quorum is None or newest.quorum.epoch < self.cluster.newest_epoch():
+            return None  # a paused controller does not know that it was deposed
+        return newest.loader.image if newest.loader is not None else None
 
     def _states(self, image: MetadataImage) -> list[tuple[str, PartitionState]]:
         names = [*(plan.name for plan in self._topics), OFFSETS_TOPIC, STATE_TOPIC]

@@ -149,6 +149,20 @@ def run_elsewhere(seed: int, options: str, hash_seed: str, form: str) -> str:
     ).stdout
 
 
+@pytest.mark.parametrize(
+    ("seed", "options"),
+    [
+        # Power was cut although a paused controller, which had been deposed, knew nothing of two restarts.
+        (970042, Options()),
+        # A stream to a machine that had lost power stayed silent after its return.
+        (960003, Options(scenario=Scenario.TRANSACTIONS, tiered=True)),
+    ],
+    ids=str,
+)
+def test_seeds_that_failed_once(seed: int, options: Options) -> None:
+    assert simulate(seed, options).violation is None
+
+
 def test_other_seeds_are_other_runs() -> None:
     short = Options(fault_seconds=1.0)
     assert simulate(1, short).fingerprint != simulate(2, short).fingerprint

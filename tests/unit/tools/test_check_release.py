@@ -34,8 +34,16 @@ def test_a_repository_that_is_ready(tmp_path: Path) -> None:
     ("name", "text", "said"),
     [
         ("pyproject.toml", READY["pyproject.toml"].replace("Issues", "Other"), "[project.urls] has no real Issues"),
-        ("pyproject.toml", READY["pyproject.toml"].replace("https", "http"), "[project.urls] has no real Documentation"),
-        ("pyproject.toml", READY["pyproject.toml"].replace("x.example", "millstream.example"), "has no real Documentation"),
+        (
+            "pyproject.toml",
+            READY["pyproject.toml"].replace("https", "http"),
+            "[project.urls] has no real Documentation",
+        ),
+        (
+            "pyproject.toml",
+            READY["pyproject.toml"].replace("x.example", "millstream.example"),
+            "has no real Documentation",
+        ),
         (".github/CODEOWNERS", "*  @maintainers\n", ".github/CODEOWNERS names @maintainers"),
         ("CHANGELOG.md", READY["CHANGELOG.md"].replace("2026-12-01", "unreleased"), "1.2.0 has no date"),
         ("CHANGELOG.md", "## 1.1.0 (2026-11-01)\n", "does not begin with a section of version 1.2.0"),
