@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from millstream.backup.creating import Options, create_backup
 from millstream.backup.repository import Repository
@@ -133,6 +134,7 @@ def read_all(servers: str, recorder: Recorder) -> dict[str, list[str]]:
     """The committed records of all partitions, noted in the history."""
     places = [TopicPartition(LEDGER, number, 0) for number in range(PARTITIONS)]
     places += [TopicPartition(PLAIN, number, 0) for number in range(2)]
+    wait_for_decided(servers, places)
     reader = Consumer(
         {
             "bootstrap.servers": servers,
@@ -159,6 +161,18 @@ def read_all(servers: str, recorder: Recorder) -> dict[str, list[str]]:
         recorder.poll("last", invoked, [Seen(at, record.offset() or 0, value)])
     reader.close()
     return found
+
+
+def wait_for_decided(servers: str, places: list[TopicPartition]) -> None:
+    """A transaction may have been decided in the backup, with some of its markers. The coordinator writes the others
+    after the start; until then a reader of committed records sees a part of it."""
+    admin = AdminClient({"bootstrap.servers": servers})
+
+    def ends(level: IsolationLevel) -> list[int]:
+        found = admin.list_offsets(dict.fromkeys(places, OffsetSpec.latest()), isolation_level=level)
+        return [each.result(PATIENCE_S).offset for each in found.values()]
+
+    until(lambda: ends(IsolationLevel.READ_COMMITTED) == ends(IsolationLevel.READ_UNCOMMITTED), "markers are written")
 
 
 @contextmanager

@@ -128,7 +128,7 @@ def test_the_file_system_of_the_image(tmp_path: Path) -> None:
         with serving(command, tmp_path, {**variables, "PATH": f"{environment['PATH']}:/usr/sbin:/sbin"}) as bootstrap:
             write_and_read(bootstrap)
             scripts = ("chroot", f"--userspec={user}", root, "/opt/kafka/bin/kafka-topics.sh")
-            assert run(*scripts, "--bootstrap-server", bootstrap, "--list") == "orders\n"
+            assert "orders" in run(*scripts, "--bootstrap-server", bootstrap, "--list").splitlines()
             host, _, port = bootstrap.rpartition(":")
             inside(root, "nc", "-z", host, port)
         assert (volume / "meta.properties").stat().st_uid == int(user)
