@@ -419,13 +419,13 @@ class _Messages:
 
     def _write_url(self, query: Query, typed: FormValues) -> None:
         self._frame.url.write(
+            {"in": None if query.search_in == SEARCH_PARTS[0] else query.search_in},
             topic=query.topic,
             partition=query.partition if query.partition else None if query.partition is None else "0",
             mode=None if query.mode == NEWEST else query.mode,
             offset=query.at if query.mode == OFFSET else None,
             at=query.at if query.mode == TIME else None,
             contains=query.text,
-            **{"in": None if query.search_in == SEARCH_PARTS[0] else query.search_in},
             records=None if query.count == _FIRST_COUNT else query.count,
             filter=typed.text(self._field),
         )

@@ -236,10 +236,9 @@ class SubjectDetail:
         }
         numbers = sorted(options)
         if all(number in options for number in self._wanted):
-            before, after = self._wanted
-            self._wanted = (0, 0)  # later loads show what is new
-            self._before.set_options(options, value=before)
-            self._after.set_options(options, value=after)
+            wanted, self._wanted = self._wanted, (0, 0)  # later loads show what is new
+            self._before.set_options(options, value=wanted[0])
+            self._after.set_options(options, value=wanted[1])
             return
         after = numbers[-1] if show_last or self._after.value not in options else self._after.value
         earlier = [number for number in numbers if number < after]
