@@ -187,14 +187,29 @@ class _Block:
         for _ in range(_BLOCK_PORTS):
             port = self.first + self._turn % _BLOCK_PORTS
             self._turn += 1
-            try:
-                socket.create_server((HOST, port)).close()
-            except OSError:
-                continue  # taken
-            return port
+            if _is_free(port):
+                return port
         raise OSError(
             f"no port from {self.first} to {self.first + _BLOCK_PORTS - 1} is free: stop the processes that use them"
         )
+
+    def free_range(self, count: int) -> int | None:
+        """The first of `count` consecutive ports that are free; None if this block has no such range."""
+        for later in range(_BLOCK_PORTS):
+            start = (self._turn + later) % _BLOCK_PORTS
+            ports = range(self.first + start, self.first + start + count)
+            if start + count <= _BLOCK_PORTS and all(map(_is_free, ports)):
+                self._turn = start + count
+                return ports[0]
+        return None
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server((HOST, port)).close()
+    except OSError:
+        return False
+    return True
 
 
 def _reserve() -> int:
@@ -237,11 +252,15 @@ _block: _Block | None = None
 
 def free_ports(count: int) -> list[int]:
     """Ports that are free now and are not given out again soon."""
+    block = _own_block()
+    return [block.next_free() for _ in range(count)]
+
+
+def _own_block() -> _Block:
     global _block
     if _block is None or _block.pid != os.getpid():  # a forked process has the block of its parent
         _block = _Block()
-    block = _block
-    return [block.next_free() for _ in range(count)]
+    return _block
 
 
 PORT_CHOICES = 5
@@ -249,9 +268,9 @@ PORT_CHOICES = 5
 
 
 def free_port_range(count: int) -> int:
-    """The first of `count` consecutive free ports."""
-    for _ in range(_BLOCK_PORTS):
-        ports = free_ports(count)
-        if ports[-1] - ports[0] == count - 1:
-            return ports[0]
+    """The first of `count` consecutive free ports; in a new block, if nodes that run are scattered over this one."""
+    for block in (_own_block, _Block):
+        found = block().free_range(count)
+        if found is not None:
+            return found
     raise OSError(f"there are no {count} consecutive free ports: stop the processes that use them")

@@ -85,3 +85,14 @@ def test_a_stretch_steps_over_what_is_taken() -> None:
             stack.enter_context(socket.create_server(("127.0.0.1", before + 2)))
         first = free_port_range(3)
     assert before + 2 not in range(first, first + 3)
+
+
+def test_a_stretch_is_in_another_block_if_nodes_are_scattered_over_this_one() -> None:
+    ports = free_ports(100)
+    with ExitStack() as stack:
+        for port in ports[::20]:
+            with suppress(OSError):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        first = free_port_range(40)
+        for port in range(first, first + 40):
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
