@@ -1,6 +1,7 @@
 """Single sign-on by OpenID Connect in a real browser, and what a viewer can see of a topic with masked fields."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -201,10 +202,10 @@ def masked_topic(cluster: EmbeddedCluster, make_topic: Callable[..., str]) -> Ca
 
 def nothing_leaks(page: Any) -> None:
     text = page.content() + page.locator("body").inner_text()
-    # Whole values: a random id in the page may have a few of these characters.
-    for secret in (*CARDS, "4333-0000", "4444-0000", "customer-4", "customer-x", "secret-header"):
-        found = text.find(secret)
-        assert found < 0, text[max(0, found - 100) : found + 100]
+    for secret in ("4111-0", "4222-0", "4333-0", "4444-0", "customer-4", "customer-x", "secret-header"):
+        # A longer number in the page, such as a time, may end with the same digits.
+        found = re.search(rf"(?<!\d){secret}", text)
+        assert found is None, text[max(0, found.start() - 100) : found.end() + 100]
 
 
 def test_a_viewer_finds_and_sees_nothing_that_is_masked(
