@@ -33,7 +33,7 @@ def executors_below(pid: int) -> list[psutil.Process]:
     """The JVMs of executors that a worker, a NodeManager or a driver has started."""
     below = psutil.Process(pid).children(recursive=True)
     # YARN starts an executor by a shell whose command line names it too.
-    return [each for each in below if _name(each) == "java" and "CoarseGrainedExecutorBackend" in _command(each)]
+    return [each for each in below if name_of(each) == "java" and "CoarseGrainedExecutorBackend" in command_of(each)]
 
 
 def kill_tree(process: "subprocess.Popen[bytes]") -> list[int]:
@@ -57,14 +57,14 @@ def ends_of(files: Sequence[Path], size: int = 3000) -> str:
     return "\n".join(f"{path.name}: …{path.read_text(errors='replace')[-size:]}" for path in found)
 
 
-def _name(process: psutil.Process) -> str:
+def name_of(process: psutil.Process) -> str:
     try:
         return process.name()
     except psutil.Error:
         return ""
 
 
-def _command(process: psutil.Process) -> str:
+def command_of(process: psutil.Process) -> str:
     try:
         return " ".join(process.cmdline())
     except psutil.Error:

@@ -5,54 +5,29 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from itertools import count, pairwise
 from pathlib import Path
 
 import psutil
-from confluent_kafka import Producer as Feeding
 
 from millstream.raw_client import LATEST, Cluster, TopicPartition, WireError
 from millstream.testing import EmbeddedCluster
 from tests.repository import REPOSITORY
+from tests.system.spark_cluster.pipeline_run import Feeder
+from tests.system.spark_cluster.processes import command_of, name_of
 from tests.system.spark_exactly_once.committed import committed_values, hidden
 from tests.system.spark_exactly_once.dying import FOREACH_BATCH
-from tests.waiting import PATIENCE_S
 
 PARTITIONS = 3
 SETTINGS = {"transaction.two.phase.commit.enable": "true", "offsets.topic.num.partitions": 4}
 _TOPIC_CONFIGS = {"min.insync.replicas": "2"}
 
 
-class Feeder(threading.Thread):
-    """Numbers into the topic `in`, a few at a time, until it is told to stop."""
-
-    def __init__(self, bootstrap: str, per_second: int) -> None:
-        super().__init__(daemon=True)
-        self._producer = Feeding({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
-        self._per_second = per_second
-        self._ending = threading.Event()
-        self.count = 0
-        self.failures: list[str] = []
-
-    def run(self) -> None:
-        while not self._ending.wait(0.1):
-            for _ in range(self._per_second // 10):
-                self._producer.produce("in", key=str(self.count), value=str(self.count), on_delivery=self._delivered)
-                self.count += 1
-            self._producer.poll(0)
-
-    def finish(self) -> None:
-        self._ending.set()
-        self.join()
-        assert self._producer.flush(PATIENCE_S) == 0
-        assert not self.failures
-
-    def _delivered(self, error: object, _: object) -> None:
-        if error is not None:
-            self.failures.append(str(error))
+def numbers() -> Iterator[tuple[str, bytes]]:
+    for number in count():
+        yield str(number), str(number).encode()
 
 
 class Driver:
@@ -90,14 +65,14 @@ class Driver:
 
     def java(self) -> list[psutil.Process]:
         """The driver's JVM, and those of executors."""
-        return [each for each in self.below() if _name(each) == "java"]
+        return [each for each in self.below() if name_of(each) == "java"]
 
     def workers(self) -> list[psutil.Process]:
         """Python processes that run tasks and commits: forks of Spark's daemons."""
-        return [each for each in self.below() if "pyspark.daemon" in _command(each)]
+        return [each for each in self.below() if "pyspark.daemon" in command_of(each)]
 
     def executors(self) -> list[psutil.Process]:
-        return [each for each in self.java() if "CoarseGrainedExecutorBackend" in _command(each)]
+        return [each for each in self.java() if "CoarseGrainedExecutorBackend" in command_of(each)]
 
     def kill(self) -> None:
         """kill -9 of the driver: the JVM and the program. Workers notice by themselves, some time later."""
@@ -140,7 +115,7 @@ class Campaign:
         self.wire = Cluster(cluster.bootstrap_servers, timeout_s=60)
         for topic in ("in", "out"):
             self.wire.create_topic(topic, PARTITIONS, 3, _TOPIC_CONFIGS)
-        self.feeder = Feeder(cluster.bootstrap_servers, per_second)
+        self.feeder = Feeder(cluster.bootstrap_servers, "in", numbers(), per_second)
         self._master = master
         self._first_dies_at = first_dies_at
         self._drivers: list[Driver] = []
@@ -218,7 +193,7 @@ class Campaign:
 
     def check(self) -> None:
         found = sorted(int(each.removesuffix("!")) for each in committed_values(self.wire, "out"))
-        wanted = list(range(self.feeder.count))
+        wanted = list(range(len(self.feeder.sent)))
         missing = sorted(set(wanted) - set(found))
         twice = sorted({each for each, after in pairwise(found) if each == after})
         assert not missing, f"{len(missing)} of {len(wanted)} are missing: {missing[:10]}…\n{self.report()}"
@@ -288,17 +263,3 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
         process.send_signal(number)
     except psutil.NoSuchProcess:
         pass
-
-
-def _name(process: psutil.Process) -> str:
-    try:
-        return str(process.name())
-    except psutil.Error:
-        return ""
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
