@@ -336,7 +336,11 @@ def _cluster_id(cluster: "Cluster") -> str:
 async def _manifests(
     store: "ObjectStore", cluster_id: str | None, *, other_than: str | None = None
 ) -> "list[tuple[str, Manifest]]":
-    """The manifests of a cluster, with its id; of the only one in the store if none is named."""
+    """The manifests of a cluster, with its id; of the only one in the store if none is named.
+
+    One that is gone after it was listed is left out: its topic was deleted meanwhile.
+    """
+    from millstream.node.storage.object_store import NoObjectError
     from millstream.node.tier.core.manifest import MANIFEST, DamagedManifestError, decode_manifest
 
     names = [each.name for each in await store.list(cluster_id or "") if each.name.endswith(f"/{MANIFEST}")]
@@ -348,6 +352,8 @@ async def _manifests(
         if name.split("/", 1)[0] in clusters:
             try:
                 found.append((clusters[0], decode_manifest((await store.read_whole(name))[0])))
+            except NoObjectError:
+                continue
             except DamagedManifestError as error:
                 raise CommandFailedError(f"{name}: {error}", exit_codes.DAMAGED) from None
     return sorted(found, key=lambda row: (row[1].topic, row[1].partition))

@@ -12,6 +12,8 @@ import pytest
 from confluent_kafka import Producer
 
 from millstream.admin import Admin
+from millstream.node.runtime.object_store import DirectoryStore
+from millstream.node.storage.object_store import StoredObject
 from millstream.testing import EmbeddedBroker, EmbeddedCluster
 from tests.integration.cli.conftest import Run
 from tests.integration.node.tier.tiered_topic import (
@@ -51,6 +53,25 @@ def test_status_shows_what_is_in_the_store(tiered: EmbeddedBroker, store: Path, 
     assert shown.code == 0 and "orders" in shown.out
     missing = offline("tier", "status", "nothing", "--url", f"file://{store}")
     assert missing.code == 4 and "nothing" in missing.err
+
+
+def test_status_leaves_out_a_topic_that_is_deleted_while_it_reads(
+    tiered: EmbeddedBroker, store: Path, offline: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(store, copy)
+    whole = DirectoryStore.list
+
+    async def list_then_delete(self: DirectoryStore, prefix: str) -> list[StoredObject]:
+        found = await whole(self, prefix)
+        for path in copy.rglob("manifest.json"):
+            path.unlink()
+        return found
+
+    monkeypatch.setattr(DirectoryStore, "list", list_then_delete)
+    shown = offline("tier", "status", "--url", f"file://{copy}", "--json")
+    assert shown.code == 0, shown.err
+    assert shown.json() == []
 
 
 def test_kafka_reads_a_segment_from_the_store(

@@ -218,6 +218,13 @@ class Looking:
             self.problems.append(f"asked another site: {request.url}")
 
 
+def choose(page: Any, field: Any, option: str, *, exact: bool = False) -> None:
+    """Choose an option of a field. When it returns, the list is gone: a list that is still closing has options, too."""
+    field.click()
+    page.get_by_role("option", name=option, exact=exact).click()
+    page.get_by_role("option").first.wait_for(state="detached")
+
+
 @pytest.fixture(scope="package")
 def window(browser: Any) -> Iterator[Any]:
     """One for all tabs, so that scripts and styles are fetched once."""

@@ -15,7 +15,7 @@ from millstream.console.brokers import BrokerSetting, Layer, read_levels
 from millstream.console.topics.settings import Source
 from millstream.raw_client import Cluster
 from millstream.testing import EmbeddedCluster
-from tests.system.console.conftest import Looking
+from tests.system.console.conftest import Looking, choose
 
 _NAME = "message.max.bytes"
 
@@ -102,8 +102,7 @@ def test_a_log_level_is_changed_and_reset(looking: Looking, client: Cluster) -> 
     before = read_levels(client, "3")[logger]
     page: Any = looking.open(f"/brokers?broker=3&tab=loggers&loggers.filter={logger}")
     page.get_by_test_id("loggers").get_by_text(logger, exact=True).click()
-    page.get_by_test_id("edit-level").get_by_label("Level", exact=True).click()
-    page.get_by_role("option", name="DEBUG").click()
+    choose(page, page.get_by_test_id("edit-level").get_by_label("Level", exact=True), "DEBUG")
     page.get_by_test_id("save-level").click()
     looking.await_text("loggers", "DEBUG")
     assert read_levels(client, "3")[logger] == "DEBUG"

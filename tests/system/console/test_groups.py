@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 
 from millstream.raw_client import Cluster, TopicPartition
 from millstream.testing import EmbeddedCluster
-from tests.system.console.conftest import Looking, Traffic
+from tests.system.console.conftest import Looking, Traffic, choose
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
@@ -153,5 +153,4 @@ def test_a_group_is_deleted_after_one_question(looking: Looking, wire: Cluster, 
 
 
 def _choose(page: Any, text: str) -> None:
-    page.get_by_test_id("reset").get_by_label("New position").click()
-    page.get_by_role("option", name=text).click()
+    choose(page, page.get_by_test_id("reset").get_by_label("New position"), text)

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from millstream.testing import EmbeddedCluster
-from tests.system.console.conftest import GatewayProcess, Looking
+from tests.system.console.conftest import GatewayProcess, Looking, choose
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
@@ -196,8 +196,7 @@ def test_where_to_search_and_how_many_records_are_in_the_url(looking: Looking, p
     page = looking.open(f"/messages?topic={payments.topic}&records=25")
     looking.await_text("status", "25 records")
     page.get_by_test_id("contains").fill("customer-1")
-    page.get_by_test_id("search-in").click()
-    page.get_by_role("option", name="key").click()
+    choose(page, page.get_by_test_id("search-in"), "key")
     page.get_by_test_id("show").click()
     looking.await_text("status", "15 records, 65 searched")
     page.wait_for_function("location.search.includes('in=key') && location.search.includes('records=25')")
@@ -229,8 +228,7 @@ def test_a_record_with_a_schema_is_written_and_sent_again(looking: Looking, paym
     page = looking.open(f"/messages?topic={payments.topic}&mode=live")
     looking.await_text("status", "Live")
     page.get_by_test_id("open-write").click()
-    page.get_by_test_id("value-form").click()
-    page.get_by_role("option", name="schema").click()
+    choose(page, page.get_by_test_id("value-form"), "schema")
     assert page.get_by_test_id("value-subject").input_value() == f"{payments.topic}-value"
     page.get_by_test_id("write-value").fill('{"id": "x"}')
     page.get_by_test_id("write").click()

@@ -14,7 +14,7 @@ from millstream.admin.groups import GroupAdmin
 from millstream.admin.topics import ConfigResource, TopicAdmin
 from millstream.raw_client import EARLIEST, Cluster, RefusedError, TopicPartition
 from millstream.testing import EmbeddedCluster
-from tests.system.console.conftest import Looking
+from tests.system.console.conftest import Looking, choose
 from tests.waiting import PATIENCE_S
 
 
@@ -117,8 +117,7 @@ def test_offsets_of_several_groups_are_moved_and_the_groups_deleted(
     for name in names:
         page.get_by_test_id("groups").locator("tr").filter(has_text=name).get_by_role("checkbox").click()
     page.get_by_test_id("move-selected").filter(has_text="Move offsets of 2 groups").click()
-    page.get_by_test_id("reset").get_by_label("New position").click()
-    page.get_by_role("option", name="to the latest offset").click()
+    choose(page, page.get_by_test_id("reset").get_by_label("New position"), "to the latest offset")
     page.get_by_test_id("preview").click()
     looking.await_text("execute", "Move 2 offsets of 2 groups")
     looking.await_text("moves", "operated-many-b")

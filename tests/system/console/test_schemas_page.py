@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.console.conftest import Looking
+from tests.system.console.conftest import Looking, choose
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -46,17 +46,14 @@ def test_a_subject_from_its_first_schema_to_its_deletion(looking: Looking, scree
     assert page.locator(".ms-diff .ms-came").count() > 3
     screenshot("schema", "/schemas?subject=console-orders-value", lambda tab: tab.get_by_text("added").first.wait_for())
 
-    page.get_by_test_id("level").click()
-    page.get_by_role("option", name="NONE", exact=True).click()
+    choose(page, page.get_by_test_id("level"), "NONE", exact=True)
     looking.await_text("level-help", "NONE: No check")
     page.get_by_test_id("schema-text").fill(order(REQUIRED))
     page.get_by_test_id("register").click()
     looking.await_text("verdict", "Version 3 of console-orders-value")
     looking.await_text("versions", "3")
-    page.get_by_test_id("after").click()
-    page.get_by_role("option", name="version 2").click()
-    page.get_by_test_id("before").click()
-    page.get_by_role("option", name="version 1").click()
+    choose(page, page.get_by_test_id("after"), "version 2")
+    choose(page, page.get_by_test_id("before"), "version 1")
     page.wait_for_function("location.search.includes('before=1') && location.search.includes('after=2')")
     page.reload()  # the URL has the versions
     looking.await_text("diff", '"name": "note"')
