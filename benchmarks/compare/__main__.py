@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.compare import machine
 from benchmarks.compare.chart import write_chart
-from benchmarks.compare.cluster_target import ClusterTarget, KafkaCluster, MillstreamCluster
+from benchmarks.compare.cluster_target import ClusterTarget, KafkaCluster, MillstreamCluster, OtherMillstreamCluster
 from benchmarks.compare.comparison import Comparison, as_json
 from benchmarks.compare.loads import (
     CLUSTER_LOAD_NAMES,
@@ -45,7 +45,14 @@ from benchmarks.compare.secured_target import (
     SecuredTarget,
     start_secured,
 )
-from benchmarks.compare.target import KafkaTarget, MillstreamCores, MillstreamTarget, Target, start
+from benchmarks.compare.target import (
+    KafkaTarget,
+    MillstreamCores,
+    MillstreamTarget,
+    OtherMillstream,
+    Target,
+    start,
+)
 from tools import apache_kafka
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -53,6 +60,7 @@ _PUBLISHED = _REPOSITORY / "docs" / "benchmarks"
 _UNPUBLISHED = _REPOSITORY / "benchmark-results"
 _WARM_UP_SECONDS = 30.0
 _CHOICES = (*LOAD_NAMES, *CORES_LOAD_NAMES, *SECURITY_LOAD_NAMES, *CLUSTER_LOAD_NAMES)
+_WITHOUT_BESIDE = frozenset((*CORES_LOAD_NAMES, *SECURITY_LOAD_NAMES, "cores", "security"))
 
 _CORES_REMARK = (
     "Loads with --cores 2: two nodes of Millstream under one supervisor, one Kafka broker; topics without replicas."
@@ -86,6 +94,10 @@ def compare(
     millstream: Annotated[
         bool, typer.Option("--millstream/--no-millstream", help="Without Millstream: Kafka's numbers only.")
     ] = True,
+    beside: Annotated[
+        Path | None,
+        typer.Option(help="The `millstream` program of another version, in place of Kafka: what a change has cost."),
+    ] = None,
     warm_up_seconds: Annotated[float, typer.Option(help="Work before measuring, on each broker alike.")] = -1.0,
     output: Annotated[
         Path | None,
@@ -102,15 +114,20 @@ def compare(
         raise typer.BadParameter(f"no such load: {', '.join(sorted(unknown))}", param_hint="--only")
     if not kafka and not millstream:
         raise typer.BadParameter("nothing left to run", param_hint="--no-kafka --no-millstream")
+    if beside is not None and not os.access(beside, os.X_OK):
+        raise typer.BadParameter(f"{beside} is not a program", param_hint="--beside")
+    if beside is not None and (not only or set(only) & _WITHOUT_BESIDE):
+        raise typer.BadParameter("name loads of one node or of three with --only", param_hint="--beside")
     if quick:
         rounds, scale = 1, 0.3
     complete = rounds >= 3 and scale == 1.0 and not only and kafka and millstream
     destination = output or (_PUBLISHED if complete else _UNPUBLISHED)
     warm_up_s = warm_up_seconds if warm_up_seconds >= 0 else _WARM_UP_SECONDS * min(scale, 1.0)
-    distribution = _distribution(console) if kafka else None
+    distribution = _distribution(console) if kafka and beside is None else None
 
     facts = machine.describe()
-    comparison = Comparison(facts, machine.remark(facts, os.getloadavg()[0]), rounds, scale)
+    theirs = KafkaTarget.name if beside is None else OtherMillstream.name
+    comparison = Comparison(facts, machine.remark(facts, os.getloadavg()[0]), rounds, scale, theirs)
     comparison.note(
         f"Each broker was warmed up for {warm_up_s:.0f} s with produce, consume and small requests before measuring. "
         "Throughput topics have 6 partitions, latency and small-request topics 1; both have file.delete.delay.ms=1000, "
@@ -126,7 +143,7 @@ def compare(
             if name == KafkaTarget.name:
                 assert distribution is not None
                 return KafkaTarget(own, distribution)
-            return ours(own)
+            return OtherMillstream(own, beside) if name == OtherMillstream.name else ours(own)
 
         def fresh_secured(name: str, extra: Mapping[str, str] | None = None) -> SecuredTarget:
             own = Path(tempfile.mkdtemp(prefix=f"{name}-secured-", dir=directory))
@@ -140,9 +157,9 @@ def compare(
             if name == KafkaCluster.name:
                 assert distribution is not None
                 return KafkaCluster(own, distribution)
-            return MillstreamCluster(own)
+            return OtherMillstreamCluster(own, beside) if name == OtherMillstream.name else MillstreamCluster(own)
 
-        names = [*([MillstreamTarget.name] if millstream else []), *([KafkaTarget.name] if kafka else [])]
+        names = [*([MillstreamTarget.name] if millstream else []), *([theirs] if kafka else [])]
         progress = resources.enter_context(_progress(console))
         loads: list[Load] = []
         chosen = set(only or _CHOICES)
@@ -220,7 +237,8 @@ def compare(
     destination.mkdir(parents=True, exist_ok=True)
     (destination / "results.json").write_text(json.dumps(as_json(comparison, loads), indent=1) + "\n")
     (destination / "results.md").write_text(markdown(comparison, loads))
-    write_chart(destination / "chart.svg", comparison, loads)
+    if beside is None:
+        write_chart(destination / "chart.svg", comparison, loads)
     print_table(console, comparison, loads)
     console.print(f"Saved in {os.path.relpath(destination)}")
     if comparison.failures:

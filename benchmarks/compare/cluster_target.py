@@ -7,15 +7,14 @@ that loads which only need an address run on it; those that need more (node ids,
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from benchmarks.compare.target import OtherMillstream, millstream_command
 from millstream.testing.node_process import free_ports
 from tools.apache_kafka import ApacheKafkaCluster, KafkaDistribution, answers_api_versions
 
@@ -77,8 +76,9 @@ class MillstreamCluster(ClusterTarget):
 
     name = "millstream"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, program: Path | None = None) -> None:
         self.data_dir = directory
+        self._run = millstream_command(program)
         self._ports: list[int] = []
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -143,11 +143,9 @@ class MillstreamCluster(ClusterTarget):
         return self.data_dir / f"node-{node_id}.log"
 
     def _spawn_node(self, node_id: int) -> None:
-        command = shutil.which("millstream", path=str(Path(sys.executable).parent))
-        run = [command] if command else [sys.executable, "-m", "millstream"]
         with open(self._log(node_id), "ab") as log:
             self._processes[node_id] = subprocess.Popen(
-                [*run, "serve", "--no-http", "--config", str(self._properties(node_id))],
+                [*self._run, "serve", "--no-http", "--config", str(self._properties(node_id))],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -162,6 +160,10 @@ class MillstreamCluster(ClusterTarget):
                 self.stop()
                 raise RuntimeError(f"node {node_id} did not become ready: " + (" / ".join(said) or "it said nothing"))
             time.sleep(0.02)
+
+
+class OtherMillstreamCluster(MillstreamCluster):
+    name = OtherMillstream.name
 
 
 class KafkaCluster(ClusterTarget):

@@ -21,6 +21,8 @@ class Comparison:
     remark: str
     rounds: int
     scale: float
+    theirs: str = THEIRS
+    """The target in the second column: Kafka, or another Millstream."""
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     limits: dict[str, float] = field(default_factory=dict)
@@ -69,7 +71,7 @@ def rows(comparison: Comparison, loads: list[Load]) -> list[Row]:
     for load in loads:
         for measure in load.measures:
             ours = _median(comparison, load, measure, OURS)
-            theirs = _median(comparison, load, measure, THEIRS)
+            theirs = _median(comparison, load, measure, comparison.theirs)
             if ours is None and theirs is None:
                 continue
             limit = comparison.limits.get(LIMIT_OF.get((load.name, measure.key), ""))
@@ -107,12 +109,12 @@ def as_json(comparison: Comparison, loads: list[Load]) -> dict[str, Any]:
                 "ratio": _rounded(row.ratio),
                 "met": row.met,
                 "share_of_machine_limit": _rounded(row.limit_share),
-                "median": {OURS: _rounded(row.ours), THEIRS: _rounded(row.theirs)},
+                "median": {OURS: _rounded(row.ours), comparison.theirs: _rounded(row.theirs)},
                 "rounds": {
                     name: [
                         _rounded(value) for value in comparison.values.get((row.load_name, row.measure.key, name), ())
                     ]
-                    for name in (OURS, THEIRS)
+                    for name in (OURS, comparison.theirs)
                 },
             }
             for row in rows(comparison, loads)

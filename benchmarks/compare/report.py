@@ -6,17 +6,23 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.compare.comparison import Comparison, Row, rows
+from benchmarks.compare.comparison import THEIRS, Comparison, Row, rows
 from benchmarks.compare.machine_limit import LIMIT_TITLES
 from benchmarks.compare.measure import Load
 
-_HEADINGS = ("measure", "Millstream", "Kafka", "unit", "ratio", "goal", "", "of machine limit")
+_TITLES = {THEIRS: "Kafka"}
+
+
+def _headings(comparison: Comparison) -> tuple[str, ...]:
+    theirs = _TITLES.get(comparison.theirs, comparison.theirs)
+    return "measure", "Millstream", theirs, "unit", "ratio", "goal", "", "of machine limit"
 
 
 def print_table(console: Console, comparison: Comparison, loads: list[Load]) -> None:
-    table = Table(title=f"Millstream beside Apache Kafka, median of {comparison.rounds} round(s)")
+    headings = _headings(comparison)
+    table = Table(title=f"Millstream beside {headings[2]}, median of {comparison.rounds} round(s)")
     for heading, justify in zip(
-        _HEADINGS, ("left", "right", "right", "left", "right", "right", "left", "right"), strict=True
+        headings, ("left", "right", "right", "left", "right", "right", "left", "right"), strict=True
     ):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
     previous = ""
@@ -33,7 +39,7 @@ def print_table(console: Console, comparison: Comparison, loads: list[Load]) -> 
 
 
 def markdown(comparison: Comparison, loads: list[Load]) -> str:
-    lines = ["| " + " | ".join(_HEADINGS) + " |", "|---|---:|---:|---|---:|---:|---|---:|"]
+    lines = ["| " + " | ".join(_headings(comparison)) + " |", "|---|---:|---:|---|---:|---:|---|---:|"]
     lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows(comparison, loads)]
     lines.append("")
     lines += [f"- {line}" for line in _remarks(comparison)]

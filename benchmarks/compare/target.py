@@ -55,13 +55,23 @@ def start(target: Target) -> None:
     target.wait_until_ready()
 
 
+def millstream_command(program: Path | None) -> list[str]:
+    """How to run `millstream`: of another installation, or of this one."""
+    if program is not None:
+        return [str(program)]
+    command = shutil.which("millstream", path=str(Path(sys.executable).parent))
+    return [command] if command else [sys.executable, "-m", "millstream"]
+
+
 class MillstreamTarget:
     """`millstream serve` of this repository."""
 
     name = "millstream"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, program: Path | None = None) -> None:
+        """`program`: another installation's `millstream`."""
         self.data_dir = directory / "data"
+        self._run = millstream_command(program)
         self._log = directory / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._bootstrap = ""
@@ -84,11 +94,9 @@ class MillstreamTarget:
 
     def spawn(self) -> None:
         """Port 0 picks the port, so the address is known only from the ready line: spawning waits for it."""
-        command = shutil.which("millstream", path=str(Path(sys.executable).parent))
-        run = [command] if command else [sys.executable, "-m", "millstream"]
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
-                [*run, "serve", "--no-http", "--data-dir", str(self.data_dir), *self.arguments()],
+                [*self._run, "serve", "--no-http", "--data-dir", str(self.data_dir), *self.arguments()],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -128,6 +136,12 @@ class MillstreamTarget:
         self.stop()
         said = self._log.read_text(errors="replace").strip().splitlines()[-5:]
         raise RuntimeError("millstream serve did not become ready: " + (" / ".join(said) or "it said nothing"))
+
+
+class OtherMillstream(MillstreamTarget):
+    """Another version, in place of Kafka: what a change has cost."""
+
+    name = "other"
 
 
 class MillstreamCores(MillstreamTarget):

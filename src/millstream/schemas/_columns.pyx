@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Avro and Protobuf records to Arrow columns, compiled: all records of an array in one walk, without the GIL.
+"""Avro, Protobuf and JSON records to Arrow columns, compiled: all records of an array in one walk, without the GIL.
 
 A reader takes the tree of a schema as `columns.py` describes it. It trusts no length, and judges nothing: a record that
 it cannot read in full (another schema, damaged bytes, text that is not UTF-8, a number beyond its type) is only named in
@@ -7,7 +7,7 @@ the result, and the format reads it again by itself, and finds the reason.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free, realloc, strtod
 from libc.string cimport memcmp, memcpy, memset
 
 import pyarrow as pa
@@ -16,6 +16,22 @@ cdef enum:
     LEAST_ROOM = 1024
     MOST_PREFIXES = 16
     LONGEST_PREFIX = 64
+    LONGEST_NUMBER = 63
+    NUMBER_ROOM = 64
+    LARGEST_EXPONENT = 300
+    DEEPEST = 64
+
+# As in `columns.Form`.
+cdef enum Form:
+    AVRO = 0
+    PROTOBUF = 1
+    JSON = 2
+
+# As in `columns.Need`: what a JSON object must have.
+cdef enum Need:
+    NOTHING = 0
+    PRESENT = 1
+    NOT_NULL = 2
 
 # As the names in `columns.KINDS`.
 cdef enum Kind:
@@ -83,6 +99,9 @@ cdef struct Node:
     uint32_t number  # of Protobuf: the field's number, type, and whether it can be unset
     Type type
     bint has_presence
+    const uint8_t *name  # of JSON: the field's name, and what its object must have
+    int64_t name_size
+    Need need
     bint is_seen  # of the record that is read: whether the field was there, and its last value
     uint64_t scalar
     const uint8_t *data
@@ -143,7 +162,7 @@ cdef bint put_valid(Node *node, bint valid) noexcept nogil:
     if valid and not node.validity.room:
         return True
     if not node.validity.room:
-        if not ensure(&node.validity, (node.rows >> 3) + 1):
+        if node.rows < 0 or not ensure(&node.validity, (node.rows >> 3) + 1):
             return False
         memset(node.validity.data, 0xFF, (node.rows >> 3) + 1)
     if not valid:
@@ -585,23 +604,410 @@ cdef bint read_repeated(Node *nodes, int at, Cursor *cursor, int wire) noexcept 
     return True
 
 
+# JSON
+
+
+cdef struct Number:
+    const uint8_t *start
+    uint64_t digits  # all digits as one number, if there are at most 19
+    int count  # of the digits without leading zeros
+    int exponent
+    bint is_negative
+    bint is_integer
+
+
+cdef double[23] POWERS
+POWERS[:] = [
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11,
+    1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
+]  # fmt: skip
+
+
+cdef inline void skip_space(Cursor *cursor) noexcept nogil:
+    while cursor.at < cursor.end and cursor.at[0] in (0x20, 0x09, 0x0A, 0x0D):
+        cursor.at += 1
+
+
+cdef inline bint take(Cursor *cursor, uint8_t byte) noexcept nogil:
+    if cursor.at >= cursor.end or cursor.at[0] != byte:
+        return False
+    cursor.at += 1
+    return True
+
+
+cdef bint take_word(Cursor *cursor, const char *word, int64_t size) noexcept nogil:
+    if cursor.end - cursor.at < size or memcmp(cursor.at, word, size):
+        return False
+    cursor.at += size
+    return True
+
+
+cdef inline bint take_digits(Cursor *cursor, Number *number) noexcept nogil:
+    """One digit or more."""
+    cdef const uint8_t *start = cursor.at
+    while cursor.at < cursor.end and cursor.at[0] >= c'0' and cursor.at[0] <= c'9':
+        if number.count or cursor.at[0] != c'0':
+            number.count += 1
+            if number.count <= 19:
+                number.digits = 10 * number.digits + (cursor.at[0] - c'0')
+        cursor.at += 1
+    return cursor.at > start
+
+
+cdef bint take_number(Cursor *cursor, Number *number) noexcept nogil:
+    cdef const uint8_t *start
+    cdef int exponent = 0
+    cdef bint is_negative = False
+    number.start = cursor.at
+    number.digits = 0
+    number.count = number.exponent = 0
+    number.is_integer = True
+    number.is_negative = take(cursor, c'-')
+    start = cursor.at
+    if not take_digits(cursor, number) or (start[0] == c'0' and cursor.at - start > 1):
+        return False
+    if take(cursor, c'.'):
+        number.is_integer = False
+        start = cursor.at
+        if not take_digits(cursor, number):
+            return False
+        if cursor.at - start > LONGEST_NUMBER:
+            return False
+        number.exponent = -<int>(cursor.at - start)
+    if cursor.at < cursor.end and cursor.at[0] in (c'e', c'E'):
+        number.is_integer = False
+        cursor.at += 1
+        if take(cursor, c'-'):
+            is_negative = True
+        else:
+            take(cursor, c'+')
+        start = cursor.at
+        while cursor.at < cursor.end and cursor.at[0] >= c'0' and cursor.at[0] <= c'9':
+            if exponent > 10000:
+                return False
+            exponent = 10 * exponent + (cursor.at[0] - c'0')
+            cursor.at += 1
+        if cursor.at == start:
+            return False
+        number.exponent += -exponent if is_negative else exponent
+    return number.count + number.exponent <= LARGEST_EXPONENT
+
+
+cdef bint as_long(const Number *number, int64_t *found) noexcept nogil:
+    cdef uint64_t most = <uint64_t>0x7FFFFFFFFFFFFFFF + number.is_negative
+    if not number.is_integer or number.count > 19 or number.digits > most:
+        return False
+    found[0] = <int64_t>(0 - number.digits) if number.is_negative else <int64_t>number.digits
+    return True
+
+
+cdef bint as_double(const Number *number, const uint8_t *end, double *found) noexcept nogil:
+    """The nearest double."""
+    cdef char text[NUMBER_ROOM]
+    cdef char *stop
+    cdef int64_t size = end - number.start
+    if number.count <= 19 and number.digits <= <uint64_t>1 << 53 and -22 <= number.exponent <= 22:
+        # Both are exact as doubles, so the result is rounded once.
+        found[0] = <double>number.digits
+        if number.exponent < 0:
+            found[0] /= POWERS[-number.exponent]
+        else:
+            found[0] *= POWERS[number.exponent]
+        if number.is_negative:
+            found[0] = -found[0]
+        return True
+    if size > LONGEST_NUMBER:
+        return False
+    memcpy(text, number.start, size)
+    text[size] = 0
+    found[0] = strtod(text, &stop)
+    # In a locale with another decimal point it does not read all of it. The difference is not a number if it is infinite.
+    return stop == text + size and found[0] - found[0] == 0
+
+
+cdef bint take_unit(Cursor *cursor, uint32_t *unit) noexcept nogil:
+    """The four digits of an escaped character."""
+    cdef int index
+    cdef uint8_t byte
+    if cursor.end - cursor.at < 4:
+        return False
+    unit[0] = 0
+    for index in range(4):
+        byte = cursor.at[index]
+        if byte >= c'0' and byte <= c'9':
+            byte -= c'0'
+        elif byte >= c'a' and byte <= c'f':
+            byte -= c'a' - 10
+        elif byte >= c'A' and byte <= c'F':
+            byte -= c'A' - 10
+        else:
+            return False
+        unit[0] = unit[0] << 4 | byte
+    cursor.at += 4
+    return True
+
+
+cdef bint take_escape(Cursor *cursor, uint8_t *text, int *size) noexcept nogil:
+    """What follows a backslash, as UTF-8."""
+    cdef uint8_t byte
+    cdef uint32_t code, low
+    if cursor.at >= cursor.end:
+        return False
+    byte = cursor.at[0]
+    cursor.at += 1
+    size[0] = 1
+    if byte in (c'"', c'\\', c'/'):
+        text[0] = byte
+    elif byte == c'b':
+        text[0] = 0x08
+    elif byte == c'f':
+        text[0] = 0x0C
+    elif byte == c'n':
+        text[0] = 0x0A
+    elif byte == c'r':
+        text[0] = 0x0D
+    elif byte == c't':
+        text[0] = 0x09
+    elif byte != c'u' or not take_unit(cursor, &code):
+        return False
+    elif code < 0x80:
+        text[0] = <uint8_t>code
+    elif code < 0x800:
+        size[0] = 2
+        text[0] = <uint8_t>(0xC0 | code >> 6)
+        text[1] = <uint8_t>(0x80 | code & 0x3F)
+    elif code >= 0xDC00 and code <= 0xDFFF:
+        return False
+    elif code >= 0xD800 and code <= 0xDBFF:
+        if not take(cursor, c'\\') or not take(cursor, c'u') or not take_unit(cursor, &low):
+            return False
+        if low < 0xDC00 or low > 0xDFFF:
+            return False
+        code = 0x10000 + ((code - 0xD800) << 10 | (low - 0xDC00))
+        size[0] = 4
+        text[0] = <uint8_t>(0xF0 | code >> 18)
+        text[1] = <uint8_t>(0x80 | code >> 12 & 0x3F)
+        text[2] = <uint8_t>(0x80 | code >> 6 & 0x3F)
+        text[3] = <uint8_t>(0x80 | code & 0x3F)
+    else:
+        size[0] = 3
+        text[0] = <uint8_t>(0xE0 | code >> 12)
+        text[1] = <uint8_t>(0x80 | code >> 6 & 0x3F)
+        text[2] = <uint8_t>(0x80 | code & 0x3F)
+    return True
+
+
+cdef inline const uint8_t *plain_text(Cursor *cursor) noexcept nogil:
+    """Goes on to the next quote, backslash or control character; where it began."""
+    cdef const uint8_t *start = cursor.at
+    while cursor.at < cursor.end and cursor.at[0] >= 0x20 and cursor.at[0] != c'"' and cursor.at[0] != c'\\':
+        cursor.at += 1
+    return start
+
+
+cdef bint read_text(Node *node, Cursor *cursor) noexcept nogil:
+    """A string; the cursor is behind its first quote. NULL: it is read past."""
+    cdef const uint8_t *start
+    cdef uint8_t escaped[4]
+    cdef int size
+    while True:
+        start = plain_text(cursor)
+        if node != NULL and not put(&node.values, start, cursor.at - start):
+            return False
+        if take(cursor, c'"'):
+            return True
+        if not take(cursor, c'\\') or not take_escape(cursor, escaped, &size):
+            return False
+        if node != NULL and not put(&node.values, escaped, size):
+            return False
+
+
+cdef bint skip_json(Cursor *cursor, int depth) noexcept nogil:
+    """Reads past a value, which must be right."""
+    cdef Number number
+    cdef uint8_t first
+    if cursor.at >= cursor.end or depth > DEEPEST:
+        return False
+    first = cursor.at[0]
+    if first == c'"':
+        cursor.at += 1
+        return read_text(NULL, cursor)
+    if first == c't':
+        return take_word(cursor, b"true", 4)
+    if first == c'f':
+        return take_word(cursor, b"false", 5)
+    if first == c'n':
+        return take_word(cursor, b"null", 4)
+    if first != c'{' and first != c'[':
+        return take_number(cursor, &number)
+    cursor.at += 1
+    skip_space(cursor)
+    if take(cursor, c'}' if first == c'{' else c']'):
+        return True
+    while True:
+        if first == c'{':
+            if not take(cursor, c'"') or not read_text(NULL, cursor):
+                return False
+            skip_space(cursor)
+            if not take(cursor, c':'):
+                return False
+            skip_space(cursor)
+        if not skip_json(cursor, depth + 1):
+            return False
+        skip_space(cursor)
+        if take(cursor, c','):
+            skip_space(cursor)
+            continue
+        return take(cursor, c'}' if first == c'{' else c']')
+
+
+cdef bint read_json(Node *nodes, int at, Cursor *cursor, bint is_closed) noexcept nogil:
+    """Reads a value. `is_closed`: an object with other fields than those of the tree is not read."""
+    cdef Node *node = &nodes[at]
+    cdef Number number
+    cdef int64_t wide
+    cdef int32_t narrow
+    cdef double real
+    cdef bint is_read = False
+    if cursor.at < cursor.end and cursor.at[0] == c'n':
+        return node.need != NOT_NULL and take_word(cursor, b"null", 4) and put_null(nodes, at)
+    if not node.kept:
+        return skip_json(cursor, 0)
+    if not put_valid(node, True):
+        return False
+    if node.kind == STRING:
+        is_read = take(cursor, c'"') and put_offset(node, node.values.used) and read_text(node, cursor)
+    elif node.kind == RECORD:
+        is_read = take(cursor, c'{') and read_object(nodes, at, cursor, is_closed)
+    elif node.kind == ARRAY:
+        is_read = take(cursor, c'[') and read_elements(nodes, at, cursor, is_closed)
+    elif node.kind == BOOLEAN:
+        if take_word(cursor, b"true", 4):
+            is_read = put_bit(&node.values, node.rows, True)
+        else:
+            is_read = take_word(cursor, b"false", 5) and put_bit(&node.values, node.rows, False)
+    elif take_number(cursor, &number):
+        if node.kind == DOUBLE:
+            is_read = as_double(&number, cursor.at, &real) and put(&node.values, &real, 8)
+        elif as_long(&number, &wide):
+            narrow = <int32_t>wide
+            if node.kind == LONG:
+                is_read = put(&node.values, &wide, 8)
+            elif node.kind == INT and narrow == wide:
+                is_read = put(&node.values, &narrow, 4)
+    node.rows += 1
+    return is_read
+
+
+cdef int find_name(Node *nodes, int at, int hint, const uint8_t *name, int64_t size) noexcept nogil:
+    """The node of a field; -1 if there is none. Fields mostly come in the same order."""
+    cdef int child, index
+    if hint < nodes[at].after and nodes[hint].name_size == size and not memcmp(nodes[hint].name, name, size):
+        return hint
+    child = at + 1
+    for index in range(nodes[at].children):
+        if nodes[child].name_size == size and not memcmp(nodes[child].name, name, size):
+            return child
+        child = nodes[child].after
+    return -1
+
+
+cdef bint read_object(Node *nodes, int at, Cursor *cursor, bint is_closed) noexcept nogil:
+    """The fields of an object; the cursor is behind its brace. A name with an escape, or twice, is rare: not read."""
+    cdef int child = at + 1, index, hint = at + 1
+    cdef const uint8_t *name
+    cdef int64_t size
+    for index in range(nodes[at].children):
+        nodes[child].is_seen = False
+        child = nodes[child].after
+    skip_space(cursor)
+    if not take(cursor, c'}'):
+        while True:
+            if not take(cursor, c'"'):
+                return False
+            name = plain_text(cursor)
+            size = cursor.at - name
+            if not take(cursor, c'"'):
+                return False
+            skip_space(cursor)
+            if not take(cursor, c':'):
+                return False
+            skip_space(cursor)
+            child = find_name(nodes, at, hint, name, size)
+            if child < 0:
+                if is_closed or not skip_json(cursor, 0):
+                    return False
+            else:
+                if nodes[child].is_seen or not read_json(nodes, child, cursor, is_closed):
+                    return False
+                nodes[child].is_seen = True
+                hint = nodes[child].after
+            skip_space(cursor)
+            if take(cursor, c','):
+                skip_space(cursor)
+                continue
+            if not take(cursor, c'}'):
+                return False
+            break
+    child = at + 1
+    for index in range(nodes[at].children):
+        if not nodes[child].is_seen and (nodes[child].need != NOTHING or not put_null(nodes, child)):
+            return False
+        child = nodes[child].after
+    return True
+
+
+cdef bint read_elements(Node *nodes, int at, Cursor *cursor, bint is_closed) noexcept nogil:
+    """The elements of an array; the cursor is behind its bracket."""
+    if not put_offset(&nodes[at], nodes[at + 1].rows):
+        return False
+    skip_space(cursor)
+    if take(cursor, c']'):
+        return True
+    while True:
+        if not read_json(nodes, at + 1, cursor, is_closed):
+            return False
+        skip_space(cursor)
+        if take(cursor, c','):
+            skip_space(cursor)
+            continue
+        return take(cursor, c']')
+
+
+cdef bint read_json_record(Node *nodes, Cursor *cursor, bint is_closed) noexcept nogil:
+    if not is_utf8(cursor.at, cursor.end - cursor.at):
+        return False
+    skip_space(cursor)
+    if cursor.at >= cursor.end or cursor.at[0] != c'{' or not read_json(nodes, 0, cursor, is_closed):
+        return False
+    skip_space(cursor)
+    return cursor.at == cursor.end
+
+
 cdef class ColumnReader:
     """Reads records of one schema. Not thread safe; it runs without the GIL."""
 
     cdef Node *nodes
     cdef Mark *marks
     cdef int count
-    cdef bint is_protobuf
+    cdef Form form
+    cdef bint is_closed
+    cdef list tree  # it has the names
 
-    def __cinit__(self, list tree, bint is_protobuf):
+    def __cinit__(self, list tree, int form, bint is_closed=False):
         """`tree`: the fields of `columns.Node` for each node, a record first."""
-        self.is_protobuf = is_protobuf
+        cdef bytes name
+        self.form = <Form>form
+        self.is_closed = is_closed
+        self.tree = tree
         self.count = len(tree)
         self.nodes = <Node *>calloc(self.count, sizeof(Node))
         self.marks = <Mark *>calloc(self.count, sizeof(Mark))
         if self.nodes == NULL or self.marks == NULL:
             raise MemoryError
-        for index, (kind, null_branch, kept, size, children, after, number, type, has_presence) in enumerate(tree):
+        for index, (
+            kind, null_branch, kept, size, children, after, number, type, has_presence, name, need
+        ) in enumerate(tree):
             self.nodes[index].kind = kind
             self.nodes[index].null_branch = null_branch
             self.nodes[index].kept = kept
@@ -611,6 +1017,9 @@ cdef class ColumnReader:
             self.nodes[index].number = number
             self.nodes[index].type = type
             self.nodes[index].has_presence = has_presence
+            self.nodes[index].name = <const uint8_t *><const char *>name
+            self.nodes[index].name_size = len(name)
+            self.nodes[index].need = need
 
     def __dealloc__(self):
         cdef int index
@@ -687,8 +1096,10 @@ cdef class ColumnReader:
             is_read = accepted.count < 0 or takes_prefix(&cursor, accepted)
             if is_read:
                 self.mark()
-                if self.is_protobuf:
+                if self.form == PROTOBUF:
                     is_read = put_content(self.nodes, 0, &cursor)
+                elif self.form == JSON:
+                    is_read = read_json_record(self.nodes, &cursor, self.is_closed)
                 else:
                     is_read = read(self.nodes, 0, &cursor) and cursor.at == cursor.end
                 if not is_read:

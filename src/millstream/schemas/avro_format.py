@@ -12,7 +12,7 @@ from fastavro import schemaless_reader, schemaless_writer
 
 from millstream.schemas import avro_columns, avro_schema, framing
 from millstream.schemas.assembly import Row, assemble, binary_values, rows_of
-from millstream.schemas.columns import Columns, is_compiled, merged
+from millstream.schemas.columns import Columns, Form, is_compiled, merged
 from millstream.schemas.errors import EncodingError, SchemaError, SchemaNotFoundError
 from millstream.schemas.formats import ResolvedSchema, SchemaChoice
 from millstream.schemas.spark_types import struct_of
@@ -68,7 +68,7 @@ class AvroFormat:
             self._columns = columns
             tree = avro_columns.tree_of(self._parsed, self._kept) if is_compiled() else None
             if tree is not None:
-                self._together = Columns(*tree, avro_schema.raw(columns), is_protobuf=False)
+                self._together = Columns(*tree, avro_schema.raw(columns), Form.AVRO)
         return self._columns
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:

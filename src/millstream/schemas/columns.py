@@ -1,10 +1,12 @@
-"""Many Avro or Protobuf records at once: the tree of a schema for the compiled reader, and its columns as Arrow arrays.
+"""Many records at once (Avro, Protobuf, JSON): the tree of a schema for the compiled reader, and its columns as Arrow
+arrays.
 
-Schemas are turned into trees in `avro_columns.py` and `protobuf_columns.py`. What the compiled reader (`_columns.pyx`)
-cannot read is read one record at a time by the format, also if there was no compiler.
+Schemas are turned into trees in `avro_columns.py`, `protobuf_columns.py` and `json_columns.py`. What the compiled
+reader (`_columns.pyx`) cannot read is read by the format in another way, also if there was no compiler.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -16,6 +18,23 @@ KINDS = ("boolean", "int", "long", "float", "double", "bytes", "string", "enum",
 NUMBERS = {name: number for number, name in enumerate(KINDS)}
 NOT_A_UNION = -1
 MAX_NODES = 1000
+
+
+class Form(IntEnum):
+    """The bytes of a record."""
+
+    AVRO = 0
+    PROTOBUF = 1
+    JSON = 2
+
+
+class Need(IntEnum):
+    """What a JSON object must have. An object without it is not read by the compiled reader."""
+
+    NOTHING = 0
+    PRESENT = 1
+    NOT_NULL = 2
+    """Also of the element of an array."""
 
 
 class Node(NamedTuple):
@@ -36,6 +55,9 @@ class Node(NamedTuple):
     """Protobuf: of the field; also its type, as descriptors number it, and whether it can be unset."""
     field_type: int = 0
     has_presence: bool = False
+    name: bytes = b""
+    """JSON: of the field."""
+    need: int = Need.NOTHING
 
 
 class UnsupportedError(Exception):
@@ -60,15 +82,22 @@ class Columns:
     """Reads arrays of records of one schema. Not thread safe."""
 
     def __init__(
-        self, tree: Sequence[Node], names: Mapping[int, Names], kind: pa.StructType, *, is_protobuf: bool
+        self,
+        tree: Sequence[Node],
+        names: Mapping[int, Names],
+        kind: pa.StructType,
+        form: Form,
+        *,
+        is_closed: bool = False,
     ) -> None:
-        """`names`: of each enum, by its node; `kind`: the columns that are kept, with Avro's times as numbers."""
+        """`names`: of each enum, by its node; `kind`: the columns that are kept, with Avro's times as numbers, and
+        JSON's as texts. `is_closed`: JSON objects with other fields are not read."""
         from millstream.schemas._columns import ColumnReader
 
         self._tree = list(tree)
         self._names = names
         self._kind = kind
-        self._reader = ColumnReader(self._tree, is_protobuf)
+        self._reader = ColumnReader(self._tree, form, is_closed)
 
     def decode(self, values: pa.Array, prefixes: list[bytes] | None) -> tuple[pa.Array, list[int]] | None:
         """The rows, and the places of those that could not be read, which are null. `prefixes`: what records of this
@@ -121,8 +150,13 @@ def merged(values: pa.Array, rows: pa.Array, unread: list[int], decode: Decode) 
     if not unread:
         return rows, none
     others, reasons = decode(values.take(pa.array(unread, pa.int64())))
-    places = list(range(len(values)))
-    for number, place in enumerate(unread):
-        places[place] = len(values) + number
-    order = pa.array(places, pa.int64())
+    order = order_of(len(values), unread)
     return pa.concat_arrays([rows, others]).take(order), pa.concat_arrays([none, reasons]).take(order)
+
+
+def order_of(count: int, unread: list[int]) -> pa.Array:
+    """The places of `count` rows, where those that were not read stand after all others."""
+    places = list(range(count))
+    for number, place in enumerate(unread):
+        places[place] = count + number
+    return pa.array(places, pa.int64())

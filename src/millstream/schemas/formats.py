@@ -152,6 +152,10 @@ class Format(Protocol):
         """The columns; all of them nullable, the same on every call."""
         ...
 
+    def keep_only(self, names: frozenset[str]) -> None:
+        """Leaves other columns out, and decodes as little of them as possible."""
+        ...
+
     def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Typed rows, and for each row null or the reason for which it cannot be decoded (then the row is null). A null
         value is a null row without an error. Raises only if the registry cannot be reached."""

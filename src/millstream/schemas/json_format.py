@@ -1,6 +1,7 @@
 """JSON records as typed columns: with a schema of the registry (and its prefix), or with given column types.
 
-Arrow's reader decodes all records at once. Batches that it refuses are decoded one record at a time, and each bad
+The compiled reader decodes all records at once (`json_columns.py`). What it does not read, and everything where there
+is none, is decoded by Arrow's reader. Batches that this refuses, too, are decoded one record at a time, and each bad
 record gets a reason: values are converted to the type of their column, or the path and the value are reported.
 """
 
@@ -19,8 +20,10 @@ import pyarrow.json
 
 from millstream.schemas import framing, json_schema
 from millstream.schemas.assembly import CONVERSION_ERRORS, Row, assemble, binary_values, rows_of, with_times
+from millstream.schemas.columns import Columns, merged
 from millstream.schemas.errors import EncodingError, SchemaError
 from millstream.schemas.formats import SchemaChoice
+from millstream.schemas.json_columns import columns_of
 from millstream.schemas.json_schema import NO_RULE, Check, checker, has_all_required
 from millstream.schemas.spark_types import parse_struct, struct_of
 
@@ -189,9 +192,12 @@ class JsonFormat:
         self._writing: tuple[pa.DataType, bytes] | None = None
         self._calls = 0
         self._singly_until = 0
+        self._extra: list[pa.Field] = []
+        """Columns that are left out and required: Arrow's reader reads them, to see whether they are there."""
+        self._together: Columns | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_convert": None, "_check": None}
+        return {**self.__dict__, "_convert": None, "_check": None, "_together": None}
 
     def arrow_type(self) -> pa.StructType:
         if self._type is None:
@@ -204,8 +210,39 @@ class JsonFormat:
                 self._type = struct_of([(self._choice.role, kind)]) if self._bare else kind
         return self._type
 
+    def keep_only(self, names: frozenset[str]) -> None:
+        """Leaves other columns out: whether their values have the right types is not checked. What the schema requires
+        is, so columns with required values in them stay."""
+        whole = self.arrow_type()
+        if self._bare:
+            return
+        kept = [field for field in whole if field.name in names or field.name in self._rule.properties]
+        self._extra = [field for field in whole if field.name in self._rule.required and field not in kept]
+        self._type = pa.struct(kept)
+
     def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
         values = _binary(values)
+        kind = self.arrow_type()
+        if self._together is None and not self._bare:
+            plain = _readable_type(kind)
+            self._together = None if plain is None else columns_of(plain, self._rule)
+        found = None if self._together is None else self._together.decode(self._texts(values), None)
+        if found is None or len(found[1]) == len(values):
+            return self._decode_others(values)
+        rows, unread = found
+        try:
+            rows = _with_times(rows, kind)
+        except CONVERSION_ERRORS:  # a text that is no time
+            return self._decode_others(values)
+        return merged(values, rows, unread, self._decode_others)
+
+    def _texts(self, values: pa.Array) -> pa.Array:
+        """Without the prefix, if all have one."""
+        if self._choice.client is not None and pc.all(pc.starts_with(values, _PREFIX_BYTE)).as_py():
+            return pc.binary_slice(values, framing.PREFIX.size, _ALL_BYTES)
+        return values
+
+    def _decode_others(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
         self._calls += 1
         if self._calls < self._singly_until:
             return self._decode_singly(values)
@@ -229,17 +266,17 @@ class JsonFormat:
 
     def _decode_together(self, values: pa.Array) -> pa.Array | None:
         """None if Arrow's reader cannot be used."""
-        kind = self.arrow_type()
+        kind = pa.struct([*self.arrow_type(), *self._extra])
         plain = _readable_type(kind)
         present = values.drop_null()
         if plain is None or self._bare or not len(present):
             return None
-        if self._choice.client is not None and pc.all(pc.starts_with(present, _PREFIX_BYTE)).as_py():
-            present = pc.binary_slice(present, framing.PREFIX.size, _ALL_BYTES)
+        present = self._texts(present)
         # With these two checks, each record is one row.
         if not pc.all(pc.and_(pc.starts_with(present, b"{"), pc.ends_with(present, b"}"))).as_py():
             return None
         try:
+            present.cast(pa.string())  # the reader does not check UTF-8
             text = as_lines(present)
             table = pyarrow.json.read_json(
                 pa.BufferReader(text),
@@ -250,7 +287,9 @@ class JsonFormat:
                 return None
             rows = table.combine_chunks().to_struct_array()
             rows = rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows
-            rows.validate(full=True)  # the reader does not check UTF-8
+            rows.validate(full=True)
+            if _has_infinity(rows):
+                return None  # a number that is too large
             rows = _with_times(rows, kind)
         except CONVERSION_ERRORS:
             return None
@@ -261,7 +300,12 @@ class JsonFormat:
 
     def _with_required(self, rows: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Rows without required values are null, with the reason."""
-        if has_all_required(rows, self._rule):
+        is_whole = has_all_required(rows, self._rule)
+        if self._extra:
+            count = len(self.arrow_type())
+            children = [rows.field(place) for place in range(count)]
+            rows = pa.StructArray.from_arrays(children, fields=list(self.arrow_type()), mask=rows.is_null())
+        if is_whole:
             return rows, pa.nulls(len(values), pa.string())
         texts = (None if data is None else self._without_prefix(data) for data in values.to_pylist())
         errors = pa.array([None if text is None else self._missing(orjson.loads(text)) for text in texts], pa.string())
@@ -361,6 +405,14 @@ def _readable_type(kind: pa.DataType) -> pa.DataType | None:
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_string(kind):
         return kind
     return None
+
+
+def _has_infinity(array: pa.Array) -> bool:
+    if pa.types.is_floating(array.type):
+        return bool(pc.any(pc.is_inf(array)).as_py())
+    if pa.types.is_list(array.type):
+        return _has_infinity(array.values)
+    return any(_has_infinity(array.field(place)) for place in range(array.type.num_fields))
 
 
 def _with_times(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from millstream.schemas import framing, protobuf_columns
 from millstream.schemas import protobuf_schema as proto
 from millstream.schemas.assembly import Row, assemble, binary_values, rows_of, with_times
-from millstream.schemas.columns import Columns, is_compiled, merged
+from millstream.schemas.columns import Columns, Form, is_compiled, merged
 from millstream.schemas.errors import EncodingError, SchemaError, SchemaNotFoundError
 from millstream.schemas.formats import ResolvedSchema, SchemaChoice
 
@@ -71,7 +71,7 @@ class ProtobufFormat:
             self._read = _message_reader(self._descriptor, self._kept)
             tree = protobuf_columns.tree_of(self._descriptor, self._kept) if is_compiled() else None
             if tree is not None:
-                self._together = Columns(*tree, kind, is_protobuf=True)
+                self._together = Columns(*tree, kind, Form.PROTOBUF)
         return self._type
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:

@@ -1,10 +1,10 @@
 """JSON values without a schema as typed columns: types come from the values themselves.
 
-A sample of records gives the first types. Arrow's reader then decodes batches of records at once; a batch with values
-of other types is decoded record by record, and widens the types: integer and number become number, other mixtures
-become text (strings as they are, other values as JSON, in which fields that a record does not have may be null). Texts
-stay texts, also those that look like times: cast them (`placed::timestamptz`). Only a record that is not a JSON object
-has no columns.
+A sample of records gives the first types. The compiled reader (`schemas/json_columns.py`) then decodes batches of
+records at once, and Arrow's reader those with new fields. Records with other types are decoded one by one, and
+widen the types: integer and number become number, other mixtures become text (strings as they are, other values as
+JSON, in which fields that a record does not have may be null). Texts stay texts, also those that look like times: cast
+them (`placed::timestamptz`). Only a record that is not a JSON object has no columns.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from millstream.schemas.columns import order_of
+from millstream.schemas.json_columns import columns_of
 from millstream.schemas.json_format import as_lines
 
 _MAX_DEPTH = 20
@@ -52,6 +54,28 @@ class InferredJson:
 
     def decode(self, values: pa.Array) -> tuple[pa.Table, pa.Array]:
         """A row for each value, and null or the reason for which it has no columns. A null value is a row of nulls."""
+        none = pa.nulls(len(values), pa.string())
+        found = self._compiled(values)
+        if found is None:
+            return self._others(values)
+        read, unread = found
+        if not unread:
+            return read, none
+        others, reasons = self._others(values.take(pa.array(unread, pa.int64())))
+        order = order_of(len(values), unread)
+        return pa.concat_tables(unified([read, others])).take(order), pa.concat_arrays([none, reasons]).take(order)
+
+    def _compiled(self, values: pa.Array) -> tuple[pa.Table, list[int]] | None:
+        """The rows, and the places of those that were not read; None if the compiled reader cannot read any."""
+        known = dict(self._known)
+        columns = columns_of(pa.struct(list(known.items())), is_closed=self._is_everything) if known else None
+        found = None if columns is None else columns.decode(values, None)
+        if found is None or len(found[1]) == len(values):
+            return None
+        rows, unread = found
+        return pa.Table.from_arrays(rows.flatten(), names=list(known)), unread
+
+    def _others(self, values: pa.Array) -> tuple[pa.Table, pa.Array]:
         quick = self._together(values)
         if quick is not None:
             return quick, pa.nulls(len(values), pa.string())

@@ -217,12 +217,11 @@ class _Registered:
         if not names:
             self.reads_values = statement.uses("_error")
             return
-        keep_only = getattr(self._format, "keep_only", None)
-        if keep_only is not None:  # the format does not even decode the others
-            keep_only(names)
-            self.kind = self._format.arrow_type()
-        else:
+        if statement.uses("_error"):  # an error may be in any column
             self._kept = [place for place, field in enumerate(self.kind) if field.name in names]
+        else:  # the format does not even decode the others
+            self._format.keep_only(names)
+            self.kind = self._format.arrow_type()
 
     def decode(self, values: pa.Array) -> tuple[pa.Table, pa.Array]:
         form = getattr(self._of_thread, "format", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,27 @@ def test_a_name_may_stand_for_several_loads() -> None:
     assert not set(GROUPS) & every
 
 
-@pytest.mark.parametrize("arguments", [["--only", "nonsense"], ["--no-kafka", "--no-millstream"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--only", "nonsense"],
+        ["--no-kafka", "--no-millstream"],
+        ["--beside", "no-such-program", "--only", "latency"],
+        ["--beside", sys.executable, "--only", "cores"],
+    ],
+)
 def test_it_refuses_what_makes_no_sense(arguments: list[str]) -> None:
     assert CliRunner().invoke(application, arguments).exit_code == 2
+
+
+def test_another_version_takes_the_place_of_kafka(tmp_path: Path) -> None:
+    other = tmp_path / "millstream"
+    other.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m millstream "$@"\n')
+    other.chmod(0o755)
+    arguments = ["--beside", str(other), "--scale", "0.0005", "--rounds", "1", "--warm-up-seconds", "0"]
+    arguments += ["--only", "raw-transfer", "--output", str(tmp_path), "--work-dir", str(tmp_path)]
+    result = CliRunner().invoke(application, arguments)
+    assert result.exit_code == 0, result.output
+    saved = json.loads((tmp_path / "results.json").read_text())
+    assert all(each["median"]["other"] for each in saved["results"])
+    assert "| Millstream | other |" in (tmp_path / "results.md").read_text()

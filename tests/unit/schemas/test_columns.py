@@ -1,4 +1,4 @@
-"""Many records at once: the same rows, and the same reasons, as one at a time by fastavro and Protobuf's library."""
+"""Many records at once: the same rows, and the same reasons, as one at a time by fastavro, Protobuf and orjson."""
 
 import json
 import random
@@ -17,6 +17,7 @@ from millstream.schemas import avro_columns, avro_schema, protobuf_columns
 from millstream.schemas.avro_format import AvroFormat
 from millstream.schemas.columns import is_compiled
 from millstream.schemas.formats import SchemaChoice
+from millstream.schemas.json_format import JsonFormat
 from millstream.schemas.protobuf_format import ProtobufFormat
 from tests.examples import examples
 
@@ -272,3 +273,165 @@ def test_the_error_of_a_record_that_ends_too_early_is_always_the_same() -> None:
     check_equal(reader(schema), values)
     _, errors = reader(schema).decode(values)
     assert errors.to_pylist() == ["no Avro of its schema: it ends too early, after 4 bytes"] * 2
+
+
+JSON_VALUES: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    ({"type": "boolean"}, st.booleans()),
+    ({"type": "integer"}, st.integers(-(1 << 64), 1 << 64) | st.integers(-9, 9)),
+    ({"type": "number"}, st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(1 << 70), 1 << 70)),
+    ({"type": "string"}, st.text(max_size=20)),
+    (
+        {"type": "string", "format": "date-time"},
+        st.sampled_from(["2026-01-31T12:00:00Z", "2026-01-31 12:00:00.5", "x"]),
+    ),
+]
+_UNTYPED = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=5,
+)
+
+
+@st.composite
+def json_types(draw: st.DrawFn, depth: int = 0) -> tuple[Any, st.SearchStrategy[Any]]:
+    """A JSON Schema, and values, most of which fit it."""
+    kind = draw(st.sampled_from(["simple", "simple", "null"] + (["object", "array"] if depth < 2 else [])))
+    if kind == "object":
+        return draw(json_objects(depth + 1))
+    schema, values = draw(st.sampled_from(JSON_VALUES)) if kind == "simple" else draw(json_types(depth + 1))
+    if kind == "array":
+        return {"type": "array", "items": schema}, st.lists(values, max_size=3)
+    if kind == "null" and "oneOf" not in schema:
+        return {"oneOf": [{"type": "null"}, schema]}, st.none() | values
+    return schema, values
+
+
+@st.composite
+def json_objects(draw: st.DrawFn, depth: int = 0) -> tuple[Any, st.SearchStrategy[Any]]:
+    names = st.sampled_from(["id", "name", "größe", 'a"b', "x", "y"])
+    fields = {each: draw(json_types(depth)) for each in draw(st.lists(names, min_size=1, max_size=4, unique=True))}
+    schema = {
+        "type": "object",
+        "properties": {each: kind for each, (kind, _) in fields.items()},
+        "required": draw(st.lists(st.sampled_from([*fields, "unnamed"]), max_size=2, unique=True)),
+    }
+    optional = {each: values | _UNTYPED if draw(st.booleans()) else values for each, (_, values) in fields.items()}
+    return schema, st.fixed_dictionaries({}, optional=optional | {"unnamed": _UNTYPED, "other": _UNTYPED})
+
+
+def json_reader(schema: Any) -> JsonFormat:
+    return JsonFormat(SchemaChoice("JSON", None, json.dumps(schema), None, False))
+
+
+def check_json(form: JsonFormat, values: pa.Array) -> None:
+    rows, errors = form.decode(values)
+    assert form._together is not None, "the schema is not for the compiled reader"
+    rows.validate(full=True)
+    expected, reasons = form._decode_singly(values)
+    assert rows.type == expected.type
+    assert rows.to_pylist() == expected.to_pylist()
+    assert errors.to_pylist() == reasons.to_pylist()
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.data())
+def test_any_json_objects_and_any_damage(data: st.DataObject) -> None:
+    schema, values = data.draw(json_objects())
+    chance = random.Random(data.draw(st.integers(0, 1 << 30)))
+    texts = [
+        json.dumps(
+            row,
+            ensure_ascii=chance.random() < 0.5,
+            indent=chance.choice([None, None, 1]),
+            separators=chance.choice([None, (",", ":"), (" ,\t", "\r\n: ")]),
+        ).encode()
+        for row in data.draw(st.lists(values, max_size=6))
+    ]
+    form = json_reader(schema)
+    check_json(form, pa.array(texts, pa.binary()))
+    check_json(form, damaged(texts, chance))
+    named = frozenset(data.draw(st.lists(st.sampled_from(list(schema["properties"])), min_size=1)))
+    form = json_reader(schema)
+    form.keep_only(named)
+    check_json(form, damaged(texts, chance))
+
+
+JSON_ORDER = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "total": {"type": "number"},
+        "name": {"type": "string"},
+        "lines": {"type": "array", "items": {"type": "integer"}},
+    },
+    "required": ["id"],
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"id": 1, "total": 0.1, "name": "\\u00fc\\ud83d\\ude00\\n\\/", "lines": [1, 2]}',
+        b'{"id": 1, "name": "\\ud83d"}',
+        b'{"id": 1, "name": "\\ude00"}',
+        b'{"id": 1, "name": "\\ud83d\\u0041"}',
+        b'{"id": 1, "name": "\\x41"}',
+        b'{"id": 1, "name": "a\nb"}',
+        b'{"id": 1, "name": "\xc3\x28"}',
+        b'{"id": 1, "other": "\xc3\x28"}',
+        b'{"id": 9223372036854775807}',
+        b'{"id": -9223372036854775808}',
+        b'{"id": 9223372036854775808}',
+        b'{"id": 1.0}',
+        b'{"id": 01}',
+        b'{"id": -0, "total": -0}',
+        b'{"id": 1, "total": 9007199254740993}',
+        b'{"id": 1, "total": 123456789012345678901234567890}',
+        b'{"id": 1, "total": 1.7976931348623157e308}',
+        b'{"id": 1, "total": 1e999}',
+        b'{"id": 1, "other": 1e999}',
+        b'{"id": 1, "total": 5e-324}',
+        b'{"id": 1, "total": 2.2250738585072011e-308}',
+        b'{"id": 1, "total": 0.30000000000000004}',
+        b'{"id": 1, "total": 1.}',
+        b'{"id": 1, "total": .5}',
+        b'{"id": 1, "total": +5}',
+        b'{"id": 1, "total": 1e}',
+        b'{"id": 1, "total": 1E+2}',
+        b'{"id": 1, "total": ' + b"1" * 400 + b"}",
+        b'{"id": 1, "total": 0.' + b"1" * 400 + b"}",
+        b'{"id": 1, "id": 2}',
+        b'{"\\u0069d": 1}',
+        b'{"id": 1,}',
+        b'{"id": 1 "total": 2}',
+        b'{"id": 1}}',
+        b'{"id": 1}{"id": 2}',
+        b' {"id": 1}\n',
+        b'{"id": null}',
+        b"{}",
+        b"null",
+        b"",
+        b"{",
+        b'{"id',
+        b'{"id": 1, "lines": [1, null]}',
+        b'{"id": 1, "lines": [1,]}',
+        b'{"id": 1, "lines": {}}',
+        b'{"id": 1, "other": [[{"a": [true, false, null, "x", -1.5e3, {}]}]]}',
+        b'{"id": 1, "other": [1, }',
+        b'{"id": 1, "other": ' + b"[" * 100 + b"]" * 100 + b"}",
+        b'{"id": 1, "other": ' + b"[" * 5000,
+    ],
+)
+def test_json_texts_that_are_rare_or_wrong(text: bytes) -> None:
+    check_json(json_reader(JSON_ORDER), pa.array([b'{"id": 5}', text, None, b'{"id": 6}'], pa.binary()))
+
+
+def test_json_with_a_missing_required_value_that_the_query_does_not_name() -> None:
+    form = json_reader({**JSON_ORDER, "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}})
+    form.keep_only(frozenset(("name",)))
+    texts = [b'{"id": 1, "name": "a"}', b'{"name": "b"}', b'{"id": null, "name": "c"}', b'{"id": "x", "name": "d"}']
+    for _ in range(2):  # by the compiled reader, and without it
+        rows, errors = form.decode(pa.array(texts, pa.binary()))
+        assert rows.to_pylist() == [{"name": "a"}, None, None, {"name": "d"}]
+        assert [each is None for each in errors.to_pylist()] == [True, False, False, True]
+        form.decode = form._decode_others  # type: ignore[method-assign]
