@@ -1,4 +1,5 @@
-"""What tiered storage costs: `python -m benchmarks.tier [--megabytes N] [--seconds S] [--tiny] [--save FILE]`.
+"""What tiered storage costs: `python -m benchmarks.tier [--megabytes N] [--seconds S] [--elsewhere] [--tiny]
+[--save FILE]`.
 
 One broker and a real S3 server (`tests/s3_server.py`) on this machine. Measured:
 
@@ -10,6 +11,10 @@ One broker and a real S3 server (`tests/s3_server.py`) on this machine. Measured
   and while two consumers, each a process, read history from the tier, and from the disk to compare. Target: p99 at most
   1.2 times that at rest;
 - CPU time of the broker for each GB that goes up, with nothing else to do.
+
+A store and consumers of history are on other machines than the broker. With `--elsewhere` they get only the CPU time
+that the broker and the producer do not want (Linux's idle scheduling): what is left of the effect on the producer is
+the broker's own.
 """
 
 import argparse
@@ -51,7 +56,8 @@ _WARM_S = 1.0
 
 
 class Bench:
-    def __init__(self, megabytes: float, seconds: float, directory: Path) -> None:
+    def __init__(self, megabytes: float, seconds: float, directory: Path, *, elsewhere: bool = False) -> None:
+        self._elsewhere = elsewhere
         self._records = int(megabytes * 1e6 / _RECORD_BYTES)
         self._segment_bytes = str(max(1 << 20, min(64 << 20, int(megabytes * 1e6 / 8))))
         self._seconds = seconds
@@ -59,7 +65,7 @@ class Bench:
         self.results: dict[str, float] = {}
 
     def run(self) -> None:
-        server = S3Server(self._directory / "s3")
+        server = S3Server(self._directory / "s3", command_prefix=("chrt", "-i", "0") if self._elsewhere else ())
         server.start()
         os.environ.update(server.environment())
         settings = {
@@ -96,10 +102,10 @@ class Bench:
         self.results["p99_ms_uploading_20_mb_per_second"] = self._p99(
             servers, lambda: self._copy(admin, broker, "slow")
         )
-        with _readers(servers, "local", 2):
+        with _readers(servers, "local", 2, self._elsewhere):
             self.results["p99_ms_two_readers_of_the_disk"] = self._p99(servers, lambda: None)
         broker.restart()  # the cache of the tier is empty again
-        with _readers(servers, "quiet", 2):
+        with _readers(servers, "quiet", 2, self._elsewhere):
             self.results["p99_ms_two_readers_of_history"] = self._p99(servers, lambda: None)
         self.results["p99_ms_rest_again"] = self._p99(servers, lambda: None)
         # Reading: each cold, with an empty cache of the tier.
@@ -223,10 +229,11 @@ def _read(servers: str, topic: str, records: int) -> float:
 
 
 @contextmanager
-def _readers(servers: str, topic: str, count: int) -> Any:
+def _readers(servers: str, topic: str, count: int, elsewhere: bool) -> Any:
     """Processes that read a topic from its beginning, again and again."""
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_read_forever, args=(servers, topic), daemon=True) for _ in range(count)]
+    arguments = (servers, topic, elsewhere)
+    processes = [context.Process(target=_read_forever, args=arguments, daemon=True) for _ in range(count)]
     for process in processes:
         process.start()
     try:
@@ -237,7 +244,9 @@ def _readers(servers: str, topic: str, count: int) -> Any:
             process.join()
 
 
-def _read_forever(servers: str, topic: str) -> None:
+def _read_forever(servers: str, topic: str, elsewhere: bool) -> None:
+    if elsewhere:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # threads that begin later have it too
     while True:
         consumer = _consumer(servers, topic)
         idle = 0
@@ -296,12 +305,13 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tier", description=__doc__)
     parser.add_argument("--megabytes", type=float, default=1000.0, help="of each topic")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement of the producer")
+    parser.add_argument("--elsewhere", action="store_true", help="the store and the readers give way to the broker")
     parser.add_argument("--tiny", action="store_true", help="a try in seconds; its figures mean nothing")
     parser.add_argument("--save", type=Path, help="write the figures to this file, as JSON")
     chosen = parser.parse_args(arguments)
     megabytes, seconds = (4.0, 0.2) if chosen.tiny else (chosen.megabytes, chosen.seconds)
     with tempfile.TemporaryDirectory(prefix="bench-tier-") as directory:
-        bench = Bench(megabytes, seconds, Path(directory))
+        bench = Bench(megabytes, seconds, Path(directory), elsewhere=chosen.elsewhere)
         bench.run()
     for name, value in bench.results.items():
         print(f"{name:40} {value:10.2f}")

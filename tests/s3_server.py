@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,8 +31,9 @@ _ACCESS, _SECRET, _REGION = "test", "secret-of-tests", "us-east-1"
 class S3Server:
     """The process of the server. Objects are in `directory`, and stay over a kill."""
 
-    def __init__(self, directory: Path, host: str = "127.0.0.1") -> None:
-        self._program = install_test_clients.versitygw().command
+    def __init__(self, directory: Path, host: str = "127.0.0.1", command_prefix: Sequence[str] = ()) -> None:
+        """`command_prefix`: what to run the program with, such as `chrt -i 0`."""
+        self._program = (*command_prefix, *install_test_clients.versitygw().command)
         self._directory = directory
         self._host = host
         self.port = free_ports(1)[0]
