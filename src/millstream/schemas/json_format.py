@@ -213,7 +213,7 @@ class JsonFormat:
     def keep_only(self, names: frozenset[str]) -> None:
         """Leaves other columns out: whether their values have the right types is not checked. What the schema requires
         is, so columns with required values in them stay."""
-        whole = self.arrow_type()
+        whole = pa.struct([*self.arrow_type(), *self._extra])
         if self._bare:
             return
         kept = [field for field in whole if field.name in names or field.name in self._rule.properties]

@@ -101,7 +101,7 @@ class InferredJson:
         # Lists of nothing but nulls come out of Arrow's reader with wrong lengths.
         if any(_has_time(each.type) or _has_null_list(each.type) for each in found.schema):
             return None
-        self._learn(found.schema)
+        self.learn(found.schema)
         if len(present) < len(values):
             valid = values.is_valid()
             places = pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1)
@@ -143,10 +143,10 @@ class InferredJson:
         found = pa.Table.from_arrays(columns, schema=pa.schema(list(kind)))
         if not len(kind):
             found = pa.table({"": pa.nulls(len(values))}).select([])
-        self._learn(found.schema)
+        self.learn(found.schema)
         return found, pa.array(errors, pa.string())
 
-    def _learn(self, schema: pa.Schema) -> None:
+    def learn(self, schema: pa.Schema) -> None:
         """Later batches are decoded with these types at once."""
         for field in schema:
             if not pa.types.is_null(field.type):

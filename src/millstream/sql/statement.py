@@ -1,8 +1,9 @@
 """A query: checked to be one SELECT, and what it needs of each topic: columns, partitions, offsets, a first time.
 
 DuckDB parses it. Its syntax tree (`json_serialize_sql`) tells the topics, the names of columns, and conditions in WHERE
-on `_partition`, `_offset` and `_timestamp` that allow to read less. These conditions are only read here; DuckDB
-evaluates them again, so a condition that is not recognised costs time and nothing else.
+on `_partition`, `_offset` and `_timestamp` that allow to read less, and on other columns that allow to decode less
+(`early_filter.py`). Conditions are only read here; DuckDB evaluates them again, so a condition that is not recognised
+costs time and nothing else.
 """
 
 import json
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from millstream.sql.early_filter import Condition, simple_condition
 from millstream.sql.engine import open_engine
 from millstream.sql.errors import SqlError
 
@@ -119,6 +121,8 @@ class Statement:
     """All names in it, in lower case: the columns are among them. None: all columns may be used."""
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
     """By topic."""
+    conditions: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
+    """By topic: comparisons of columns of the value with constants, which all must be true."""
     newest: int | None = None
     """`select … limit N` without a condition: N records are enough."""
     tree: Mapping[str, Any] = field(default_factory=dict)
@@ -172,7 +176,7 @@ def _parse(engine: "duckdb.DuckDBPyConnection", text: str) -> Statement:
         text,
         tables,
         _names(nodes, tables),
-        _bounds(engine, nodes, tables),
+        *_restrictions(engine, nodes, tables),
         _newest(tree),
         tree,
         _lone_names(nodes),
@@ -281,12 +285,14 @@ def _integer(node: Any) -> int | None:
     return int(literal["text"]) if literal.get("kind") == "INTEGER" else None
 
 
-def _bounds(
+def _restrictions(
     engine: "duckdb.DuckDBPyConnection", nodes: list[dict[str, Any]], tables: tuple[TableUse, ...]
-) -> dict[str, Bounds]:
+) -> tuple[dict[str, Bounds], dict[str, tuple[Condition, ...]]]:
+    """Bounds and conditions of topics."""
     uses = [table.topic.lower() for table in tables]
     once = {table.topic: table for table in tables if uses.count(table.topic.lower()) == 1}
     found: dict[str, Bounds] = {}
+    conditions: dict[str, tuple[Condition, ...]] = {}
     evaluated = 0
     for node in nodes:
         if node.get("type") != "SELECT_NODE" or not node.get("where_clause"):
@@ -300,11 +306,18 @@ def _bounds(
                 if place is not None and place.topic in once and once[place.topic] == place:
                     evaluated += len(values)
                     if evaluated > _MOST_EVALUATED:
-                        return found
-                    bound = _bound(engine, column["column_names"][-1].lower(), kind, values)
+                        return found, conditions
+                    name = column["column_names"][-1].lower()
+                    bound = _bound(engine, name, kind, values)
                     if bound is not None:
                         found[place.topic] = found.get(place.topic, Bounds()).within(bound)
-    return found
+                    literals = [(value.get("literal") or {}) for value in values]
+                    simple = simple_condition(
+                        name, kind, [(each.get("kind", ""), each.get("text", "")) for each in literals]
+                    )
+                    if simple is not None:
+                        conditions[place.topic] = (*conditions.get(place.topic, ()), simple)
+    return found, conditions
 
 
 def _sources(node: Any) -> dict[str, TableUse] | None:

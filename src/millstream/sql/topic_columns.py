@@ -24,6 +24,7 @@ from millstream.schemas import framing
 from millstream.schemas.errors import RegistryError, RegistryUnreachableError, SchemaError, SchemaNotFoundError
 from millstream.schemas.formats import Format, SchemaChoice
 from millstream.schemas.registry_client import RegistryClient
+from millstream.sql.early_filter import EarlyFilter
 from millstream.sql.errors import SqlError
 from millstream.sql.inferred_json import InferredJson, is_object, unified
 from millstream.sql.statement import Statement
@@ -91,6 +92,7 @@ class TopicColumns:
         if found is not None:
             found.keep_only(statement)
         self._values: _Values = found or _without_schema(values, statement.columns)
+        self._early = None if masked is not None else self._early_filter(statement, values, found)
         self.format = self._values.name
         self.inferred: dict[str, pa.DataType] = getattr(self._values, "first_types", {})
         """Names and types of the columns of JSON without a schema."""
@@ -105,6 +107,8 @@ class TopicColumns:
         """The columns of some records, typed. Tables of different batches may differ: `unify` ends that."""
         if self._masked is not None:
             batch = _masked_batch(batch, self._masked)
+        if self._early is not None:
+            batch = self._early.kept(batch)
         if self._values.reads_values:
             table, errors = self._values.decode(batch.column("value"))
         else:
@@ -128,6 +132,34 @@ class TopicColumns:
         if not columns:  # select count(*)
             columns["_partition"] = pa.nulls(batch.num_rows, pa.int32())
         return pa.table(columns)
+
+    def _early_filter(
+        self, statement: Statement, sample: list[bytes], registered: "_Registered | None"
+    ) -> EarlyFilter | None:
+        """None if no condition says which records can be left out, or the query needs no other columns."""
+        known = [field.name for field in registered.whole] if registered is not None else self._inferred_names()
+        names = {name.lower() for name in known}
+        of_topic = (found for name, found in statement.conditions.items() if name.lower() == self.topic.lower())
+        conditions = [each for each in next(of_topic, ()) if each.column in names]
+        columns = frozenset(each.column for each in conditions)
+        needed = names if statement.columns is None else names & statement.columns
+        if not conditions or needed <= columns or statement.lone_names - names - RECORD_COLUMNS.keys():
+            return None
+        if registered is not None:
+            narrow = registered.only(frozenset(name for name in known if name.lower() in columns))
+            return EarlyFilter(conditions, lambda values: narrow.decode(values)[0])
+        inferred, first = self._values, _Json([data for data in sample if is_object(data)], columns)
+        assert isinstance(inferred, _Json)
+
+        def decode(values: pa.Array) -> pa.Table:
+            table, _ = first.decode(values)
+            inferred.learn(table.schema)  # the types of records that are left out count, too
+            return table
+
+        return EarlyFilter(conditions, decode)
+
+    def _inferred_names(self) -> list[str]:
+        return list(self._values.first_types) if isinstance(self._values, _Json) else []
 
     def unify(self, tables: list[pa.Table]) -> pa.Table:
         """One table with the columns of all."""
@@ -202,7 +234,7 @@ class _Registered:
     def __init__(self, kind: str, form: Format) -> None:
         self.name = {"AVRO": "Avro", "PROTOBUF": "Protobuf"}.get(kind, "JSON Schema")
         self.reads_values = True
-        self.kind = form.arrow_type()
+        self.kind = self.whole = form.arrow_type()
         self._format = form
         self._of_thread = threading.local()
         self._kept: list[int] | None = None
@@ -222,6 +254,13 @@ class _Registered:
         else:  # the format does not even decode the others
             self._format.keep_only(names)
             self.kind = self._format.arrow_type()
+
+    def only(self, names: frozenset[str]) -> "_Registered":
+        """The same schema, with these columns alone."""
+        made = _Registered("", copy.copy(self._format))
+        made._format.keep_only(names)
+        made.kind = made._format.arrow_type()
+        return made
 
     def decode(self, values: pa.Array) -> tuple[pa.Table, pa.Array]:
         form = getattr(self._of_thread, "format", None)
