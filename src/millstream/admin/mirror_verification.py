@@ -21,7 +21,6 @@ from millstream.raw_client import Cluster, TopicPartition
 from millstream.raw_client.offsets import EARLIEST, LATEST
 
 _FETCH_BYTES = 4 << 20
-_WAIT_MS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ def _batches(
     while offset < end:
         if deadline is not None and time.monotonic() > deadline:
             raise OutOfTimeError
-        fetched = cluster.fetch(at, offset, max_bytes=_FETCH_BYTES, max_wait_ms=_WAIT_MS, read_committed=False)
+        fetched = cluster.fetch_existing(at, offset, max_bytes=_FETCH_BYTES, read_committed=False)
         after = offset
         for place, header in iterate_headers(fetched.data):
             batch = fetched.data[place : place + LOG_OVERHEAD + header.length]

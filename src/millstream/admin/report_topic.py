@@ -18,7 +18,7 @@ def read_reports(cluster: Cluster, topic: str) -> Iterator[tuple[str, bytes | No
     end = cluster.offsets({at: LATEST})[at].offset
     offset = cluster.offsets({at: EARLIEST})[at].offset
     while offset < end:
-        fetched = cluster.fetch(at, offset, max_bytes=_FETCH_BYTES, max_wait_ms=100)
+        fetched = cluster.fetch_existing(at, offset, max_bytes=_FETCH_BYTES)
         after = offset
         for place, header in iterate_headers(fetched.data):
             after = header.base_offset + header.last_offset_delta + 1

@@ -53,7 +53,6 @@ from millstream.version import VERSION
 
 CHUNK_BYTES = 64 << 20
 _FETCH_BYTES = 4 << 20
-_FETCH_WAIT_MS = 500
 _THREADS = 4
 _MANY_SMALL = 8
 _DAY_MS = 24 * 3600 * 1000
@@ -309,13 +308,8 @@ class _Copier:
             while position < until and size < self._options.chunk_bytes:
                 if self.stopped:
                     raise _StoppedError("stopped")
-                fetched = self._cluster.fetch(
-                    at,
-                    position,
-                    max_bytes=_FETCH_BYTES,
-                    max_wait_ms=_FETCH_WAIT_MS,
-                    read_committed=False,
-                    topic_id=row.topic_id,
+                fetched = self._cluster.fetch_existing(
+                    at, position, max_bytes=_FETCH_BYTES, read_committed=False, topic_id=row.topic_id
                 )
                 self._pace.take(len(fetched.data))
                 taken = 0

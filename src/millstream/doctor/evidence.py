@@ -72,7 +72,7 @@ def read_clients(cluster: Cluster, now_ms: int | None = None) -> list[ClientRepo
     newest: dict[bytes, bytes | None] = {}
     read = 0
     while 0 <= offset < end and read < _MOST_BYTES:
-        data = cluster.fetch(at, offset, max_bytes=1 << 20, max_wait_ms=100).data
+        data = cluster.fetch_existing(at, offset, max_bytes=1 << 20).data
         following = offset
         for header, records in read_batches(data):
             following = header.base_offset + header.last_offset_delta + 1

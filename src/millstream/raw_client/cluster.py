@@ -7,6 +7,7 @@ Thread safe. Each call takes `timeout_s` at most (a fetch in addition its wait f
 the last reason. Requests with retriable errors are repeated until then; other errors are raised at once.
 """
 
+import time
 import weakref
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,13 +19,15 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import Message
 from millstream.raw_client.connection import Connection
 from millstream.raw_client.deadline import Deadline
-from millstream.raw_client.errors import ConnectionLostError, RetriableError, error_code, refusal
+from millstream.raw_client.errors import ConnectionLostError, RetriableError, UnreachableError, error_code, refusal
 from millstream.raw_client.fetching import Fetched, Fetcher, FetchTarget
 from millstream.raw_client.model import Address, BrokerInfo, TopicInfo, TopicPartition, parse_bootstrap
 from millstream.raw_client.offsets import CommittedOffset, LogOffsets, OffsetAndTime, commit_offsets, committed_offsets
 from millstream.raw_client.pool import ConnectionPool, Connector
 from millstream.raw_client.routing import CoordinatorKind, Coordinators, Leader, Routing, retriable_code
 from millstream.raw_client.settings import parse_settings
+
+_EXISTING_WAIT_MS = 500
 
 
 class Cluster:
@@ -141,6 +144,34 @@ class Cluster:
             FetchTarget(partition, offset, max_bytes, max_wait_ms, min_bytes, read_committed, topic_id),
             Deadline(self.timeout_s + max_wait_ms / 1000),
         )
+
+    def fetch_existing(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        read_committed: bool = True,
+        topic_id: UUID | None = None,
+    ) -> Fetched:
+        """As `fetch`, for an offset that was before the end: after an empty response it asks again. A consumer quota
+        makes such responses, and records that come from a slow tier. Empty only if the partition ends there now.
+        UnreachableError if no records come within the timeout."""
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            found = self.fetch(
+                partition,
+                offset,
+                max_bytes=max_bytes,
+                max_wait_ms=_EXISTING_WAIT_MS,
+                read_committed=read_committed,
+                topic_id=topic_id,
+            )
+            end = found.last_stable_offset if read_committed else found.high_watermark
+            if len(found.data) or 0 <= end <= offset:
+                return found
+            if time.monotonic() > deadline:
+                raise UnreachableError(f"{partition}: no records came from offset {offset} on", late=True)
 
     # Groups
 

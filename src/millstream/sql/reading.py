@@ -147,9 +147,7 @@ def sample(cluster: Cluster, topic: str, ranges: list[Range], stop: Stop) -> lis
         stop.check()
         for first in dict.fromkeys((each.start, max(each.start, each.stop - _SAMPLED_RECORDS))):
             try:
-                data = cluster.fetch(
-                    TopicPartition(topic, each.partition), first, max_bytes=_SAMPLE_BYTES, max_wait_ms=0
-                )
+                data = cluster.fetch_existing(TopicPartition(topic, each.partition), first, max_bytes=_SAMPLE_BYTES)
                 pieces = decoder.pieces(
                     data.data, topic=topic, partition=each.partition, start=first, stop=each.stop, aborted=data.aborted
                 )
@@ -198,7 +196,7 @@ class TopicReader:
         while offset < wanted.stop:
             self._stop.check()
             try:
-                fetched = self._cluster.fetch(place, offset, max_bytes=_FETCH_BYTES, max_wait_ms=0)
+                fetched = self._cluster.fetch_existing(place, offset, max_bytes=_FETCH_BYTES)
                 pieces = decoder.pieces(
                     fetched.data,
                     topic=topic,

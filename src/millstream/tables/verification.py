@@ -287,7 +287,7 @@ def _records(cluster: Cluster, place: TopicPartition, begin: int, end: int) -> I
     decoder = ArrowDecoder(["partition", "offset", "key", "value"])
     position = begin
     while position < end:
-        fetched = cluster.fetch(place, position, max_bytes=_FETCH_BYTES, max_wait_ms=500)
+        fetched = cluster.fetch_existing(place, position, max_bytes=_FETCH_BYTES)
         batches, following = decoder.decode(
             fetched.data,
             topic=place.topic,

@@ -68,7 +68,7 @@ def check_that_topics_come_fail_and_go(
         until(lambda: rows_at(tmp_path / later) == 50, "the second table")
         until(lambda: (found := status(first)) is not None and found.rows == 50 and found.lag_records == 0)
         shown = CliRunner().invoke(app, ["status", "-b", broker.bootstrap_servers])
-        assert shown.exit_code == exit_codes.UNWELL, shown.output
+        assert shown.exit_code == exit_codes.UNWELL, (shown.exit_code, shown.exception, shown.output)
         assert first in shown.output and "needs the registry" in shown.output
         metrics = server.reports.metrics()
         assert f'millstream_table_lag_seconds{{topic="{first}",format="iceberg"}} 0' in metrics

@@ -380,8 +380,8 @@ def _batches(
     """All batches from an offset to the log end, those of open and aborted transactions included."""
     while True:
         try:
-            fetched = cluster.fetch(
-                topic_partition, position, max_bytes=_COPY_FETCH_BYTES, max_wait_ms=50, read_committed=False
+            fetched = cluster.fetch_existing(
+                topic_partition, position, max_bytes=_COPY_FETCH_BYTES, read_committed=False
             )
         except OffsetOutOfRangeError as error:
             if position >= error.log_start:
