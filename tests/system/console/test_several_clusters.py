@@ -177,7 +177,7 @@ def test_each_cluster_decides_which_users_it_accepts(
         page.get_by_text("Name or password is wrong.").wait_for()
         sign_in("vera", "vera-secret", "first")
         visit.await_text("user", "vera")
-        assert page.url == f"{gateway.url}/console/clusters/first/"
+        assert page.url.partition("?")[0] == f"{gateway.url}/console/clusters/first/"  # an empty cluster adds its tool
         page.goto(f"{gateway.url}/console/clusters/second/topics")
         page.get_by_text("the cluster second does not accept vera").wait_for()
         page.get_by_role("link", name="first").click()
