@@ -71,9 +71,10 @@ class FirstSteps:
             with ui.tabs().classes("ms-tabs").props("align=left no-caps dense outside-arrows") as tabs:
                 for name in tools:
                     ui.tab(name).props(f"data-testid=tool-{name.lower()}")
-            tabs.on_value_change(lambda event: frame.url.write(tool=event.value))
             with ui.tab_panels(tabs, value=tool, animated=False).classes("ms-panels"):
                 self._programs = {name: self._add_program(name) for name in tools}
+            # After the panels, which set the first value: the URL has what a person chose.
+            tabs.on_value_change(lambda event: frame.url.write(tool=event.value if event.value != tools[0] else None))
         with card("3. A test record"), ui.element("div").classes("ms-status"):
             self._send = ui.button("Send a test record", icon="send", on_click=self._send_record)
             frame.offer(Action.PRODUCE, self._send).props("outline no-caps data-testid=first-record")
