@@ -107,6 +107,8 @@ class _Append:
         self.deadline = deadline
         self._epoch = -1
         """The newest leader epoch to which the batch was sent."""
+        self._is_in_doubt = False
+        """Whether an attempt was sent and had no response: it may still be on its way."""
 
     def attempt(self) -> int:
         partition = self._partition
@@ -136,6 +138,7 @@ class _Append:
         timeout_ms = int(timeout_s * 1000)
         body = encode_conditional(topic, partition.partition, self._batch, self._expected, timeout_ms, version)
         self._epoch = leader.epoch
+        was_in_doubt, self._is_in_doubt = self._is_in_doubt, True
         sent = connection.send_body(request_schema(_PRODUCE), version, body, timeout_s)
         frame, position = connection.receive_frame(sent, timeout_s)
         try:
@@ -145,6 +148,9 @@ class _Append:
             raise WireError(f"{connection.address}: its response to a conditional append is malformed") from error
         code = error_code(row.error_code)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and end is not None:
+            if end < self._expected and was_in_doubt:
+                # The earlier attempt is written if it arrives when the partition has grown to the expected end.
+                raise RetriableError(str(partition), ErrorCode.REQUEST_TIMED_OUT)
             raise UnexpectedEndError(partition, self._expected, end)
         if code.retriable:
             raise RetriableError(str(partition), code)

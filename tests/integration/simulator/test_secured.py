@@ -21,6 +21,12 @@ SECURED = Options(secured=True)
 
 
 @pytest.mark.timeout(900)
+def test_acls_that_could_not_be_stored_are_refused() -> None:
+    """Seed 2000630: the controller's disk failed, and the response to CreateAcls had no rows, as if all was well."""
+    result = simulate(2000630, SECURED)
+    assert result.ok, result.violation
+
+
 @pytest.mark.parametrize("seeds", [range(1, 3), pytest.param(range(3, 25), marks=pytest.mark.slow)], ids=str)
 def test_no_client_is_refused(seeds: range) -> None:
     results = list(run_seeds(seeds, SECURED, processes=os.cpu_count() or 1))

@@ -73,6 +73,14 @@ def _update_features(request: Message, error: dict[str, Any]) -> Response:
     return {**error, "results": [{"feature": update.feature, **error} for update in request.feature_updates]}
 
 
+def _create_acls(request: Message, error: dict[str, Any]) -> Response:
+    return {"results": [error for _ in request.creations]}
+
+
+def _delete_acls(request: Message, error: dict[str, Any]) -> Response:
+    return {"filter_results": [{**error, "matching_acls": []} for _ in request.filters]}
+
+
 def _alter_scram_users(request: Message, error: dict[str, Any]) -> Response:
     users = dict.fromkeys(row.name for row in (*request.deletions, *request.upsertions))
     return {"results": [{"user": user, **error} for user in users]}
@@ -99,6 +107,8 @@ _REFUSALS: dict[str, Callable[[Message, dict[str, Any]], Response]] = {
     "alter_partition_reassignments": _alter_reassignments,
     "elect_leaders": _elect_leaders,
     "update_features": _update_features,
+    "create_acls": _create_acls,
+    "delete_acls": _delete_acls,
     "alter_user_scram_credentials": _alter_scram_users,
     "alter_client_quotas": _alter_client_quotas,
 }

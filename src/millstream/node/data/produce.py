@@ -40,6 +40,7 @@ _CHECK_SECONDS = 0.5
 _CHECKS = 4
 """A leader that has lost the controller gives a pending write up after this many checks. With followers that fetch, a
 write is committed before the first."""
+_REFUSED = "refused because of records that are not committed: the condition may still be met"
 _LOG_STATE_ERRORS = frozenset(
     (
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -60,6 +61,8 @@ class Awaited(NamedTuple):
     rows: list[PartitionResult]
     at: int
     end_offset: int
+    what: str = "appended"
+    """What happened to the batch, for the message if the result does not become final."""
 
 
 class ProduceHandler:
@@ -174,9 +177,13 @@ class ProduceHandler:
                         error = partition.doubt_error(error)
                     retry_order.note(topic, index, whole[start:end], error.code)
                     self.errors[error.code] = self.errors.get(error.code, 0) + 1
-                    topic_results.append(_failed(partition, error))
+                    row = _failed(partition, error)
                     if isinstance(error, UnexpectedEndError):
-                        topic_results[-1] = topic_results[-1]._replace(end_offset=error.end_offset)
+                        row = row._replace(end_offset=error.end_offset)
+                        if error.refused_until > partition.high_watermark:
+                            at = len(topic_results)
+                            awaited.append(Awaited(partition, topic_results, at, error.refused_until, _REFUSED))
+                    topic_results.append(row)
                     continue
                 end_offset = appended[1] + 1
                 if not may_acknowledge(partition, end_offset, acks_all=wants_all):
@@ -300,7 +307,7 @@ class PendingAck:
         for number, awaited in tuple(self._open.items()):
             if awaited.partition.is_in_doubt:
                 self._waiters[number].cancel()
-                self._done(number)(awaited.partition.doubt_error("appended, but not committed here"))
+                self._done(number)(awaited.partition.doubt_error(f"{awaited.what}, but not committed here"))
 
     def _give_up(self) -> None:
         late, self._open = self._open, {}
@@ -312,7 +319,7 @@ class PendingAck:
                 awaited.partition,
                 KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
-                    "appended, but not acknowledged by the in-sync replicas, or not flushed, within the timeout",
+                    f"{awaited.what}, but not acknowledged by the in-sync replicas, or not flushed, within the timeout",
                 ),
             )
         self._deliver(self._results)

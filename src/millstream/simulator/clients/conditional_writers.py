@@ -114,7 +114,7 @@ class ConditionalWriter:
             base_sequence=sequence,
         )
         deadline = self._loop.time() + GIVE_UP_SECONDS
-        newest_epoch = -1
+        newest_epoch, is_in_doubt = -1, False
         while self._loop.time() < deadline and workload.writing:
             leader = client.leader(topic, partition)
             if leader is None or leader.epoch < newest_epoch:
@@ -128,7 +128,7 @@ class ConditionalWriter:
                 self._expectations.note(topic, partition, expected, offset, value)
                 workload.log_event(self._name, f"acked {name} offset {offset} ({value}) expected {expected}")
                 return end, True
-            if error == ErrorCode.OFFSET_OUT_OF_RANGE and end is not None:
+            if error == ErrorCode.OFFSET_OUT_OF_RANGE and end is not None and (end > expected or not is_in_doubt):
                 recorder.failed(send)
                 self._expectations.refused += 1
                 return end, False
@@ -136,6 +136,8 @@ class ConditionalWriter:
                 if not workload.may_lose_records:
                     workload.report("AcknowledgedIsDurable", f"{name} rejected sequence {sequence} with {error.name}")
                 return None
+            # Another attempt may still be on its way, and is written when the partition has grown to the expected end.
+            is_in_doubt = is_in_doubt or error != ErrorCode.OFFSET_OUT_OF_RANGE
             await client.recover()
         workload.given_up += 1
         return None
