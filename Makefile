@@ -123,11 +123,12 @@ UNIT := MILLSTREAM_EXAMPLES=quick $(BIN)/python -m pytest -q -p no:schemathesis 
 unit: $(VENV)/.installed-dev  ## The tests that need no process, no socket and no other program, in plain Python (a minute on two cores)
 	MILLSTREAM_COMPILED=refuse $(UNIT) tests/unit
 
-# Beside the run over the compiled modules, if there are any: the unit tests of their packages, and all tests that replace
-# parts of them (marked `plain`).
+# Beside the run over the compiled modules, if there are any: the unit tests of packages with such modules, and all tests
+# that replace parts of them (marked `plain`). Other packages are in plain Python in both runs. One run for all: each
+# process of pytest first collects what it is given.
+PLAIN_ROOMS := $(addprefix tests/,unit/common unit/formats unit/node unit/tools integration/simulator)
 define PLAIN_PART
-	MILLSTREAM_COMPILED=refuse MILLSTREAM_EXAMPLES=quick $(PYTEST) -m 'not slow' tests/unit/formats tests/unit/node
-	MILLSTREAM_COMPILED=refuse MILLSTREAM_EXAMPLES=quick $(PYTEST) -m 'plain and not slow' tests/integration
+	MILLSTREAM_COMPILED=refuse MILLSTREAM_EXAMPLES=quick $(PYTEST) -n 2 -m '(both_forms or plain) and not slow' $(PLAIN_ROOMS)
 endef
 IS_COMPILED := $(filter require,$(FORM))
 

@@ -73,8 +73,18 @@ def _rank(item: pytest.Item) -> int:
     return next(ranks, len(_LONGEST_FIRST))
 
 
+def _in_both_forms() -> tuple[str, ...]:
+    """The folders of unit tests of packages that have compiled modules: `unit/node/storage`, `unit/formats/records`."""
+    packages = (module.split(".")[1:-1][:2] for module in compilation.MODULES)
+    return tuple(sorted({"/".join(("unit", *package)) + "/" for package in packages}))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_rank)
+    compiled_packages = _in_both_forms()
+    for item in items:
+        if item.path.is_relative_to(_TESTS) and item.path.relative_to(_TESTS).as_posix().startswith(compiled_packages):
+            item.add_marker("both_forms")
     if compilation.is_compiled():
         why = pytest.mark.skip(
             reason=f"replaces parts of compiled modules; runs with {compilation.VARIABLE}={compilation.REFUSE}"

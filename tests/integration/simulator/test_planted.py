@@ -259,7 +259,7 @@ def _take_silence_for_death(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 LONG = pytest.mark.slow
-"""Those that need ten seeds and more."""
+"""Those that need ten seeds and more. Each scenario has others that are found sooner."""
 
 
 @pytest.mark.timeout(600)
@@ -273,7 +273,7 @@ LONG = pytest.mark.slow
             {"EpochsOnlyGrow", "OneQuorumLeaderPerEpoch", "CommittedMetadataIsStable"},
             marks=LONG,
         ),
-        (_never_truncate, Scenario.FAILOVER, _OF_RECORDS),
+        pytest.param(_never_truncate, Scenario.FAILOVER, _OF_RECORDS, marks=LONG),
         (_count_unsynced_metadata, Scenario.BLACKOUT, {"CommittedMetadataIsStable"}),
         (_let_batches_overtake, Scenario.FAILOVER, {"AcknowledgedIsDurable", "History"}),
         (_take_gaps, Scenario.FAILOVER, {"AcknowledgedIsDurable", "History"}),
@@ -287,7 +287,12 @@ LONG = pytest.mark.slow
         ),
         (_coordinators_do_not_wait_for_the_disk, Scenario.POWER, _OF_RECORDS),
         pytest.param(_coordinators_acknowledge_before_the_flush, Scenario.POWER, _OF_RECORDS, marks=LONG),
-        (_show_what_is_not_on_disk, Scenario.POWER, {"CommittedLogsAreEqual", "History", "AcknowledgedIsDurable"}),
+        pytest.param(
+            _show_what_is_not_on_disk,
+            Scenario.POWER,
+            {"CommittedLogsAreEqual", "History", "AcknowledgedIsDurable"},
+            marks=LONG,
+        ),
         (_acknowledge_deletions_early, Scenario.POWER, {"AcknowledgedIsDurable"}),
         (_name_no_aborted_ones, Scenario.TRANSACTIONS, {"NoAbortedRead"}),
         (_tasks_are_free_at_once, Scenario.POWER, {"TaskIsActiveOnce"}),

@@ -44,7 +44,13 @@ def _alive(cluster: EmbeddedCluster) -> int:
 
 
 def _until_in_sync(cluster: EmbeddedCluster, topic: str, count: int = 3) -> None:
-    until(lambda: len(_state(cluster, topic, _alive(cluster))[1]) == count, f"{count} replicas of {topic} are in sync")
+    """By all brokers that run: one that has just started knows the in-sync replicas of the time before its stop."""
+
+    def is_known() -> bool:
+        running = [number for number in cluster.brokers if cluster.running(number)]
+        return all(len(_state(cluster, topic, number)[1]) == count for number in running)
+
+    until(is_known, f"{count} replicas of {topic} are in sync")
 
 
 def _expect_all(cluster: EmbeddedCluster, topic: str, count: int) -> None:
@@ -81,6 +87,7 @@ def test_a_follower_with_an_empty_disk_starts_where_the_tier_ends(cluster: Embed
     leader, _ = _state(cluster, "fresh", _alive(cluster))
     empty = next(number for number in cluster.brokers if number != leader)
     cluster.stop(empty)
+    _until_in_sync(cluster, "fresh", 2)
     shutil.rmtree(cluster.data_dir(empty) / "fresh-0")
     cluster.start(empty)
     _until_in_sync(cluster, "fresh")

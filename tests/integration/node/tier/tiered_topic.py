@@ -60,6 +60,11 @@ def consume(servers: str, topic: str, count: int, first: int = 0, isolation: str
 
     try:
         until(has_all, f"{count} records of {topic}")
+    except AssertionError as error:
+        watermarks = consumer.get_watermark_offsets(TopicPartition(topic, 0), cached=True)
+        last = found[-1].offset() if found else None
+        error.add_note(f"{len(found)} records were read, the last at offset {last}; watermarks {watermarks}")
+        raise
     finally:
         consumer.close()
     return found

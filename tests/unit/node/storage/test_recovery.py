@@ -10,6 +10,7 @@ import pytest
 
 from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.node.storage.file_formats import RECOVERY_POINTS
 from millstream.node.storage.log import startup_recovery
 from millstream.node.storage.log.directory import LogDirectory
 from millstream.node.storage.log.partition_log import PartitionLog
@@ -146,7 +147,10 @@ def test_broken_framing_in_an_unflushed_sealed_segment_cuts_there(node: Node) ->
     assert append(log) == 3
 
 
-def test_broken_framing_in_a_flushed_sealed_segment_is_corrupt_for_its_reader_only(node: Node) -> None:
+@pytest.mark.parametrize("ticks", [-1, 0])
+def test_broken_framing_in_a_flushed_sealed_segment_is_corrupt_for_its_reader_only(node: Node, ticks: int) -> None:
+    """With the last append in the tick of the checkpoint (0) the log is checked, otherwise it counts as settled. Which
+    of the two happens was left to the clock of the file system."""
     log = node.log(SMALL_SEGMENTS)
     fill(log, 50)
     second = log.segments[1].base_offset
@@ -156,6 +160,8 @@ def test_broken_framing_in_a_flushed_sealed_segment_is_corrupt_for_its_reader_on
     flip(node.file(0), 3 * SIZE + 9)  # a length
     # Damage of a disk leaves the time as it was. A later time means a change by this program, so a check.
     os.utime(node.file(0), ns=(0, 1))
+    checkpoint_ns = (Path(node.root) / RECOVERY_POINTS).stat().st_mtime_ns
+    os.utime(sorted(node.path.glob("*.log"))[-1], ns=(0, checkpoint_ns + ticks))
     node.start()
     log = node.log(SMALL_SEGMENTS)
     assert log.log_end_offset == 50
