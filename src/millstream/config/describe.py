@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import dropwhile
 from typing import Any
 
 from millstream.common.lazy_dataclass import dataclass
@@ -51,18 +52,24 @@ def describe_topic(
         override = overrides.get(setting.name)
         if override is not None:
             synonyms.append(ConfigSynonym(setting.name, override, ConfigSource.DYNAMIC_TOPIC_CONFIG))
-        of_broker = [
-            each
-            for synonym in setting.synonyms
-            for each in (*_written(synonym.setting, broker), _default(synonym.setting))
-            if each.value is not None
-        ]
-        # As in Kafka: with log.retention.hours alone, retention.ms has no synonyms, and counts as a default.
-        if synonyms or any(each.name == setting.synonyms[0].setting.name for each in of_broker):
-            synonyms += of_broker
+        synonyms += _broker_synonyms(setting, broker)
         value = override if override is not None else format_value(value_from_broker(setting, broker))
         entries.append(_entry(setting, value, synonyms, read_only=False))
     return entries
+
+
+def _broker_synonyms(setting: Setting[Any], broker: BrokerConfig) -> Iterator[ConfigSynonym]:
+    """The broker's values for a topic setting, by source and then by name, from the first one under the name that
+    counts most. Those before it are left out, as in Kafka: with log.retention.hours alone, retention.ms has none."""
+    settings = [synonym.setting for synonym in setting.synonyms]
+    found = [
+        ConfigSynonym(each.name, layer[each.name], source)
+        for source, layer in broker.layers.items()
+        for each in settings
+        if each.name in layer
+    ]
+    found += [_default(each) for each in settings if each.default is not None]
+    return dropwhile(lambda each: each.name != settings[0].name, found)
 
 
 def describe_broker(

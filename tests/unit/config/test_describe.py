@@ -30,6 +30,27 @@ def test_a_value_in_hours_is_shown_in_milliseconds() -> None:
     assert (entry.value, entry.source, entry.synonyms) == ("3600000", ConfigSource.DEFAULT_CONFIG, ())
 
 
+def test_a_topic_with_its_own_time_shows_no_broker_value_in_hours() -> None:
+    """As Kafka 4.3.1 responds: values of a broker begin with one under the name that counts most, or are left out."""
+    config = load_broker_config(overrides=["log.roll.hours=5", "log.flush.scheduler.interval.ms=100000"])
+    own = {"retention.ms": "5000", "segment.ms": "7000000", "flush.ms": "3"}
+    for entry in describe_topic(own, config, list(own)):
+        assert entry.synonyms == (ConfigSynonym(entry.name, own[entry.name], ConfigSource.DYNAMIC_TOPIC_CONFIG),)
+
+
+def test_the_values_of_a_broker_are_ordered_by_source_then_by_name() -> None:
+    config = load_broker_config(overrides=["log.retention.minutes=3", "log.retention.hours=1"]).with_dynamic(
+        default={"log.retention.ms": "8"}, own={}
+    )
+    (entry,) = describe_topic({}, config, ["retention.ms"])
+    assert [(each.name, each.value, each.source.name) for each in entry.synonyms] == [
+        ("log.retention.ms", "8", "DYNAMIC_DEFAULT_BROKER_CONFIG"),
+        ("log.retention.minutes", "3", "STATIC_BROKER_CONFIG"),
+        ("log.retention.hours", "1", "STATIC_BROKER_CONFIG"),
+        ("log.retention.hours", "168", "DEFAULT_CONFIG"),
+    ]
+
+
 def test_all_settings_of_a_topic() -> None:
     entries = describe_topic({}, load_broker_config())
     assert {entry.name for entry in entries} == set(TOPIC_SETTINGS) - {"internal.segment.bytes"}

@@ -3,14 +3,15 @@
 They are known, so that a `server.properties` file of Kafka causes no warnings about unknown settings. Their types are
 checked. A value that was set is named at the start; docs/settings.md and DescribeConfigs say that it has no effect.
 
-The format of a line: name, type, default (`-` is null, `""` is empty), importance, bounds.
+The format of a line: name, type, default (`-` is null, `""` is empty), importance, bounds; `dynamic` if Kafka accepts a
+change for all brokers while they run, so that a script that makes one does not fail.
 """
 
 import json
 from dataclasses import replace
 from typing import Any
 
-from millstream.config.setting import Importance, Setting, SettingType, at_least, between
+from millstream.config.setting import Importance, Setting, SettingType, Update, at_least, between
 
 _GROUPS = {
     "the broker runs on one event loop with a small thread pool, without a JVM": """
@@ -81,25 +82,22 @@ _GROUPS = {
         transaction.state.log.load.buffer.size int 5242880 high 1..
     """,
     "tiered storage has no threads of its own but those of the store's client": """
-        remote.log.manager.expiration.thread.pool.size int 10 medium 1..
-        remote.log.manager.follower.thread.pool.size int 2 medium 1..
+        remote.log.manager.expiration.thread.pool.size int 10 medium 1.. dynamic
+        remote.log.manager.follower.thread.pool.size int 2 medium 1.. dynamic
         remote.log.manager.thread.pool.size int 2 medium 1..
         remote.log.reader.max.pending.tasks int 100 medium 1..
     """,
     "a fetch of tiered records waits as any other fetch: for the client's `fetch.max.wait.ms`": """
-        remote.fetch.max.wait.ms int 500 medium 1..
+        remote.fetch.max.wait.ms int 500 medium 1.. dynamic
     """,
     "new followers always start where the tier ends": """
-        follower.fetch.last.tiered.offset.enable boolean false medium
+        follower.fetch.last.tiered.offset.enable boolean false medium dynamic
     """,
     "the rate of uploads and reads is limited over one second": """
         remote.log.manager.copy.quota.window.num int 11 medium 1..
         remote.log.manager.copy.quota.window.size.seconds int 1 medium 1..
         remote.log.manager.fetch.quota.window.num int 11 medium 1..
         remote.log.manager.fetch.quota.window.size.seconds int 1 medium 1..
-    """,
-    "indexes of the tier are in its cache (`millstream.tier.cache.bytes`)": """
-        remote.log.index.file.cache.total.size.bytes long 1073741824 low 1..
     """,
     "tiered storage has no plug-ins in Java: set `millstream.tier.url`": """
         remote.log.metadata.custom.metadata.max.bytes int 128 low 0..
@@ -155,7 +153,8 @@ _GROUPS = {
 
 
 def _declare(line: str, reason: str) -> Setting[Any]:
-    name, kind, default_text, importance, *bounds = line.split()
+    name, kind, default_text, importance, *rest = line.split()
+    bounds = [word for word in rest if word != "dynamic"]
     kind_of = SettingType[kind.upper()]
     setting: Setting[Any] = Setting(
         name=name,
@@ -165,6 +164,7 @@ def _declare(line: str, reason: str) -> Setting[Any]:
         explanation="",
         importance=Importance(importance),
         without_effect=reason,
+        update=Update.CLUSTER_WIDE if "dynamic" in rest else Update.RESTART,
     )
     default = None if default_text == "-" else setting.parse(default_text.strip('"'))
     allowed = None

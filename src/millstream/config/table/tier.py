@@ -112,6 +112,17 @@ REMOTE_LOG_READER_THREADS = integer(
     allowed=at_least(1),
     update=Update.CLUSTER_WIDE,
 )
+INDEXES_MAX_BYTES = 64 << 20
+REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES = long(
+    "remote.log.index.file.cache.total.size.bytes",
+    1 << 30,
+    "The space for indexes of segments in the tier. They are in memory here, so a broker keeps at most 64 MiB of them; "
+    "a smaller value counts.",
+    unit="bytes",
+    allowed=at_least(1),
+    importance=Importance.LOW,
+    update=Update.CLUSTER_WIDE,
+)
 REMOTE_LIST_OFFSETS_REQUEST_TIMEOUT_MS = long(
     "remote.list.offsets.request.timeout.ms",
     30_000,

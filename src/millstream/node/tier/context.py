@@ -23,8 +23,6 @@ from millstream.node.tier.core.object_format import Tail
 from millstream.node.tier.encryption import NO_KEYS, Keyring, ObjectCipher, WrongKeyError, unwrap
 from millstream.node.tier.uploads import EncryptedObject, PreparedObject
 
-_INDEXES_BYTES = 64 << 20
-"""How many bytes of indexes are kept in memory."""
 _ABORTED_LISTS = 1000
 _CIPHERS = 1000
 
@@ -179,7 +177,8 @@ class TierContext:
             if segment.name not in self._indexes:
                 self._indexes[segment.name] = found
                 self._indexes_bytes += found.size
-                while self._indexes_bytes > _INDEXES_BYTES and len(self._indexes) > 1:
+                limit = self.config()[tier.REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES]
+                while self._indexes_bytes > min(limit, tier.INDEXES_MAX_BYTES) and len(self._indexes) > 1:
                     self._indexes_bytes -= self._indexes.popitem(last=False)[1].size
         else:
             self._indexes.move_to_end(segment.name)

@@ -60,7 +60,16 @@ def test_limits_hold_after_a_restart() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["num.replica.fetchers", "producer.id.expiration.ms", "group.consumer.assignment.interval.ms", "max.connections"],
+    [
+        "num.replica.fetchers",
+        "producer.id.expiration.ms",
+        "group.consumer.assignment.interval.ms",
+        "max.connections",
+        "remote.log.index.file.cache.total.size.bytes",
+        "remote.log.manager.expiration.thread.pool.size",
+        "remote.log.manager.follower.thread.pool.size",
+        "remote.fetch.max.wait.ms",
+    ],
 )
 def test_settings_that_kafka_changes_at_run_time(own: Wire, name: str) -> None:
     (before,) = describe(own, BROKER, "7", [name]).configs

@@ -44,15 +44,17 @@ def test_a_request_that_failed_as_a_whole_shows_its_error(api: str) -> None:
         request = schema.read(Cursor(body), version)
         fields = error_response(api, request, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk failed"))
         encoded = bytearray()
+        assert isinstance(fields, dict)
         response_schema(api).write(encoded, fields, version)
         response = response_schema(api).read(Cursor(encoded), version)
         assert has_error(response, ErrorCode.KAFKA_STORAGE_ERROR), f"{api}, version {version}: {response}"
 
 
-def test_each_acl_has_its_error() -> None:
-    for api, rows in (("create_acls", "results"), ("delete_acls", "filter_results")):
-        schema = request_schema(api)
-        body = bytearray()
-        schema.write(body, _ROWS[api], 2)
-        error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk failed")
-        assert len(error_response(api, schema.read(Cursor(body), 2), error)[rows]) == 2
+@pytest.mark.parametrize(("api", "rows"), [("create_acls", "results"), ("delete_acls", "filter_results")])
+def test_each_acl_has_its_error(api: str, rows: str) -> None:
+    schema = request_schema(api)
+    body = bytearray()
+    schema.write(body, _ROWS[api], 2)
+    error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk failed")
+    fields = error_response(api, schema.read(Cursor(body), 2), error)
+    assert isinstance(fields, dict) and [row["error_code"] for row in fields[rows]] == [error.code] * 2

@@ -397,3 +397,27 @@ def test_aborted_transactions_that_were_forgotten_are_found_again(node: Node, lo
         assert tier.context.aborted(names[0]) is not None, "a reader would wait for it for ever"
 
     run(scenario)
+
+
+def test_the_space_for_indexes_is_a_setting_that_counts_at_once(node: Node, log: PartitionLog) -> None:
+    async def scenario() -> None:
+        store = MemoryStore()
+        tier = tier_of(store, log, FakePartition(), node)
+        identity = SegmentIdentity("t", log.topic_id, 0, 0, 5, 3, 0)
+        tail = object_format.encode_tail(identity, Section(0, 0, 0), [(object_format.ABORTED, b"")])
+        segments = [
+            replace(segment(0, 5), name=f"s{number}", log_bytes=0, object_bytes=len(tail)) for number in range(3)
+        ]
+        store.objects.update((each.name, tail) for each in segments)
+        for each in segments[:2]:
+            await tier.context.load_indexes(each)
+        assert all(tier.context.range_starts(each) is not None for each in segments[:2])
+        changed = tier.context.config().with_dynamic(
+            default={"remote.log.index.file.cache.total.size.bytes": str(len(tail))}, own={}
+        )
+        tier.context.config = lambda: changed
+        await tier.context.load_indexes(segments[2])
+        kept = [each.name for each in segments if tier.context.range_starts(each) is not None]
+        assert kept == ["s2"], "the last one fits, and the others do not"
+
+    run(scenario)
