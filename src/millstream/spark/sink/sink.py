@@ -40,6 +40,7 @@ from millstream.spark.sink.input_identity import CheckpointOffsets, input_of_row
 from millstream.spark.sink.options import WriteOptions, parse_write_options
 from millstream.spark.sink.rows import RowShape, shape_of
 from millstream.spark.sink.task import TaskWrite, write_at_least_once, write_for_batch_query, write_in_transaction
+from millstream.spark.worker_memory import keep_modules
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -208,6 +209,7 @@ class _Writer:
         self._shape: RowShape = shape_of(schema, self._options)
         self._attempt = uuid4().hex
         """Identifies this execution; a repeated batch has another one."""
+        keep_modules()  # of the workers that plan and commit
 
     def _write_plainly(self, iterator: Iterator[pa.RecordBatch]) -> TaskWrite:
         rows = write_at_least_once(self._options, self._shape.transform(), iterator)

@@ -20,6 +20,7 @@ from millstream.spark.sink.decisions import DecisionLog, TaskTransaction, failed
 from millstream.spark.sink.input_identity import DigestingRows, RowDigest
 from millstream.spark.sink.options import WriteOptions
 from millstream.spark.sink.rows import RowRouter, forget_topics
+from millstream.spark.worker_memory import keep_modules
 
 
 @dataclass
@@ -276,4 +277,5 @@ def _write(
         raise
     finally:
         producer.close()
+    keep_modules()
     return rows
