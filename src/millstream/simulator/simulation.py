@@ -81,6 +81,8 @@ from millstream.simulator.upgrade import Upgrade
 _STEP_SECONDS = 0.05
 _FORM_SECONDS = 30.0
 _REPAIR_SECONDS = 40.0
+_AWAY_SECONDS = 2.0
+"""A topic that appears within this time after a machine was away may have been created without it."""
 _AUDIT_SECONDS = 20.0
 _BUSY_SECONDS = 20.0
 """An overloaded run needs more time than others, because timeouts are in seconds."""
@@ -190,6 +192,10 @@ class Simulation:
         self._observer = Observer()
         self._leaders: dict[str, tuple[int, int]] = {}
         self._controller: tuple[int, int] | None = None
+        self._machine_away_at = -_AWAY_SECONDS
+        """When all brokers of a machine were fenced last."""
+        self._may_share: set[str] = set()
+        """Partitions that were created while a machine was away."""
         self._consumer: Machine
 
     def _make_invariants(self) -> None:
@@ -447,13 +453,10 @@ class Simulation:
             raise Violation("History", str(report.anomalies[0]))
 
     def _check_machines(self, image: MetadataImage) -> None:
-        """Replicas are on different machines, also those of internal topics, which are created at any time.
-
-        Other topics that are created while a machine is away may share one.
-        """
+        """Replicas are on different machines, but for topics that are created while a machine is away."""
         for name, state in self._states(image):
             machines = {image.brokers[BrokerId(each)].machine for each in state.replicas}
-            if len(machines) < len(state.replicas):
+            if len(machines) < len(state.replicas) and name not in self._may_share:
                 what = f"{name}: replicas {state.replicas} are on machines {sorted(machines)}"
                 raise Violation("ReplicasAreOnDifferentMachines", what)
 
@@ -532,10 +535,21 @@ class Simulation:
                 self._trace.log_event("quorum", f"node {seen.node_id} leads epoch {seen.epoch}")
         for replica in observation.fresh:
             if replica.is_leader and replica.leader_epoch > self._leaders.get(replica.name, (0, -1))[1]:
+                if replica.name not in self._leaders and self._is_machine_away():
+                    self._may_share.add(replica.name)
                 self._leaders[replica.name] = (replica.node_id, replica.leader_epoch)
                 self._trace.log_event(replica.name, f"node {replica.node_id} leads epoch {replica.leader_epoch}")
 
     # State of the cluster
+
+    def _is_machine_away(self) -> bool:
+        """Whether all brokers of a machine are fenced, or were a moment ago."""
+        now, image = self._scheduler.now, self._image()
+        if image is not None:
+            present = {broker.machine for broker in image.brokers.values() if not broker.fenced}
+            if any(broker.machine not in present for broker in image.brokers.values()):
+                self._machine_away_at = now
+        return now - self._machine_away_at < _AWAY_SECONDS
 
     def _partitions(self) -> list[tuple[TopicPlan, int]]:
         return [(plan, number) for plan in self._topics for number in range(plan.partitions)]

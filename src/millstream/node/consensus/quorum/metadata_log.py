@@ -133,8 +133,10 @@ class MetadataLog:
 
     @property
     def end(self) -> LogPosition:
-        epoch = self.partition.epochs.latest
-        return LogPosition(self.partition.log_end_offset, epoch if epoch >= 0 else self._start.epoch)
+        # Of the last record, and not the latest: an epoch is noted before its first record, whose append may fail.
+        end_offset = self.partition.log_end_offset
+        epoch = self.partition.epochs.epoch_of(end_offset - 1)
+        return LogPosition(end_offset, epoch if epoch >= 0 else self._start.epoch)
 
     @property
     def flushed_offset(self) -> int:
