@@ -50,7 +50,9 @@ class Plan:
 
 def run(plan: Plan, say: Callable[[str], None]) -> Summary:
     network: Network = Bridged(plan.node_count) if plan.contained else Loopback(plan.node_count)
-    disks = Disks(plan.directory, small=plan.contained, failing=True)
+    # The clients write about 2 MB a minute, and nothing is deleted: a campaign of an hour needs more.
+    megabytes = 96 + int(plan.seconds / 10)
+    disks = Disks(plan.directory, small=plan.contained, megabytes=megabytes, failing=True)
     chance = random.Random(plan.seed)
     faults: list[Fault] = []
     security = Security(plan.directory, plan.node_count, network) if plan.secured else None

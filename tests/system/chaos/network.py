@@ -128,7 +128,7 @@ class Disks:
     """Where nodes keep their data: on small file systems that can be filled, where those can be had. With `failing`
     and a C compiler, nodes are started so that their disks can fail."""
 
-    def __init__(self, directory: Path, *, small: bool, megabytes: int = 96, failing: bool = False) -> None:
+    def __init__(self, directory: Path, *, small: bool, megabytes: int = 0, failing: bool = False) -> None:
         self._directory = directory
         self.can_fill = small
         self._megabytes = megabytes
