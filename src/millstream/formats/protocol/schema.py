@@ -31,8 +31,6 @@ class Schema:
         self.versions = VersionRange.parse(words[3])
         flexible = next((w.partition(":")[2] for w in words[4:] if w.startswith("flexible:")), None)
         self.flexible = VersionRange.parse(flexible) if flexible else NEVER
-        # Every request asks for these: as fields, compiled code has them without a look-up.
-        self._first_flexible, self._last_flexible = self.flexible.low, self.flexible.high
         self._lines = lines
         self._root: Structure | None = None
         self._readers: dict[int, Reader] = {}
@@ -46,7 +44,7 @@ class Schema:
         return self._root
 
     def is_flexible(self, version: int) -> bool:
-        return self._first_flexible <= version <= self._last_flexible
+        return self.flexible.low <= version <= self.flexible.high
 
     def read(self, cursor: Cursor, version: int) -> Message:
         """Decodes one message at the cursor; raises MalformedMessage for invalid bytes."""

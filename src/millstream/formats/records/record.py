@@ -67,24 +67,21 @@ def build_batch(
 ) -> bytearray:
     """A batch with its CRC, writable so that a log can set its offset. `records` must not be empty."""
     assert records, "a batch has at least one record"
-    base_timestamp = max_timestamp = records[0].timestamp
+    base_timestamp = records[0].timestamp
+    max_timestamp = max(record.timestamp for record in records) if log_append_time is None else log_append_time
     body = bytearray()
     offset_delta = -1
     for record in records:
         offset_delta = offset_delta + 1 if record.offset == NO_OFFSET else record.offset - base_offset
-        timestamp = record.timestamp
-        if timestamp > max_timestamp:
-            max_timestamp = timestamp
-        _append_record(body, record, offset_delta, timestamp - base_timestamp)
+        _append_record(body, record, offset_delta, record.timestamp - base_timestamp)
     attributes = int(codec)
-    content = body if attributes == 0 else compress(codec, bytes(body), level)  # 0: not compressed
     if log_append_time is not None:
         attributes |= LOG_APPEND_TIME_BIT
-        max_timestamp = log_append_time
     if transactional:
         attributes |= TRANSACTIONAL_BIT
     if control:
         attributes |= CONTROL_BIT
+    content = compress(codec, bytes(body), level)
     size = HEADER_SIZE + len(content)
     batch = bytearray(HEADER_SIZE)
     HEADER.pack_into(

@@ -50,14 +50,17 @@ class MonotonicWallClock:
     def __init__(self, environment: Environment) -> None:
         self._clock = environment.clock
         self._loop = environment.loop
-        self._ahead_ms = self._clock.now_ms() - int(self._loop.time() * 1000)
+        self._ahead_ms = self._difference_ms()
 
     def now_ms(self) -> int:
-        loop_ms = int(self._loop.time() * 1000)  # never jumps
-        ahead_ms = self._clock.now_ms() - loop_ms
+        ahead_ms = self._difference_ms()
         if ahead_ms > self._ahead_ms:
             self._ahead_ms = ahead_ms
-        return loop_ms + self._ahead_ms
+        return int(self._loop.time() * 1000) + self._ahead_ms
+
+    def _difference_ms(self) -> int:
+        """The difference between the clock and the loop's time, which never jumps."""
+        return self._clock.now_ms() - int(self._loop.time() * 1000)
 
 
 _MAX_TIMER_WAIT_S = 5.0
@@ -320,7 +323,7 @@ class CoordinatorRuntime:
             result.on_written(None)
 
     def _append_records(self, result: "CoordinatorResult[Any]", guard: VerificationGuard | None, now_ms: int) -> None:
-        rows = [Record(key, value, (), now_ms) for key, value in result.records]
+        rows = [Record(key=key, value=value, timestamp=now_ms) for key, value in result.records]
         producer = result.producer
         if producer is None:
             self.partition.append(memoryview(build_batch(rows)), now_ms)

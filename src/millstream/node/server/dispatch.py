@@ -334,8 +334,7 @@ class Dispatcher:
         else:
             request = request_schema(api.name).read(_cursor(api.name, buffer, position, end, version), version)
         response = self._respond(api, request, context)
-        # Nearly all are dictionaries, and `isinstance` of an abstract class is slow.
-        if isinstance(response, dict) or not isinstance(response, Awaitable):
+        if not isinstance(response, Awaitable):
             if not is_long(response):
                 encoded = encode_response(api.name, response, version, correlation_id)
                 self._durations_of(api.name).observe(self._now() - begun)
@@ -544,7 +543,7 @@ def encode_response(api: str, values: Response, version: int, correlation_id: in
     out = _response_head(schema, version, correlation_id)
     if isinstance(values, bytes):
         out += values
-    elif not isinstance(values, dict) and not isinstance(values, Mapping):
+    elif not isinstance(values, Mapping):
         parts = fetch_codec.ResponseParts(out)
         values.encode(parts, version)
         _SIZE.pack_into(out, 0, parts.finish() - 4)

@@ -23,24 +23,17 @@ Response = Mapping[str, Any] | bytes | FileResponse
 """The fields of the response, or its encoded body."""
 
 
+@dataclass(frozen=True, slots=True)
 class Context:
-    """The sender and the version of a request.
+    """The sender and the version of a request."""
 
-    No dataclass: one is made for each request, and the constructor of a dataclass is not compiled.
-    """
-
-    __slots__ = ("client_id", "frame", "is_forwarded", "peer", "version")
-
-    def __init__(
-        self, version: int, client_id: str, peer: Peer, frame: bytes = b"", is_forwarded: bool = False
-    ) -> None:
-        self.version = version
-        self.client_id = client_id
-        self.peer = peer
-        self.frame = frame
-        """The whole request with its header, for APIs with `with_frame`."""
-        self.is_forwarded = is_forwarded
-        """Whether a broker forwarded it in an Envelope: the peer is the client, not the broker."""
+    version: int
+    client_id: str
+    peer: Peer
+    frame: bytes = b""
+    """The whole request with its header, for APIs with `with_frame`."""
+    is_forwarded: bool = False
+    """Whether a broker forwarded it in an Envelope: the peer is the client, not the broker."""
 
 
 Handler = Callable[[Any, Context], "Response | Awaitable[Response]"]

@@ -6,13 +6,11 @@ in `group.schema`; the tests compare the two.
 
 import struct
 from enum import IntEnum
-from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
 from millstream.formats.model.identifiers import NO_TOPIC_ID
 from millstream.formats.protocol.primitives import MalformedMessage
-from millstream.formats.records.varint import append_unsigned
 from millstream.node.coordination.core.state_machine import CoordinatorRecord, RecordFormats
 
 
@@ -75,12 +73,6 @@ class CommittedOffset(NamedTuple):
     topic_id: UUID = NO_TOPIC_ID
 
 
-@lru_cache(maxsize=10_000)
-def _topic_id(data: bytes) -> UUID:
-    """Cached: the same ids come many times."""
-    return UUID(bytes=data)
-
-
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
     group_bytes, topic_bytes = group_id.encode(), topic.encode()
     return b"".join(
@@ -101,13 +93,15 @@ def offset_value(committed: CommittedOffset) -> bytes:
     if expires_at_ms != NEVER:
         head = struct.pack(">hq", _VERSION_WITH_EXPIRY, offset)
         return head + _LENGTH.pack(len(text)) + text + struct.pack(">qq", committed_at_ms, expires_at_ms)
-    out = bytearray(_VALUE_HEAD.pack(_VERSION, offset, leader_epoch))
-    append_unsigned(out, len(text) + 1)
-    out += text
-    out += _TIME.pack(committed_at_ms)
-    number = topic_id.int  # comparing and converting a UUID costs a call of Python each
-    out += _NO_TAGS if number == 0 else _TOPIC_ID_TAG + number.to_bytes(16, "big")
-    return bytes(out)
+    length = len(text) + 1
+    varint = bytearray()
+    while length > 0x7F:
+        varint.append(length & 0x7F | 0x80)
+        length >>= 7
+    varint.append(length)
+    tags = _NO_TAGS if topic_id == NO_TOPIC_ID else _TOPIC_ID_TAG + topic_id.bytes
+    head = _VALUE_HEAD.pack(_VERSION, offset, leader_epoch)
+    return b"".join((head, varint, text, _TIME.pack(committed_at_ms), tags))
 
 
 def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> CoordinatorRecord:
@@ -138,7 +132,7 @@ def read_offset_value(value: bytes) -> CommittedOffset:
         if tags == _NO_TAGS:
             return CommittedOffset(offset, leader_epoch, "", committed_at_ms)
         if len(tags) == 19 and tags.startswith(_TOPIC_ID_TAG):
-            return CommittedOffset(offset, leader_epoch, "", committed_at_ms, NEVER, _topic_id(tags[3:]))
+            return CommittedOffset(offset, leader_epoch, "", committed_at_ms, NEVER, UUID(bytes=tags[3:]))
     fields = read_value(RecordType.OFFSET_COMMIT, value)
     return CommittedOffset(
         fields.offset,
