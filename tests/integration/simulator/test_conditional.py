@@ -22,8 +22,8 @@ def test_seeds() -> None:
 
 
 def test_a_refusal_is_final() -> None:
-    """Seed 2000880: the leader refused because of records that were lost with it. The first attempt arrived late, at the
-    next leader, and was written; the writer's next record had the same sequence, and was taken for a repetition."""
+    """Seed 2000880: the leader refused because of records that were lost with it. The first attempt arrived late, at
+    the next leader, and was written; the writer's next record had the same sequence, and was taken for a repetition."""
     result = simulate(2000880, Options(conditional=True))
     assert result.ok, result.violation
 

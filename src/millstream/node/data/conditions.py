@@ -30,7 +30,7 @@ class UnexpectedEndError(KafkaError):
     @property
     def refused_until(self) -> int:
         """The refusal is final when the partition is committed up to this offset. An offset that the partition has not
-        reached can still be met: nothing is waited for, and the writer must not rely on it (docs/conditional-append.md)."""
+        reached can still be met: nothing is waited for; a writer must not rely on it (docs/conditional-append.md)."""
         return self.expected + 1 if 0 <= self.expected < self.end_offset else 0
 
 
