@@ -204,6 +204,7 @@ class Simulation:
         self._transactions = TransactionInvariants(self.workload.tracker, logs, LOOP_KEY)
         retention_s = int(STATE.settings["delete.retention.ms"]) / 1000
         self._cleaning = CompactionKeepsLastRecord(self._transactions.logs, logs, delete_retention_s=retention_s)
+        self._transactions.reads.missed_its_end = self._cleaning.missed_its_end
         self._invariants = all_invariants(logs, (_PASSING,), records_may_be_lost=lost)
         if not lost:
             self._invariants += [*self._transactions.all, self._cleaning]
@@ -482,7 +483,9 @@ class Simulation:
         workload.reading = False
         for reader in readers:
             if isinstance(reader, CommittedReader):
-                self._transactions.check_read(reader.seen, {STATE.name}, self._cleaning.is_back)
+                self._transactions.check_read(
+                    reader.seen, {STATE.name}, self._cleaning.is_back, self._cleaning.missed_its_end
+                )
 
     def _rereader(self) -> Consumer:
         """Starts a consumer that reads all records from the beginning: most of them are only in the tier."""

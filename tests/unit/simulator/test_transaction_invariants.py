@@ -24,6 +24,7 @@ class World:
         self.logs = CommittedLogs(cleaned=("state",))
         self.transactions = TransactionInvariants(self.tracker, self.logs, b"loop")
         self.cleaning = CompactionKeepsLastRecord(self.transactions.logs, self.logs, delete_retention_s=1.5)
+        self.transactions.reads.missed_its_end = self.cleaning.missed_its_end
         self.now = 0.0
         self._agree = CommittedLogsAreEqual(self.logs)
 
@@ -105,16 +106,18 @@ def test_a_record_that_is_committed_twice_is_found() -> None:
 def test_an_aborted_read_is_found() -> None:
     world = World()
     transaction = world.begin(commit_requested=True)
-    world.tracker.note_read(transaction, "reader", "a/1#1")
+    world.tracker.note_read(transaction, "reader", "a/1#1", ("ledger", 0), 0)
     world.look()  # it may yet be committed
-    with pytest.raises(Violation, match=r"NoAbortedRead: .* was read by reader \(a/1#1\), but it is aborted"):
+    with pytest.raises(
+        Violation, match=r"NoAbortedRead: .* was read by reader at ledger-0 offset 0 \(a/1#1\), but it is aborted"
+    ):
         world.look_at("ledger", written(0, "a/1#1"), marker(1, ABORT))
 
 
 def test_a_read_before_the_commit_is_found() -> None:
     world = World()
     transaction = world.begin()
-    world.tracker.note_read(transaction, "reader", "a/1#1")
+    world.tracker.note_read(transaction, "reader", "a/1#1", ("ledger", 0), 0)
     transaction.commit_requested = True
     with pytest.raises(Violation, match=r"NoAbortedRead: .* before its commit was requested"):
         world.look()
@@ -295,6 +298,25 @@ def test_who_could_have_heard_of_an_abort_may_not(how: str) -> None:
         Violation, match=r"CompactionKeepsLastRecord: state-0 on node 2 has lost Record\(key=b'k', value=b'a/0"
     ):
         _marker_missed(World(), **{how: True})
+
+
+def test_a_record_whose_abort_the_leader_missed_may_be_read() -> None:
+    world = World()
+    _marker_missed(world)
+    transaction = world.tracker.transactions["a/1"]
+    world.tracker.note_read(transaction, "reader", "a/1#1", ("state", 0), 2)
+    world.look()
+    read = {
+        record.offset: record
+        for each in (written(2, "a/1#1", key="k"), written(4, "a/2#1", key="x"))
+        for record in each.records
+    }
+    world.transactions.check_read({("state", 0): read}, {"state"}, missed_its_end=world.cleaning.missed_its_end)
+    with pytest.raises(Violation, match="TransactionsAreAtomic: state-0 has"):
+        world.transactions.check_read({("state", 0): read}, {"state"})
+    world.tracker.note_read(transaction, "reader", "a/1#2", ("ledger", 0), 7)
+    with pytest.raises(Violation, match="NoAbortedRead"):
+        world.look()
 
 
 def test_what_is_not_decided_supersedes_nothing() -> None:

@@ -65,6 +65,8 @@ class Transaction:
     """By partition: whether its marker is a commit."""
     read_by: str | None = None
     """A read_committed consumer that got a record of it, and the record."""
+    read_at: set[tuple[At, int]] = field(default_factory=set)
+    """Where its records were read: partition and offset."""
     read_early: bool = False
     """Whether that was before the commit could have happened."""
 
@@ -121,9 +123,10 @@ class TransactionTracker:
         if transaction.takes is not None:
             self.loop_offset = max(self.loop_offset, transaction.takes[1])
 
-    def note_read(self, transaction: Transaction, reader: str, identity: str) -> None:
+    def note_read(self, transaction: Transaction, reader: str, identity: str, at: At, offset: int) -> None:
         """A read_committed consumer got a record of it."""
-        transaction.read_by = f"{reader} ({identity})"
+        transaction.read_by = f"{reader} at {at[0]}-{at[1]} offset {offset} ({identity})"
+        transaction.read_at.add((at, offset))
         transaction.read_early = transaction.read_early or not transaction.may_be_visible
         self.changed.append(transaction)
 

@@ -129,7 +129,7 @@ class CommittedReader:
         identity = known_by(record)
         transaction = workload.tracker.of(identity) if identity is not None else None
         if identity is not None and transaction is not None:
-            workload.tracker.note_read(transaction, f"{self._name} at {name} offset {record.offset}", identity)
+            workload.tracker.note_read(transaction, self._name, identity, at, record.offset)
 
     def _compare(self, name: str, before: dict[int, Record], position: int) -> None:
         seen = next(self.seen[at] for at in self.seen if partition_name(*at) == name)

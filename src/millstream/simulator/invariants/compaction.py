@@ -163,6 +163,18 @@ class CompactionKeepsLastRecord:
         records = self._wholes[leader.key].records
         return any(offset > record.offset and records[offset][0].key == record.key for offset in held.missed_deletions)
 
+    def missed_its_end(self, at: At, offset: int) -> bool:
+        """Whether a replica has a record of an aborted transaction and never got the marker: it was down for longer
+        than `delete.retention.ms`. When it leads, the record counts as committed."""
+        for (_, key), held in self._held.items():
+            spans = self._transactions.of(key)
+            if spans is None or spans.at != at:
+                continue
+            for span in spans.ended:
+                if offset in span.records and not span.committed and held.takes_for_committed(offset, span):
+                    return True
+        return False
+
     def _look(self, seen: ObservedReplica) -> None:
         assert seen.log is not None
         whole, spans = self._wholes[seen.key], self._transactions.of(seen.key)
