@@ -132,11 +132,16 @@ define PLAIN_PART
 endef
 IS_COMPILED := $(filter require,$(FORM))
 
-test: check clients compile  ## All checks and tests (about 30 minutes on two cores); ROOM=system/lake runs those in tests/system/lake
+# The checks use one core, and so does the compilation: both at once.
+PREPARE := $(MAKE) --jobs 2 --output-sync=line --no-print-directory check clients compile
+
+test: $(VENV)/.installed-dev  ## All checks and tests (about 25 minutes on two cores); ROOM=system/lake runs those in tests/system/lake
+	$(PREPARE)
 	$(if $(IS_COMPILED),$(if $(ROOM),,$(PLAIN_PART)))
 	MILLSTREAM_COMPILED=$(FORM) MILLSTREAM_EXAMPLES=quick $(PYTEST) -m 'not slow' $(ROOM:%=tests/%)
 
-test-all: check clients compile  ## The same, with the tests that take minutes and all examples of hypothesis; all of it compiled and in plain Python
+test-all: $(VENV)/.installed-dev  ## The same, with the tests that take minutes and all examples of hypothesis; all of it compiled and in plain Python
+	$(PREPARE)
 	MILLSTREAM_COMPILED=$(FORM) $(PYTEST) $(ROOM:%=tests/%)
 	$(if $(IS_COMPILED),MILLSTREAM_COMPILED=refuse $(PYTEST) $(ROOM:%=tests/%))
 
