@@ -156,6 +156,8 @@ def run_elsewhere(seed: int, options: str, hash_seed: str, form: str) -> str:
         (970042, Options()),
         # A controller was elected with a full disk, could not write its first record, and led for ever.
         (2002389, Options()),
+        # A torn write left a part of a batch in the metadata log; the node stopped cleanly, and never started again.
+        (3000165, Options(disks=2)),
         # A replica was away for longer than delete.retention.ms, and missed the end of a transaction: a known limit.
         (2002656, Options(disks=2)),
         # A topic was created while all brokers of a machine were fenced.

@@ -1,4 +1,4 @@
-"""The real disk with faults: room for so many bytes, writes that come up short, fsyncs that fail."""
+"""The real disk with faults: room for so many bytes, writes that come up short or are torn, fsyncs that fail."""
 
 import errno
 
@@ -17,7 +17,9 @@ class FaultyFile(RealFile):
 
     def write_at(self, position: int, data: Bytes) -> None:
         disk = self._disk
-        if disk.broken:
+        if disk.torn_at is not None:
+            super().write_at(position, memoryview(data)[: disk.torn_at])
+        if disk.broken or disk.torn_at is not None:
             raise OSError(errno.EIO, "input/output error", self.path)
         if disk.room is not None:
             fits = min(len(data), disk.room)
@@ -27,6 +29,11 @@ class FaultyFile(RealFile):
                 disk.refused += 1
                 raise OSError(errno.ENOSPC, "no space left on device", self.path)
         super().write_at(position, data)
+
+    def truncate(self, size: int) -> None:
+        if self._disk.torn_at is not None:
+            raise OSError(errno.EIO, "input/output error", self.path)
+        super().truncate(size)
 
     def sync(self) -> None:
         if self._disk.sync_fails:
@@ -39,7 +46,7 @@ class FaultyFile(RealFile):
 
 
 class FaultyDisk(RealDisk):
-    __slots__ = ("broken", "cold", "opened", "refused", "room", "sync_fails", "synced")
+    __slots__ = ("broken", "cold", "opened", "refused", "room", "sync_fails", "synced", "torn_at")
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,6 +54,8 @@ class FaultyDisk(RealDisk):
         self.refused = 0
         """Writes for which there was no room."""
         self.broken = False
+        self.torn_at: int | None = None
+        """So many bytes of a write are written, then it fails, and files cannot be truncated."""
         self.sync_fails = False
         self.cold = False
         self.synced: list[str] = []

@@ -228,6 +228,64 @@ def test_full_disk_refuses_and_recovers(node: Node) -> None:
     assert read_all(node.log()) == [0, 1]
 
 
+def torn(log: PartitionLog, disk: FaultyDisk) -> None:
+    """A long batch of which the disk keeps a part, and which it does not remove."""
+    disk.torn_at = 300
+    with pytest.raises(KafkaError) as error:
+        append(log, bytes(500))
+    assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    disk.torn_at = None
+
+
+def test_a_clean_stop_removes_what_a_torn_write_left(node: Node, disk: FaultyDisk) -> None:
+    log = node.log()
+    append(log, b"a")
+    size = log.size_bytes
+    torn(log, disk)
+    assert node.file(0).stat().st_size == size + 300
+    node.stop()
+    assert node.file(0).stat().st_size == size
+    node.start()
+    assert node.directory.started_clean
+    assert read_all(node.log()) == [0]
+
+
+def test_a_stop_that_cannot_remove_it_is_not_clean(node: Node, disk: FaultyDisk) -> None:
+    log = node.log()
+    append(log, b"a")
+    torn(log, disk)
+    disk.torn_at = 0
+    node.stop()
+    disk.torn_at = None
+    node.start()
+    assert not node.directory.started_clean
+    assert read_all(node.log()) == [0]
+
+
+def test_a_shorter_batch_after_a_torn_write_has_nothing_behind_it(node: Node, disk: FaultyDisk) -> None:
+    log = node.log()
+    append(log, b"a")
+    torn(log, disk)
+    append(log, b"b")
+    assert node.file(0).stat().st_size == log.size_bytes
+
+
+def test_a_sealed_segment_ends_with_its_last_batch_after_a_torn_write(node: Node, disk: FaultyDisk) -> None:
+    log = node.log()
+    append(log, b"a")
+    size = log.size_bytes
+    torn(log, disk)
+    disk.torn_at = 0
+    with pytest.raises(OSError):
+        log.roll(NOW)
+    disk.torn_at = None
+    log.roll(NOW)
+    assert node.file(0).stat().st_size == size
+    append(log, b"b")
+    node.restart(clean=True)
+    assert read_all(node.log()) == [0, 1]
+
+
 def test_full_disk_at_a_roll(node: Node) -> None:
     log = node.log(SMALL_SEGMENTS)
     while len(log.segments) < 2 or log.segments.active.size < 300:

@@ -63,6 +63,7 @@ class PartitionLog:
     __slots__ = (
         "_config",
         "_converts",
+        "_has_leftover",
         "_write_failed",
         "cleaned_offset",
         "damaged_from",
@@ -124,6 +125,8 @@ class PartitionLog:
         self.epoch_file = LeaderEpochFile(disk, directory, epochs)
         self.flush_state = FlushState(disk, directory, recovery_point)
         self._write_failed = False
+        self._has_leftover = False
+        """A failed write left bytes behind the end of the active segment, and they could not be removed."""
         """Whether the last attempt to write found no room or a broken disk."""
         producers.begin_anew(log_end_offset)
 
@@ -376,6 +379,7 @@ class PartitionLog:
             ):
                 self._make_room(base_offset, last_offset, now_ms)
                 segment = self.segments.active
+            self._remove_leftover()
             if leader_epoch > self.epochs.latest:
                 self.epoch_file.begin(leader_epoch, base_offset)
             else:
@@ -389,14 +393,21 @@ class PartitionLog:
             self.flush_state.unflushed_since_ms = now_ms
 
     def _undo_write(self, segment: Segment, error: OSError) -> None:
-        # Nothing points past segment.size, so the next append overwrites the bytes of a failed one. They are removed
-        # as well, so that recovery does not find them and a full disk gets its room back.
-        self._write_failed = True
+        # A full disk gets its room back. A disk that fails may refuse this too: then it is done before the next write.
+        self._write_failed = self._has_leftover = True
         _log.error("append_failed partition=%s segment=%s error=%s", self.topic_partition, segment.log.path, error)
         try:
-            segment.file().truncate(segment.size)
+            self._remove_leftover()
         except OSError:
             pass
+
+    def _remove_leftover(self) -> None:
+        """Remove what a failed write left. A file must end with its last batch before anything is written to it, before
+        it is sealed, and before a stop that counts as clean: the next start does not expect a torn batch there."""
+        if self._has_leftover:
+            active = self.segments.active
+            active.file().truncate(active.size)
+            self._has_leftover = False
 
     # Segments
 
@@ -410,6 +421,7 @@ class PartitionLog:
         """Seal the active segment and start the next at the log's end; does nothing while it is empty."""
         if self.segments.active.size == 0:
             return
+        self._remove_leftover()
         segment = self.segments.create(self.log_end_offset, now_ms)
         # From here on nothing may fail: snapshot and indexes can be rebuilt, and a full disk has no room for them.
         try:
@@ -591,6 +603,7 @@ class PartitionLog:
 
     def close(self) -> None:
         """Write indexes and a snapshot for a quick next start. The caller flushes and writes checkpoints afterwards."""
+        self._remove_leftover()
         active = self.segments.active
         for segment in self.segments:
             if segment.size:
