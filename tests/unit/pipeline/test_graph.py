@@ -8,8 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from millstream.pipeline.drawing.graph import Arrow, Box, Graph, graph_of, lay_out
-from millstream.pipeline.drawing.mermaid import to_mermaid
+from millstream.pipeline.drawing.graph import Arrow, Box, Graph, graph_of, lay_out, to_mermaid
 from millstream.pipeline.drawing.svg import to_svg
 from millstream.pipeline.drawing.text import to_text
 from millstream.pipeline.skew import Series, bar_text, bars_svg

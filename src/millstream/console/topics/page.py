@@ -11,10 +11,14 @@ from millstream.console.formats import count, plural, rate, short_count, size
 from millstream.console.frame import Frame, console_page, go
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.tables import Column, DataTable
-from millstream.console.topics.branching import open_branching
-from millstream.console.topics.dialogs import SettingsView, TopicTemplate, open_creation
+from millstream.console.topics.dialogs import (
+    RecordDeletionDialog,
+    SettingsView,
+    TopicTemplate,
+    open_branching,
+    open_creation,
+)
 from millstream.console.topics.hot_keys import EVERY_S, HotKeysView
-from millstream.console.topics.record_deletion import RecordDeletionDialog
 from millstream.console.topics.rows import (
     brokers_of,
     contents_of,

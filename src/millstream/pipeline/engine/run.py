@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.admin.pipeline_status import StatusPublisher
-from millstream.pipeline.drawing.graph import graph_of
-from millstream.pipeline.drawing.mermaid import to_document
+from millstream.pipeline.drawing.graph import graph_of, to_document
 from millstream.pipeline.engine import realtime
 from millstream.pipeline.engine.dead_letters import DeadLetterWatch
 from millstream.pipeline.engine.expectations import kind_of
