@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millstream.admin.hot_keys import REPORT_TOPIC, key_text, merged
 from millstream.cli import exit_codes
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
@@ -27,7 +28,6 @@ from millstream.cli.options import (
     parsed_time,
 )
 from millstream.cli.terminal import CommandFailedError, note, print_json, print_table
-from millstream.console.topics.hot_key_reports import REPORT_TOPIC, key_text, merged
 
 if TYPE_CHECKING:
     from millstream.client import Client, Topic

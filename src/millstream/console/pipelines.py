@@ -4,16 +4,12 @@ Such a group has offsets and no members; a pipeline names it `<pipeline>.<sink>`
 the same, so a group without a dot in its name counts only after its offsets have moved.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from nicegui import ui
 
-from millstream.admin.groups import CLASSIC
 from millstream.console.console import href
 from millstream.console.formats import clock, count, rate, short_count
 from millstream.console.frame import Frame, console_page
-from millstream.console.live.metrics import History
+from millstream.console.live.pipelines import Progress, progress_of
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.pipeline_page import PipelineView
 from millstream.console.tables import Column, DataTable
@@ -22,67 +18,6 @@ from millstream.console.widgets import Stat, TimeChart, card, heading
 _WINDOW_S = 900.0
 _MOST_LINES = 8
 _TONES = {"running": "good", "caught up": "good", "stalled": "warn", "no progress seen": "dim"}
-
-
-_STILL_AFTER_S = 30.0
-
-
-_REDRIVE = ".redrive"
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    group: str
-    pipeline: str
-    query: str
-    topics: Sequence[str]
-    phase: str
-    rate: float
-    """Records per second, over the last seconds."""
-    lag: int
-    read: int
-    """Sum of the committed offsets."""
-    moved_at: float | None
-
-
-def progress_of(snapshot: Snapshot, history: History) -> list[Progress]:
-    found = []
-    for group in snapshot.groups.values():
-        # A group of consumers that are stopped is of type consumer: it is no query.
-        if (
-            group.type != CLASSIC
-            or group.protocol_type
-            or group.members
-            or not group.offsets
-            or group.name.endswith(_REDRIVE)
-        ):
-            continue
-        moved_at = history.moved_at.get(group.name)
-        pipeline, dot, query = group.name.partition(".")
-        if not dot and moved_at is None:
-            continue
-        found.append(
-            Progress(
-                group.name,
-                pipeline,
-                query if dot else group.name,
-                sorted({topic_partition.topic for topic_partition in group.offsets}),
-                _phase(group.lag, moved_at, snapshot.at),
-                history.paces.get(group.name, 0.0),
-                group.lag,
-                sum(group.offsets.values()),
-                moved_at,
-            )
-        )
-    return found
-
-
-def _phase(lag: int, moved_at: float | None, now: float) -> str:
-    if moved_at is not None and now - moved_at < _STILL_AFTER_S:
-        return "running"
-    if not lag:
-        return "caught up"
-    return "stalled" if moved_at is not None else "no progress seen"
 
 
 @console_page("/pipelines")

@@ -13,9 +13,9 @@ from dataclasses import field
 from enum import Enum
 from typing import TypeVar
 
+from millstream.common.bearer_tokens import TokenSource
 from millstream.common.close_match import did_you_mean
 from millstream.common.lazy_dataclass import dataclass
-from millstream.raw_client.bearer_tokens import TokenSource
 from millstream.raw_client.errors import SetupError
 from millstream.raw_client.security import BEARER, MECHANISMS, SaslSettings, TlsSettings
 

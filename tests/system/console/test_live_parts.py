@@ -14,10 +14,10 @@ from millstream.console.console import UserError
 from millstream.console.formats import ago, rate, short_count, size
 from millstream.console.groups.offsets import ResetMode, parse_target
 from millstream.console.live.metrics import History, Series, quantile
+from millstream.console.live.pipelines import progress_of as pipeline_progress
 from millstream.console.live.problems import Severity, problems_of
 from millstream.console.live.snapshot import Broker, Snapshot, Topic, not_preferred, progress_of
 from millstream.console.live.watcher import with_lag
-from millstream.console.pipelines import progress_of as pipeline_progress
 from millstream.raw_client import TopicPartition
 from millstream.raw_client.model import NO_LEADER
 

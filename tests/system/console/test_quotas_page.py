@@ -6,7 +6,7 @@ from typing import Any
 
 from millstream.admin.broker_metrics import parse
 from millstream.admin.quotas import QuotaAdmin
-from millstream.console.quotas import merged
+from millstream.console.live.quotas import merged
 from millstream.raw_client import Cluster
 from millstream.testing.embedded_cluster import EmbeddedCluster
 from tests.system.console.conftest import Looking

@@ -7,11 +7,11 @@ from typing import Any
 from nicegui import ui
 
 from millstream.access.masking import HIDDEN
+from millstream.admin.hot_keys import REPORT_TOPIC, key_text, merged
 from millstream.console.formats import ago, count, rate, short_count, size
 from millstream.console.frame import Frame
 from millstream.console.messages.reading import Range, ReadLimit, RecordReader
 from millstream.console.tables import Column, DataTable
-from millstream.console.topics.hot_key_reports import REPORT_TOPIC, key_text, merged
 from millstream.console.widgets import card, grid
 
 _RECENT_MS = 120_000

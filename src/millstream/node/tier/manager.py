@@ -49,8 +49,8 @@ from millstream.node.tier.core.segment_events import PartitionState, SegmentStat
 from millstream.node.tier.encryption import NO_KEYS, Keyring, WrongKeyError, open_keyring
 from millstream.node.tier.event_topic import TierEvents
 from millstream.node.tier.partition_tier import DeposedError, PartitionTier
+from millstream.node.tier.reading import tier_start
 from millstream.node.tier.references import ReferenceSearch
-from millstream.node.tier.starting import tier_start
 from millstream.node.tier.sweeping import Sweeper
 from millstream.node.tier.uploads import DamagedSegmentError, plan_copy, prepare
 

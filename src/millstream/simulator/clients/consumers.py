@@ -60,7 +60,7 @@ class Consumer:
 
 
 class Historian(Consumer):
-    """Begins each partition again from offset 0 after some seconds, as another reader of the history. Most of the history
+    """Begins each partition again from offset 0 after some seconds, as another reader of the history. Most of it
     is only in the tier."""
 
     async def _read(self, topic: str, partition: int) -> None:
