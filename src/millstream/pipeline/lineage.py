@@ -22,7 +22,6 @@ PRODUCER = "https://pypi.org/project/millstream"
 _SPEC = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent"
 _FACETS = "https://openlineage.io/spec/facets"
 _TIMEOUT_S = 10.0
-ENDPOINT = "api/v1/lineage"
 
 Origin = tuple[str, str]
 """The name of a source, and of a column in it."""

@@ -1,9 +1,9 @@
 """Slows down failed sign-ins, by address and by user, with bounded memory.
 
-A failure is answered late: the delay doubles with each failure, up to a limit, and is forgotten after a while without
-failures. A correct password is never delayed, so one user cannot lock out another. Since a caller could wait in many
-connections at once, the number of failures that wait is limited, by address and in total; beyond it an attempt that has
-not been verified before is refused at once (429).
+The response to a failure is late: the delay doubles with each failure, up to a limit, and is forgotten after a while
+without failures. A correct password is never delayed, so one user cannot lock out another. Since a caller could wait
+in many connections at once, the number of failures that wait is limited, by address and in total; beyond it an attempt
+that has not been verified before is refused at once (429).
 """
 
 import asyncio

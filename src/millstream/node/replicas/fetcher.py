@@ -153,13 +153,13 @@ class ReplicaFetcher:
         """Cancels the fetch in flight, which the leader may park for half a second, for a new partition."""
         if not self._changed.is_set():
             self._changed.set()
-            asked = self._in_flight
-            if asked is not None:
-                self._loop.call_soon(self._cancel, asked)
+            pending = self._in_flight
+            if pending is not None:
+                self._loop.call_soon(self._cancel, pending)
 
-    def _cancel(self, asked: "asyncio.Future[Any]") -> None:
-        if not asked.done():
-            asked.cancel()
+    def _cancel(self, pending: "asyncio.Future[Any]") -> None:
+        if not pending.done():
+            pending.cancel()
 
     def close(self) -> None:
         self._closed = True
@@ -210,22 +210,22 @@ class ReplicaFetcher:
             return False
         config = self._node.config
         timeout_s = (config[cluster.REPLICA_SOCKET_TIMEOUT_MS] + config[cluster.REPLICA_FETCH_WAIT_MAX_MS]) / 1000
-        answer = await self._fetch(encode_request(self._head(now), rows, forgotten), now, timeout_s)
-        if answer is None:
+        response = await self._fetch(encode_request(self._head(now), rows, forgotten), now, timeout_s)
+        if response is None:
             return False
-        if answer.error:
+        if response.error:
             self._begin_session()
-            if answer.error not in (
+            if response.error not in (
                 ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH,
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
             ):
-                raise ConnectionError(f"the leader refused the fetch: {ErrorCode(answer.error).name}")
+                raise ConnectionError(f"the leader refused the fetch: {ErrorCode(response.error).name}")
             return True
-        self._session_id = answer.session_id
+        self._session_id = response.session_id
         self._session_epoch = 1 if self._session_epoch == _MAX_SESSION_EPOCH else self._session_epoch + 1
-        unserved = self._handle(answer)
-        if answer.session_id == 0:
+        unserved = self._handle(response)
+        if response.session_id == 0:
             self._begin_session()  # the leader has no room for a session: the next request has all partitions again
         for followed, sent, reaction in unserved:
             if reaction is Reaction.REQUEST_RANGE:
@@ -261,13 +261,13 @@ class ReplicaFetcher:
     def _watch(self) -> None:
         """One timer for all fetches: there may be thousands before it is due."""
         self._watchdog = None
-        asked = self._in_flight
-        if asked is None or asked.done():
+        pending = self._in_flight
+        if pending is None or pending.done():
             return
         if self._loop.time() < self._deadline:
             self._watchdog = self._loop.call_at(self._deadline, self._watch)
-        elif not isinstance(asked, asyncio.Task):  # a task has its own timeout
-            asked.set_exception(TimeoutError(f"broker {self.leader_id} did not respond to a fetch in time"))
+        elif not isinstance(pending, asyncio.Task):  # a task has its own timeout
+            pending.set_exception(TimeoutError(f"broker {self.leader_id} did not respond to a fetch in time"))
 
     def _connected(self) -> Channel:
         if self._channel is None:
@@ -287,19 +287,19 @@ class ReplicaFetcher:
 
     async def _unless_cancelled(self, request: "Coroutine[Any, Any, T] | asyncio.Future[T]") -> T | None:
         """The response; None if the request was cancelled because a partition was added."""
-        asked: asyncio.Future[T] = asyncio.ensure_future(request)
-        self._in_flight = asked
+        pending: asyncio.Future[T] = asyncio.ensure_future(request)
+        self._in_flight = pending
         try:
-            return await asked
+            return await pending
         except asyncio.CancelledError:
-            if self._closed or not asked.cancelled():
+            if self._closed or not pending.cancelled():
                 raise
             # The leader still has the request: only a new connection can overtake it.
             self._disconnect()
             return None
         finally:
-            if not asked.done():
-                asked.cancel()
+            if not pending.done():
+                pending.cancel()
             self._in_flight = None
 
     def _disconnect(self) -> None:
@@ -413,10 +413,10 @@ class ReplicaFetcher:
 
     # Responses
 
-    def _handle(self, answer: ReplicaFetchResponse) -> list[tuple[_Followed, FollowerPosition, Reaction]]:
+    def _handle(self, response: ReplicaFetchResponse) -> list[tuple[_Followed, FollowerPosition, Reaction]]:
         """Handles a response; returns the partitions whose offset the leader does not have on its disk."""
         unserved: list[tuple[_Followed, FollowerPosition, Reaction]] = []
-        for topic_id, rows in answer.topics:
+        for topic_id, rows in response.topics:
             for row in rows:
                 key = topic_id, row.partition
                 followed = self._followed.get(key)
@@ -554,12 +554,12 @@ class ReplicaFetcher:
             "topics": [{"name": at.topic, "partitions": [row]}],
         }
         timeout_s = self._node.config[cluster.REPLICA_SOCKET_TIMEOUT_MS] / 1000
-        answer: Message | None = await self._unless_cancelled(
+        response: Message | None = await self._unless_cancelled(
             self._connected().request("list_offsets", fields, timeout_s=timeout_s)
         )
-        if answer is None or not answer.topics or not answer.topics[0].partitions:
+        if response is None or not response.topics or not response.topics[0].partitions:
             return None
-        found = answer.topics[0].partitions[0]
+        found = response.topics[0].partitions[0]
         return None if found.error_code else int(found.offset)
 
 

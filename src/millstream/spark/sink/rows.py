@@ -37,7 +37,6 @@ from millstream.spark.errors import SinkError
 from millstream.spark.sink.options import WriteOptions
 
 RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
-PLACING_COLUMNS = ("topic", "partition")
 _DEFAULT_LIMIT = 1_048_588
 """Kafka's default of `max.message.bytes`: 1 MiB and the 12 bytes before a batch."""
 _TOPIC_RESOURCE = 2
@@ -216,7 +215,7 @@ def _facts_of(name: str, cluster: Cluster, options: WriteOptions) -> _Facts:
 def _let_create(name: str, cluster: Cluster) -> None:
     """Lets the brokers create a missing topic with their defaults, as Java's producer does.
 
-    Brokers answer "unknown" while they create the topic, and also if they never will: so there is a short wait.
+    Brokers respond with "unknown" while they create the topic, and also if they never will: so there is a short wait.
     """
     deadline = time.monotonic() + _CREATION_WAIT_S
     while True:
