@@ -410,7 +410,7 @@ class _Editing:
         self._setting = setting
         self._view = view
         self._planned: tuple[str, str | None] | None = None
-        self._asked = 0
+        self._request_number = 0
         may_change = frame.may(Action.CHANGE_BROKER_SETTINGS) and not setting.is_read_only
         with dialog(setting.name, wide=True, test_id="edit-broker-setting") as self._dialog:
             ui.label(help_text(setting)).classes("ms-help")
@@ -482,7 +482,7 @@ class _Editing:
         self._forget()
 
     def _forget(self) -> None:
-        self._asked += 1
+        self._request_number += 1
         self._planned = None
         self._table.update([])
         self._errors.show("")
@@ -491,15 +491,15 @@ class _Editing:
 
     async def _preview(self, value: str | None) -> None:
         self._forget()
-        asked, target, name = self._asked, str(self._scope.value), self._setting.name
+        request_number, target, name = self._request_number, str(self._scope.value), self._setting.name
         running = [each.id for each in self._frame.snapshot.brokers if each.is_up]
         try:
             effects = await self._frame.run(preview_change, self._frame.console.cluster, target, name, value, running)
         except (WireError, UserError) as error:
-            if asked == self._asked:
+            if request_number == self._request_number:
                 self._errors.show(str(error))
             return
-        if asked != self._asked:
+        if request_number != self._request_number:
             return
         self._planned = target, value
         self._table.update(

@@ -38,7 +38,7 @@ class Liveness:
         self._waiting_since: dict[int, float] = {}
         self._health: dict[int, Health] = {}
 
-    def asked(self, number: int, now: float) -> None:
+    def sent(self, number: int, now: float) -> None:
         """A ping was sent, or an earlier one is still waiting."""
         self._waiting_since.setdefault(number, now)
 

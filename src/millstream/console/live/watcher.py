@@ -216,7 +216,7 @@ class Watcher:
         begin("topics", 0, self._read_topics)
         for broker in before.brokers:
             begin("ping", broker.id, partial(self._ping, broker))
-            self._liveness.asked(broker.id, time.monotonic())
+            self._liveness.sent(broker.id, time.monotonic())
             # Also of brokers that do not respond: an expired certificate may be the reason.
             read = partial(self._certificate_ends.of_broker, broker, now)
             begin("certificates", broker.id, read, _CERTIFICATES_EVERY_S)

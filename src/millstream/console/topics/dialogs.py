@@ -373,7 +373,7 @@ class RecordDeletionDialog:
         self._frame = frame
         self._topic = topic
         self._planned: list[RecordDeletion] = []
-        self._asked = 0
+        self._request_number = 0
         with dialog(f"Delete records of {topic}", wide=True, test_id="delete-records") as self._dialog:
             with ui.element("div").classes("ms-form"):
                 self._partition = (
@@ -421,7 +421,7 @@ class RecordDeletionDialog:
         self._forget()
 
     def _forget(self) -> None:
-        self._asked += 1
+        self._request_number += 1
         self._planned = []
         self._table.update([])
         self._errors.show("")
@@ -430,7 +430,7 @@ class RecordDeletionDialog:
 
     async def _preview(self, typed: FormValues) -> None:
         self._forget()
-        asked, where, text = self._asked, self._where.value, typed.text(self._at)
+        request_number, where, text = self._request_number, self._where.value, typed.text(self._at)
         partitions = None if self._partition.value is None else [int(self._partition.value)]
         try:
             offset = parse_offset(text) if where == _OFFSET else None
@@ -440,7 +440,7 @@ class RecordDeletionDialog:
         except (ValueError, UserError, WireError) as error:
             self._errors.show(str(error))
             return
-        if asked != self._asked:
+        if request_number != self._request_number:
             return
         self._planned = planned
         self._table.update(

@@ -272,13 +272,13 @@ class ProduceRoutes:
         topic, forms = req.path("topic"), _forms(req, Form.TEXT, Form.BASE64)
         async with self._body(req) as body:
             outcomes = await self._publish(req, topic, read_records(Messages, body, *forms).messages, forms)
-        return _answer(req, outcomes, {})
+        return _response(req, outcomes, {})
 
     async def records(self, req: ApiRequest) -> Response:
         topic, forms = req.path("topic"), _forms(req, Form.TEXT, Form.JSON)
         async with self._body(req) as body:
             outcomes = await self._publish(req, topic, read_records(Records, body, *forms).records, forms)
-        return _answer(req, outcomes, {"topic": topic})
+        return _response(req, outcomes, {"topic": topic})
 
     def _body(self, req: ApiRequest) -> Any:
         limits = self._producing.limits
@@ -338,7 +338,7 @@ def _form(req: ApiRequest, name: str, default: Form) -> Form:
         ) from None
 
 
-def _answer(req: ApiRequest, outcomes: Sequence[Outcome], document: dict[str, Any]) -> Response:
+def _response(req: ApiRequest, outcomes: Sequence[Outcome], document: dict[str, Any]) -> Response:
     """200 if all records are stored, 207 if some are; if none is, the error of the first."""
     path = req.request.scope["path"]
     offsets: list[dict[str, Any]] = []

@@ -45,6 +45,8 @@ from millstream.node.storage.log.log_reader import Slice
 
 
 class MonotonicWallClock:
+    """The wall clock, which jumps forward with adjustments but never back: deadlines in the log stay in order."""
+
     __slots__ = ("_ahead_ms", "_clock", "_loop")
 
     def __init__(self, environment: Environment) -> None:

@@ -194,7 +194,7 @@ class DeadLetters:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"dead-letter topic {topic} does not exist")
         config = self._view.config
         try:
-            await self._internal_topics.ensure_as_asked(
+            await self._internal_topics.ensure_topic(
                 NewTopic(
                     name=topic,
                     partition_count=config[node.NUM_PARTITIONS],

@@ -238,16 +238,16 @@ class SharePartitionLeader:
         data: list[BatchLocation] = []
         expected = offset
         for place in walk_batches(records):
-            is_for_nobody = aborted.hide(place) or place.is_empty
+            is_skipped = aborted.hide(place) or place.is_empty
             if place.last_offset < offset:
                 continue
             if unreadable is not None and unreadable.has(place.base_offset):
                 if data:
                     break  # members would skip the rest of the response after it
-                is_for_nobody = True
+                is_skipped = True
             if place.base_offset > expected:
                 machine.absent(expected, place.base_offset - 1, now_ms)
-            if is_for_nobody:
+            if is_skipped:
                 machine.absent(place.base_offset, place.last_offset, now_ms)
             else:
                 data.append(place)
