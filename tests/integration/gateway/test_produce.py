@@ -235,7 +235,7 @@ def test_limits(broker: EmbeddedBroker) -> None:
         assert asyncio.run(_crowd(gateway.url, path)) == {200, 429}
 
 
-def test_a_body_that_does_not_come_keeps_nobody_out(broker: EmbeddedBroker) -> None:
+def test_a_body_that_does_not_come_keeps_no_one_out(broker: EmbeddedBroker) -> None:
     limits = Limits(max_in_flight_bytes=1000, body_timeout_s=0.5)
     with Gateway(GatewayOptions(broker.bootstrap_servers, limits=limits)) as gateway:
         path = f"/topics/{make_topic(broker, 1)}/messages"

@@ -181,7 +181,7 @@ def test_a_log_directory_that_fails_is_named(watcher: Watcher, cluster: FakeClus
     await_snapshot(watcher, lambda snapshot: not snapshot.failed_directories and not silent(snapshot))
 
 
-def test_one_that_hangs_keeps_nobody_waiting(watcher: Watcher, cluster: FakeCluster) -> None:
+def test_one_that_hangs_keeps_no_one_waiting(watcher: Watcher, cluster: FakeCluster) -> None:
     before = await_snapshot(watcher, lambda snapshot: snapshot.number > 2)
     cluster.hanging = {3}
     seen = await_snapshot(watcher, lambda snapshot: silent(snapshot) == [3])
@@ -232,7 +232,7 @@ def test_without_any_broker_the_last_look_stays(watcher: Watcher, cluster: FakeC
     await_snapshot(watcher, lambda snapshot: snapshot.error is None and not silent(snapshot))
 
 
-def test_nobody_looks_while_no_page_is_open(
+def test_no_one_looks_while_no_page_is_open(
     cluster: FakeCluster, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millstream.console.live.watcher._LINGER_S", 0.0)

@@ -113,7 +113,7 @@ def test_the_picture_in_the_documentation_is_of_its_file(tmp_path: Path) -> None
     if os.environ.get("MILLSTREAM_PICTURES"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(picture)
-    assert path.read_text() == picture, "draw it anew: MILLSTREAM_PICTURES=1 pytest tests/unit/pipeline/test_graph.py"
+    assert path.read_text() == picture, "draw it again: MILLSTREAM_PICTURES=1 pytest tests/unit/pipeline/test_graph.py"
 
 
 def test_bars() -> None:

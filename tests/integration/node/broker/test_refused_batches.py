@@ -164,7 +164,7 @@ def test_a_new_leader_does_not_make_a_known_producer_begin_a_new_epoch(node: Nod
     assert node.produce(batch(0, epoch=1)) == (0, 3)
 
 
-def test_a_gap_that_nobody_fills_gets_the_answer_of_kafka(node: Node) -> None:
+def test_a_gap_that_no_one_fills_gets_the_answer_of_kafka(node: Node) -> None:
     node.partition.become_leader(LED_HERE)
     assert node.produce(batch(0)) == (0, 0)
     node.partition.become_follower(LED_ELSEWHERE)
@@ -261,7 +261,7 @@ def test_what_has_come_with_the_log_need_not_come_again(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER])
-def test_what_nobody_sends_again_is_not_waited_for(memory: Memory, code: ErrorCode) -> None:
+def test_what_no_one_sends_again_is_not_waited_for(memory: Memory, code: ErrorCode) -> None:
     memory.note(batch(10), code)
     memory.note(wires.batch(b"of no producer"))
     memory.note(b"no batch")
