@@ -41,8 +41,8 @@ from millstream.console.widgets import (
 )
 from millstream.raw_client import Cluster, UnreachableError, WireError
 
-_RETRY_INTERVAL_S = 0.1
-_KNOWN_AFTER_S = 5.0
+_RETRY_INTERVAL_SECONDS = 0.1
+_KNOWN_AFTER_SECONDS = 5.0
 """How long a broker may take until it has a change."""
 _LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")
 _LEVEL_TONES = {"TRACE": "warn", "DEBUG": "warn", "INFO": "good", "WARN": "dim", "ERROR": "dim", "FATAL": "dim"}
@@ -122,14 +122,14 @@ def read_broker(
 ) -> list[BrokerSetting]:
     """All settings of a broker, those that are changed first. Waits until the broker has the values just `changed`
     (None: removed)."""
-    until = time.monotonic() + _KNOWN_AFTER_S
+    until = time.monotonic() + _KNOWN_AFTER_SECONDS
     while True:
         found = [setting_of(entry) for entry in TopicAdmin(cluster).settings(ConfigResource.BROKER, broker)]
         by_name = {each.name: each for each in found}
         is_known = all(_has_value(by_name.get(name), scope, value) for name, value in (changed or {}).items())
         if is_known or time.monotonic() > until:
             return sorted(found, key=lambda each: (each.source is Source.DEFAULT, each.name))
-        time.sleep(_RETRY_INTERVAL_S)
+        time.sleep(_RETRY_INTERVAL_SECONDS)
 
 
 def _has_value(setting: BrokerSetting | None, scope: Source, value: str | None) -> bool:

@@ -50,7 +50,7 @@ _HELP = {
     PLACE: "Replicas that are on a chosen broker stay. Leave the brokers empty to keep all replicas, and the number "
     "of replicas empty to keep it.",
 }
-_THROTTLE_EVERY_S = 5.0
+_THROTTLE_EVERY_SECONDS = 5.0
 _MOST_REPLICAS = 100
 
 
@@ -123,7 +123,7 @@ class _Moves:
                 )
             self._cancel.set_visibility(False)
         frame.live(self._show)
-        ui.timer(_THROTTLE_EVERY_S, self._read_throttle, immediate=True)
+        ui.timer(_THROTTLE_EVERY_SECONDS, self._read_throttle, immediate=True)
 
     def _show(self, snapshot: Snapshot) -> None:
         self._table.update(reassignment_rows(snapshot))

@@ -43,8 +43,8 @@ __all__ = ["Gateway", "GatewayError", "GatewayOptions"]
 
 _log = logging.getLogger("millstream.gateway")
 CLIENT_ID = "millstream-gateway"
-_SHUTDOWN_TIMEOUT_S = 5
-_START_TIMEOUT_S = 10.0
+_SHUTDOWN_TIMEOUT_SECONDS = 5
+_START_TIMEOUT_SECONDS = 10.0
 """How long the start waits for the cluster. Then the gateway serves, and is not ready until it can connect."""
 
 
@@ -122,7 +122,7 @@ class Gateway:
         log = SchemaLog(cluster, options.schemas_topic)
         self._close.callback(log.close)
         # A parent process would start the gateway again and again: instead it serves, and /readyz has the reason.
-        log.start(_START_TIMEOUT_S, is_patient=options.listener is not None)
+        log.start(_START_TIMEOUT_SECONDS, is_patient=options.listener is not None)
         registry = Registry(log)
         pool = CallerPool(
             options.bootstrap, options.settings, options.limits, client_id=CLIENT_ID, timeout_s=options.timeout_s
@@ -236,7 +236,7 @@ def _server(
             server_header=False,
             lifespan="on",
             ws="websockets-sansio",
-            timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
+            timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_SECONDS,
             # Without a trusted proxy, X-Forwarded-For would let callers choose the address in the log of sign-ins.
             proxy_headers=bool(options.trusted_proxies),
             forwarded_allow_ips=list(options.trusted_proxies) or None,
@@ -253,7 +253,7 @@ def _server(
 # delays and disturbs no other: nothing here waits for it.
 
 
-_REGISTRY_TIMEOUT_S = 30.0
+_REGISTRY_TIMEOUT_SECONDS = 30.0
 
 
 def add_clusters(parts: GatewayContext, client_id: str) -> None:
@@ -291,6 +291,6 @@ def _add_cluster(other: ClusterOptions, parts: GatewayContext, client_id: str) -
 
 def _read_schemas(name: str, log: SchemaLog) -> None:
     try:
-        log.start(_REGISTRY_TIMEOUT_S, is_patient=True)
+        log.start(_REGISTRY_TIMEOUT_SECONDS, is_patient=True)
     except (RegistryError, WireError) as error:
         _log.warning("schemas_not_read cluster=%s reason=%s", name, error)

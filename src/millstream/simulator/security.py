@@ -118,7 +118,7 @@ _BEGIN, _END = datetime.datetime(2020, 1, 1), datetime.datetime(2120, 1, 1)
 NODE_NAME = "simulated node"
 """The common name in the certificate of all nodes."""
 _MOST_NODES = 16
-_HANDSHAKE_TIMEOUT_S = 10.0
+_HANDSHAKE_TIMEOUT_SECONDS = 10.0
 
 
 @functools.cache
@@ -148,7 +148,7 @@ def client_network(process: Process, context: ssl.SSLContext) -> Network:
             self.context = context
 
     runtime = TlsRuntime(process.loop, process.offload)
-    return TlsNetwork(process.network, Client(), runtime, timeout_s=_HANDSHAKE_TIMEOUT_S)
+    return TlsNetwork(process.network, Client(), runtime, timeout_s=_HANDSHAKE_TIMEOUT_SECONDS)
 
 
 def _certificate(

@@ -257,7 +257,7 @@ def test_a_request_larger_than_all_that_may_wait_is_taken_when_it_is_alone(broke
 def test_every_record_has_an_outcome_when_nothing_is_heard(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "_REPORT_GRACE_S", 0.0)
+    monkeypatch.setattr(publishing, "_REPORT_GRACE_SECONDS", 0.0)
     with Cluster(broker.bootstrap_servers) as cluster:
         publisher = publishing.Publisher(cluster, Limits(produce_timeout_s=0.05))
 

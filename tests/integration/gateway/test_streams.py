@@ -308,7 +308,7 @@ def test_partitions_that_are_added_to_a_busy_topic(
     cluster: Cluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stream_tail, "_PARTITION_CHECK_S", 1.0)
+    monkeypatch.setattr(stream_tail, "_PARTITION_CHECK_SECONDS", 1.0)
     with stream() as events:
         rows = [{"name": topic, "count": 3, "assignments": None}]
         answer = cluster.call("create_partitions", topics=rows, timeout_ms=10_000, validate_only=False)

@@ -48,7 +48,7 @@ from millstream.spark.options import ReadOptions, parse_read_options
 from millstream.spark.source.limits import Range
 from millstream.spark.source.log_view import LogView
 from millstream.spark.source.offsets import HistoryPart, HistoryPlanner
-from millstream.spark.source.planner import IDLE_WAIT_S, StreamPlanner, plan_batch, plan_with_history
+from millstream.spark.source.planner import IDLE_WAIT_SECONDS, StreamPlanner, plan_batch, plan_with_history
 from millstream.spark.source.positions import FromTable
 from millstream.spark.source.range_reader import RangeReader
 from millstream.spark.source.source import Rows, StreamReader
@@ -303,7 +303,7 @@ class TestStream:
         clock[0] = 1.0  # a batch ran, or the trigger has an interval: Spark does nothing but call only after this call
         assert planner.latest(start, limited=True) is start and not waits
         end = planner.latest(start, limited=True)
-        assert (orders.positions(end), waits) == ({0: 0, 1: 1}, [IDLE_WAIT_S])
+        assert (orders.positions(end), waits) == ({0: 0, 1: 1}, [IDLE_WAIT_SECONDS])
 
     def test_a_wait_ends_without_records_too(self) -> None:
         with EmbeddedCluster(2) as cluster:

@@ -32,7 +32,7 @@ from millstream.console.widgets import (
 from millstream.raw_client import Cluster, TopicPartition, WireError
 
 _STATE_TONES = {"Stable": "good", "Empty": "dim", "Dead": "bad"}
-_WINDOW_S = 900.0
+_WINDOW_SECONDS = 900.0
 
 
 def state_tone(state: str) -> str:
@@ -85,7 +85,7 @@ class GroupHead:
     def lags(self, snapshot: Snapshot) -> Points:
         """The lag over time, for the chart."""
         series = self._frame.console.watcher.history.lags.get(self._name)
-        return series.points(snapshot.at - _WINDOW_S) if series is not None else ()
+        return series.points(snapshot.at - _WINDOW_SECONDS) if series is not None else ()
 
     def _open_reset(self) -> None:
         group = self._frame.snapshot.groups.get(self._name)

@@ -41,11 +41,11 @@ from millstream.console.widgets import (
 )
 from millstream.registry.decoding import Decoder
 
-_TAIL_EVERY_S = 0.7
+_TAIL_EVERY_SECONDS = 0.7
 _TAIL_ROWS = 200
 _COUNTS = (25, 50, 100, 250)
 _FIRST_COUNT = 50
-_ZONE_TIMEOUT_S = 10.0
+_ZONE_TIMEOUT_SECONDS = 10.0
 _ZONE = "[Intl.DateTimeFormat().resolvedOptions().timeZone, -new Date().getTimezoneOffset()]"
 
 
@@ -94,7 +94,7 @@ class _Messages:
             self._table = RecordTable(self._open)
         self._panel = RecordPanel(frame, self._decode, self._open_beside, self._resend)
         frame.live(lambda snapshot: self._offer_topics())
-        ui.timer(_TAIL_EVERY_S, self._step)
+        ui.timer(_TAIL_EVERY_SECONDS, self._step)
         ui.timer(0.05, self._begin, once=True)
 
     def _lay_out_form(self, frame: Frame) -> None:
@@ -202,7 +202,7 @@ class _Messages:
 
     async def _read_zone(self) -> tzinfo:
         try:
-            return zone_of(await ui.run_javascript(_ZONE, timeout=_ZONE_TIMEOUT_S))
+            return zone_of(await ui.run_javascript(_ZONE, timeout=_ZONE_TIMEOUT_SECONDS))
         except TimeoutError:
             return UTC
 
@@ -452,7 +452,7 @@ class _Messages:
     async def _read_saved(self) -> None:
         """Saved filters are in this browser."""
         try:
-            told = await ui.run_javascript("millstreamFilters()", timeout=_ZONE_TIMEOUT_S)
+            told = await ui.run_javascript("millstreamFilters()", timeout=_ZONE_TIMEOUT_SECONDS)
         except TimeoutError:
             told = []
         filters = [str(each)[:500] for each in told][:50] if isinstance(told, list) else []

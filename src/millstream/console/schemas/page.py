@@ -334,7 +334,7 @@ def _version_row(version: StoredSchema, may_delete: bool) -> dict[str, object]:
     }
 
 
-_EVERY_S = 2.0
+_EVERY_SECONDS = 2.0
 
 
 @console_page("/schemas")
@@ -383,7 +383,7 @@ class _Subjects:
                 name="",
             )
         ui.timer(0.05, self._load, once=True)
-        ui.timer(_EVERY_S, self._load)
+        ui.timer(_EVERY_SECONDS, self._load)
 
     async def _load(self) -> None:
         if self._reading:

@@ -36,7 +36,7 @@ def newest_reports(reader: RecordReader, topic: str, *, now_ms: int | None = Non
 
 
 _TOP = 20
-EVERY_S = 5.0
+EVERY_SECONDS = 5.0
 
 
 class HotKeysView:

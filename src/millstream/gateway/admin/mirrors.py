@@ -43,8 +43,8 @@ _TAG = "Mirrors"
 _ALTER = Needs(topic="AlterConfigs", cluster="AlterConfigs")
 _READ = Needs(topic="DescribeConfigs", cluster="DescribeConfigs")
 _CLIENT_ID = "millstream-gateway"
-_SOURCE_TIMEOUT_S = 15.0
-_VERIFY_S, _LONGEST_VERIFY_S = 60, 600
+_SOURCE_TIMEOUT_SECONDS = 15.0
+_VERIFY_SECONDS, _LONGEST_VERIFY_SECONDS = 60, 600
 _LOGIN_SETTINGS = tuple(
     name
     for name in USED
@@ -168,7 +168,7 @@ _VERIFY = Doc(
         {
             "topics": nullable(array(TEXT)),
             "source": _SOURCE,
-            "timeout_s": nullable(whole("Default 60.", 1, _LONGEST_VERIFY_S)),
+            "timeout_s": nullable(whole("Default 60.", 1, _LONGEST_VERIFY_SECONDS)),
         },
         closed=True,
     ),
@@ -285,9 +285,9 @@ class MirrorRoutes:
         document = request.document()
         known(document, "topics", "source", "timeout_s")
         timeout_s = document.get("timeout_s")
-        timeout_s = _VERIFY_S if timeout_s is None else timeout_s
-        if type(timeout_s) is not int or not 1 <= timeout_s <= _LONGEST_VERIFY_S:
-            raise ApiError(422, f"'timeout_s' must be an integer from 1 to {_LONGEST_VERIFY_S}")
+        timeout_s = _VERIFY_SECONDS if timeout_s is None else timeout_s
+        if type(timeout_s) is not int or not 1 <= timeout_s <= _LONGEST_VERIFY_SECONDS:
+            raise ApiError(422, f"'timeout_s' must be an integer from 1 to {_LONGEST_VERIFY_SECONDS}")
         names, login = _names(document), _texts(document, "source")
         if not self._comparing.acquire(blocking=False):
             raise ApiError(429, "another comparison is running", "send the request again when it has ended")
@@ -329,7 +329,7 @@ def _source_of(link: MirrorLink, login: Mapping[str, str]) -> Iterator[Cluster]:
         )
     hint = "check the source, and 'source' of the request"
     try:
-        source = Cluster(link.source, login, client_id=_CLIENT_ID, timeout_s=_SOURCE_TIMEOUT_S)
+        source = Cluster(link.source, login, client_id=_CLIENT_ID, timeout_s=_SOURCE_TIMEOUT_SECONDS)
     except WireError as error:
         raise ApiError(422, f"'source': {error}", hint) from None
     with source:

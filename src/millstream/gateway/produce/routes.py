@@ -97,11 +97,11 @@ class InFlightBytes:
             self.give_back(taken)
 
 
-_CACHED_S = 30.0
+_CACHED_SECONDS = 30.0
 """How long the number of partitions is cached."""
-_CREATION_TIMEOUT_S = 5.0
+_CREATION_TIMEOUT_SECONDS = 5.0
 """How long an automatically created topic may take to get a leader."""
-_PAUSE_S = 0.05
+_PAUSE_SECONDS = 0.05
 _KEPT = 10_000
 
 
@@ -125,21 +125,21 @@ class TopicCache:
 
     def partitions(self, topic: str) -> int:
         """The number of partitions, read from the cluster; 404 if there is no such topic."""
-        deadline = time.monotonic() + _CREATION_TIMEOUT_S
+        deadline = time.monotonic() + _CREATION_TIMEOUT_SECONDS
         while True:
             count, code = self._read_partitions(topic)
             if count:
                 with self._lock:
                     if len(self._known) >= _KEPT:
                         self._known.clear()
-                    self._known[topic] = _Known(count, time.monotonic() + _CACHED_S)
+                    self._known[topic] = _Known(count, time.monotonic() + _CACHED_SECONDS)
                 return count
             if not code.retriable:
                 raise refusal(f"topic {topic!r}", code)
             if time.monotonic() > deadline:
                 hint = 'create it: POST /topics with {"name": …}'
                 raise ApiError(404, f"there is no topic {topic!r}", hint, code=40403)
-            time.sleep(_PAUSE_S)
+            time.sleep(_PAUSE_SECONDS)
 
     def forget(self, topic: str) -> None:
         with self._lock:

@@ -33,14 +33,14 @@ from millstream.node.replicas.throttle import ReplicaThrottle
 from millstream.node.server.channel import Channel
 from millstream.node.storage.log.tiered_part import TierStart
 
-FIRST_BACKOFF_S = 0.02
+FIRST_BACKOFF_SECONDS = 0.02
 """Doubled up to `replica.fetch.backoff.ms`. After a leader change, one of the nodes may not know it yet."""
-_MAX_RECONNECT_S = 0.25
+_MAX_RECONNECT_SECONDS = 0.25
 """The longest pause before the next connection to a leader: replication continues soon after a network failure."""
 _LATEST, _EARLIEST = -1, -2
 _MAX_SESSION_EPOCH = (1 << 31) - 1
-_THROTTLE_PAUSE_S = 0.2
-_TIER_PAUSE_S = 3600.0
+_THROTTLE_PAUSE_SECONDS = 0.2
+_TIER_PAUSE_SECONDS = 3600.0
 """Until the tier was read, or could not be: that ends the pause."""
 _OPENED_AT_ONCE = 32
 _ROWS_AT_ONCE = MOST_FETCHED // 2
@@ -90,7 +90,7 @@ class _Followed:
         self.sent: FollowerPosition | None = None
         """The position in the session at the leader; None if it is not in the session."""
         self.not_before = 0.0
-        self.backoff_s = FIRST_BACKOFF_S
+        self.backoff_s = FIRST_BACKOFF_SECONDS
 
 
 class ReplicaFetcher:
@@ -172,16 +172,16 @@ class ReplicaFetcher:
     # The loop
 
     async def _run(self) -> None:
-        backoff_s = FIRST_BACKOFF_S
+        backoff_s = FIRST_BACKOFF_SECONDS
         while not self._closed:
             try:
                 if await self._fetch_once():
-                    backoff_s = FIRST_BACKOFF_S
+                    backoff_s = FIRST_BACKOFF_SECONDS
                 continue
             except OSError as error:
                 _log.info("fetch_failed leader=%d error=%s", self.leader_id, error)
                 pause_s = backoff_s
-                backoff_s = min(2 * backoff_s, self._longest_backoff_s(), _MAX_RECONNECT_S)
+                backoff_s = min(2 * backoff_s, self._longest_backoff_s(), _MAX_RECONNECT_SECONDS)
             except Exception:
                 _log.exception("fetcher_failed leader=%d", self.leader_id)
                 pause_s = self._longest_backoff_s()
@@ -198,7 +198,7 @@ class ReplicaFetcher:
             pass
 
     def _longest_backoff_s(self) -> float:
-        return max(self._node.config[cluster.REPLICA_FETCH_BACKOFF_MS] / 1000, FIRST_BACKOFF_S)
+        return max(self._node.config[cluster.REPLICA_FETCH_BACKOFF_MS] / 1000, FIRST_BACKOFF_SECONDS)
 
     async def _fetch_once(self) -> bool:
         """One fetch and its response; False if there was nothing to fetch or it was cancelled."""
@@ -378,7 +378,7 @@ class ReplicaFetcher:
                 and self._node.node_id not in followed.partition.in_sync()
             ):
                 self._throttle.pauses += 1
-                self._rest(followed, _THROTTLE_PAUSE_S)
+                self._rest(followed, _THROTTLE_PAUSE_SECONDS)
 
     def _rest(self, followed: _Followed, seconds: float) -> None:
         """Pauses a partition, and removes it from the session meanwhile."""
@@ -432,7 +432,7 @@ class ReplicaFetcher:
                 elif reaction is Reaction.BACK_OFF:
                     self._back_off(followed)
                 else:
-                    followed.backoff_s = FIRST_BACKOFF_S
+                    followed.backoff_s = FIRST_BACKOFF_SECONDS
         return unserved
 
     def _take(self, followed: _Followed, follower: PartitionFollower, row: Fetched) -> Reaction:
@@ -521,7 +521,7 @@ class ReplicaFetcher:
 
     def _start_from_tier(self, followed: _Followed, sent: FollowerPosition) -> None:
         """The leader has the offset only in the tier: other partitions do not wait for the object store."""
-        self._rest(followed, _TIER_PAUSE_S)
+        self._rest(followed, _TIER_PAUSE_SECONDS)
         self._restarts.start(self._restart_from_tier(followed, sent), loop=self._loop)
 
     async def _restart_from_tier(self, followed: _Followed, sent: FollowerPosition) -> None:

@@ -111,7 +111,7 @@ def test_what_goes_wrong_is_told_for_each_partition() -> None:
 
 
 def test_what_takes_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marker_writer, "MARKER_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(marker_writer, "MARKER_TIMEOUT_SECONDS", 0.01)
 
     async def story() -> None:
         assert await writer(Groups(), Partition()).write(MARKER, [at(0)]) == {at(0): ErrorCode.REQUEST_TIMED_OUT}
