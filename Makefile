@@ -93,6 +93,7 @@ check: $(VENV)/.installed-dev  ## Format, lint, words, types, the direction of i
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/codespell -D - -D tools/words.txt src docs README.md CONTRIBUTING.md
+	$(BIN)/codespell -D tools/words.txt -L nobody --skip "tools/words.txt,*.json,*.svg,__pycache__" tests benchmarks tools deploy
 	$(BIN)/mypy
 	$(BIN)/python tools/check_compiled.py
 	$(BIN)/python tools/check_order.py

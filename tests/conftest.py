@@ -1,7 +1,7 @@
 """For all tests: what takes long begins first, what is dear to start is started once, and hypothesis has no deadlines
 and always the same examples. `MILLSTREAM_EXAMPLES=quick` (`make test`, `make unit`) tries fewer of them.
 
-Several files of tests run at once (`make test`): a long one that began last would keep everybody waiting at the end. A
+Several files of tests run at once (`make test`): a long one that began last would keep everyone waiting at the end. A
 timing is never an assertion, so hypothesis has no deadline.
 """
 
@@ -107,7 +107,7 @@ class _Cpu:
     def since_last(self) -> float:
         now = self._now()
         spent, self._before = now - self._before, now
-        return max(spent, 0.0)  # the time of a process that nobody waited for is gone with it
+        return max(spent, 0.0)  # the time of a process that no one waited for is gone with it
 
     @staticmethod
     def _now() -> float:

@@ -3,7 +3,7 @@ browser of `tests/system/console/`, the S3 server of the tests of tiered storage
 helm, Kubernetes' schemas, folders with Debian.
 
 Everything lands in the git-ignored `.cache/clients/` (kcat, Chromium and Kerberos: in the system, by apt-get), once: a
-client is installed anew only when the files that describe it change. A client that cannot be had here raises
+client is installed again only when the files that describe it change. A client that cannot be had here raises
 `ToolchainMissingError` with the reason, which the tests show as the reason of a skip; this script prints it and goes
 on, and fails only when asked to with `--strict`.
 """

@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 
 from benchmarks.compare import wire
 from benchmarks.compare.target import KafkaTarget, MillstreamTarget, Target, start
-from millstream.cli.security.certificates import CertificateAuthority
+from millstream.cli.security.cluster_files import CertificateAuthority
 from millstream.testing.node_process import free_ports
 from tools.apache_kafka import ApacheKafkaBroker, KafkaDistribution
 

@@ -17,8 +17,8 @@ _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? ([^ ]+)")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _ESCAPES = {r"\n": "\n", r"\"": '"', r"\\": "\\"}
 _LARGEST_PAGE = 16 << 20
-_TIMEOUT_S = 0.9
-_SECURED_TIMEOUT_S = 2.0
+_TIMEOUT_SECONDS = 0.9
+_SECURED_TIMEOUT_SECONDS = 2.0
 """With a TLS handshake and a login before."""
 
 
@@ -41,8 +41,8 @@ def read_metrics(
 ) -> list[Sample]:
     """The metrics of some subjects, of a broker with this id and address. All of them would be thousands of lines."""
     if cluster.settings.protocol is SecurityProtocol.PLAINTEXT:
-        return fetch_metrics(host, port, subjects, timeout_s or _TIMEOUT_S)
-    wait_s = timeout_s or _SECURED_TIMEOUT_S
+        return fetch_metrics(host, port, subjects, timeout_s or _TIMEOUT_SECONDS)
+    wait_s = timeout_s or _SECURED_TIMEOUT_SECONDS
     try:
         with cluster.connection(broker, Deadline(wait_s)) as connection:
             status, body = connection.http_get(_target(subjects), wait_s)

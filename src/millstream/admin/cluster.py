@@ -20,9 +20,9 @@ _QUORUM_FEATURE, _DYNAMIC_QUORUM = "kraft.version", 1
 _CORDONED, _ALL_DIRECTORIES = "cordoned.log.dirs", "*"
 _PREFERRED_ELECTION = 0
 _TOPICS_PER_REQUEST = 500
-_QUORUM_TIMEOUT_S = 10.0
+_QUORUM_TIMEOUT_SECONDS = 10.0
 """For a response of the quorum's leader: longer than an election takes."""
-_FENCED_TIMEOUT_S = 2.0
+_FENCED_TIMEOUT_SECONDS = 2.0
 """For a response of a fenced broker. Most of them do not run."""
 
 
@@ -335,7 +335,9 @@ class ClusterAdmin:
         """The metadata quorum; NoQuorumLeaderError if it has no leader."""
         topics = [{"topic_name": _METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]
         try:
-            response = self._call("describe_quorum", timeout_s=min(self._timeout_s, _QUORUM_TIMEOUT_S), topics=topics)
+            response = self._call(
+                "describe_quorum", timeout_s=min(self._timeout_s, _QUORUM_TIMEOUT_SECONDS), topics=topics
+            )
         except UnreachableError as error:
             if not error.late:
                 raise
@@ -375,7 +377,7 @@ class ClusterAdmin:
     def log_directories(self, broker: Broker) -> LogDirectories:
         """The log directories of a broker. A fenced one responds too if it runs: its disk may have failed."""
         if broker.fenced:
-            timeout_s = min(self._timeout_s, _FENCED_TIMEOUT_S)  # the metadata does not have its address any more
+            timeout_s = min(self._timeout_s, _FENCED_TIMEOUT_SECONDS)  # the metadata does not have its address any more
             with self._cluster.only(broker.address) as alone:
                 response = alone.call("describe_log_dirs", once=True, within_s=timeout_s, topics=None)
         else:

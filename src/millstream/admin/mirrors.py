@@ -23,8 +23,8 @@ from millstream.raw_client.offsets import LATEST
 
 REPORT_TOPIC = "__millstream_mirrors"
 _TOPICS_AT_ONCE = 200
-_POLL_S = 0.2
-_HEARD_S = 2.0
+_POLL_SECONDS = 0.2
+_HEARD_SECONDS = 2.0
 _MIRROR_SETTINGS = (topic.MIRROR_LINK, topic.MIRROR_STATE, topic.MIRROR_REASON, topic.MIRROR_SOURCE_TOPIC)
 _REPORTED = (
     "end", "source_end", "lag_records", "lag_bytes", "lag_seconds", "records_skipped", "records_truncated", "problem",
@@ -283,12 +283,12 @@ class MirrorAdmin:
     def _not_promoted(self, link: str) -> list[str]:
         """The topics of a link that are still mirrors. Asked again for a short time: a broker may not have heard of a
         promotion yet."""
-        deadline = time.monotonic() + _HEARD_S
+        deadline = time.monotonic() + _HEARD_SECONDS
         while True:
             found = [each.name for each in self.mirror_topics(link) if each.state != "promoted"]
             if not found or time.monotonic() > deadline:
                 return found
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_SECONDS)
 
     def is_compacted(self, name: str) -> bool:
         entry = self._topics.setting(ConfigResource.TOPIC, name, "cleanup.policy")
@@ -376,7 +376,7 @@ class MirrorAdmin:
                     f"{', '.join(each.name for each in waiting[:5])}. They go on and are promoted when they have; "
                     "`millstream mirror failover` promotes them now"
                 )
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_SECONDS)
 
     def begin_promotion(self, name: str, topics: Collection[str] = ()) -> set[str]:
         """The same without waiting; returns the names of the topics."""

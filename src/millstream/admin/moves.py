@@ -26,7 +26,7 @@ FOLLOWER_RATE = "follower.replication.throttled.rate"
 LEADER_REPLICAS = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 MOVES_AT_ONCE = 20
-_POLL_INTERVAL_S = 0.2
+_POLL_INTERVAL_SECONDS = 0.2
 
 
 class MoveError(AdminError):
@@ -226,7 +226,7 @@ class Mover:
             moving &= {each.partition for each in self._admin.reassignments()}
             self._report(total - not_started - len(waiting) - len(moving), total)
             if moving:
-                time.sleep(_POLL_INTERVAL_S)
+                time.sleep(_POLL_INTERVAL_SECONDS)
 
     def _start(self, targets: Mapping[TopicPartition, tuple[int, ...]]) -> None:
         refused = self._admin.reassign(targets)

@@ -18,8 +18,8 @@ from millstream.raw_client.producing import Producer
 from millstream.raw_client.transactions import idempotent_producer
 
 TOPIC = "__millstream_pipelines"
-_EVERY_S = 2.0
-_TIMEOUT_S = 10.0
+_EVERY_SECONDS = 2.0
+_TIMEOUT_SECONDS = 10.0
 _FETCH_BYTES = 4 << 20
 _NO_RIGHT = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 _CONFIGS = {"cleanup.policy": "compact", "segment.bytes": str(4 << 20)}
@@ -56,12 +56,12 @@ class StatusPublisher:
         with self._changed:
             self._is_closed = True
             self._changed.notify()
-        self._thread.join(timeout=2 * _TIMEOUT_S)
+        self._thread.join(timeout=2 * _TIMEOUT_SECONDS)
 
     def _run(self) -> None:
         try:
             with Cluster(
-                self._bootstrap, self._connection, client_id=f"pipeline-{self._pipeline}", timeout_s=_TIMEOUT_S
+                self._bootstrap, self._connection, client_id=f"pipeline-{self._pipeline}", timeout_s=_TIMEOUT_SECONDS
             ) as cluster:
                 self._write_all(cluster)
         except WireError as error:
@@ -74,7 +74,7 @@ class StatusPublisher:
         if TOPIC not in _seen(cluster):
             _make_topic(cluster)
         producer_id, epoch = idempotent_producer(cluster)
-        producer = Producer(cluster, delivery_timeout_s=_TIMEOUT_S)
+        producer = Producer(cluster, delivery_timeout_s=_TIMEOUT_SECONDS)
         try:
             sequence = 0
             while document is not None:
@@ -85,7 +85,7 @@ class StatusPublisher:
                 producer.send(TopicPartition(TOPIC, 0), batch, 1)
                 producer.flush()
                 sequence += 1
-                document = self._next(wait_s=_EVERY_S)
+                document = self._next(wait_s=_EVERY_SECONDS)
         finally:
             producer.close()
 

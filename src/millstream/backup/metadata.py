@@ -44,7 +44,7 @@ _OBSERVER = (1 << 31) - 1
 """The replica id with which the id of the newest snapshot is requested: no node has it."""
 _FETCH_BYTES = 8 << 20
 _READ_ATTEMPTS = 20
-_READ_PAUSE_S = 0.1
+_READ_PAUSE_SECONDS = 0.1
 _LARGEST_SNAPSHOT = 4 << 30
 _NAMESPACE = uuid.UUID("5d0e6c0e-62d5-4c8e-9d6a-6f2f7c0d3b5b")
 _OF_NODES = (
@@ -105,7 +105,7 @@ def _from_directories(data_dirs: Sequence[str], cluster_id: str, committed: int)
                 problem = f"{root} has not all of the metadata"
             else:
                 return image
-        time.sleep(_READ_PAUSE_S)
+        time.sleep(_READ_PAUSE_SECONDS)
     raise BackupError(f"{problem}: run the command on the machine of the active controller, with --data-dir DIR")
 
 

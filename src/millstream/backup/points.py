@@ -27,7 +27,7 @@ from millstream.raw_client import EARLIEST, LATEST, Cluster, ErrorCode, RefusedE
 SCHEMAS_TOPIC = "_schemas"
 FIRST_HOLD_MS = 2000
 _ENDING = ("PrepareCommit", "PrepareAbort")
-_PAUSE_S = 0.02
+_PAUSE_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ def _decisions_held(cluster: Cluster, hold_ms: int) -> Iterator[Callable[[str], 
         for broker in cluster.brokers():
             while admin.setting(ConfigResource.BROKER, str(broker.node_id), TRANSACTION_HOLD.name).value != value:
                 check_time(f"broker {broker.node_id} has not learned in time that transactions must wait")
-                time.sleep(_PAUSE_S)
+                time.sleep(_PAUSE_SECONDS)
         while ending := _ending(cluster):
             check_time(f"the transaction of {ending!r} is still being ended")
-            time.sleep(_PAUSE_S)
+            time.sleep(_PAUSE_SECONDS)
         yield check_time
     finally:
         admin.change(ConfigResource.BROKER, "", [ConfigChange(TRANSACTION_HOLD.name, None, ConfigOperation.DELETE)])

@@ -31,7 +31,7 @@ from millstream.node.tier.core.manifest import (
 )
 from millstream.node.tier.core.object_format import LOG, DamagedObjectError, Tail, decode_tail
 from millstream.node.tier.encryption import Keyring, ObjectCipher, WrongKeyError, unwrap
-from millstream.node.tier.starting import tier_start
+from millstream.node.tier.reading import tier_start
 
 T = TypeVar("T")
 

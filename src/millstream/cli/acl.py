@@ -6,7 +6,7 @@ import typer
 
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT_SECONDS,
     Bootstrap,
     ClientSettings,
     Json,
@@ -175,7 +175,7 @@ def list_(
     token: Token = None,
     user: User = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
     json: Json = False,
 ) -> None:
@@ -227,7 +227,7 @@ def add(
     deny: Deny = False,
     host: Host = "*",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Add ACLs: each operation for each resource. One that exists already stays.
@@ -261,7 +261,7 @@ def remove(
     deny: Deny = False,
     host: Host = "*",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Remove ACLs, with the arguments with which they were added.
@@ -300,7 +300,7 @@ def explain(
         list[str] | None, typer.Option("--member-of", metavar="Group:NAME", help="A group of the client. Repeatable.")
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
     json: Json = False,
 ) -> None:

@@ -11,7 +11,7 @@ from millstream.cli import exit_codes
 from millstream.cli.options import (
     CLIENT_ID,
     DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT_SECONDS,
     Bootstrap,
     ClientSettings,
     Json,
@@ -95,7 +95,7 @@ def create(
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
     json: Json = False,
 ) -> None:

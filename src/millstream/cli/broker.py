@@ -16,7 +16,7 @@ from millstream.cli.cluster.report import (
     show_disks,
     show_plan,
 )
-from millstream.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, Bootstrap, ClientSettings, Json, Timeout
+from millstream.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_SECONDS, Bootstrap, ClientSettings, Json, Timeout
 from millstream.cli.terminal import CommandFailedError, note, print_json
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from millstream.raw_client import TopicPartition
 
 app = typer.Typer(help="List the brokers of a cluster; drain a broker before it is removed.", no_args_is_help=True)
-_POLL_INTERVAL_S = 0.5
+_POLL_INTERVAL_SECONDS = 0.5
 
 
 @app.command("list")
 def list_brokers(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """List brokers with address, state, leaders, replicas and data.
@@ -64,7 +64,7 @@ def disks(
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Show the log directories of brokers: space, replicas, moves; or move a replica to another directory.
@@ -120,7 +120,7 @@ def _wait_for_move(admin: "ClusterAdmin", broker: "Broker", at: "TopicPartition"
                 f"{at} did not move to {path} in {timeout:g} s: see the log of broker {broker.id}",
                 exit_codes.TIMED_OUT,
             )
-        time.sleep(_POLL_INTERVAL_S)
+        time.sleep(_POLL_INTERVAL_SECONDS)
 
 
 @app.command()
@@ -143,7 +143,7 @@ def drain(
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Move all replicas off a broker or a machine, so that it can be stopped for good. Works for dead brokers too.
@@ -258,4 +258,4 @@ def _unregister(admin: "ClusterAdmin", broker: int, timeout: float) -> None:
                 f"broker {broker} has no replicas, but still runs: stop it, and run the same command again",
                 exit_codes.TIMED_OUT,
             )
-        time.sleep(_POLL_INTERVAL_S)
+        time.sleep(_POLL_INTERVAL_SECONDS)

@@ -17,7 +17,7 @@ from millstream.cli.options import Json, parsed_duration
 from millstream.cli.terminal import CommandFailedError, note, print_json, print_table
 from millstream.common.lazy_dataclass import dataclass
 
-_MONTH_S = 30 * 86_400
+_MONTH_SECONDS = 30 * 86_400
 _RANGE_BYTES = 4 << 20
 """What one read of the tier gets (`node/tier/reading.py`)."""
 _PART_BYTES = 8 << 20
@@ -159,17 +159,17 @@ def plan(load: Load, machine: Machine, figures: Figures, prices: Prices) -> Plan
     }
     reason = max(by, key=lambda name: by[name])
     brokers = by[reason] + 1
-    segments = upload * _MONTH_S / load.segment_bytes
+    segments = upload * _MONTH_SECONDS / load.segment_bytes
     puts = (
         segments * (math.ceil(load.segment_bytes / _PART_BYTES) + 3) if is_tiered else 0.0
     )  # parts, begin, end, manifest
-    gets = history * _MONTH_S / _RANGE_BYTES
+    gets = history * _MONTH_SECONDS / _RANGE_BYTES
     costs = {
         "brokers": brokers * prices.broker_month,
         "disks": local_bytes / machine.use / 1e9 * prices.disk_gb_month,
         "object storage": tier_bytes / 1e9 * prices.store_gb_month,
         "requests to the store": puts / 1000 * prices.put_1000 + gets / 1000 * prices.get_1000,
-        "network between zones": ingress * followers * _MONTH_S / 1e9 * prices.zone_gb,
+        "network between zones": ingress * followers * _MONTH_SECONDS / 1e9 * prices.zone_gb,
     }
     return Plan(
         tiered=is_tiered,

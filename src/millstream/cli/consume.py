@@ -16,7 +16,7 @@ import typer
 from millstream.cli import exit_codes
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT_SECONDS,
     Bootstrap,
     ClientSettings,
     Timeout,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 BATCH = 1000
-_CHUNK_S = 0.25
+_CHUNK_SECONDS = 0.25
 
 
 class GroupReader:
@@ -85,7 +85,7 @@ class GroupReader:
         from confluent_kafka import KafkaException
 
         try:
-            first = self._consumer.poll(_CHUNK_S)
+            first = self._consumer.poll(_CHUNK_SECONDS)
             wanted = BATCH if self._left is None else min(BATCH, self._left)
             messages = [] if first is None else [first, *self._consumer.consume(wanted - 1, 0)]
         except KafkaException as error:
@@ -212,7 +212,7 @@ def consume(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per record, with all fields.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Print the records of a topic, up to its end or, with --follow, without end.

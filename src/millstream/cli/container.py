@@ -85,9 +85,9 @@ _MODULES = {
     "Krb5LoginModule": ("gssapi",),
 }
 _LEVELS = {"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL", "OFF": "CRITICAL", "ALL": "DEBUG"}
-_HEALTH_TIMEOUT_S = 5.0
-_API_TIMEOUT_S = 30.0
-_POLL_INTERVAL_S = 1.0
+_HEALTH_TIMEOUT_SECONDS = 5.0
+_API_TIMEOUT_SECONDS = 30.0
+_POLL_INTERVAL_SECONDS = 1.0
 _LARGEST_NODE_BYTES = 10 * 1024 * 1024
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 ZONE_LABEL = "topology.kubernetes.io/zone"
@@ -305,7 +305,7 @@ def wait_to_stop(limit: str) -> int:
         if time.monotonic() >= deadline:
             _failed(f"not safe to stop after {limit} s, and stopped anyway: {reason}")
             break
-        time.sleep(_POLL_INTERVAL_S)
+        time.sleep(_POLL_INTERVAL_SECONDS)
     return exit_codes.OK
 
 
@@ -319,7 +319,7 @@ def _ask(path: str) -> str | None:
         return "there are no settings yet: the node has not started"
     try:
         url, context = _probe(load_broker_config(file=file), path)
-        with urllib.request.urlopen(url, timeout=_HEALTH_TIMEOUT_S, context=context):  # nosec B310: its own address
+        with urllib.request.urlopen(url, timeout=_HEALTH_TIMEOUT_SECONDS, context=context):  # nosec B310: its own address
             return None
     except ConfigError as error:
         return error.message
@@ -337,7 +337,7 @@ def _rack(environment: Mapping[str, str], account: str = SERVICE_ACCOUNT) -> dic
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {read_text(f'{account}/token').strip()}"})
     try:
         context = ssl.create_default_context(cafile=f"{account}/ca.crt")
-        with urllib.request.urlopen(request, timeout=_API_TIMEOUT_S, context=context) as response:  # nosec B310: https
+        with urllib.request.urlopen(request, timeout=_API_TIMEOUT_SECONDS, context=context) as response:  # nosec B310: https
             labels = json.loads(response.read(_LARGEST_NODE_BYTES))["metadata"].get("labels", {})
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise ConfigError(

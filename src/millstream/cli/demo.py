@@ -26,13 +26,13 @@ _RESULT_TOPIC = "revenue-per-minute"
 _RATE = 300.0
 _CLOCK_SPEED = 60.0
 """A minute of event time takes a second."""
-_MAX_DURATION_S = 100.0
+_MAX_DURATION_SECONDS = 100.0
 """The demo ends after this time in any case."""
 
 
 def demo(
     seconds: Annotated[
-        float, typer.Option("--seconds", min=1, max=_MAX_DURATION_S, help="Duration after the first result.")
+        float, typer.Option("--seconds", min=1, max=_MAX_DURATION_SECONDS, help="Duration after the first result.")
     ] = 20.0,
     svg: Annotated[Path, typer.Option("--svg", metavar="FILE", help="SVG file for the chart.")] = Path(
         "millstream-demo.svg"
@@ -82,7 +82,9 @@ def demo(
             raise CommandFailedError(str(error), error.exit_code) from error
         rows = [record.value for record in client.consume(_RESULT_TOPIC, follow=False, decode="json")]
     if not rows:
-        raise CommandFailedError(f"no minute was complete within {_MAX_DURATION_S:.0f} s: the machine may be too busy")
+        raise CommandFailedError(
+            f"no minute was complete within {_MAX_DURATION_SECONDS:.0f} s: the machine may be too busy"
+        )
     _show(rows, svg)
 
 
@@ -100,7 +102,7 @@ class _Orders(threading.Thread):
         from itertools import islice
 
         # Event time runs fast and must stay in the past: brokers refuse timestamps far in the future.
-        start = datetime.now(UTC) - timedelta(seconds=_CLOCK_SPEED * 1.5 * _MAX_DURATION_S)
+        start = datetime.now(UTC) - timedelta(seconds=_CLOCK_SPEED * 1.5 * _MAX_DURATION_SECONDS)
         stream = self._generator.orders(start, timedelta(seconds=_CLOCK_SPEED / _RATE))
         began, sent = time.monotonic(), 0
         while not self._ended.is_set():
@@ -119,7 +121,7 @@ class _EndingTimer:
     def __init__(self, stop: Any, seconds: float) -> None:
         self._stop = stop
         self._seconds = seconds
-        self._last = self._after(_MAX_DURATION_S)
+        self._last = self._after(_MAX_DURATION_SECONDS)
         self._first: threading.Timer | None = None
 
     def look(self, progress: "QueryProgress") -> None:

@@ -7,7 +7,7 @@ import typer
 
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT_SECONDS,
     Bootstrap,
     ClientSettings,
     Json,
@@ -31,7 +31,7 @@ def doctor(
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Say why it is slow: the client, a broker, a disk, or a quota.

@@ -27,7 +27,7 @@ from millstream.cli.gateway_process import (
 )
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT_SECONDS,
     AccessFile,
     AllowedOrigins,
     AuthFile,
@@ -85,7 +85,7 @@ def gateway(
     cluster_config: ClusterConfigs = None,
     cluster_access: ClusterAccess = None,
     cluster_name: ClusterName = None,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
     exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
     supervised: Annotated[int | None, typer.Option("--supervised", hidden=True)] = None,

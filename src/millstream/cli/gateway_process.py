@@ -64,9 +64,9 @@ _PACKAGES = (
     "cel",
 )
 """The packages of the extra `gateway`, by the names of their modules."""
-_BIND_TIMEOUT_S = 2.0
+_BIND_TIMEOUT_SECONDS = 2.0
 """The gateway of a broker that was just killed may still have the port."""
-_STOP_TIMEOUT_S = 2.0
+_STOP_TIMEOUT_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -148,7 +148,7 @@ class GatewayProcess:
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.stop(_STOP_TIMEOUT_S)
+            self._process.stop(_STOP_TIMEOUT_SECONDS)
         self._listener.close()
 
 
@@ -368,7 +368,7 @@ def missing_package() -> str | None:
 
 
 def _listen_with_retries(host: str, port: int) -> socket.socket:
-    give_up_at = time.monotonic() + (_BIND_TIMEOUT_S if port else 0.0)
+    give_up_at = time.monotonic() + (_BIND_TIMEOUT_SECONDS if port else 0.0)
     while True:
         try:
             return listen(host, port)

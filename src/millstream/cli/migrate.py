@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.cli.options import CLIENT_ID, DEFAULT_TIMEOUT_S, Json, Timeout
+from millstream.cli.options import CLIENT_ID, DEFAULT_TIMEOUT_SECONDS, Json, Timeout
 from millstream.cli.terminal import CommandFailedError, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def check(
     ] = None,
     to: Annotated[Target, typer.Option("--to", help="The program that shall start on --data-dir.")] = Target.MILLSTREAM,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
 ) -> None:
     """Read a live Kafka cluster, or the data directory of a stopped node, and list what would not fit.
 

@@ -8,7 +8,7 @@ from millstream.cli import exit_codes
 from millstream.cli.options import (
     CLIENT_ID,
     DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT_SECONDS,
     Bootstrap,
     ClientSettings,
     Json,
@@ -67,7 +67,7 @@ def create(
     ] = False,
     source_config: SourceConfig = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Create a link: this cluster copies topics of the source, and keeps them in step.
@@ -105,7 +105,7 @@ def list_links(
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """List the links of this cluster, with the number of topics in each state.
@@ -149,7 +149,7 @@ def status(
     name: Link,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Show the lag of each partition in records, bytes and seconds, and what is wrong.
@@ -180,7 +180,7 @@ def status(
 def pause(
     name: Link,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Stop a link for a time. Its topics stay closed for writes.
@@ -197,7 +197,7 @@ def pause(
 def resume(
     name: Link,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Start a paused link again, try failed topics again, give up promotions that wait.
@@ -216,7 +216,7 @@ def promote(
     topic: Topics = None,
     wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for it.")] = 300.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Make mirror topics normal topics when they have everything that the source has.
@@ -242,7 +242,7 @@ def failover(
     topic: Topics = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Make mirror topics normal topics now, also when the source is gone; print what is missing.
@@ -280,7 +280,7 @@ def reverse(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what the old source would remove.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Mirror back: the old source becomes a mirror of this cluster, after promote or failover.
@@ -310,7 +310,7 @@ def verify(
     source_config: SourceConfig = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Compare the records of both sides by checksums; exit code 1 if something differs.
@@ -352,7 +352,7 @@ def verify(
 def delete(
     name: Link,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Delete a link whose topics were promoted or deleted.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 CLIENT_ID = "millstream-cli"
 _REQUEST_TIMEOUT = "request.timeout.ms"
-COMPLETION_TIMEOUT_S = 1.0
+COMPLETION_TIMEOUT_SECONDS = 1.0
 
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
@@ -26,7 +26,7 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
 
         bootstrap = context.params.get("bootstrap") or "localhost:9092"
         settings = command_config.librdkafka_connection_settings({})
-        with connect(bootstrap, settings=settings, timeout=COMPLETION_TIMEOUT_S) as client:
+        with connect(bootstrap, settings=settings, timeout=COMPLETION_TIMEOUT_SECONDS) as client:
             return [name for name in client.list_topics() if name.startswith(incomplete)]
     except Exception:
         return []
@@ -53,7 +53,7 @@ TopicArgument = Annotated[
 ]
 
 DEFAULT_BOOTSTRAP = "localhost:9092"
-DEFAULT_TIMEOUT_S = 30.0
+DEFAULT_TIMEOUT_SECONDS = 30.0
 
 
 def assignments(words: list[str] | None, option: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ import typer
 from millstream.cli import exit_codes
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT_SECONDS,
     Bootstrap,
     ClientSettings,
     Json,
@@ -43,7 +43,7 @@ def list_quotas(
     ip: Ip = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """List quotas, all of them or those of a user, client id or address.
@@ -86,7 +86,7 @@ def set_quota(
     ip: Ip = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check the quotas.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Set quotas of a user, a client id, both, or an address. They apply at once, on each broker.
@@ -120,7 +120,7 @@ def remove_quota(
     client_id: ClientId = None,
     ip: Ip = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Remove quotas of a user, a client id, both, or an address.

@@ -65,7 +65,7 @@ References = Annotated[
         help="Referenced schema. Repeatable.",
     ),
 ]
-DEFAULT_TIMEOUT_S = 20.0
+DEFAULT_TIMEOUT_SECONDS = 20.0
 
 
 @app.command("list")
@@ -77,7 +77,7 @@ def list_subjects(
     user: User = None,
     token: Token = None,
     ca: Ca = None,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     json: Json = False,
 ) -> None:
     """List subjects, or the versions of one.
@@ -110,7 +110,7 @@ def register(
     user: User = None,
     token: Token = None,
     ca: Ca = None,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     json: Json = False,
 ) -> None:
     """Register a schema as the next version of a subject, and print its id. The same schema keeps its id.
@@ -144,7 +144,7 @@ def check(
     user: User = None,
     token: Token = None,
     ca: Ca = None,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     json: Json = False,
 ) -> None:
     """Check whether a schema is compatible with a subject. Exit code 1 if it is not.
@@ -178,7 +178,7 @@ def get(
     user: User = None,
     token: Token = None,
     ca: Ca = None,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     json: Json = False,
 ) -> None:
     """Print a schema by id, or a version of a subject.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_PORT = 9092
-FORCED_EXIT_AFTER_S = 10.0
+FORCED_EXIT_AFTER_SECONDS = 10.0
 _VALUED = {
     "--data-dir": "data_dir",
     "--listen": "listen",
@@ -423,7 +423,7 @@ def exit_with_parent() -> None:
         while os.read(0, 4096):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(FORCED_EXIT_AFTER_S)
+        time.sleep(FORCED_EXIT_AFTER_SECONDS)
         os._exit(exit_codes.FAILED)  # a child that cannot stop cleanly must not outlive its parent
 
     threading.Thread(target=watch, name="stdin-watch", daemon=True).start()

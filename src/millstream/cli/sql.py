@@ -14,7 +14,7 @@ import typer
 from millstream.cli import exit_codes
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT_SECONDS,
     Bootstrap,
     ClientSettings,
     Timeout,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from millstream.sql.query import Limits, Query, Result
 
 _FORMATS = ("table", "json", "csv", "parquet")
-_PROBE_S = 0.5
+_PROBE_SECONDS = 0.5
 
 
 def sql(
@@ -86,7 +86,7 @@ def sql(
         str, typer.Option("--memory", metavar="SIZE", help="Most memory for records, and again for the query.")
     ] = "1 GB",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Run a SQL query over topics. Names of topics are tables; joins work.
@@ -187,7 +187,7 @@ def _registry_url(given: str | None) -> str | None:
         return given
     split = urlsplit(DEFAULT_REGISTRY)
     try:
-        with socket.create_connection((split.hostname or "localhost", split.port or 80), _PROBE_S):
+        with socket.create_connection((split.hostname or "localhost", split.port or 80), _PROBE_SECONDS):
             return DEFAULT_REGISTRY
     except OSError:
         return None

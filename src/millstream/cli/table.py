@@ -12,7 +12,7 @@ import typer
 from millstream.cli import exit_codes
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT_SECONDS,
     Bootstrap,
     ClientSettings,
     Json,
@@ -241,7 +241,7 @@ def backfill(
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     client_settings: ClientSettings = None,
     settings: TableSettings = None,
 ) -> None:
@@ -411,7 +411,7 @@ def status(
     ] = None,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     client_settings: ClientSettings = None,
 ) -> None:
     """Show the tables that `millstream table serve` keeps: state, lag, rows, dead letters.
@@ -468,7 +468,7 @@ def verify(
     ] = False,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     client_settings: ClientSettings = None,
     settings: TableSettings = None,
 ) -> None:

@@ -11,7 +11,7 @@ import typer
 from millstream.cli import exit_codes
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT_SECONDS,
     Bootstrap,
     ClientSettings,
     Json,
@@ -189,7 +189,7 @@ def sweep(
         str, typer.Option("--older-than", metavar="TIME", help="Only objects of this age: 90m, 24h, 7d.")
     ] = "24h",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
     json: Json = False,
 ) -> None:
@@ -263,7 +263,7 @@ def restore(
         int, typer.Option("--replication-factor", metavar="N", help="Replicas; -1 leaves it to the brokers.")
     ] = -1,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Create topics of a lost cluster again in a new one, with all records that are in the store.

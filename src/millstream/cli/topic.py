@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millstream.admin.hot_keys import REPORT_TOPIC, key_text, merged
 from millstream.cli import exit_codes
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT_SECONDS,
     Bootstrap,
     ClientSettings,
     Json,
@@ -27,7 +28,6 @@ from millstream.cli.options import (
     parsed_time,
 )
 from millstream.cli.terminal import CommandFailedError, note, print_json, print_table
-from millstream.console.topics.hot_key_reports import REPORT_TOPIC, key_text, merged
 
 if TYPE_CHECKING:
     from millstream.client import Client, Topic
@@ -45,7 +45,7 @@ def hot(
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Show the busiest partitions and the hottest keys of a topic.
@@ -191,7 +191,7 @@ def create(
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Accept a topic that exists already.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Create topics.
@@ -243,7 +243,7 @@ def branch(
     config: Config = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Create a branch of a topic: the same records up to a point, then its own.
@@ -300,7 +300,7 @@ def list_topics(
     internal: Annotated[bool, typer.Option("--internal", help="Include topics that begin with __.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """List topics with their partitions.
@@ -326,7 +326,7 @@ def describe(
     all_settings: Annotated[bool, typer.Option("--all", help="Include settings with their default value.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Show partitions, leaders, offsets and settings of topics.
@@ -365,7 +365,7 @@ def alter(
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Add partitions, change or reset settings.
@@ -392,7 +392,7 @@ def delete(
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Accept a topic that does not exist.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Delete topics and their records. This cannot be undone.

@@ -10,9 +10,9 @@ import typer
 
 from millstream.cli import exit_codes
 from millstream.cli.options import (
-    COMPLETION_TIMEOUT_S,
+    COMPLETION_TIMEOUT_SECONDS,
     DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT_SECONDS,
     Bootstrap,
     ClientSettings,
     Json,
@@ -180,7 +180,9 @@ _DEFAULT_LONGEST = "15m"
 def _complete_id(context: typer.Context, incomplete: str) -> list[str]:
     """Transactional ids for the shell. Empty on any error: completion must not print one."""
     try:
-        found = _open(context.params.get("bootstrap") or DEFAULT_BOOTSTRAP, COMPLETION_TIMEOUT_S, None).transactions()
+        found = _open(
+            context.params.get("bootstrap") or DEFAULT_BOOTSTRAP, COMPLETION_TIMEOUT_SECONDS, None
+        ).transactions()
         return [row.transactional_id for row in found if row.transactional_id.startswith(incomplete)]
     except Exception:
         return []
@@ -212,7 +214,7 @@ def list_transactions(
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """List the transactional ids of all coordinators with their states.
@@ -244,7 +246,7 @@ def describe(
     ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Show the transaction of an id: state, producer, start, and the partitions it has written to.
@@ -296,7 +298,7 @@ def find_hanging(
     ] = _DEFAULT_LONGEST,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Find hanging transactions: open in a partition, but unknown to every coordinator.
@@ -344,7 +346,7 @@ def abort(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Abort the open transaction of an id, or a hanging one in a partition. This cannot be undone.

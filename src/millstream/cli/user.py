@@ -15,7 +15,7 @@ import typer
 from millstream.cli import exit_codes
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT_SECONDS,
     Bootstrap,
     ClientSettings,
     Json,
@@ -92,7 +92,7 @@ def _mechanisms(names: list[str] | None) -> list[str]:
 def list_users(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """List the users that log in by SCRAM, with their mechanisms.
@@ -121,7 +121,7 @@ def add(
     mechanism: Mechanisms = None,
     iterations: Iterations = 8192,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Add a user that logs in by SCRAM. Fails if the user exists.
@@ -147,7 +147,7 @@ def password(
     password_file: PasswordFile = None,
     iterations: Iterations = 8192,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Change the password of a user, for all its mechanisms.
@@ -169,7 +169,7 @@ def password(
 def remove(
     name: Name,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Remove a user: it cannot log in any more. Open connections stay.
@@ -258,7 +258,7 @@ def create_token(
         str | None, typer.Option("--max-lifetime", metavar="AGE", help="Longest lifetime, e.g. 12h or 7d.")
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Create a delegation token, and print it as JSON: it is a secret.
@@ -282,7 +282,7 @@ def list_tokens(
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """List the delegation tokens that you may see. Only --json shows their HMACs.
@@ -312,7 +312,7 @@ def renew_token(
         str | None, typer.Option("--for", metavar="AGE", help="New time until it expires; default of the cluster.")
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Renew a delegation token, up to its longest lifetime.
@@ -330,7 +330,7 @@ def renew_token(
 def expire_token(
     hmac: Hmac,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Remove a delegation token: no client can log in with it any more.

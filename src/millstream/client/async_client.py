@@ -28,7 +28,7 @@ from millstream.client.topics import Topic
 T = TypeVar("T")
 V = TypeVar("V")
 CHUNK = 5000
-_QUEUE_FULL_S = 0.005
+_QUEUE_FULL_SECONDS = 0.005
 
 
 class AsyncClient:
@@ -145,7 +145,7 @@ class AsyncClient:
                 report = self._reports.send(functools.partial(publisher.enqueue_at_once, topic=topic, message=message))
                 break
             except BufferError:
-                await asyncio.sleep(_QUEUE_FULL_S)
+                await asyncio.sleep(_QUEUE_FULL_SECONDS)
         error, delivered = await report
         if error is not None:  # the check whether a broker listens blocks
             raise await self._call(self._connected.connection.error, error, topic)

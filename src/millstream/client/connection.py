@@ -13,7 +13,7 @@ from typing import Any
 from millstream.client.errors import DeadlineError, MillstreamError, from_kafka, no_broker, unreadable_records
 
 DEFAULT_PORT = 9092
-PROBE_TIMEOUT_S = 3.0
+PROBE_TIMEOUT_SECONDS = 3.0
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 _METADATA = struct.pack(">ihhihib", 15, 3, 4, 2, -1, 0, 0)
 """Metadata of no topic: a broker that requires authentication closes the connection instead of a response."""
@@ -64,7 +64,7 @@ class Connection:
         reason = ""
         for address in self.addresses:
             try:
-                socket.create_connection(address, timeout=min(PROBE_TIMEOUT_S, self.timeout)).close()
+                socket.create_connection(address, timeout=min(PROBE_TIMEOUT_SECONDS, self.timeout)).close()
                 return
             except OSError as error:
                 reason = (error.strerror or str(error) or type(error).__name__).lower()
@@ -79,7 +79,7 @@ class Connection:
             return
         address = self.addresses[0]
         try:
-            with socket.create_connection(address, timeout=min(PROBE_TIMEOUT_S, self.timeout)) as opened:
+            with socket.create_connection(address, timeout=min(PROBE_TIMEOUT_SECONDS, self.timeout)) as opened:
                 opened.sendall(_API_VERSIONS)
                 first = opened.recv(4)
                 if first and first[0] != _FIRST_OF_TLS_ALERT:

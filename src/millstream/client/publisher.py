@@ -30,17 +30,17 @@ from millstream.client.record import (
     encode_value,
 )
 
-SETTLE_S = 5.0
+SETTLE_SECONDS = 5.0
 """librdkafka reports every record within its own timeout. After this additional time we give up."""
-SETTLE_IN_S = 0.025
+SETTLE_IN_SECONDS = 0.025
 """librdkafka 2.16 requests a producer id a few milliseconds after it connects. A record before that delays the request
 by half a second. This wait reduces the time of a client's first record from 500 ms to 30 ms."""
 POLL_EVERY = 2000
-TOPIC_APPEARS_S = 5.0
+TOPIC_APPEARS_SECONDS = 5.0
 """A topic that is unknown for so long is an error. A new topic needs a moment until all brokers know it."""
-PARTITION_COUNT_AGE_S = 60.0
+PARTITION_COUNT_AGE_SECONDS = 60.0
 """Age after which the number of partitions is read again. New partitions are not used until then."""
-_CHUNK_S = 0.25
+_CHUNK_SECONDS = 0.25
 """Longest single wait, so that Ctrl-C takes effect soon."""
 
 
@@ -77,9 +77,9 @@ class Publisher:
             lambda error, message: outcome.append((error, message)),
         )
         waited = 0.0
-        while not outcome and waited < self._connection.timeout + SETTLE_S:
-            self._serve(producer.poll, _CHUNK_S, topic)
-            waited += _CHUNK_S
+        while not outcome and waited < self._connection.timeout + SETTLE_SECONDS:
+            self._serve(producer.poll, _CHUNK_SECONDS, topic)
+            waited += _CHUNK_SECONDS
         if not outcome:
             self._connection.probe()  # distinguishes a missing broker from a slow one
             raise DeadlineError(f"{self._connection.bootstrap} did not acknowledge the record in time")
@@ -136,7 +136,7 @@ class Publisher:
         known = self.known_partition_count(topic)
         if known is not None:
             return known
-        deadline = time.monotonic() + min(TOPIC_APPEARS_S, self._connection.timeout)
+        deadline = time.monotonic() + min(TOPIC_APPEARS_SECONDS, self._connection.timeout)
         while True:
             try:
                 # The request creates the topic if the broker creates topics automatically; then it is repeated.
@@ -144,7 +144,7 @@ class Publisher:
             except KafkaException as error:
                 raise self._connection.error(error, topic) from error
             if found.partitions and found.error is None:
-                self._counts[topic] = (len(found.partitions), time.monotonic() + PARTITION_COUNT_AGE_S)
+                self._counts[topic] = (len(found.partitions), time.monotonic() + PARTITION_COUNT_AGE_SECONDS)
                 return len(found.partitions)
             if time.monotonic() > deadline:
                 raise topic_not_found(topic)
@@ -174,7 +174,7 @@ class Publisher:
             try:
                 return self.enqueue_at_once(producer, topic, message, report)
             except BufferError:
-                self._serve(producer.poll, _CHUNK_S, topic)
+                self._serve(producer.poll, _CHUNK_SECONDS, topic)
 
     def enqueue_at_once(self, producer: Producer, topic: str, message: Message, report: Any) -> None:
         """Passes one record to librdkafka; BufferError if its queue is full."""
@@ -224,12 +224,14 @@ class Publisher:
         configuration = self._connection.librdkafka(
             enable_idempotence=idempotent,
             message_timeout_ms=max(1000, int(self._connection.timeout * 1000)),
-            topic_metadata_propagation_max_ms=int(1000 * min(TOPIC_APPEARS_S, max(0.1, self._connection.timeout))),
+            topic_metadata_propagation_max_ms=int(
+                1000 * min(TOPIC_APPEARS_SECONDS, max(0.1, self._connection.timeout))
+            ),
             **settings,
         )
         producer = Producer(configuration)
         if idempotent:
-            time.sleep(SETTLE_IN_S)
+            time.sleep(SETTLE_IN_SECONDS)
         return producer
 
     def _serve(self, call: Callable[[float], int], seconds: float, topic: str) -> int:
@@ -242,12 +244,12 @@ class Publisher:
 
     def _drain(self, producer: Producer, topic: str) -> None:
         waited = 0.0
-        while waited < self._connection.timeout + SETTLE_S:
+        while waited < self._connection.timeout + SETTLE_SECONDS:
             left = len(producer)
-            if self._serve(producer.flush, _CHUNK_S, topic) == 0:
+            if self._serve(producer.flush, _CHUNK_SECONDS, topic) == 0:
                 return
             # Only time without progress counts: a slow broker with a long queue is not an error.
-            waited = waited + _CHUNK_S if len(producer) >= left else 0.0
+            waited = waited + _CHUNK_SECONDS if len(producer) >= left else 0.0
         self._connection.probe()
         raise DeadlineError(f"{self._connection.bootstrap} did not acknowledge {len(producer)} records in time")
 

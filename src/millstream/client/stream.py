@@ -100,7 +100,7 @@ def _milliseconds(begin: datetime | timedelta) -> int:
 
 V = TypeVar("V")
 BATCH = 1000
-_CHUNK_S = 0.25
+_CHUNK_SECONDS = 0.25
 """Longest single wait, so that Ctrl-C and the close of an async stream take effect soon."""
 
 
@@ -159,7 +159,7 @@ class RecordStream(Generic[V]):
         """Whether the stream has no more records."""
         return self._closed
 
-    def next_batch(self, wait: float = _CHUNK_S) -> list[Record[V]]:
+    def next_batch(self, wait: float = _CHUNK_SECONDS) -> list[Record[V]]:
         """The next records; empty if none arrived within `wait` seconds. Closes the stream at its end."""
         if self._closed:
             return []

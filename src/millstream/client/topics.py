@@ -17,9 +17,9 @@ T = TypeVar("T")
 _admin: Any = confluent_kafka.admin
 EARLIEST = _admin.OffsetSpec.earliest()
 LATEST = _admin.OffsetSpec.latest()
-ADMIN_GRACE_S = 5.0
+ADMIN_GRACE_SECONDS = 5.0
 """Wait after librdkafka's own timeout, so that its error is reported."""
-VISIBLE_WITHIN_S = 5.0
+VISIBLE_WITHIN_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class Topics:
         )
 
     def _wait_for(self, condition: Callable[[], bool], message: str) -> None:
-        deadline = time.monotonic() + min(VISIBLE_WITHIN_S, self._connection.timeout)
+        deadline = time.monotonic() + min(VISIBLE_WITHIN_SECONDS, self._connection.timeout)
         while not condition():
             if time.monotonic() > deadline:
                 raise DeadlineError(message)
@@ -235,7 +235,7 @@ class Topics:
 
     def _result(self, future: "Future[T]", topic: str) -> T:
         try:
-            return future.result(self._connection.timeout + ADMIN_GRACE_S)
+            return future.result(self._connection.timeout + ADMIN_GRACE_SECONDS)
         except KafkaException as error:
             raise self._connection.error(error, topic) from error
         except TimeoutError as error:

@@ -152,9 +152,6 @@ def _cast(column: pa.Array, wanted: pa.DataType, what: str, allowed: str) -> pa.
         raise ValueError(f"{what[0].upper()}{what[1:]} is {column.type}; it must be {allowed}.") from None
 
 
-NO_KEY = -1
-
-
 def partition_by_key(keys: pa.Array, count: int) -> "np.ndarray[Any, np.dtype[np.int32]]":
     """The partition of each key, as Java's producer chooses it (murmur2); -1 for a null key."""
     if count < 1:

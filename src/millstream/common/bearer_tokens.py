@@ -17,9 +17,9 @@ from dataclasses import field
 from millstream.common.lazy_dataclass import dataclass
 
 _LARGEST_BYTES = 1 << 20
-_SHORTEST_S = 60.0
+_SHORTEST_SECONDS = 60.0
 """A token is replaced this long before its end."""
-_USUAL_LIFETIME_S = 3600.0
+_USUAL_LIFETIME_SECONDS = 3600.0
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -64,7 +64,7 @@ def bearer_token(source: TokenSource, timeout_s: float) -> tuple[str, float]:
         return token, _end_of(token)
     with _lock:
         kept = _kept.get(source)
-        if kept is None or kept[1] - _SHORTEST_S < time.time():
+        if kept is None or kept[1] - _SHORTEST_SECONDS < time.time():
             kept = _kept[source] = _requested(source, timeout_s)
         return kept
 
@@ -113,7 +113,7 @@ def _end_of(token: str) -> float:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         return float(claims["exp"])
     except (IndexError, KeyError, TypeError, ValueError, binascii.Error):
-        return time.time() + _USUAL_LIFETIME_S
+        return time.time() + _USUAL_LIFETIME_SECONDS
 
 
 def _reason(error: Exception) -> str:

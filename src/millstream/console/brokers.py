@@ -41,8 +41,8 @@ from millstream.console.widgets import (
 )
 from millstream.raw_client import Cluster, UnreachableError, WireError
 
-_RETRY_INTERVAL_S = 0.1
-_KNOWN_AFTER_S = 5.0
+_RETRY_INTERVAL_SECONDS = 0.1
+_KNOWN_AFTER_SECONDS = 5.0
 """How long a broker may take until it has a change."""
 _LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")
 _LEVEL_TONES = {"TRACE": "warn", "DEBUG": "warn", "INFO": "good", "WARN": "dim", "ERROR": "dim", "FATAL": "dim"}
@@ -122,14 +122,14 @@ def read_broker(
 ) -> list[BrokerSetting]:
     """All settings of a broker, those that are changed first. Waits until the broker has the values just `changed`
     (None: removed)."""
-    until = time.monotonic() + _KNOWN_AFTER_S
+    until = time.monotonic() + _KNOWN_AFTER_SECONDS
     while True:
         found = [setting_of(entry) for entry in TopicAdmin(cluster).settings(ConfigResource.BROKER, broker)]
         by_name = {each.name: each for each in found}
         is_known = all(_has_value(by_name.get(name), scope, value) for name, value in (changed or {}).items())
         if is_known or time.monotonic() > until:
             return sorted(found, key=lambda each: (each.source is Source.DEFAULT, each.name))
-        time.sleep(_RETRY_INTERVAL_S)
+        time.sleep(_RETRY_INTERVAL_SECONDS)
 
 
 def _has_value(setting: BrokerSetting | None, scope: Source, value: str | None) -> bool:
@@ -410,7 +410,7 @@ class _Editing:
         self._setting = setting
         self._view = view
         self._planned: tuple[str, str | None] | None = None
-        self._asked = 0
+        self._request_number = 0
         may_change = frame.may(Action.CHANGE_BROKER_SETTINGS) and not setting.is_read_only
         with dialog(setting.name, wide=True, test_id="edit-broker-setting") as self._dialog:
             ui.label(help_text(setting)).classes("ms-help")
@@ -482,7 +482,7 @@ class _Editing:
         self._forget()
 
     def _forget(self) -> None:
-        self._asked += 1
+        self._request_number += 1
         self._planned = None
         self._table.update([])
         self._errors.show("")
@@ -491,15 +491,15 @@ class _Editing:
 
     async def _preview(self, value: str | None) -> None:
         self._forget()
-        asked, target, name = self._asked, str(self._scope.value), self._setting.name
+        request_number, target, name = self._request_number, str(self._scope.value), self._setting.name
         running = [each.id for each in self._frame.snapshot.brokers if each.is_up]
         try:
             effects = await self._frame.run(preview_change, self._frame.console.cluster, target, name, value, running)
         except (WireError, UserError) as error:
-            if asked == self._asked:
+            if request_number == self._request_number:
                 self._errors.show(str(error))
             return
-        if asked != self._asked:
+        if request_number != self._request_number:
             return
         self._planned = target, value
         self._table.update(

@@ -13,7 +13,7 @@ from millstream.doctor.diagnosis import ClientReport, Diagnosis, diagnose
 from millstream.doctor.evidence import Reading, broker_report, partition_counts, read_clients, read_pages
 from millstream.raw_client import Cluster
 
-_LOOK_EVERY_S = 5.0
+_LOOK_EVERY_SECONDS = 5.0
 
 
 @console_page("/clients")
@@ -73,7 +73,7 @@ def clients(frame: Frame) -> None:
         finally:
             is_reading = False
 
-    ui.timer(_LOOK_EVERY_S, look, immediate=True)
+    ui.timer(_LOOK_EVERY_SECONDS, look, immediate=True)
 
 
 def _examined(

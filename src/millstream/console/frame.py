@@ -35,8 +35,8 @@ from millstream.registry.errors import RegistryError
 P = ParamSpec("P")
 T = TypeVar("T")
 E = TypeVar("E", bound=ui.element)
-_CHECK_EVERY_S = 0.2
-_SIGN_OF_LIFE_S = 2.0
+_CHECK_EVERY_SECONDS = 0.2
+_SIGN_OF_LIFE_SECONDS = 2.0
 """A page hears something of the gateway at least this often, so it can say when the gateway is gone (console.js)."""
 THEME_COOKIE = "millstream_theme"
 _HEAD = """
@@ -93,7 +93,7 @@ class Frame:
         console.watcher.opened(self)
         visitor.hold()
         self._client.on_delete(self._left)
-        ui.timer(_CHECK_EVERY_S, self._refresh)
+        ui.timer(_CHECK_EVERY_SECONDS, self._refresh)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -307,7 +307,7 @@ class Frame:
         snapshot = self.snapshot
         now = time.monotonic()
         if snapshot.number == self._seen or not self._is_signed_in():
-            if now - self._sent_at > _SIGN_OF_LIFE_S:
+            if now - self._sent_at > _SIGN_OF_LIFE_SECONDS:
                 self._sent_at = now
                 self._client.run_javascript("0")
             return

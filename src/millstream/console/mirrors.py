@@ -24,10 +24,10 @@ from millstream.console.visitor import Action
 from millstream.console.widgets import FieldErrors, FormValues, Missing, Stat, card, dialog, heading, send_form
 from millstream.raw_client import Cluster, WireError
 
-_EVERY_S = 3.0
+_EVERY_SECONDS = 3.0
 _REST_FACTOR = 9
-_CHECK_EVERY_S = 0.5
-_SOURCE_TIMEOUT_S = 15.0
+_CHECK_EVERY_SECONDS = 0.5
+_SOURCE_TIMEOUT_SECONDS = 15.0
 _STATE_TONES = {"mirroring": "good", "promoting": "info", "promoted": "dim", "failed": "bad"}
 
 
@@ -47,7 +47,7 @@ class _Repeated:
         self._read = read
         self._due = 0.0
         self._is_reading = False
-        ui.timer(_CHECK_EVERY_S, self._look)
+        ui.timer(_CHECK_EVERY_SECONDS, self._look)
 
     def soon(self) -> None:
         self._due = 0.0
@@ -62,7 +62,7 @@ class _Repeated:
         finally:
             self._is_reading = False
             took = time.monotonic() - began
-            self._due = time.monotonic() + max(_EVERY_S, _REST_FACTOR * took)
+            self._due = time.monotonic() + max(_EVERY_SECONDS, _REST_FACTOR * took)
 
 
 @dataclass(slots=True)
@@ -522,7 +522,7 @@ def source_of(status: LinkStatus) -> Cluster:
             f"the source needs {protocol}, and the secrets of a link are not shown. Use `millstream mirror verify "
             f"{status.link.name} --source-config FILE`."
         )
-    return Cluster(status.link.source, client_id="millstream-console", timeout_s=_SOURCE_TIMEOUT_S)
+    return Cluster(status.link.source, client_id="millstream-console", timeout_s=_SOURCE_TIMEOUT_SECONDS)
 
 
 def _verified(admin: MirrorAdmin, source: Cluster, topics: Sequence[MirrorTopic]) -> Iterator[Verified]:

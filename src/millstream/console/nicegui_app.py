@@ -30,7 +30,7 @@ _PAGES = (
 )
 """Each module registers its page when it is imported."""
 _loaded = False
-RECONNECT_TIMEOUT_S = 60.0
+RECONNECT_TIMEOUT_SECONDS = 60.0
 """How long a page may be disconnected before the gateway drops it. The page is then loaded again, and the input of open
 dialogs is lost. NiceGUI waits 0.4 of this for the response to a ping."""
 
@@ -62,7 +62,7 @@ def _configure() -> None:
         dark=None,
         language="en-US",
         binding_refresh_interval=None,  # bindings are not used
-        reconnect_timeout=RECONNECT_TIMEOUT_S,
+        reconnect_timeout=RECONNECT_TIMEOUT_SECONDS,
         message_history_length=500,
         tailwind=False,
         unocss=None,

@@ -11,8 +11,8 @@ from millstream.console.live.snapshot import Snapshot
 from millstream.console.tables import Column, DataTable
 from millstream.console.widgets import Stat, TimeChart, card, grid, heading
 
-_WINDOW_S = 300.0
-_OLD_S = 15.0
+_WINDOW_SECONDS = 300.0
+_OLD_SECONDS = 15.0
 """A rate that is older is not shown as the current one."""
 _TONES = {Severity.CRITICAL: "bad", Severity.WARNING: "warn", Severity.INFO: "info"}
 _ICONS = {Severity.CRITICAL: "error", Severity.WARNING: "warning", Severity.INFO: "info"}
@@ -94,8 +94,8 @@ def overview(frame: Frame) -> None:
     def show(snapshot: Snapshot) -> None:
         nonlocal shown
         history = frame.console.watcher.history
-        since = snapshot.at - _WINDOW_S
-        _show_stats(stats, snapshot, history.records_in.last(snapshot.at - _OLD_S))
+        since = snapshot.at - _WINDOW_SECONDS
+        _show_stats(stats, snapshot, history.records_in.last(snapshot.at - _OLD_SECONDS))
         found = problems_of(snapshot)
         if found != shown and snapshot.number:
             shown = found

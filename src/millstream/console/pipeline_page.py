@@ -18,8 +18,8 @@ from millstream.console.tables import Column, DataTable
 from millstream.console.widgets import Stat, card, heading
 from millstream.doctor.pipelines import watermark_delay_s, why_slow
 
-_EVERY_S = 2.0
-_SILENT_AFTER_S = 60.0
+_EVERY_SECONDS = 2.0
+_SILENT_AFTER_SECONDS = 60.0
 _TONES = {
     "running": "good",
     "finished": "dim",
@@ -63,7 +63,7 @@ class PipelineView:
             self._batches = DataTable(
                 _BATCHES, key="key", empty="No batch with rows yet.", test_id="batches", name="batches"
             )
-        ui.timer(_EVERY_S, self._refresh)
+        ui.timer(_EVERY_SECONDS, self._refresh)
         ui.timer(0.0, self._refresh, once=True)
 
     async def _refresh(self) -> None:
@@ -124,7 +124,7 @@ def _phase(document: Mapping[str, Any]) -> str:
     phase = str(document.get("phase") or "")
     age_s = time.time() - float(document.get("published_ms") or 0) / 1000
     active = any(each.get("active") for each in document.get("queries") or [])
-    return "silent" if phase == "running" and active and age_s > _SILENT_AFTER_S else phase
+    return "silent" if phase == "running" and active and age_s > _SILENT_AFTER_SECONDS else phase
 
 
 def _lag(query: Mapping[str, Any]) -> int:

@@ -15,7 +15,7 @@ from millstream.console.pipeline_page import PipelineView
 from millstream.console.tables import Column, DataTable
 from millstream.console.widgets import Stat, TimeChart, card, heading
 
-_WINDOW_S = 900.0
+_WINDOW_SECONDS = 900.0
 _MOST_LINES = 8
 _TONES = {"running": "good", "caught up": "good", "stalled": "warn", "no progress seen": "dim"}
 
@@ -64,7 +64,7 @@ def pipelines(frame: Frame) -> None:
         pace.show(short_count(sum(each.rate for each in found)))
         behind.show(short_count(sum(each.lag for each in found)))
         worst = sorted(found, key=lambda each: -each.lag)[:_MOST_LINES]
-        since = snapshot.at - _WINDOW_S
+        since = snapshot.at - _WINDOW_SECONDS
         chart.update(
             {each.group: history.lags[each.group].points(since) for each in worst if each.group in history.lags}
         )

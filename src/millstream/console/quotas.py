@@ -24,13 +24,13 @@ from millstream.console.visitor import Action
 from millstream.console.widgets import FieldErrors, FormValues, Stat, card, dialog, heading, send_form
 from millstream.raw_client import WireError
 
-_LOOK_EVERY_S = 2.0
+_LOOK_EVERY_SECONDS = 2.0
 
 
 @console_page("/quotas")
 def quotas(frame: Frame) -> None:
     view = _QuotaView(frame)
-    ui.timer(_LOOK_EVERY_S, view.look, immediate=True)
+    ui.timer(_LOOK_EVERY_SECONDS, view.look, immediate=True)
 
 
 class _QuotaView:

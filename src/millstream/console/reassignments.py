@@ -50,7 +50,7 @@ _HELP = {
     PLACE: "Replicas that are on a chosen broker stay. Leave the brokers empty to keep all replicas, and the number "
     "of replicas empty to keep it.",
 }
-_THROTTLE_EVERY_S = 5.0
+_THROTTLE_EVERY_SECONDS = 5.0
 _MOST_REPLICAS = 100
 
 
@@ -123,7 +123,7 @@ class _Moves:
                 )
             self._cancel.set_visibility(False)
         frame.live(self._show)
-        ui.timer(_THROTTLE_EVERY_S, self._read_throttle, immediate=True)
+        ui.timer(_THROTTLE_EVERY_SECONDS, self._read_throttle, immediate=True)
 
     def _show(self, snapshot: Snapshot) -> None:
         self._table.update(reassignment_rows(snapshot))
@@ -235,7 +235,7 @@ class _PlanForm:
         self._frame = frame
         self._preview: Preview | None = None
         self._throttle: int | None = None
-        self._asked = 0
+        self._request_number = 0
         url = frame.url
         with card("Plan", note="shown first, then carried out"):
             with ui.element("div").classes("ms-form"):
@@ -331,7 +331,7 @@ class _PlanForm:
         self._forget()
 
     def _forget(self) -> None:
-        self._asked += 1
+        self._request_number += 1
         self._preview = None
         self._errors.show("")
         self._summary.set_text("")
@@ -365,18 +365,18 @@ class _PlanForm:
 
     async def _show_preview(self, typed: FormValues) -> None:
         self._forget()
-        asked = self._asked
+        request_number = self._request_number
         self._ask.props("loading")
         try:
             wish, rate = self._wish(typed), parse_rate(typed.text(self._rate))
             found = await self._frame.run(preview_plan, self._frame.console.cluster, wish)
         except (UserError, WireError) as error:
-            if asked == self._asked:
+            if request_number == self._request_number:
                 self._errors.show(str(error))
             return
         finally:
             self._ask.props(remove="loading")
-        if asked != self._asked:
+        if request_number != self._request_number:
             return
         self._preview, self._throttle = found, rate
         if not found.plan:

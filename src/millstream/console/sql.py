@@ -27,7 +27,7 @@ from millstream.sql.reading import TopicRead, window_of
 
 _MAX_ROWS = 10_000
 _CELL_CHARACTERS = 200
-_TIMEOUT_S = 60.0
+_TIMEOUT_SECONDS = 60.0
 _MAX_RESULT_BYTES = 16 << 20
 _RECORDS_BYTES = 512 << 20
 _AT_ONCE = 2
@@ -151,7 +151,7 @@ class _SqlView:
             await self._with_errors(lambda stop: self._pipeline(text, stop), self._show_pipeline)
 
     async def _with_errors(self, work: Callable[[Stop], Any], show: Callable[[Any], None]) -> None:
-        stop = self._stop = Stop(_TIMEOUT_S)
+        stop = self._stop = Stop(_TIMEOUT_SECONDS)
         self._error.set_visibility(False)
         self._cancel.set_visibility(True)
         self._run_button.disable()

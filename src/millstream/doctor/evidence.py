@@ -30,7 +30,7 @@ _RECENT_MS = 10 * 60 * 1000
 _MOST_BYTES = 16 << 20
 _PREFIX = "org.apache.kafka."
 _SUBJECTS = ("process", "requests", "quotas", "topics", "partitions")
-_TIMEOUT_S = 3.0
+_TIMEOUT_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def read_pages(cluster: Cluster) -> tuple[dict[str, Reading], list[str]]:
     for broker in cluster.brokers():
         name = f"broker {broker.node_id}"
         try:
-            samples = read_metrics(cluster, broker.node_id, broker.host, broker.port, _SUBJECTS, _TIMEOUT_S)
+            samples = read_metrics(cluster, broker.node_id, broker.host, broker.port, _SUBJECTS, _TIMEOUT_SECONDS)
         except MetricsError:
             silent.append(name)
             continue

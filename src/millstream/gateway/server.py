@@ -7,15 +7,16 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from millstream.gateway.app import ROUTE_GROUPS, make_app
-from millstream.gateway.clusters import add_clusters
 from millstream.gateway.context import GatewayContext, GatewayOptions
 from millstream.gateway.http.audit import AuditTrail, report_to
 from millstream.gateway.http.configuration import (
+    ClusterOptions,
     GatewayError,
     address_of,
     check_certificate,
@@ -33,7 +34,8 @@ from millstream.gateway.http.server_certificate import ServerCertificate
 from millstream.gateway.identity.authentication import Authentication
 from millstream.gateway.identity.caller import Connection
 from millstream.gateway.identity.pool import CallerPool
-from millstream.raw_client import Cluster
+from millstream.raw_client import Cluster, WireError
+from millstream.registry.errors import RegistryError
 from millstream.registry.log import SchemaLog
 from millstream.registry.registry import Registry
 
@@ -41,8 +43,8 @@ __all__ = ["Gateway", "GatewayError", "GatewayOptions"]
 
 _log = logging.getLogger("millstream.gateway")
 CLIENT_ID = "millstream-gateway"
-_SHUTDOWN_TIMEOUT_S = 5
-_START_TIMEOUT_S = 10.0
+_SHUTDOWN_TIMEOUT_SECONDS = 5
+_START_TIMEOUT_SECONDS = 10.0
 """How long the start waits for the cluster. Then the gateway serves, and is not ready until it can connect."""
 
 
@@ -120,7 +122,7 @@ class Gateway:
         log = SchemaLog(cluster, options.schemas_topic)
         self._close.callback(log.close)
         # A parent process would start the gateway again and again: instead it serves, and /readyz has the reason.
-        log.start(_START_TIMEOUT_S, is_patient=options.listener is not None)
+        log.start(_START_TIMEOUT_SECONDS, is_patient=options.listener is not None)
         registry = Registry(log)
         pool = CallerPool(
             options.bootstrap, options.settings, options.limits, client_id=CLIENT_ID, timeout_s=options.timeout_s
@@ -234,7 +236,7 @@ def _server(
             server_header=False,
             lifespan="on",
             ws="websockets-sansio",
-            timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
+            timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_SECONDS,
             # Without a trusted proxy, X-Forwarded-For would let callers choose the address in the log of sign-ins.
             proxy_headers=bool(options.trusted_proxies),
             forwarded_allow_ips=list(options.trusted_proxies) or None,
@@ -242,3 +244,53 @@ def _server(
         ),
         on_stop,
     )
+
+
+# Clusters of the console beside the first one
+#
+# Each has a connection, a registry, rules and an audit trail of its own. Its pages are below /console/clusters/NAME.
+# The HTTP API, the schema registry for programs and `/readyz` belong to the first cluster alone. A cluster that is down
+# delays and disturbs no other: nothing here waits for it.
+
+
+_REGISTRY_TIMEOUT_SECONDS = 30.0
+
+
+def add_clusters(parts: GatewayContext, client_id: str) -> None:
+    """Adds the further clusters of the options to the console."""
+    options, first = parts.options, parts.authentication
+    if not options.clusters:
+        return
+    first.cluster_name = options.cluster_name
+    first.by_cluster[options.cluster_name] = first
+    parts.registries[options.cluster_name] = parts.registry
+    for other in options.clusters:
+        _add_cluster(other, parts, client_id)
+
+
+def _add_cluster(other: ClusterOptions, parts: GatewayContext, client_id: str) -> None:
+    options, first, closing = parts.options, parts.authentication, parts.closing
+    cluster = Cluster(other.bootstrap, other.settings, client_id=client_id, timeout_s=options.timeout_s)
+    own = Connection(cluster)
+    closing.callback(own.close)
+    log = SchemaLog(cluster, options.schemas_topic)
+    closing.callback(log.close)
+    threading.Thread(target=_read_schemas, args=(other.name, log), name="schemas-start", daemon=True).start()
+    pool = CallerPool(other.bootstrap, other.settings, options.limits, client_id=client_id, timeout_s=options.timeout_s)
+    parts.lifespans.append(pool.lifespan)
+    trail = AuditTrail(report_to(cluster))
+    trail.start()
+    closing.callback(trail.close)
+    rules = first.rules
+    if other.rules is not None:
+        # How users sign in is the same for all clusters.
+        rules = replace(other.rules, oidc=rules.oidc, tokens=rules.tokens, certificates=rules.certificates)
+    first.by_cluster[other.name] = first.on_cluster(other.name, own, rules, pool, trail)
+    parts.registries[other.name] = Registry(log)
+
+
+def _read_schemas(name: str, log: SchemaLog) -> None:
+    try:
+        log.start(_REGISTRY_TIMEOUT_SECONDS, is_patient=True)
+    except (RegistryError, WireError) as error:
+        _log.warning("schemas_not_read cluster=%s reason=%s", name, error)

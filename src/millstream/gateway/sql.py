@@ -32,9 +32,9 @@ from millstream.sql.query import Access, Limits, Query, Result
 from millstream.sql.reading import window_of
 
 _AT_ONCE = 2
-_WAIT_S = 5.0
+_WAIT_SECONDS = 5.0
 _MAX_RESULT_BYTES = 64 << 20
-_MAX_TIMEOUT_S = 300.0
+_MAX_TIMEOUT_SECONDS = 300.0
 _RECORDS_BYTES = 512 << 20
 T = TypeVar("T")
 
@@ -53,7 +53,9 @@ class SqlBody(_Body):
 
     format: Annotated[Literal["json", "csv", "parquet"], Meta(description="Of the response.")] = "json"
     max_rows: Annotated[int, Meta(ge=1, le=1_000_000, description="Most rows of the response.")] = 10_000
-    timeout_s: Annotated[float, Meta(gt=0, le=_MAX_TIMEOUT_S, description="The query ends after this time.")] = 30.0
+    timeout_s: Annotated[float, Meta(gt=0, le=_MAX_TIMEOUT_SECONDS, description="The query ends after this time.")] = (
+        30.0
+    )
 
 
 class PipelineBody(_Body):
@@ -132,7 +134,7 @@ class _SqlRoutes:
         """Runs it in a thread, when there is one. The caller's end is its end."""
         token = object()
         try:
-            async with asyncio.timeout(_WAIT_S):
+            async with asyncio.timeout(_WAIT_SECONDS):
                 await self._running.acquire_on_behalf_of(token)
         except TimeoutError:
             raise ApiError(

@@ -13,7 +13,7 @@ from millstream.pipeline.problems import Position, Problems, nearest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_BROKER_TIMEOUT_S = 10.0
+_BROKER_TIMEOUT_SECONDS = 10.0
 
 
 def check_topics(pipeline: Pipeline, problems: Problems) -> None:
@@ -21,7 +21,7 @@ def check_topics(pipeline: Pipeline, problems: Problems) -> None:
     from millstream.raw_client import Cluster, WireError
 
     try:
-        with Cluster(pipeline.bootstrap, pipeline.connection, timeout_s=_BROKER_TIMEOUT_S) as cluster:
+        with Cluster(pipeline.bootstrap, pipeline.connection, timeout_s=_BROKER_TIMEOUT_SECONDS) as cluster:
             known = [name for name, topic in cluster.topics().items() if not topic.is_internal]
     except WireError as error:
         problems.error(Position(1, 1), f"the broker at {pipeline.bootstrap} did not respond: {error}")

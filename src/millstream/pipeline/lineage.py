@@ -21,8 +21,7 @@ from millstream.pipeline.model import Lineage, Pipeline, TableSink, TableSource,
 PRODUCER = "https://pypi.org/project/millstream"
 _SPEC = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent"
 _FACETS = "https://openlineage.io/spec/facets"
-_TIMEOUT_S = 10.0
-ENDPOINT = "api/v1/lineage"
+_TIMEOUT_SECONDS = 10.0
 
 Origin = tuple[str, str]
 """The name of a source, and of a column in it."""
@@ -172,7 +171,7 @@ class LineageSender:
         # The scheme was checked when the file was read.
         request = urllib.request.Request(url, text.encode(), headers, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # nosec B310
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS):  # nosec B310
                 pass
         except (urllib.error.URLError, OSError) as error:
             self.problems.append(f"lineage was not sent to {url}: {error}")

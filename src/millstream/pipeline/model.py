@@ -6,7 +6,6 @@ share one namespace: each is a table for SQL and `from`. docs/pipelines.md descr
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -32,9 +31,6 @@ class Duration:
                 count = self.milliseconds // size
                 return f"{count} {name}" if count == 1 else f"{count} {name}s"
         return f"{self.milliseconds} ms"
-
-    def as_timedelta(self) -> timedelta:
-        return timedelta(milliseconds=self.milliseconds)
 
 
 class Format(StrEnum):

@@ -12,11 +12,11 @@ of producers and consumers in the description are ignored: it describes the conn
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from millstream.common.bearer_tokens import TokenSource
 from millstream.common.properties import PropertiesError, Property, parse_properties
 from millstream.common.secret_references import SecretError, resolve_all
-from millstream.raw_client.bearer_tokens import TokenSource, bearer_token
 from millstream.raw_client.errors import SetupError
-from millstream.raw_client.security import BEARER, SaslSettings, TlsSettings, pkcs12_store
+from millstream.raw_client.security import BEARER, SaslSettings, TlsSettings, bearer_token, pkcs12_store
 from millstream.raw_client.settings import IGNORED, USED, parse_settings
 
 _CREDENTIALS = frozenset(name for name in USED if name.startswith("sasl."))

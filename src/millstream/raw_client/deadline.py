@@ -8,9 +8,9 @@ from typing import TypeVar
 from millstream.raw_client.errors import ConnectionLostError, RefusedError, RetriableError, UnreachableError, advice
 
 T = TypeVar("T")
-_FIRST_PAUSE_S = 0.02
-_LONGEST_PAUSE_S = 0.5
-_MISMATCH_GRACE_S = 3.0
+_FIRST_PAUSE_SECONDS = 0.02
+_LONGEST_PAUSE_SECONDS = 0.5
+_MISMATCH_GRACE_SECONDS = 3.0
 
 
 class Deadline:
@@ -21,7 +21,7 @@ class Deadline:
         self.timeout_s = timeout_s
         self._once = once
         self.began = time.monotonic()
-        self._pause_s = _FIRST_PAUSE_S
+        self._pause_s = _FIRST_PAUSE_SECONDS
         self._failures: dict[str, ConnectionLostError] = {}
         self._not_yet: RetriableError | None = None
 
@@ -48,7 +48,7 @@ class Deadline:
         if self._once or self.elapsed_s + self._pause_s >= self.timeout_s or self._is_hopeless():
             raise self._final() from error
         time.sleep(self._pause_s * random.uniform(0.8, 1.2))
-        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_SECONDS)
 
     def note(self, error: ConnectionLostError | RetriableError) -> None:
         """Notes a reason for the final error."""
@@ -60,7 +60,7 @@ class Deadline:
 
     def progressed(self) -> None:
         """There was progress: the next pause is short again."""
-        self._pause_s = _FIRST_PAUSE_S
+        self._pause_s = _FIRST_PAUSE_SECONDS
 
     def _is_hopeless(self) -> bool:
         """Whether the settings do not fit the listener, so that retries do not help.
@@ -70,7 +70,7 @@ class Deadline:
         failures = self._failures.values()
         return (
             self._not_yet is None
-            and self.elapsed_s > _MISMATCH_GRACE_S
+            and self.elapsed_s > _MISMATCH_GRACE_SECONDS
             and all(failure.mismatch for failure in failures)
         )
 

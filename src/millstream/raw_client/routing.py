@@ -14,7 +14,7 @@ from millstream.raw_client.errors import ConnectionLostError, RetriableError, Wi
 from millstream.raw_client.model import NO_LEADER, Address, BrokerInfo, PartitionInfo, TopicInfo, TopicPartition
 from millstream.raw_client.pool import ConnectionPool
 
-UNKNOWN_TOPIC_GRACE_S = 5.0
+UNKNOWN_TOPIC_GRACE_SECONDS = 5.0
 """A topic that is unknown for so long does not exist. A new topic takes a while to reach all brokers."""
 
 MOVED = frozenset(
@@ -170,7 +170,7 @@ class Routing:
 
     def unknown(self, what: str, code: ErrorCode, deadline: Deadline) -> WireError:
         """The error for an unknown topic: retriable at first, then final."""
-        if deadline.elapsed_s < min(UNKNOWN_TOPIC_GRACE_S, deadline.timeout_s / 2):
+        if deadline.elapsed_s < min(UNKNOWN_TOPIC_GRACE_SECONDS, deadline.timeout_s / 2):
             return RetriableError(what, code)
         return refusal(what, code)
 

@@ -13,10 +13,11 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import field
 
+from millstream.common import bearer_tokens
+from millstream.common.bearer_tokens import TokenError, TokenSource
 from millstream.common.lazy_dataclass import dataclass
 from millstream.common.pkcs12 import StoreContent, StoreError, looks_like_pkcs12, read_pkcs12
 from millstream.formats.model.errors import ErrorCode
-from millstream.raw_client.bearer_tokens import TokenSource, bearer_token
 from millstream.raw_client.connection import Connection
 from millstream.raw_client.errors import RefusedError, SetupError, error_code
 
@@ -287,3 +288,11 @@ def scram(
 
 def _attributes(message: str) -> dict[str, str]:
     return {part[:1]: part[2:] for part in message.split(",") if part[1:2] == "="}
+
+
+def bearer_token(source: TokenSource, timeout_s: float) -> tuple[str, float]:
+    """A token for OAUTHBEARER, and the time of its end in seconds since 1970. SetupError if there is none."""
+    try:
+        return bearer_tokens.bearer_token(source, timeout_s)
+    except TokenError as error:
+        raise SetupError(str(error)) from error

@@ -13,9 +13,9 @@ from dataclasses import field
 from enum import Enum
 from typing import TypeVar
 
+from millstream.common.bearer_tokens import TokenSource
 from millstream.common.close_match import did_you_mean
 from millstream.common.lazy_dataclass import dataclass
-from millstream.raw_client.bearer_tokens import TokenSource
 from millstream.raw_client.errors import SetupError
 from millstream.raw_client.security import BEARER, MECHANISMS, SaslSettings, TlsSettings
 
@@ -95,7 +95,7 @@ def credentials_of(line: str) -> tuple[str, str]:
 
 
 T = TypeVar("T")
-_LONGEST_REQUEST_TIMEOUT_S = 10.0
+_LONGEST_REQUEST_TIMEOUT_SECONDS = 10.0
 _SEE = "see the connection settings of Kafka's clients"
 
 USED: Mapping[str, str] = {
@@ -170,7 +170,7 @@ class WireSettings:
     tls: TlsSettings | None = None
     sasl: SaslSettings | None = None
     connect_timeout_s: float = 10.0
-    request_timeout_s: float = _LONGEST_REQUEST_TIMEOUT_S
+    request_timeout_s: float = _LONGEST_REQUEST_TIMEOUT_SECONDS
     call_timeout_s: float = 30.0
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
@@ -195,7 +195,9 @@ def parse_settings(settings: Mapping[str, object], client_id: str, timeout_s: fl
         connect_timeout_s=values.milliseconds("socket.connection.setup.timeout.ms", default_s=10.0),
         # A third of the whole: after a broker that hangs there must be time to try another one.
         request_timeout_s=values.milliseconds(
-            "request.timeout.ms", "socket.timeout.ms", default_s=min(_LONGEST_REQUEST_TIMEOUT_S, call_timeout_s / 3)
+            "request.timeout.ms",
+            "socket.timeout.ms",
+            default_s=min(_LONGEST_REQUEST_TIMEOUT_SECONDS, call_timeout_s / 3),
         ),
         call_timeout_s=call_timeout_s,
         send_buffer_bytes=values.whole_number("send.buffer.bytes", "socket.send.buffer.bytes", default=-1),

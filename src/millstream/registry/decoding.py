@@ -176,7 +176,7 @@ def _is_utc(value: datetime.datetime | datetime.date | datetime.time) -> bool:
 
 
 _KEPT = 1_000
-_ASK_AGAIN_S = 5.0
+_ASK_AGAIN_SECONDS = 5.0
 """A missing id may be any five bytes: it is not looked up again for each record."""
 _MAX_JSON_DEPTH = 250
 """Deeper JSON could be parsed, but not written again."""
@@ -249,7 +249,7 @@ class Decoder:
             return _Known(payload_reader(stored.type, registry.parser.parse_stored(stored)))
         except (RegistryError, UnreadablePayloadError) as error:
             reason = f"the record seems to name schema {schema_id}: {error}"
-            return _Known(None, reason, self._clock() + _ASK_AGAIN_S)
+            return _Known(None, reason, self._clock() + _ASK_AGAIN_SECONDS)
 
 
 def decode_without_schema(data: bytes) -> Decoded:

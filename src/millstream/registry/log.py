@@ -78,7 +78,7 @@ def _cleanup_policy(cluster: Cluster, name: str) -> str:
 
 def _pause_after(error: Exception) -> float:
     """Longer after a refusal that an administrator must end: the cluster logs and audits each attempt."""
-    return _REFUSED_PAUSE_S if _is_not_allowed(error) else _PAUSE_S
+    return _REFUSED_PAUSE_SECONDS if _is_not_allowed(error) else _PAUSE_SECONDS
 
 
 def _is_not_allowed(error: Exception) -> bool:
@@ -86,7 +86,7 @@ def _is_not_allowed(error: Exception) -> bool:
 
 
 TOPIC = "_schemas"
-_PAUSE_S, _REFUSED_PAUSE_S = 0.5, 30.0
+_PAUSE_SECONDS, _REFUSED_PAUSE_SECONDS = 0.5, 30.0
 _NOT_ALLOWED = frozenset(
     {
         ErrorCode.SASL_AUTHENTICATION_FAILED,
@@ -94,15 +94,15 @@ _NOT_ALLOWED = frozenset(
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     }
 )
-SESSION_S = 60.0
+SESSION_SECONDS = 60.0
 """How long a session is used: far less than brokers remember a producer id or a transactional id."""
 _LAST_EPOCH = 32_767
 _FETCH_BYTES = 8 << 20
 _FETCH_WAIT_MS = 500
 _BATCH_LIMITS = OpeningLimits(max_bytes=16 << 20, max_records=10_000)
 """Larger batches are skipped, here and by brokers that check schema ids: no registry writes such batches."""
-_JOIN_TIMEOUT_S = 2.0
-_FETCH_TIMEOUT_S = 5.0
+_JOIN_TIMEOUT_SECONDS = 2.0
+_FETCH_TIMEOUT_SECONDS = 5.0
 """A fetch that takes longer makes the registry not ready."""
 _TRANSACTION_TIMEOUT_MS = 60_000
 """Required by the coordinator, although no transaction is begun."""
@@ -186,7 +186,7 @@ class SchemaLog:
             self._closed = True
             self._moved.notify_all()
         if self._tail.is_alive():
-            self._tail.join(_JOIN_TIMEOUT_S)  # it may be waiting for an unreachable cluster
+            self._tail.join(_JOIN_TIMEOUT_SECONDS)  # it may be waiting for an unreachable cluster
         with self._writing:
             self._close_session()
 
@@ -200,7 +200,7 @@ class SchemaLog:
     def not_ready_reason(self) -> str | None:
         """Why the topic is not being read now, or None."""
         idle_s = time.monotonic() - self._progress_at
-        if not self._not_ready_reason and idle_s > _FETCH_TIMEOUT_S:
+        if not self._not_ready_reason and idle_s > _FETCH_TIMEOUT_SECONDS:
             return f"the cluster has not responded for {idle_s:.0f} s"
         return self._not_ready_reason or None
 
@@ -255,7 +255,7 @@ class SchemaLog:
     def _ensure_session(self) -> None:
         """After this the state has all records, and a write of another registry would make the next write here fail."""
         session = self._session
-        if session is not None and time.monotonic() - session.since < SESSION_S:
+        if session is not None and time.monotonic() - session.since < SESSION_SECONDS:
             self.catch_up()
             if self._last_writer == (session.identity.producer_id, session.identity.epoch):
                 return
@@ -369,7 +369,7 @@ class SchemaLog:
                 self._loaded = True
                 self._moved.notify_all()
 
-    def _pause(self, not_ready_reason: str, pause_s: float = _PAUSE_S) -> None:
+    def _pause(self, not_ready_reason: str, pause_s: float = _PAUSE_SECONDS) -> None:
         if not_ready_reason != self._not_ready_reason:
             _log.warning("schemas_not_read topic=%s reason=%s", self.topic, not_ready_reason)
         self._not_ready_reason = not_ready_reason

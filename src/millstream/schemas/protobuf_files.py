@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 
 MAIN_FILE = "default.proto"
 """File name of the schema itself, which no other file imports. Confluent's clients use this name."""
-_PROTOC_TIMEOUT_S = 60
+_PROTOC_TIMEOUT_SECONDS = 60
 _WARNING = re.compile(r"[IW]\d{4} |WARNING: |.*: warning: ")
 _CONFLUENT_FILES = (
     "confluent/meta.proto",
@@ -131,10 +131,10 @@ def _compile(sources: Mapping[str, str], descriptors: Files, wanted: list[str]) 
         command += ["--include_imports", f"--descriptor_set_out={out}", *wanted]
         try:
             run = subprocess.run(
-                command, cwd=root, capture_output=True, text=True, timeout=_PROTOC_TIMEOUT_S, check=False
+                command, cwd=root, capture_output=True, text=True, timeout=_PROTOC_TIMEOUT_SECONDS, check=False
             )
         except subprocess.TimeoutExpired:
-            raise InvalidProtobufError(f"protoc took more than {_PROTOC_TIMEOUT_S} s") from None
+            raise InvalidProtobufError(f"protoc took more than {_PROTOC_TIMEOUT_SECONDS} s") from None
         if run.returncode or not out.exists():
             raise InvalidProtobufError(_errors(run.stderr, root) or f"protoc ended with status {run.returncode}")
         return {file.name: file for file in descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file}

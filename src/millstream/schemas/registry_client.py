@@ -23,9 +23,9 @@ from millstream.schemas.errors import RegistryError, RegistryUnreachableError, S
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 KINDS = ("AVRO", "JSON", "PROTOBUF")
 _KEPT = 1000
-_NOT_FOUND_KEPT_S = 10.0
-_PAUSE_S = 0.2
-_MAX_PAUSE_S = 2.0
+_NOT_FOUND_KEPT_SECONDS = 10.0
+_PAUSE_SECONDS = 0.2
+_MAX_PAUSE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class RegistryClient:
             with self._lock:
                 if len(self._missing) >= _KEPT:
                     self._missing.clear()
-                self._missing[path] = (time.monotonic() + _NOT_FOUND_KEPT_S, error)
+                self._missing[path] = (time.monotonic() + _NOT_FOUND_KEPT_SECONDS, error)
             raise
         with self._lock:
             self._kept[path] = response
@@ -176,7 +176,7 @@ class RegistryClient:
 
     def _request(self, method: str, path: str, what: str, body: Mapping[str, Any] | None = None) -> Any:
         deadline = time.monotonic() + self._timeout_s
-        pause = _PAUSE_S
+        pause = _PAUSE_SECONDS
         while True:
             reasons = []
             for url in self.urls:
@@ -190,7 +190,7 @@ class RegistryClient:
                     f"({'; '.join(reasons)}). Check the address, and that the registry is running."
                 )
             time.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE_S)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
     def _ask_once(
         self, method: str, url: str, path: str, what: str, body: Mapping[str, Any] | None, deadline: float

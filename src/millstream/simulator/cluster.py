@@ -10,14 +10,13 @@ from millstream.config.broker_config import BrokerConfig
 from millstream.config.loading import load_broker_config
 from millstream.node.runtime.node import Node
 from millstream.node.security.certificates import load
-from millstream.simulator.certificates import client_network, tls_settings
 from millstream.simulator.invariants.logs import Decisions
 from millstream.simulator.loop import ErrorCallback, Scheduler
 from millstream.simulator.machine import Machine, Process, Program
 from millstream.simulator.network import Fabric
 from millstream.simulator.object_store import SimulatedStore
 from millstream.simulator.results import Trace
-from millstream.simulator.security import Report, Watch, secured_settings
+from millstream.simulator.security import Report, Watch, client_network, secured_settings, tls_settings
 
 CLIENT_PORT, CONTROLLER_PORT, NODE_PORT = 9092, 9093, 9094
 _DATA = "/data"

@@ -168,15 +168,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(outer)
         self._pending_tasks.clear()
 
-    def run_inside(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Calls a function now, with this loop as the running loop."""
-        outer = events._get_running_loop()
-        events._set_running_loop(self)
-        try:
-            function(*arguments)
-        finally:
-            events._set_running_loop(outer)
-
     def _want_turn(self) -> None:
         if not self._is_turn_due and not self._paused and not self.dead:
             self._is_turn_due = True

@@ -31,8 +31,8 @@ from millstream.node.runtime.node import Node
 from millstream.simulator.clients.acknowledged_state import SCHEMAS, SHORT, Progress
 from millstream.simulator.clients.brancher import Branches
 from millstream.simulator.clients.conditional_writers import Expectations
+from millstream.simulator.clients.consumers import Consumer, Historian
 from millstream.simulator.clients.group_members import CHECKING_CLIENTS
-from millstream.simulator.clients.historian import Historian
 from millstream.simulator.clients.permissions import SECURITY_CHANGES, missing_from, missing_from_some
 from millstream.simulator.clients.pipelining_producer import PipeliningProducer
 from millstream.simulator.clients.transactions import (
@@ -44,7 +44,7 @@ from millstream.simulator.clients.transactions import (
     Applications,
     CommittedReader,
 )
-from millstream.simulator.clients.workload import Administrator, Committer, Consumer, Producer, TopicPlan, Workload
+from millstream.simulator.clients.workload import Administrator, Committer, Producer, TopicPlan, Workload
 from millstream.simulator.cluster import Cluster
 from millstream.simulator.faults import FaultInjector
 from millstream.simulator.history.checker import check

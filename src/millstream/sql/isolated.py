@@ -31,7 +31,7 @@ _FRAME = Struct(">cI")
 _MAX_FRAME_BYTES = 128 << 20
 _BASE_BYTES = 1 << 30
 """Address space for Python, its libraries, and the stacks and arenas of threads."""
-_SPARE_S = 300.0
+_SPARE_SECONDS = 300.0
 """How long a process waits for a query. It takes about 100 MB of memory."""
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG")
 """The process gets no other variables of the gateway: they may hold secrets."""
@@ -96,7 +96,7 @@ class _Spare:
         with self._lock:
             if self._process is None:
                 self._process = _start()
-                self._timer = threading.Timer(_SPARE_S, self.drop)
+                self._timer = threading.Timer(_SPARE_SECONDS, self.drop)
                 self._timer.daemon = True
                 self._timer.start()
 

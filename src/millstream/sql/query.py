@@ -24,7 +24,7 @@ from millstream.sql.reading import MemoryBudget, TopicRead, TopicReader, Window,
 from millstream.sql.statement import Bounds, parse_statement
 from millstream.sql.topic_columns import Masked, TopicColumns, check_names
 
-DEFAULT_TIMEOUT_S = 60.0
+DEFAULT_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Query:
         """`progress` gets a topic, its records read so far, and those to read."""
         check_installed()
         self.statement = parse_statement(text)
-        self.stop = stop or Stop(DEFAULT_TIMEOUT_S)
+        self.stop = stop or Stop(DEFAULT_TIMEOUT_SECONDS)
         self._cluster = cluster
         self._access = access or Access()
         self._limits = limits or Limits()

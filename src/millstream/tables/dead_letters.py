@@ -23,7 +23,7 @@ from millstream.tables.settings import TopicTable
 
 DEAD_LETTER_TOPIC: Final = "millstream-table-dead-letters"
 PIPELINE_HEADER, STEP_HEADER = "millstream.pipeline", "millstream.step"
-_TIMEOUT_S: Final = 60.0
+_TIMEOUT_SECONDS: Final = 60.0
 
 
 def group_of(table: TopicTable) -> str:
@@ -58,10 +58,10 @@ class DeadLetters:
                     self._produce(producer, letter)
             consumer = Consumer(self._connection.librdkafka(group_id=self._group, enable_auto_commit=False))
             try:
-                producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), _TIMEOUT_S)
+                producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), _TIMEOUT_SECONDS)
             finally:
                 consumer.close()
-            producer.commit_transaction(_TIMEOUT_S)
+            producer.commit_transaction(_TIMEOUT_SECONDS)
         except KafkaException as error:
             self._producer = None  # the next one aborts what is open
             raise LakeError(f"dead letters cannot be sent to {self._topic}: {error.args[0]}") from error
@@ -83,7 +83,7 @@ class DeadLetters:
                     transactional_id=self._group, partitioner="murmur2_random", compression_type="lz4", linger_ms=20
                 )
             )
-            self._producer.init_transactions(_TIMEOUT_S)
+            self._producer.init_transactions(_TIMEOUT_SECONDS)
         return self._producer
 
     def _produce(self, producer: Producer, letter: Mapping[str, Any]) -> None:

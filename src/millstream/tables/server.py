@@ -27,9 +27,9 @@ from millstream.tables.copier import Copier, CopyOptions, Plan, RunBatch
 from millstream.tables.dead_letters import make_topic
 from millstream.tables.settings import TopicTable, find_tables
 
-_POLL_S: Final = 1.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-_HEARTBEAT_S: Final = 5.0
+_POLL_SECONDS: Final = 1.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
+_HEARTBEAT_SECONDS: Final = 5.0
 _ATTEMPTS_ONCE: Final = 3
 """With `once`, a table that fails is tried this often."""
 _log = logging.getLogger("millstream.tables")
@@ -67,7 +67,7 @@ class Reports:
         with self._lock:
             before = self._statuses.get(status.topic)
             self._statuses[status.topic] = status
-            is_due = time.monotonic() - self._sent.get(status.topic, -_HEARTBEAT_S) >= _HEARTBEAT_S
+            is_due = time.monotonic() - self._sent.get(status.topic, -_HEARTBEAT_SECONDS) >= _HEARTBEAT_SECONDS
             if not is_due and before is not None and _is_same(before, status):
                 return
             self._sent[status.topic] = time.monotonic()
@@ -179,12 +179,12 @@ class Worker:
         return self._status.state == FAILED
 
     def _run(self) -> None:
-        pause_s, failures = _FIRST_PAUSE_S, 0
+        pause_s, failures = _FIRST_PAUSE_SECONDS, 0
         self._report()
         while not self._ended.is_set():
             try:
                 waited_s = self._step()
-                pause_s, failures = _FIRST_PAUSE_S, 0
+                pause_s, failures = _FIRST_PAUSE_SECONDS, 0
             except Exception as error:  # whatever happens to one table must not end the others
                 if self._ended.is_set():
                     break
@@ -194,7 +194,7 @@ class Worker:
                 self._report(state=FAILED, error=_reason(error))
                 failures += 1
                 self.is_done = self._options.once and failures >= _ATTEMPTS_ONCE
-                waited_s, pause_s = pause_s, min(pause_s * 2, _LONGEST_PAUSE_S)
+                waited_s, pause_s = pause_s, min(pause_s * 2, _LONGEST_PAUSE_SECONDS)
             if self.is_done:
                 break
             self._ended.wait(waited_s)
@@ -205,7 +205,7 @@ class Worker:
         if self._copier.is_current(wanted):
             self._report_running(wanted)
             self.is_done = self._options.once
-            return min(_POLL_S, self._options.interval_s)
+            return min(_POLL_SECONDS, self._options.interval_s)
         began = time.monotonic()
         with self._places:
             if self._ended.is_set():

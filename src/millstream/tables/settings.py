@@ -16,7 +16,7 @@ from millstream.lake.options import CATALOG_PREFIX, TableOptions, parse_options
 from millstream.raw_client import Cluster, TopicInfo
 
 _TOPIC_RESOURCE: Final = 2
-_ASKED_AT_ONCE: Final = 500
+_TOPICS_PER_REQUEST: Final = 500
 _SETTINGS: Final = (
     declared.TABLE,
     declared.TABLE_LOCATION,
@@ -85,10 +85,10 @@ def _settings_of(cluster: Cluster, topics: list[str]) -> dict[str, dict[str, str
     """Topics that are gone, or that this user may not see, are left out."""
     found = {}
     names = [each.name for each in _SETTINGS]
-    for begin in range(0, len(topics), _ASKED_AT_ONCE):
+    for begin in range(0, len(topics), _TOPICS_PER_REQUEST):
         resources = [
             {"resource_type": _TOPIC_RESOURCE, "resource_name": topic, "configuration_keys": names}
-            for topic in topics[begin : begin + _ASKED_AT_ONCE]
+            for topic in topics[begin : begin + _TOPICS_PER_REQUEST]
         ]
         response = cluster.call("describe_configs", resources=resources, include_synonyms=False)
         for row in response.results:

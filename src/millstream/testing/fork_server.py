@@ -126,18 +126,18 @@ class ForkServer:
         try:
             with self._lock:
                 socket.send_fds(self._socket, [message], theirs)
-                answer, pidfds, _, _ = socket.recv_fds(self._socket, 64, 1)
+                content, pidfds, _, _ = socket.recv_fds(self._socket, 64, 1)
         except OSError:
-            answer, pidfds = b"", []
+            content, pidfds = b"", []
         finally:
             for each in (stdin, stdout, status):
                 os.close(each)
-        if not answer or not pidfds:
+        if not content or not pidfds:
             for each in (status_end, stdin_end, stdout_end):
                 os.close(each)
             return None
         streams = os.fdopen(stdin_end, "wb", 0), os.fdopen(stdout_end, "rb", 0)
-        return ForkedProcess(int(answer), pidfds[0], status_end, *streams)
+        return ForkedProcess(int(content), pidfds[0], status_end, *streams)
 
 
 def _at_start(environment: Mapping[str, str]) -> dict[str, str]:

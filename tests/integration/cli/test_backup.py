@@ -142,7 +142,7 @@ def test_everything_comes_back_in_a_new_broker(
         assert [each.value() for each in records(new.bootstrap_servers, "accounts")] == [b"commit", b"later"]
 
 
-def test_only_new_segments_are_stored_and_segments_that_nobody_needs_are_deleted(
+def test_only_new_segments_are_stored_and_segments_that_no_one_needs_are_deleted(
     broker: EmbeddedCluster, command: Run, tmp_path: Path
 ) -> None:
     first = created(command("backup", "create", tmp_path, "--json"))

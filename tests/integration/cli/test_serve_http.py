@@ -88,7 +88,7 @@ def eventually(look: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
 
 
 def is_alive(pid: int) -> bool:
-    """A process whose parent was killed may stay as a zombie where nobody collects it."""
+    """A process whose parent was killed may stay as a zombie where no one collects it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -113,7 +113,7 @@ def serving(directory: Path, *words: object) -> Iterator[Served]:
 def test_the_gateway_dies_hangs_and_ends_and_the_broker_does_not_care(tmp_path: Path) -> None:
     with serving(tmp_path, "--http", "127.0.0.1:0") as served:
         assert re.fullmatch(r"ready kafka=127\.0\.0\.1:\d+ http=127\.0\.0\.1:\d+\n", served.line)
-        # The socket is open before the gateway is: whoever asks now waits for it.
+        # The socket is open before the gateway is: a request that comes now waits for it.
         assert served.get("/livez") == (200, {"status": "live"})
         assert served.get("/readyz") == (200, {"status": "ready"})
         (first,) = served.gateway_pids()
@@ -222,7 +222,7 @@ def test_a_cluster_has_one_gateway(tmp_path: Path) -> None:
         process.stdout.close()
 
 
-def test_nobody_can_write_lines_into_the_log(
+def test_no_one_can_write_lines_into_the_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forged = "2026-01-01 00:00:00,000 INFO millstream all_is_well"

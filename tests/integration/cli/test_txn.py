@@ -82,7 +82,7 @@ def hang(wire: Wire, topic: str, partition: int = 0, *, age_ms: int = 0) -> int:
 
 
 def committed(bootstrap: str, topic: str) -> int:
-    """How far somebody who reads only what is committed could read partition 0."""
+    """How far someone who reads only what is committed could read partition 0."""
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "any", "isolation.level": "read_committed"})
     _, stable = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_S)
     reader.close()

@@ -113,7 +113,7 @@ def test_errors(play: Play, millstream_topic: str) -> None:
     play(scenario)
 
 
-def test_nobody_listens() -> None:
+def test_no_one_listens() -> None:
     async def scenario() -> None:
         async with millstream.connect_async("127.0.0.1:1"):
             pass

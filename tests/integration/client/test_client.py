@@ -169,7 +169,7 @@ class TestPublish:
     def test_acks(self, millstream_broker: EmbeddedBroker, millstream_topic: str, acks: str) -> None:
         with millstream.connect(millstream_broker.bootstrap_servers, settings={"acks": acks}) as client:
             client.publish(millstream_topic, acks)
-            # Without acks nobody says when the record is stored, so wait for it.
+            # Without acks no one says when the record is stored, so wait for it.
             (record,) = client.consume(millstream_topic, follow=True, limit=1, timeout=PATIENCE_S)
         assert record.text() == acks
 

@@ -40,9 +40,9 @@ def test_the_users_settings_win() -> None:
     assert (configuration["linger.ms"], configuration["acks"]) == (7, "all")
 
 
-def test_nobody_listens() -> None:
+def test_no_one_listens() -> None:
     with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))  # bound but not listening: the port is free for nobody else, and refuses
+        reserved.bind(("127.0.0.1", 0))  # bound but not listening: the port is free for no one else, and refuses
         address = f"127.0.0.1:{reserved.getsockname()[1]}"
         with pytest.raises(NoBrokerError, match="millstream serve") as caught:
             millstream.connect(address)

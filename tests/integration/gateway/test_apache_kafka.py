@@ -66,7 +66,7 @@ def put(http: httpx.Client, topic: str, *values: Any, partition: int = 0) -> Non
 
 
 def polled(http: httpx.Client, group: str, count: int, **query: Any) -> list[dict[str, Any]]:
-    """At least so many messages, or all that came while there was patience."""
+    """At least so many messages, or all that came before the timeout."""
     found: list[dict[str, Any]] = []
     give_up_at = time.monotonic() + PATIENCE_S
     while len(found) < count and time.monotonic() < give_up_at:

@@ -1,4 +1,4 @@
-"""What a gateway decides itself is in the audit topic of the cluster, and nobody else can write such events."""
+"""What a gateway decides itself is in the audit topic of the cluster, and no one else can write such events."""
 
 import json
 import threading
@@ -143,7 +143,7 @@ def test_a_lock_out_is_one_event(kafka: SecuredKafka, gateway: Gateway) -> None:
     assert sum("too many" in event.get("reason", "") for event in recorded(kafka)) == 1
 
 
-def test_nobody_else_can_report_events(kafka: SecuredKafka) -> None:
+def test_no_one_else_can_report_events(kafka: SecuredKafka) -> None:
     before = len(recorded(kafka))
     ann = ALICE | {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "ann", "sasl.password": "ann-secret"}
     text = json.dumps(EVENT | {"reason": "forged"})

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.timeout(300)
 def test_it_starts_before_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedBroker() as broker:
         address = broker.bootstrap_servers
-        monkeypatch.setattr(server, "_START_TIMEOUT_S", 60.0)
+        monkeypatch.setattr(server, "_START_TIMEOUT_SECONDS", 60.0)
         with Gateway(GatewayOptions(address, timeout_s=30)) as first:
             schema_id = Caller(first.address)("POST", "/subjects/s/versions", {"schema": '"string"'}).json["id"]
         broker.stop()
-        monkeypatch.setattr(server, "_START_TIMEOUT_S", 0.3)
+        monkeypatch.setattr(server, "_START_TIMEOUT_SECONDS", 0.3)
         with Gateway(GatewayOptions(address, timeout_s=1)) as gateway:
             call = Caller(gateway.address)
             assert call("GET", "/livez").status == 200

@@ -73,7 +73,7 @@ class SlowCoordinator:
 
 @pytest.mark.timeout(300)
 def test_who_leaves_while_joining_again_leaves_last() -> None:
-    """Or else a member that nobody knows of would keep its partitions."""
+    """Or else a member that no one knows of would keep its partitions."""
     coordinator = SlowCoordinator()
 
     async def leave() -> None:

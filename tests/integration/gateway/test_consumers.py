@@ -411,7 +411,7 @@ def test_reading_something_else(
     assert http.post(f"/consumers/{group}/offsets").json() == {"offsets": {other: {"0": 1}}}
 
 
-def test_a_member_that_is_thrown_out_begins_anew(
+def test_a_member_that_is_thrown_out_begins_again(
     http: httpx.Client, topic: str, group: str, put: Callable[..., None], cluster: Cluster
 ) -> None:
     put(b"x")
@@ -420,7 +420,7 @@ def test_a_member_that_is_thrown_out_begins_anew(
     fields = {"group_id": group, "member_id": member, "member_epoch": -1, "topic_partitions": None}
     cluster.call_coordinator(group, CoordinatorKind.GROUP, "consumer_group_heartbeat", **fields)
     answer = http.post(f"/consumers/{group}/offsets")
-    if answer.status_code != 200:  # unless it has heard of it already, and begun anew
+    if answer.status_code != 200:  # unless it has heard of it already, and begun again
         assert "poll again" in refusal(answer, 409, 40904)
     assert [row["offset"] for row in poll(http, group)] == [0]
     assert http.post(f"/consumers/{group}/offsets").status_code == 200

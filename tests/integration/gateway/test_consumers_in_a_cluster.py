@@ -83,7 +83,7 @@ def test_a_consumer_goes_on_when_leaders_and_its_coordinator_die(nodes: Embedded
 
         def read() -> None:
             answer = http.get(f"/consumers/{group}/poll", params={"timeout_ms": 1_000, "format": "text"})
-            if answer.status_code in (503, 504):  # nobody leads just now: said, not hidden
+            if answer.status_code in (503, 504):  # no one leads just now: said, not hidden
                 return
             assert answer.status_code == 200, answer.text
             for row in answer.json()["messages"]:

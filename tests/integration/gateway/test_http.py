@@ -121,7 +121,7 @@ def test_heads_have_a_limit(gateway: Gateway, call: Caller) -> None:
 
 
 def test_heads_have_a_time(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(careful_http, "HEAD_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(careful_http, "HEAD_TIMEOUT_SECONDS", 0.3)
     for begin in (b"", b"GET / HT", b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT"):
         answer = _told(gateway, begin)
         assert b" 408 " in answer and b"send it faster" in answer, begin

@@ -112,7 +112,7 @@ def test_without_or_with_wrong_credentials_the_answer_is_401(ask: Caller) -> Non
     assert ask("GET", "/livez").status == 200
 
 
-def test_nobody_acts_for_somebody_else(ask: Caller) -> None:
+def test_no_one_acts_for_someone_else(ask: Caller) -> None:
     claims = {"X-Forwarded-User": "alice", "X-Remote-User": "alice", "Proxy-Authorization": ALICE["Authorization"]}
     assert ask("GET", "/topics", headers=claims).status == 401
     names = [row["name"] for row in ask("GET", "/topics", headers=ANN | claims).json["topics"]]
@@ -251,7 +251,7 @@ def _topics(cluster: Cluster) -> set[str]:
 
 
 def test_by_no_route_anything_is_done_or_shown_without_an_acl(ask: Caller, kafka: SecuredKafka) -> None:
-    """A caller with the highest role of the gateway, whom the cluster gives no right at all."""
+    """A caller with the highest role of the gateway, which the cluster gives no right at all."""
     nil = basic("nil", "nil")
     assert produce(ask, "mine", ALICE).status == 200
     with Cluster(kafka.address("PLAINTEXT")) as cluster:

@@ -235,7 +235,7 @@ def test_limits(broker: EmbeddedBroker) -> None:
         assert asyncio.run(_crowd(gateway.url, path)) == {200, 429}
 
 
-def test_a_body_that_does_not_come_keeps_nobody_out(broker: EmbeddedBroker) -> None:
+def test_a_body_that_does_not_come_keeps_no_one_out(broker: EmbeddedBroker) -> None:
     limits = Limits(max_in_flight_bytes=1000, body_timeout_s=0.5)
     with Gateway(GatewayOptions(broker.bootstrap_servers, limits=limits)) as gateway:
         path = f"/topics/{make_topic(broker, 1)}/messages"
@@ -257,7 +257,7 @@ def test_a_request_larger_than_all_that_may_wait_is_taken_when_it_is_alone(broke
 def test_every_record_has_an_outcome_when_nothing_is_heard(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "_REPORT_GRACE_S", 0.0)
+    monkeypatch.setattr(publishing, "_REPORT_GRACE_SECONDS", 0.0)
     with Cluster(broker.bootstrap_servers) as cluster:
         publisher = publishing.Publisher(cluster, Limits(produce_timeout_s=0.05))
 

@@ -334,7 +334,7 @@ def test_the_console_needs_a_session_and_programs_have_none(signed: GatewayProce
 
 def test_a_user_signs_in_and_out(signed: GatewayProcess, provider: Provider) -> None:
     browser = Browser(signed.url.removeprefix("http://"))
-    browser.cookies["millstream_session"] = planted = "planted-by-somebody.0000"  # session fixation
+    browser.cookies["millstream_session"] = planted = "planted-by-another.0000"  # session fixation
     assert browser.sign_in(provider) == (303, "/console/topics")
     cookie = browser.cookies["millstream_session"]
     assert cookie != planted
@@ -345,7 +345,7 @@ def test_a_user_signs_in_and_out(signed: GatewayProcess, provider: Provider) -> 
     token = re.search(r'name="csrf" value="([^"]+)"', browser("GET", "/console/sign-out")[2])
     assert token is not None
     assert browser("POST", "/console/sign-out", {"csrf": token[1]})[0] == 303
-    browser.cookies["millstream_session"] = cookie  # kept by somebody: it is worth nothing now
+    browser.cookies["millstream_session"] = cookie  # kept by someone: it is worth nothing now
     assert browser("GET", "/console/topics")[0] == 303
 
 

@@ -90,7 +90,7 @@ def test_what_is_missing_has_its_code(call: Caller) -> None:
         ({"schema": 'syntax = "proto3"; import "x.proto";', "schemaType": "PROTOBUF"}, "x.proto"),
     ],
 )
-def test_schemas_that_are_none(call: Caller, body: dict[str, Any], says: str) -> None:
+def test_a_schema_that_is_not_valid_is_refused_with_the_reason(call: Caller, body: dict[str, Any], says: str) -> None:
     answer = call("POST", "/subjects/bad/versions", body)
     assert (answer.status, answer.code) == (422, 42201)
     assert says in answer.json["message"]

@@ -88,7 +88,7 @@ def test_pages_of_other_sites_change_nothing_anywhere(call: Caller, every_route:
 
 
 def test_pages_of_other_sites_do_not_even_ask(call: Caller) -> None:
-    """To be polled moves a consumer on, whoever reads the answer; a link that a person follows is another thing."""
+    """A poll moves a consumer on, so pages of other sites cannot send one. A link that a person follows is allowed."""
     page = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
     assert call("GET", "/subjects", headers=page).status == 403
     assert call("GET", "/subjects", headers=page | {"Sec-Fetch-Mode": "navigate"}).status == 200

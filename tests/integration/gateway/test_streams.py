@@ -214,7 +214,7 @@ def test_many_readers_see_the_same(stream: Callable[..., Any], put: Callable[...
     assert sorted(found, key=len) == [expected[1:]] * 4 + [expected] * 4
 
 
-def test_a_slow_reader_hurts_nobody_and_misses_nothing(
+def test_a_slow_reader_hurts_no_one_and_misses_nothing(
     gateway: Gateway, stream: Callable[..., Any], put: Callable[..., None], topic: str
 ) -> None:
     """It takes nothing while far more comes than is kept for it; then it reads on its own, and catches up."""
@@ -290,7 +290,7 @@ def test_a_partition_that_the_broker_refuses_does_not_hold_up_the_others(
 
 
 def test_an_id_that_is_ahead_of_its_topic(stream: Callable[..., Any], put: Callable[..., None]) -> None:
-    """As of a topic that was made anew: told of, wherever the others are that read the same."""
+    """As of a topic that was made again: told of, wherever the others are that read the same."""
     put("0", "1")
     with stream("0:1000,1:0") as alone, stream(**{"from": "earliest"}) as other, stream("0:1000,1:0") as late:
         assert values(other, 2) == ["0", "1"]
@@ -308,7 +308,7 @@ def test_partitions_that_are_added_to_a_busy_topic(
     cluster: Cluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stream_tail, "_PARTITION_CHECK_S", 1.0)
+    monkeypatch.setattr(stream_tail, "_PARTITION_CHECK_SECONDS", 1.0)
     with stream() as events:
         rows = [{"name": topic, "count": 3, "assignments": None}]
         answer = cluster.call("create_partitions", topics=rows, timeout_ms=10_000, validate_only=False)

@@ -1,6 +1,6 @@
 """The gateway as a process with HTTPS: new certificates while it runs, HSTS, client certificates, and bearer tokens.
 
-Whoever calls acts as itself on the cluster, and as nobody else.
+A caller acts as itself on the cluster, and as no one else.
 """
 
 import base64
@@ -219,7 +219,7 @@ def test_a_client_certificate_is_the_user_that_the_file_names(
     assert secured("POST", "/v1/topics/shared/produce", record, certificate=billing).status == 200
     refused = secured("POST", "/v1/topics/closed/produce", record, certificate=billing)
     assert refused.json["missing_acl"]["principal"] == "User:alice"
-    # Certificates of others, and of another authority with the same name, are nobody.
+    # Certificates of others, and of another authority with the same name, are no one.
     unknown = own_clients.client("shipping").write(tmp_path, "shipping").keystore
     assert secured("GET", "/topics", certificate=unknown).status == 401
     forged = Authority("clients of the gateway").client("billing").write(tmp_path, "forged").keystore

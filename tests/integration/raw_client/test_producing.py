@@ -132,10 +132,10 @@ def test_a_leader_that_left_the_cluster_is_looked_up_again(cluster: Cluster, mon
     cluster.create_topic("left", 1, 1)
     real, asked = cluster.leader_of, 0
 
-    def leader_of(place: TopicPartition, patience: Deadline | None = None) -> Leader:
+    def leader_of(place: TopicPartition, deadline: Deadline | None = None) -> Leader:
         nonlocal asked
         asked += 1
-        found = real(place, patience)
+        found = real(place, deadline)
         return found._replace(node_id=99) if asked == 1 else found
 
     monkeypatch.setattr(cluster, "leader_of", leader_of)

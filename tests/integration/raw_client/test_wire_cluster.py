@@ -101,7 +101,7 @@ def test_transactions(cluster: Cluster, millstream_broker: EmbeddedBroker, place
     assert fetched.last_stable_offset == 2
 
 
-def test_a_fetch_that_waits_blocks_nobody(
+def test_a_fetch_that_waits_blocks_no_one(
     cluster: Cluster, millstream_broker: EmbeddedBroker, place: TopicPartition
 ) -> None:
     got: list[bytes] = []
@@ -166,7 +166,7 @@ def test_a_topic_that_appears_meanwhile(cluster: Cluster, millstream_broker: Emb
     creator.join()
 
 
-def test_a_topic_created_anew(cluster: Cluster, millstream_broker: EmbeddedBroker, place: TopicPartition) -> None:
+def test_a_topic_created_again(cluster: Cluster, millstream_broker: EmbeddedBroker, place: TopicPartition) -> None:
     write(millstream_broker, place, b"old")
     before = cluster.topics([place.topic])[place.topic].topic_id
     cluster.fetch(place, 0, max_bytes=1000, max_wait_ms=1)

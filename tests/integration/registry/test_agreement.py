@@ -45,7 +45,7 @@ def test_racing_registries_never_give_a_schema_two_ids_nor_an_id_two_schemas(
             failures.append(error)
             together.abort()
 
-    # Everybody registers the same schemas at the same time, under subjects that overlap between the registries.
+    # Everyone registers the same schemas at the same time, under subjects that overlap between the registries.
     threads = [
         threading.Thread(target=work, args=(registry, f"subject-{number % 2}"))
         for registry in registries
@@ -107,7 +107,7 @@ def test_what_one_registry_wrote_another_finds_at_once(start_registry: Callable[
         assert two.retry_if_missing(partial(two.by_id, stored.id)).text == stored.text
 
 
-def test_a_registry_that_was_overtaken_decides_anew(
+def test_a_registry_that_was_overtaken_decides_again(
     start_registry: Callable[[], Registry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one writes between this one's decision and its write: the write is refused, not taken."""

@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.registry.test_agreement import (  # noqa: F401
     test_a_changed_producer_id_shuts_out_those_who_still_use_the_old_one,
-    test_a_registry_that_was_overtaken_decides_anew,
+    test_a_registry_that_was_overtaken_decides_again,
     test_incompatible_schemas_that_race_are_decided_one_after_the_other,
     test_racing_registries_never_give_a_schema_two_ids_nor_an_id_two_schemas,
     test_records_of_a_writer_that_follows_no_rules_do_not_break_ids,

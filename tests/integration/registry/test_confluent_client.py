@@ -181,7 +181,7 @@ def test_config_mode_and_contexts(client: SchemaRegistryClient) -> None:
     assert client.get_contexts() == [".", ".team"]
 
 
-def test_a_registry_that_is_started_anew_knows_everything(start_gateway: Callable[[], Gateway]) -> None:
+def test_a_registry_that_is_started_again_knows_everything(start_gateway: Callable[[], Gateway]) -> None:
     reference = [SchemaReference("User", "user", 1)]
     members = {"name": "members", "type": {"type": "array", "items": "User"}}
     group = {"type": "record", "name": "Group", "fields": [members]}

@@ -68,7 +68,7 @@ def test_leaders_that_are_cut_off(seeds: range) -> None:
 
 @pytest.mark.timeout(300)
 @FEW
-def test_load_alone_gets_nobody_fenced(seeds: range) -> None:
+def test_load_alone_gets_no_one_fenced(seeds: range) -> None:
     results = list(run_seeds(seeds, Options(scenario=Scenario.BUSY), processes=os.cpu_count() or 1))
     assert [str(each.violation) for each in results if not each.ok] == []
     assert all(each.faults.get("overload") and each.faults.get("short pause") for each in results)

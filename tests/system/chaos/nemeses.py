@@ -45,7 +45,7 @@ class Nemesis(ABC):
 
     @abstractmethod
     def strike(self) -> str:
-        """Do it; says what was done to whom."""
+        """Do it; returns what was done to which node."""
 
     @abstractmethod
     def heal(self) -> None:
@@ -90,7 +90,7 @@ class KillController(_Kill):
 
 
 class KillAndStartAtOnce(_Kill):
-    """Back before anybody has noticed that it was gone: its old place in the in-sync set must not count."""
+    """Back before anyone has noticed that it was gone: its old place in the in-sync set must not count."""
 
     name = "kill -9 and start at once"
     hold_s = 0.0
@@ -121,7 +121,7 @@ class _KillSeveral(Nemesis):
 
 
 class KillMajority(_KillSeveral):
-    """Nobody can decide anything until they are back."""
+    """No one can decide anything until they are back."""
 
     name = "kill -9 of a majority"
 
@@ -284,7 +284,7 @@ class FullDisk(Nemesis):
 
 
 class _FailingDisk(Nemesis):
-    """The node leaves the cluster by itself, and comes back when its disk works again; nobody starts it."""
+    """The node leaves the cluster by itself, and comes back when its disk works again; no one starts it."""
 
     hold_s = 6.0
     how: ClassVar[tuple[str, ...]]

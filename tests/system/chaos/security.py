@@ -13,8 +13,7 @@ import ssl
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from millstream.cli.security.certificates import CertificateAuthority
-from millstream.cli.security.cluster_files import MECHANISM, NodePlan, make_cluster
+from millstream.cli.security.cluster_files import MECHANISM, CertificateAuthority, NodePlan, make_cluster
 from millstream.config.jaas import parse_jaas
 from millstream.config.loading import parse_properties
 from millstream.formats.model.access_control import AclOperation, AclPatternType, AclPermission, AclResourceType

@@ -410,7 +410,7 @@ class Workload:
             worker.start()
 
     def finish(self) -> None:
-        """Producers end and learn of all their sends; then readers end; then somebody reads all there is."""
+        """Producers end and learn of all their sends; then readers end; then someone reads all there is."""
         self._end(self._producers)
         self._end(self._readers)
         self._read_to_end()

@@ -128,7 +128,7 @@ class GroupMember:
 
 
 def shared_evenly(members: list[GroupMember], partitions: int) -> bool:
-    """Whether all partitions are taken, none twice, and nobody has two more than another."""
+    """Whether all partitions are taken, none twice, and no one has two more than another."""
     taken = sorted(partition for member in members for partition in member.assigned)
     counts = [len(member.assigned) for member in members]
     return taken == list(range(partitions)) and max(counts) - min(counts) <= 1

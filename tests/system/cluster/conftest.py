@@ -19,7 +19,7 @@ QUIET = {"log_level": 0}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
-    """Three nodes that a module's tests share; whoever stops a node starts it again."""
+    """Three nodes that a module's tests share; a test that stops a node starts it again."""
     with EmbeddedCluster(3, {"default.replication.factor": 3, "min.insync.replicas": 2}) as running:
         yield running
 

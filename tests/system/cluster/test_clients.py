@@ -159,7 +159,7 @@ class QueueWorker:
 
 @pytest.mark.timeout(900)
 def test_groups_queues_and_offsets_survive_every_broker(cluster: EmbeddedCluster, tmp_path: Path) -> None:
-    """Whoever coordinates a group is killed once: members go on, and nobody has to be told anything."""
+    """The coordinator of a group is killed once: members go on without a change on their side."""
     create_topic(cluster, "work", PARTITIONS)
     entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.GROUP, "queue", incremental_configs=[entry])

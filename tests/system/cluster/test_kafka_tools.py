@@ -306,7 +306,7 @@ def _led(tools: Tools, topic: str, leader: str) -> dict[int, dict[str, str]]:
 
 
 def test_an_unclean_election(cluster: EmbeddedCluster, tools: Tools) -> None:
-    """Whoever asks for it gets a leader that lacks what the others had; nobody gets it without asking."""
+    """An unclean election gives a leader without the records of the others, and only where it is requested."""
     tools("kafka-topics", "--create", "--topic", "unclean", "--replica-assignment", "2:3")
     eventually(lambda: described(cluster, "unclean", in_sync=2))
     cluster.kill(3)

@@ -93,7 +93,7 @@ def test_a_broker_that_leaves_in_good_order_hands_over_and_gets_its_partitions_b
     create_topic(cluster, "handed", partitions=8)
     writer = Writer(cluster.bootstrap_servers)
     cluster.stop(2)
-    # It led some of them until it had said goodbye, so nobody has to notice that it is gone.
+    # It led some of them until it had said goodbye, so no one has to notice that it is gone.
     for partition in described(cluster, "handed").values():
         assert partition.leader != 2 and 2 not in partition.isrs
     for number in range(8):
@@ -108,7 +108,7 @@ def test_a_broker_that_leaves_in_good_order_hands_over_and_gets_its_partitions_b
     assert len(read_all(cluster.bootstrap_servers, "handed", 3, end=10)) == 10
 
 
-def test_a_topic_made_anew_while_a_broker_was_away_has_nothing_of_the_old_one(cluster: EmbeddedCluster) -> None:
+def test_a_topic_made_again_while_a_broker_was_away_has_nothing_of_the_old_one(cluster: EmbeddedCluster) -> None:
     create_topic(cluster, "again", replicas=3)
     writer = Writer(cluster.bootstrap_servers)
     writer.write("again", 20)

@@ -3,7 +3,7 @@
 They last as long as this package's tests: while Playwright is at work, its event loop runs in the main thread, where
 tests of other rooms want to run their own.
 
-`MILLSTREAM_SCREENSHOTS=1 pytest tests/system/console` also writes docs/console/*.png anew.
+`MILLSTREAM_SCREENSHOTS=1 pytest tests/system/console` also writes docs/console/*.png again.
 """
 
 import io

@@ -19,5 +19,5 @@ def test_where_it_came_from() -> None:
 
 @pytest.mark.parametrize("number", [b"", b"x", b"-1", "²".encode(), "٣".encode(), b"9" * 5000, b"\xff"])
 def test_others_in_the_topic_are_no_letters(number: bytes) -> None:
-    """Whoever may write there could otherwise keep all letters from being sent back."""
+    """A client that may write there could otherwise keep all letters from being sent back."""
     assert _dead_letter(letter(number)) is None and _dead_letter(letter(b"3", number)) is None

@@ -181,7 +181,7 @@ def test_a_gateway_that_hangs_or_is_gone_is_said_in_the_page(
 
 @pytest.mark.slow
 def test_a_page_outlives_the_gateway(browser: Any, cluster: EmbeddedCluster, tmp_path: Path) -> None:
-    """It is loaded anew by itself once a gateway is at the address again."""
+    """It is loaded again by itself once a gateway is at the address again."""
     first = GatewayProcess(cluster.bootstrap_servers, tmp_path / "first")
     context = browser.new_context()
     context.set_default_timeout(PATIENCE_MS)

@@ -60,7 +60,7 @@ class Terminal:
 
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    """The command of `make run`, on ports that nobody else uses."""
+    """The command of `make run`, on ports that no one else uses."""
     *_, last = what_make_runs("run")
     program, *words = shlex.split(last)
     assert program.endswith("bin/millstream")

@@ -64,7 +64,7 @@ def test_a_killed_leader_is_shown_and_its_return_too(
         screenshot("overview-broker-killed", "/")
     finally:
         cluster.start(victim)
-    # By itself: nobody reloads the page.
+    # By itself: no one reloads the page.
     looking.await_text("stat-brokers", "3 / 3")
     looking.await_text("problems", "The cluster is healthy")
     looking.await_text("health", "Healthy")

@@ -109,7 +109,7 @@ def test_a_viewer_sees_its_topics_and_no_buttons_that_change_something(
     page.get_by_test_id("edit-setting").wait_for()
     assert page.get_by_test_id("save-setting").count() == 0
     assert page.get_by_test_id("confirm").count() == 0
-    # What a page does not offer, the server refuses, whoever asks for it.
+    # What a page does not offer, the server refuses for every user.
     auth = ("vera", PASSWORDS["vera"])
     refused = httpx.delete(f"{secured_gateway.url}/topics/orders", auth=auth, timeout=PATIENCE_S)
     assert (refused.status_code, refused.json()["error_code"]) == (403, 40302)

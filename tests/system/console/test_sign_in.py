@@ -104,7 +104,7 @@ def test_a_person_signs_in_comes_back_to_the_page_and_signs_out(
     kept = httpx.get(
         f"{signed.url}/console/topics", cookies={"millstream_session": cookie["value"]}, headers={"Accept": "text/html"}
     )
-    assert kept.status_code == 303, "a cookie that somebody kept is worth nothing"
+    assert kept.status_code == 303, "a cookie that someone kept is worth nothing"
 
 
 def test_a_page_that_stays_open_after_the_sign_out_reads_nothing(

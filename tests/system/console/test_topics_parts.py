@@ -6,8 +6,8 @@ pytest.importorskip("nicegui")  # rows link to pages
 
 from millstream.admin.cluster import LogDirectories, Partition
 from millstream.admin.groups import Group, GroupMember
+from millstream.admin.hot_keys import key_text, merged
 from millstream.console.live.snapshot import Broker, Snapshot, Topic
-from millstream.console.topics.hot_key_reports import key_text, merged
 from millstream.console.topics.rows import (
     Contents,
     Reader,

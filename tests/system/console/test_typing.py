@@ -177,7 +177,7 @@ def test_a_search_is_sent_as_it_is_shown(looking: Looking, line: Line, make_topi
 
 
 def test_a_browser_that_is_busy_is_waited_for(looking: Looking) -> None:
-    """A page whose connection was given up is loaded anew, and its dialogs are gone."""
+    """A page whose connection was given up is loaded again, and its dialogs are gone."""
     said: list[str] = []
     looking.page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: said.append(str(frame))))
     looking.open("/topics")
@@ -185,7 +185,7 @@ def test_a_browser_that_is_busy_is_waited_for(looking: Looking) -> None:
     assert opening["pingTimeout"] >= 20_000
 
 
-def test_a_number_is_not_corrected_while_somebody_types(looking: Looking, line: Line) -> None:
+def test_a_number_is_not_corrected_while_someone_types(looking: Looking, line: Line) -> None:
     page = looking.open("/topics")
     page.get_by_test_id("open-create").click()
     field = page.get_by_test_id("new-partitions")

@@ -128,10 +128,10 @@ def cluster() -> FakeCluster:
 @pytest.fixture
 def watcher(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watcher]:
     """One that is ten times as quick as usual."""
-    for name in ("PERIOD_S", "_POLL_TIMEOUT_S", "_GROUPS_EVERY_S"):
+    for name in ("PERIOD_SECONDS", "_POLL_TIMEOUT_SECONDS", "_GROUPS_EVERY_SECONDS"):
         monkeypatch.setattr(f"millstream.console.live.watcher.{name}", 0.15)
-    monkeypatch.setattr("millstream.console.live.liveness.SLOW_S", 0.5)
-    monkeypatch.setattr("millstream.console.live.liveness.DOWN_S", 2.0)
+    monkeypatch.setattr("millstream.console.live.liveness.SLOW_SECONDS", 0.5)
+    monkeypatch.setattr("millstream.console.live.liveness.DOWN_SECONDS", 2.0)
     watching = Watcher(cluster)  # type: ignore[arg-type]
     watching.opened("a page")
     yield watching
@@ -181,7 +181,7 @@ def test_a_log_directory_that_fails_is_named(watcher: Watcher, cluster: FakeClus
     await_snapshot(watcher, lambda snapshot: not snapshot.failed_directories and not silent(snapshot))
 
 
-def test_one_that_hangs_keeps_nobody_waiting(watcher: Watcher, cluster: FakeCluster) -> None:
+def test_one_that_hangs_keeps_no_one_waiting(watcher: Watcher, cluster: FakeCluster) -> None:
     before = await_snapshot(watcher, lambda snapshot: snapshot.number > 2)
     cluster.hanging = {3}
     seen = await_snapshot(watcher, lambda snapshot: silent(snapshot) == [3])
@@ -232,10 +232,10 @@ def test_without_any_broker_the_last_look_stays(watcher: Watcher, cluster: FakeC
     await_snapshot(watcher, lambda snapshot: snapshot.error is None and not silent(snapshot))
 
 
-def test_nobody_looks_while_no_page_is_open(
+def test_no_one_looks_while_no_page_is_open(
     cluster: FakeCluster, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.console.live.watcher._LINGER_S", 0.0)
+    monkeypatch.setattr("millstream.console.live.watcher._LINGER_SECONDS", 0.0)
     await_snapshot(watcher, lambda snapshot: snapshot.number > 2)
     rests = threading.Event()
     wait = watcher._lock.wait

@@ -149,7 +149,7 @@ def test_a_directory_in_use_is_not_changed(machine: Machine) -> None:
     os.makedirs(machine.data / "cores", exist_ok=True)
     config = load_broker_config(data_dir=str(machine.data))
     with Resizing(config, 2) as resizing, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("millstream.cli.cores.resizing._PREDECESSOR_TIMEOUT_S", 0.0)
+        patch.setattr("millstream.cli.cores.resizing._PREDECESSOR_TIMEOUT_SECONDS", 0.0)
         with pytest.raises(Exception, match="is in use by another broker"):
             resizing.run()
     assert not (machine.data / "cores" / "cores.json").exists()

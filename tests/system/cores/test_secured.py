@@ -53,7 +53,7 @@ def test_clients_log_in_to_all_nodes(secured: Machine) -> None:
     assert "machine-1" in status.stdout
 
 
-def test_nobody_gets_in_without_a_login(secured: Machine, tmp_path: Path) -> None:
+def test_no_one_gets_in_without_a_login(secured: Machine, tmp_path: Path) -> None:
     for address in secured.bootstrap.split(","):
         refused = subprocess.run(
             [sys.executable, "-m", "millstream", "topic", "list", "-b", address, "--timeout", "3"],

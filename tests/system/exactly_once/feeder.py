@@ -55,7 +55,7 @@ class Feeder(threading.Thread):
                 self._transaction(producer)
                 time.sleep(self._chance.uniform(0.0, 0.15))
         except KafkaException as problem:
-            # A fatal error; it may happen to a producer whose transaction timed out. The next one begins anew.
+            # A fatal error; it may happen to a producer whose transaction timed out. The next one begins again.
             self.troubles.append(f"feeder.{self._incarnation}: {problem.args[0].name()} {problem.args[0].str()}")
 
     def _transaction(self, producer: Producer) -> None:

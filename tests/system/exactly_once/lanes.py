@@ -97,7 +97,7 @@ class Lane:
             self._start(f"{self.library.name}-{number}", number)
 
     def tend(self) -> None:
-        """Start again whoever has ended; if they do nothing else, that is a problem, which is raised."""
+        """Start the programs again that have ended; if they do nothing else, that is a problem, which is raised."""
         with self._lock:
             if self.ends[_BY_ERROR] > _HOPELESS:
                 raise RuntimeError(f"copiers of {self.library.name} only end: {self.troubles[-1:]}")
@@ -122,7 +122,7 @@ class Lane:
             self._bury(copier)
 
     def leave(self) -> None:
-        """Ask all to leave; nobody is started again."""
+        """Ask all to leave; no one is started again."""
         with self._lock:
             self._closing = True
             for copier in self.copiers.values():

@@ -1,4 +1,4 @@
-"""The kills: a client, a coordinator, a leader, everybody; and zombies that wake up beside their successors.
+"""The kills: a client, a coordinator, a leader, everyone; and zombies that wake up beside their successors.
 
 Each picks its victim by chance when it strikes. Beside these, every copier kills itself now and then at some point of a
 transaction.
@@ -33,7 +33,7 @@ class Strike(ABC):
 
     @abstractmethod
     def strike(self) -> str:
-        """Do it; says what was done to whom."""
+        """Do it; returns what was done to which process."""
 
     def heal(self) -> None:
         """Nodes that are down come back; copiers are tended all the time."""

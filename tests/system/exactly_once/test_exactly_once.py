@@ -73,7 +73,7 @@ def test_tiered_topics(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_copiers_that_do_it_wrong_are_noticed(tmp_path: Path) -> None:
-    """They commit offsets after their transactions: whoever is killed between the two copies its input again."""
+    """They commit offsets after their transactions: a program that is killed between the two copies its input again."""
     options = ("--careless", "--library", "confluent", "--only", "KillCopier")
     done = run(1, tmp_path, *options, nodes=1, seconds=15)
     assert done.returncode == 1

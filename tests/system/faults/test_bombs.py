@@ -1,4 +1,4 @@
-"""Small requests that mean much work: while the broker is at them, it answers everybody else."""
+"""Small requests that mean much work: while the broker is at them, it answers everyone else."""
 
 import struct
 import threading

@@ -167,7 +167,7 @@ INDEXES: dict[str, Damage] = {
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_indexes_that_are_missing_or_wrong_are_made_anew(broker: EmbeddedBroker, clean: bool) -> None:
+def test_indexes_that_are_missing_or_wrong_are_made_again(broker: EmbeddedBroker, clean: bool) -> None:
     with Wire(broker.bootstrap_servers) as wire:
         for name in INDEXES:
             wire.create_topic(name, 1, segment_bytes="1048576", retention_ms="-1")

@@ -1,4 +1,4 @@
-"""A disk that fails under one node of a real cluster: others lead, everybody can see why, and the node comes back."""
+"""A disk that fails under one node of a real cluster: others lead, everyone can see why, and the node comes back."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Segments that are deleted while somebody reads them."""
+"""Segments that are deleted while someone reads them."""
 
 import struct
 import time

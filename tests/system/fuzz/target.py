@@ -95,7 +95,7 @@ class Target:
     # What must hold
 
     def probe(self) -> None:
-        """The broker answers somebody new."""
+        """The broker answers someone new."""
         try:
             with Wire(self.address) as wire:
                 wire.call("api_versions", 3, client_software_name="probe", client_software_version="1")

@@ -1,4 +1,4 @@
-"""A driver to be killed: copies a topic into a table until somebody ends it, or (`once`) until all is there.
+"""A driver to be killed: copies a topic into a table until someone ends it, or (`once`) until all is there.
 
 The mode `upsert` or `history`: records are changes in JSON.
 """

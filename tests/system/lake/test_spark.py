@@ -218,7 +218,7 @@ def test_a_driver_that_dies_between_files_and_commit(
     tmp_path: Path,
     table_format: str,
 ) -> None:
-    """What tasks wrote is there and nobody sees it; the batch is written again, and `vacuum` finds the rest."""
+    """What tasks wrote is there and no one sees it; the batch is written again, and `vacuum` finds the rest."""
     schema = StructType().add("id", LongType())
     options = parse_options({"path": str(tmp_path / "t"), "tableFormat": table_format, "txnAppId": "query"})
     rows = [pa.record_batch({"id": pa.array(range(100))})]

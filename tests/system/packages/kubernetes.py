@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from millstream.cli.security.certificates import CertificateAuthority
+from millstream.cli.security.cluster_files import CertificateAuthority
 from millstream.raw_client.client_properties import librdkafka_settings, read_client_properties
 from tests import previous_version
 from tests.previous_version import NoSourceError, previous_source

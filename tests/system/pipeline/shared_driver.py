@@ -1,4 +1,4 @@
-"""A driver to be killed: runs a pipeline, and stops at a chosen moment of a write until somebody ends it.
+"""A driver to be killed: runs a pipeline, and stops at a chosen moment of a write until someone ends it.
 
 `before:FORMAT:N`, `during:FORMAT:N` and `after:FORMAT:N` name the N-th write of a format in this process. It prints
 `there` at that moment. `before` and `after` then wait for ever; `during` lets the write go on, and waits after it.

@@ -96,7 +96,7 @@ def free_of_connect() -> bool:
 
 def test_the_same_file_over_spark_connect(client: Client, tmp_path: Path) -> None:
     if not free_of_connect():
-        pytest.skip("somebody runs a Spark Connect server here")
+        pytest.skip("another process runs a Spark Connect server here")
     ended = subprocess.run(
         command(tmp_path, "--once", "--remote", "local[2]"),
         env=environment(client, tmp_path),
@@ -177,14 +177,14 @@ def test_in_a_terminal_the_numbers_appear_and_its_ctrl_c_ends_the_run(client: Cl
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 80, 0, 0))
     arguments = [each for each in command(tmp_path) if each != "--json"]
-    surroundings = environment(client, tmp_path, TERM="xterm")
+    variables = environment(client, tmp_path, TERM="xterm")
 
     def take_the_terminal() -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     with subprocess.Popen(
         arguments,
-        env=surroundings,
+        env=variables,
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -215,9 +215,9 @@ def _read(terminal: int) -> bytes:
 def test_inside_declarative_pipelines_a_second_run_takes_what_is_new(client: Client, tmp_path: Path) -> None:
     pytest.importorskip("pyspark.pipelines")
     if not free_of_connect():
-        pytest.skip("somebody runs a Spark Connect server here")
+        pytest.skip("another process runs a Spark Connect server here")
     scripts = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    surroundings = environment(
+    variables = environment(
         client,
         tmp_path,
         MILLSTREAM_DECLARATIVE=str(tmp_path / "declarative"),
@@ -227,7 +227,7 @@ def test_inside_declarative_pipelines_a_second_run_takes_what_is_new(client: Cli
     for run, dear in ((1, 99), (2, 109)):
         ended = subprocess.run(
             [ROOT / "examples" / "declarative" / "run.sh"],
-            env=surroundings,
+            env=variables,
             capture_output=True,
             text=True,
             check=False,

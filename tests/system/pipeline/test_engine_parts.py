@@ -281,7 +281,7 @@ class TestSupervision:
         assert fine.stops == 1
         assert [each.error for each in reports.seen if not each.active] == ["no space", None]
 
-    def test_a_query_whose_table_changed_is_built_anew_between_batches(self) -> None:
+    def test_a_query_whose_table_changed_is_built_again_between_batches(self) -> None:
         old, new = PretendQuery(batch=0, busy=False), PretendQuery(batch=1, isActive=False)
         assert supervisor(StopSignal(), Reports(), watched(old, new, outdated=True)).watch() is RunResult.FINISHED
         assert old.stops == 1
@@ -459,6 +459,6 @@ sinks:
 
 
 @pytest.mark.timeout(300)
-def test_nobody_at_the_address_is_told_in_time(tmp_path: Path) -> None:
+def test_no_one_at_the_address_is_told_in_time(tmp_path: Path) -> None:
     with pytest.raises(NoBrokerError, match=r"127\.0\.0\.1:1"):
         prepare_topics(pipeline_of(tmp_path, SMALL))

@@ -86,7 +86,7 @@ def test_topics_and_tables(tmp_path: Path, millstream_broker: EmbeddedBroker) ->
 
 
 def test_a_broker_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millstream.pipeline.deep_check._BROKER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("millstream.pipeline.deep_check._BROKER_TIMEOUT_SECONDS", 0.5)
     problems = Problems()
     check_topics(pipeline_of(tmp_path, pipeline_text(top="name: deep\nbootstrap: 127.0.0.1:1")), problems)
     (only,) = said(problems)

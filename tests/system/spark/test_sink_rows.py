@@ -56,7 +56,7 @@ def test_a_row_now_and_then_does_not_keep_all_the_others_in_memory(
 
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_missing_topic_is_created_where_the_brokers_allow_it(monkeypatch: pytest.MonkeyPatch, allowed: bool) -> None:
-    monkeypatch.setattr(sink_rows, "_CREATION_WAIT_S", 0.1)
+    monkeypatch.setattr(sink_rows, "_CREATION_WAIT_SECONDS", 0.1)
     settings = {"auto.create.topics.enable": str(allowed).lower(), "num.partitions": 3}
     with EmbeddedBroker(settings) as broker, Cluster(broker.bootstrap_servers) as cluster:
         given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "new"}

@@ -161,7 +161,7 @@ sizes = st.dictionaries(st.integers(0, 20).map(lambda n: TopicPartition("t", n))
 
 
 class TestAdmission:
-    def test_limit_is_shared_in_proportion_and_nobody_starves(self) -> None:
+    def test_limit_is_shared_in_proportion_and_no_one_starves(self) -> None:
         starts = {P0: 100, P1: 0, P2: 0}
         ends = {P0: 1100, P1: 9000, P2: 1}
         assert at_most_offsets(starts, ends, 100) == {P0: 100 + 9, P1: 89, P2: 1}
@@ -245,7 +245,7 @@ class TestLoss:
         made, said = self.found(self.before, now, {P0: 0, P1: 0, other: 77}, {P0: 10, P1: 20, other: 99})
         assert (made.begin, said) == ({other: 77}, "")
 
-    def test_topic_created_anew(self) -> None:
+    def test_topic_created_again(self) -> None:
         now = Topics(self.now.partitions, {"orders": "b"})
         made, said = self.found(self.before, now, {P0: 0, P1: 0}, {P0: 50, P1: 50})
         assert made.starts == {P0: 0, P1: 0} and "deleted and recreated" in said

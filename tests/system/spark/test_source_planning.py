@@ -48,7 +48,7 @@ from millstream.spark.options import ReadOptions, parse_read_options
 from millstream.spark.source.limits import Range
 from millstream.spark.source.log_view import LogView
 from millstream.spark.source.offsets import HistoryPart, HistoryPlanner
-from millstream.spark.source.planner import IDLE_WAIT_S, StreamPlanner, plan_batch, plan_with_history
+from millstream.spark.source.planner import IDLE_WAIT_SECONDS, StreamPlanner, plan_batch, plan_with_history
 from millstream.spark.source.positions import FromTable
 from millstream.spark.source.range_reader import RangeReader
 from millstream.spark.source.source import Rows, StreamReader
@@ -221,7 +221,7 @@ class TestStream:
         end = stored(planner.latest(start, limited=True))
         orders.produce(5)
         again = orders.planner(startingOffsets="latest")
-        # Spark does not keep the start of a first batch: it asks anew, and now `latest` is another place.
+        # Spark does not keep the start of a first batch: it asks again, and now `latest` is another place.
         assert orders.positions(again.initial()) == {0: 12}
         assert spans(again.ranges(again.initial(), end)) == spans(planner.ranges(start, end)) == {0: (3, 7)}
         assert again.parts(end, end) == []
@@ -303,7 +303,7 @@ class TestStream:
         clock[0] = 1.0  # a batch ran, or the trigger has an interval: Spark does nothing but call only after this call
         assert planner.latest(start, limited=True) is start and not waits
         end = planner.latest(start, limited=True)
-        assert (orders.positions(end), waits) == ({0: 0, 1: 1}, [IDLE_WAIT_S])
+        assert (orders.positions(end), waits) == ({0: 0, 1: 1}, [IDLE_WAIT_SECONDS])
 
     def test_a_wait_ends_without_records_too(self) -> None:
         with EmbeddedCluster(2) as cluster:
@@ -437,7 +437,7 @@ class TestLoss:
         with pytest.raises(DataLossError, match="the offsets 0 to 11 are gone"):
             orders.planner().ranges(start, end)  # after a restart
 
-    def test_topic_created_anew(self, topic: Callable[..., Topic]) -> None:
+    def test_topic_created_again(self, topic: Callable[..., Topic]) -> None:
         orders = topic()
         orders.produce(7)
         planner = orders.planner()
@@ -452,13 +452,13 @@ class TestLoss:
         assert self.read == list(range(7))
         # A group knows the topic by its name only: what was read of the old one says nothing of the new one.
         with Cluster(orders.bootstrap) as cluster:
-            planner = orders.planner(failOnDataLoss="false", groupId="planned-anew")
+            planner = orders.planner(failOnDataLoss="false", groupId="planned-again")
             end = planner.latest(start, limited=True)
-            assert cluster.committed_offsets("planned-anew", [WirePartition(orders.name, 0)]) == {}
+            assert cluster.committed_offsets("planned-again", [WirePartition(orders.name, 0)]) == {}
             planner.latest(end, limited=True)
-            assert cluster.committed_offsets("planned-anew", [WirePartition(orders.name, 0)]) == {(orders.name, 0): 7}
+            assert cluster.committed_offsets("planned-again", [WirePartition(orders.name, 0)]) == {(orders.name, 0): 7}
 
-    def test_topic_created_anew_with_fewer_partitions(self, topic: Callable[..., Topic]) -> None:
+    def test_topic_created_again_with_fewer_partitions(self, topic: Callable[..., Topic]) -> None:
         orders = topic(2)
         orders.produce(3, 1)
         planner = orders.planner()
@@ -791,7 +791,7 @@ class TestBatch:
         batches.close()
 
 
-def test_nobody_there_is_told_in_time_with_the_address() -> None:
+def test_no_one_there_is_told_in_time_with_the_address() -> None:
     nowhere = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders", "kafka.default.api.timeout.ms": "500"}
     with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
         plan_batch(parse_read_options(nowhere))

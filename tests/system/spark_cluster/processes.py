@@ -37,7 +37,7 @@ def executors_below(pid: int) -> list[psutil.Process]:
 
 
 def kill_tree(process: "subprocess.Popen[bytes]") -> list[int]:
-    """kill -9: the process and all below it; the first is killed first, so that it starts nothing anew."""
+    """kill -9: the process and all below it; the first is killed first, so that it starts nothing again."""
     if process.poll() is not None:
         return []
     parent = psutil.Process(process.pid)

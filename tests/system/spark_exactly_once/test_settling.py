@@ -129,7 +129,7 @@ def test_batches_are_committed_whole_and_ids_do_not_pile_up(broker: str) -> None
 
 def test_a_driver_dies_before_the_decision(broker: str) -> None:
     query = Query(broker)
-    query.split(0, "first", 3)  # and nobody says anything
+    query.split(0, "first", 3)  # and no one says anything
     query.driver().commit(0, query.split(0, "second", 2))
     assert query.settled() == expected(0)
 

@@ -53,7 +53,7 @@ def test_roles_come_from_users_and_groups() -> None:
     assert roles.role_of("ann") is Role.ADMIN
     assert roles.role_of("bob", ["ops", "others"]) is Role.OPERATOR
     assert roles.role_of("bob") is Role.VIEWER
-    assert parse_rules("").roles.role_of("anybody") is Role.ADMIN
+    assert parse_rules("").roles.role_of("anyone") is Role.ADMIN
     assert parse_rules('[roles]\nusers = { ann = "admin" }').roles.role_of("bob") is Role.NONE
 
 

@@ -147,7 +147,7 @@ def test_values_are_the_same_in_the_file(tmp_path: Path) -> None:
     from millstream.common.properties import parse_properties
 
     assert {each.name: each.value for each in parse_properties(path.read_text(), "file")}["super.users"] == text
-    write_settings(SINGLE_NODE, [str(tmp_path / "missing"), str(tmp_path)])  # written anew
+    write_settings(SINGLE_NODE, [str(tmp_path / "missing"), str(tmp_path)])  # written again
     with pytest.raises(ConfigError, match="mount a tmpfs"):
         write_settings(SINGLE_NODE, [str(tmp_path / "missing")])
 

@@ -122,7 +122,7 @@ def test_a_range_inside_of_a_batch(implementation: ModuleType) -> None:
 
 def test_batches_before_the_start_are_passed_over(implementation: ModuleType) -> None:
     early = build_batch(EXAMPLE)
-    early[-1] ^= 1  # nobody looks inside
+    early[-1] ^= 1  # no one looks inside
     batches, following = decode(implementation, early + build_batch(EXAMPLE, base_offset=3), start=3)
     assert (offsets(batches), following) == ([3, 4, 5], 6)
 

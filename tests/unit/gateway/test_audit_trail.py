@@ -35,7 +35,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    for name in ("_RETRY_S", "_LONGEST_RETRY_S", "_REFUSED_RETRY_S", "_GATHER_S"):
+    for name in ("_RETRY_SECONDS", "_LONGEST_RETRY_SECONDS", "_REFUSED_RETRY_SECONDS", "_GATHER_SECONDS"):
         monkeypatch.setattr(audit, name, 0.001)
     return Cluster()
 

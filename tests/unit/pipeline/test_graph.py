@@ -8,8 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from millstream.pipeline.drawing.graph import Arrow, Box, Graph, graph_of, lay_out
-from millstream.pipeline.drawing.mermaid import to_mermaid
+from millstream.pipeline.drawing.graph import Arrow, Box, Graph, graph_of, lay_out, to_mermaid
 from millstream.pipeline.drawing.svg import to_svg
 from millstream.pipeline.drawing.text import to_text
 from millstream.pipeline.skew import Series, bar_text, bars_svg
@@ -114,7 +113,7 @@ def test_the_picture_in_the_documentation_is_of_its_file(tmp_path: Path) -> None
     if os.environ.get("MILLSTREAM_PICTURES"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(picture)
-    assert path.read_text() == picture, "draw it anew: MILLSTREAM_PICTURES=1 pytest tests/unit/pipeline/test_graph.py"
+    assert path.read_text() == picture, "draw it again: MILLSTREAM_PICTURES=1 pytest tests/unit/pipeline/test_graph.py"
 
 
 def test_bars() -> None:

@@ -20,7 +20,7 @@ def test_the_same_epoch_is_replaced() -> None:
     assert _newest(topic((1, 5)), topic((-1, 5))) == topic((-1, 5))
 
 
-def test_a_topic_created_anew_begins_anew() -> None:
+def test_a_topic_created_again_begins_again() -> None:
     assert _newest(topic((1, 5)), topic((2, 0), topic_id=2)) == topic((2, 0), topic_id=2)
 
 

@@ -16,7 +16,7 @@ def parse(settings: dict[str, object]) -> WireSettings:
     return parse_settings(settings, "me", 30.0)
 
 
-def test_without_any() -> None:
+def test_a_client_without_settings_uses_neither_tls_nor_sasl() -> None:
     settings = parse({})
     assert settings.client_id == "me"
     assert settings.protocol is SecurityProtocol.PLAINTEXT

@@ -119,10 +119,10 @@ def test_compaction_changes_nothing(changes: list[tuple[Any, ...]]) -> None:
                 assert given_ids.setdefault((context, schema_id), content.text) == content.text, "an id is for good"
             contents = [content for _, content in topic.state.contents(context)]
             assert len(contents) == len(set(contents)), "a schema has one id"
-    anew = RegistryState()
+    again = RegistryState()
     for key, value in topic.compacted():
-        assert apply(anew, key, value) is None
-    assert seen(anew) == seen(topic.state)
+        assert apply(again, key, value) is None
+    assert seen(again) == seen(topic.state)
 
 
 def test_an_imported_schema_with_two_ids_is_known_by_the_lower_one() -> None:

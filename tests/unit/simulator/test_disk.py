@@ -174,8 +174,8 @@ def test_a_death_may_wait_for_a_file_and_for_leave(machine: SimulatedDisk, disk:
     alive.write_bytes("/data/7.log", b"x")
 
 
-def test_somebody_may_look_before_a_cleaned_segment_takes_its_place(machine: SimulatedDisk, disk: DiskSession) -> None:
-    """What the cleaner leaves out is seen by nobody afterwards: seed 14442 took it for lost."""
+def test_someone_may_look_before_a_cleaned_segment_takes_its_place(machine: SimulatedDisk, disk: DiskSession) -> None:
+    """What the cleaner leaves out is seen by no one afterwards: seed 14442 took it for lost."""
     seen: list[list[str]] = []
     machine.before_swap = lambda: seen.append(sorted(entry.name for entry in disk.list("/data")))
     for name in ("0.log", "0.log.cleaned", "0.index.cleaned"):

@@ -209,7 +209,7 @@ def test_in_sync_replicas_live() -> None:
         invariant.check(observation(ObservedImage(1, 1, image(isr=(1, 4)))))
 
 
-def test_nobody_is_fenced() -> None:
+def test_no_one_is_fenced() -> None:
     invariant = NoBrokerIsFenced()
     invariant.check(observation(ObservedImage(1, 1, image(isr=(1,), fenced=(2, 3)))))
     invariant.check(observation(ObservedImage(1, 1, image(isr=(1, 2), fenced=(3,)))))

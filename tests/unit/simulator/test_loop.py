@@ -122,7 +122,7 @@ def test_clocks_of_machines_differ(world: World) -> None:
     assert times["fast"][1] - times["slow"][1] == pytest.approx(60_000 - 200, abs=10)
 
 
-def test_what_nobody_catches_is_told(world: World) -> None:
+def test_what_no_one_catches_is_told(world: World) -> None:
     async def main(process: Process) -> None:
         process.loop.call_soon(lambda: 1 // 0)
 

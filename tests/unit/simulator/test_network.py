@@ -108,7 +108,7 @@ def test_files_are_sent_from_where_they_lie(world: World, tmp_path: object) -> N
     assert sink.received == b"3456"
 
 
-def test_nobody_listens(world: World) -> None:
+def test_no_one_listens(world: World) -> None:
     failures: list[OSError] = []
 
     async def main(process: Process) -> None:
@@ -168,7 +168,7 @@ def test_a_killed_process_says_goodbye(world: World) -> None:
     world.machine("server").kill()
     world.run(1.0)
     assert state(client) == "ended"
-    client.send(b"anybody there?")
+    client.send(b"anyone there?")
     world.run(1.0)
     assert state(client) == "broken"
 
@@ -177,7 +177,7 @@ def test_a_machine_without_power_says_nothing(world: World) -> None:
     serve(world)
     (client,) = connected(world)
     world.machine("server").kill(power_lost=True)
-    client.send(b"anybody there?")
+    client.send(b"anyone there?")
     world.run(UNACKNOWLEDGED_SECONDS - 0.1)
     assert state(client) == "silent"
     world.run(1.2)
@@ -188,7 +188,7 @@ def test_a_machine_that_comes_back_in_time_knows_nothing_of_the_stream(world: Wo
     serve(world)
     (client,) = connected(world)
     world.machine("server").kill(power_lost=True)
-    client.send(b"anybody there?")
+    client.send(b"anyone there?")
     world.run(0.5)
     serve(world)
     world.run(1.5)

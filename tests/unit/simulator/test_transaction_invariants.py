@@ -67,7 +67,7 @@ def test_a_torn_transaction_is_found() -> None:
         world.look_at("state", written(0, "a/1#2"), marker(1, ABORT))
 
 
-def test_a_commit_that_nobody_asked_for_is_found() -> None:
+def test_a_commit_that_no_one_asked_for_is_found() -> None:
     world = World()
     world.begin()
     with pytest.raises(Violation, match="committed in ledger-0, but no commit was requested"):

@@ -54,7 +54,7 @@ class IdealLog:
         self.under_way[producer].append(operation)
 
     def finish(self) -> None:
-        """The oldest send of somebody is applied, or not; and its client learns of it, or not."""
+        """The oldest send of someone is applied, or not; and its client learns of it, or not."""
         waiting = [sends for _, sends in sorted(self.under_way.items()) if sends]
         if not waiting:
             return
@@ -95,7 +95,7 @@ class IdealLog:
         self.recorder.poll(consumer, invoked_at, records)
 
     def rebalance(self) -> None:
-        """What was got and not committed is got again by somebody."""
+        """What was got and not committed is got again by someone."""
         invoked_at = self.recorder.now()
         self.recorder.committed_read(GROUP, invoked_at, {name: self.committed.get(name) for name in PARTITIONS})
         members = sorted(self.group_positions)
@@ -430,7 +430,7 @@ def test_a_send_without_an_answer_may_appear_or_not() -> None:
         assert (report.unknown, report.unknown_seen) == (1, int(appears))
 
 
-def test_an_unread_end_is_no_anomaly_when_nobody_read_to_the_end() -> None:
+def test_an_unread_end_is_no_anomaly_when_no_one_read_to_the_end() -> None:
     planted = Planted()
     unseen_tail(planted)
     assert check(planted.history, read_to_end=False).clean

@@ -260,7 +260,7 @@ def aborted_data_is_read() -> Planted:
 
 
 def data_of_a_dead_client_is_read() -> Planted:
-    """Nobody asked to commit t3."""
+    """No one asked to commit t3."""
     return Planted(Fate.OPEN)
 
 
@@ -464,7 +464,7 @@ def test_a_transaction_of_unknown_fate_may_be_there_or_not() -> None:
     assert "3 transactions: 1 committed, 1 aborted, 1 unknown" in str(report)
 
 
-def test_an_unread_part_is_not_torn_when_nobody_read_to_the_end() -> None:
+def test_an_unread_part_is_not_torn_when_no_one_read_to_the_end() -> None:
     planted = Planted(Fate.UNKNOWN)
     rewrite(planted.history, lambda records: [each for each in records if each.value != "copy of 3 by t3"], "clean")
     assert check(planted.history, read_to_end=False).clean

@@ -21,7 +21,7 @@ PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 SAMPLE_EVERY = 10
 """Every n-th delivery is timed. Timing all of them would reduce the throughput."""
 REPORT_EVERY = 5000
-STALL_S = 30.0
+STALL_SECONDS = 30.0
 
 
 @dataclass(slots=True)
@@ -139,8 +139,8 @@ def consume_load(
             if messages:
                 moved = now
                 progress(seen)
-            elif now - moved > STALL_S:
-                raise CommandFailedError(f"only {seen} of {records} records were read; none for {STALL_S:g} s")
+            elif now - moved > STALL_SECONDS:
+                raise CommandFailedError(f"only {seen} of {records} records were read; none for {STALL_SECONDS:g} s")
         # Up to the last records: the wait of consume() after them does not count.
         return Measured("consume", seen, size, moved - started)
     finally:
@@ -190,10 +190,10 @@ def latency_load(
     padding = bytes(max(0, size - 8))
     # The first record opens connections and finds leaders. It is not measured.
     producer.produce(topic, (0).to_bytes(8, "big") + padding, partition=partitions[0])
-    if producer.flush(STALL_S):
-        raise CommandFailedError(f"the first record was not acknowledged within {STALL_S:g} s")
-    while consumer.poll(STALL_S) is None:
-        raise CommandFailedError(f"the first record was not received within {STALL_S:g} s")
+    if producer.flush(STALL_SECONDS):
+        raise CommandFailedError(f"the first record was not acknowledged within {STALL_SECONDS:g} s")
+    while consumer.poll(STALL_SECONDS) is None:
+        raise CommandFailedError(f"the first record was not received within {STALL_SECONDS:g} s")
     receiver = threading.Thread(target=receive, name="bench-receiver")
     receiver.start()
     try:
@@ -209,8 +209,8 @@ def latency_load(
                 progress(number)
             if failures:
                 break
-        producer.flush(STALL_S)
-        arrived.wait(STALL_S)
+        producer.flush(STALL_SECONDS)
+        arrived.wait(STALL_SECONDS)
         elapsed = (time.perf_counter_ns() - begin) / 1e9
     finally:
         arrived.set()
@@ -219,7 +219,7 @@ def latency_load(
     if failures:
         raise failures[0]
     if len(latencies) < total:
-        raise CommandFailedError(f"only {len(latencies)} of {total} records were received within {STALL_S:g} s")
+        raise CommandFailedError(f"only {len(latencies)} of {total} records were received within {STALL_SECONDS:g} s")
     progress(total)
     return Measured("latency", total, total * size, elapsed, latencies)
 

@@ -23,7 +23,7 @@ from millstream.cli.cluster.report import (
 from millstream.cli.gateway_process import HttpOptions
 from millstream.cli.options import (
     DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT_SECONDS,
     AccessFile,
     AllowedOrigins,
     AuthFile,
@@ -58,9 +58,9 @@ app = typer.Typer(
 quorum_app = typer.Typer(help="Show the metadata quorum, and change its voters.", no_args_is_help=True)
 app.add_typer(quorum_app, name="quorum")
 
-_OBSERVER_TIMEOUT_S = 10.0
+_OBSERVER_TIMEOUT_SECONDS = 10.0
 """For a node that was just started to appear in the quorum."""
-_POLL_INTERVAL_S = 0.2
+_POLL_INTERVAL_SECONDS = 0.2
 Throttle = Annotated[
     int | None,
     typer.Option("--throttle", metavar="BYTES/S", min=1, help="Bandwidth limit of the moves, on each broker."),
@@ -139,7 +139,7 @@ def start(
 def status(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Show the quorum, the brokers, and the partitions with problems.
@@ -182,7 +182,7 @@ def upgrade_features(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Finalize the features of new nodes, after all nodes were restarted with the new version (docs/upgrades.md).
@@ -209,7 +209,7 @@ def downgrade(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Lower the levels of features, where that is safe, before nodes go back to an older version.
@@ -240,7 +240,7 @@ def balance(
     ] = 0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Balance replicas, data and leaders over the live brokers and racks, with as few moves as possible.
@@ -260,7 +260,7 @@ def balance(
     admin = open_admin(bootstrap, timeout, settings)
     cluster = admin.read()
     while sum(not each.fenced for each in cluster.brokers) < wait_for_brokers:
-        time.sleep(_POLL_INTERVAL_S)
+        time.sleep(_POLL_INTERVAL_SECONDS)
         cluster = admin.read()
     cluster.check_quorum()
     if not dry_run:
@@ -301,7 +301,7 @@ def _balance_leaders(admin: "ClusterAdmin") -> None:
 def show(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Show the leader, voters and observers of the metadata quorum, with their log end offsets.
@@ -323,7 +323,7 @@ def show(
 def upgrade(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Let voters be added and removed while the cluster runs (kraft.version 1). This cannot be undone.
@@ -355,7 +355,7 @@ def add(
     ] = "CONTROLLER",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Make a controller a voter. It must run and be an observer in `cluster quorum show`.
@@ -368,9 +368,9 @@ def add(
     if not colon or not port.isdigit():
         raise CommandFailedError(f"--address {address}: write HOST:PORT", exit_codes.USAGE)
     admin = open_admin(bootstrap, timeout, settings)
-    deadline = time.monotonic() + min(timeout, _OBSERVER_TIMEOUT_S)
+    deadline = time.monotonic() + min(timeout, _OBSERVER_TIMEOUT_SECONDS)
     while not admin.quorum().has_node(node) and time.monotonic() < deadline:
-        time.sleep(_POLL_INTERVAL_S)
+        time.sleep(_POLL_INTERVAL_SECONDS)
     found = _node(admin.quorum(), node)
     if found.is_voter:
         raise CommandFailedError(f"node {node} is a voter already", exit_codes.EXISTS)
@@ -383,7 +383,7 @@ def remove(
     node: NodeId,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     settings: ClientSettings = None,
 ) -> None:
     """Remove a voter, whether it runs or not. Then the controller can be stopped for good.

@@ -38,7 +38,7 @@ LOCK_FILE = ".lock"
 DEFAULT_NODES = 3
 DEFAULT_PORT = 9092
 _MAX_NODES = 9
-_POLL_INTERVAL_S = 0.2
+_POLL_INTERVAL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ def _watch(cluster: EmbeddedCluster) -> int:
     """Reports nodes that end; returns when none is left."""
     living = set(cluster.nodes)
     while living:
-        time.sleep(_POLL_INTERVAL_S)
+        time.sleep(_POLL_INTERVAL_SECONDS)
         for number in sorted(living):
             if not cluster.running(number):
                 living.discard(number)

@@ -59,9 +59,9 @@ _log = logging.getLogger("millstream.cores")
 STATE_FILE = "cores.json"
 CONTROLLER_PORT = "controller-port"
 """The file with the port of the listener between the nodes, so that it stays the same."""
-_PREDECESSOR_TIMEOUT_S = 15.0
+_PREDECESSOR_TIMEOUT_SECONDS = 15.0
 """A node whose supervisor was killed ends within ten seconds."""
-_POLL_INTERVAL_S = 0.05
+_POLL_INTERVAL_SECONDS = 0.05
 _CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, CLEANED_OFFSETS, TRANSACTION_INDEXES)
 
 
@@ -300,7 +300,7 @@ class Resizing:
 
     def _wait_for_predecessors(self, count: int) -> None:
         """Waits until the nodes of a supervisor that was killed have ended; they do so by themselves."""
-        give_up_s = time.monotonic() + _PREDECESSOR_TIMEOUT_S
+        give_up_s = time.monotonic() + _PREDECESSOR_TIMEOUT_SECONDS
         is_noted = False
         for index in range(count):
             while self._disk.exists(path := f"{self._folder(index)}/{LOCK}"):
@@ -313,7 +313,7 @@ class Resizing:
                 if not is_noted:
                     _log.warning("directory_in_use folder=%s: waiting until its node has ended", self._folder(index))
                     is_noted = True
-                time.sleep(_POLL_INTERVAL_S)
+                time.sleep(_POLL_INTERVAL_SECONDS)
 
     def _in_use(self, index: int) -> ConfigError:
         return ConfigError(

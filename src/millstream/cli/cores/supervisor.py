@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("millstream.cores")
 READY = "ready kafka="
-_STOP_TIMEOUT_S = 30.0
+_STOP_TIMEOUT_SECONDS = 30.0
 """A node that has not stopped by then is killed. Its own stop takes at most about twelve seconds."""
 
 
@@ -202,8 +202,8 @@ class Supervisor:
         for process in others:
             process.begin_to_stop()
         for process in others:
-            process.stop(_STOP_TIMEOUT_S)
-        first.stop(_STOP_TIMEOUT_S)
+            process.stop(_STOP_TIMEOUT_SECONDS)
+        first.stop(_STOP_TIMEOUT_SECONDS)
 
 
 def _allotted(config: BrokerConfig, count: int) -> tuple[Ports, ...]:

@@ -16,9 +16,9 @@ from millstream.cli.groups.view import (
     show_moves,
 )
 from millstream.cli.options import (
-    COMPLETION_TIMEOUT_S,
+    COMPLETION_TIMEOUT_SECONDS,
     DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT_S,
+    DEFAULT_TIMEOUT_SECONDS,
     Bootstrap,
     ClientSettings,
     Json,
@@ -53,7 +53,7 @@ def make_app(kind: Kind) -> typer.Typer:
         """Group ids for the shell. Empty on any error: completion must not print one."""
         try:
             bootstrap = context.params.get("bootstrap") or DEFAULT_BOOTSTRAP
-            with open_cluster(bootstrap, COMPLETION_TIMEOUT_S, None) as cluster:
+            with open_cluster(bootstrap, COMPLETION_TIMEOUT_SECONDS, None) as cluster:
                 found = _admin(cluster).groups(share=kind.share)
                 return [row.name for row in found if row.name.startswith(incomplete)]
         except Exception:
@@ -79,7 +79,7 @@ def make_app(kind: Kind) -> typer.Typer:
         ] = None,
         bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
         json: Json = False,
-        timeout: Timeout = DEFAULT_TIMEOUT_S,
+        timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
         settings: ClientSettings = None,
     ) -> None:
         with open_cluster(bootstrap, timeout, settings) as cluster:
@@ -101,7 +101,7 @@ def make_app(kind: Kind) -> typer.Typer:
         groups: GroupArguments,
         bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
         json: Json = False,
-        timeout: Timeout = DEFAULT_TIMEOUT_S,
+        timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
         settings: ClientSettings = None,
     ) -> None:
         documents = []
@@ -126,7 +126,7 @@ def make_app(kind: Kind) -> typer.Typer:
         groups: GroupArguments,
         bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
         json: Json = False,
-        timeout: Timeout = DEFAULT_TIMEOUT_S,
+        timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
         settings: ClientSettings = None,
     ) -> None:
         with open_cluster(bootstrap, timeout, settings) as cluster:
@@ -155,7 +155,7 @@ def make_app(kind: Kind) -> typer.Typer:
         ] = None,
         bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
         json: Json = False,
-        timeout: Timeout = DEFAULT_TIMEOUT_S,
+        timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
         settings: ClientSettings = None,
     ) -> None:
         documents = []
@@ -226,7 +226,7 @@ def make_app(kind: Kind) -> typer.Typer:
         execute: Annotated[bool, typer.Option("--execute", help="Apply the reset.")] = False,
         bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
         json: Json = False,
-        timeout: Timeout = DEFAULT_TIMEOUT_S,
+        timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
         settings: ClientSettings = None,
     ) -> None:
         target = _target(to_earliest, to_latest, to_offset, to_time, by_duration, shift_by, from_file)
@@ -256,7 +256,7 @@ def make_app(kind: Kind) -> typer.Typer:
         if_exists: Annotated[bool, typer.Option("--if-exists", help="Accept a group that does not exist.")] = False,
         bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
         json: Json = False,
-        timeout: Timeout = DEFAULT_TIMEOUT_S,
+        timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
         settings: ClientSettings = None,
     ) -> None:
         from millstream.admin.groups import check_not_active

@@ -11,7 +11,7 @@ from millstream.cli import exit_codes
 if TYPE_CHECKING:
     from millstream.raw_client import Cluster
 
-_TIMEOUT_S = 30.0
+_TIMEOUT_SECONDS = 30.0
 _CLIENT_ID = "millstream-kafka-script"
 
 
@@ -60,7 +60,7 @@ def open_cluster(options: argparse.Namespace) -> "Cluster":
     from millstream.raw_client.client_properties import read_client_properties
 
     settings = read_client_properties(options.command_config) if options.command_config else {}
-    return Cluster(options.bootstrap_server, settings, client_id=_CLIENT_ID, timeout_s=_TIMEOUT_S)
+    return Cluster(options.bootstrap_server, settings, client_id=_CLIENT_ID, timeout_s=_TIMEOUT_SECONDS)
 
 
 def one_of(options: argparse.Namespace, *names: str) -> str:

@@ -256,8 +256,7 @@ def graph(
     """
     chosen = _graph_format(output, format, ascii_)
     pipeline = loaded(file)
-    from millstream.pipeline.drawing.graph import graph_of
-    from millstream.pipeline.drawing.mermaid import to_mermaid
+    from millstream.pipeline.drawing.graph import graph_of, to_mermaid
     from millstream.pipeline.drawing.svg import to_svg
     from millstream.pipeline.drawing.text import to_text
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from millstream.pipeline.state import PipelineState, QueryProgress
     from millstream.raw_client import Cluster
 
-_BROKER_TIMEOUT_S = 5.0
+_BROKER_TIMEOUT_SECONDS = 5.0
 _ENDED = ("finished", "failed", "gone")
 
 NameOrFile = Annotated[
@@ -152,7 +152,7 @@ def _lags(state: "PipelineState") -> dict[str, int | None]:
     from millstream.raw_client import Cluster, WireError
 
     try:
-        with Cluster(state.run.bootstrap, _connection(state.run.file), timeout_s=_BROKER_TIMEOUT_S) as cluster:
+        with Cluster(state.run.bootstrap, _connection(state.run.file), timeout_s=_BROKER_TIMEOUT_SECONDS) as cluster:
             for name, query in with_groups.items():
                 lag = _group_lag(cluster, query)
                 reported[name] = reported[name] if lag is None else lag

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from millstream.pipeline.engine.trial import CaseResult
 
-_POLL_S = 0.3
+_POLL_SECONDS = 0.3
 
 
 def test(
@@ -113,7 +113,7 @@ class _Run:
     def wait_for_change(self) -> None:
         """Waits until the pipeline, its tests or a Python file beside it is not as the last run read it."""
         while not self.has_changed():
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_SECONDS)
 
     def has_changed(self) -> bool:
         return self._files() != self._seen

@@ -32,7 +32,7 @@ from millstream.console.widgets import (
 from millstream.raw_client import Cluster, TopicPartition, WireError
 
 _STATE_TONES = {"Stable": "good", "Empty": "dim", "Dead": "bad"}
-_WINDOW_S = 900.0
+_WINDOW_SECONDS = 900.0
 
 
 def state_tone(state: str) -> str:
@@ -85,7 +85,7 @@ class GroupHead:
     def lags(self, snapshot: Snapshot) -> Points:
         """The lag over time, for the chart."""
         series = self._frame.console.watcher.history.lags.get(self._name)
-        return series.points(snapshot.at - _WINDOW_S) if series is not None else ()
+        return series.points(snapshot.at - _WINDOW_SECONDS) if series is not None else ()
 
     def _open_reset(self) -> None:
         group = self._frame.snapshot.groups.get(self._name)
@@ -397,7 +397,7 @@ def open_reset_dialog(frame: Frame, groups: Sequence[Group], left_out: Sequence[
     named = groups[0].name if len(groups) == 1 else plural(len(groups), "group")
     members = sum(len(group.members) for group in groups)
     moves: list[tuple[Group, OffsetMove]] = []
-    asked = 0  # a preview is dropped if the form changed meanwhile
+    request_number = 0  # a preview is dropped if the form changed meanwhile
     with ui.dialog() as dialog, ui.card().classes("ms-dialog").style("width: 760px").props("data-testid=reset"):
         ui.label(f"Move offsets of {named}").classes("ms-dialog-title")
         if members:
@@ -448,8 +448,8 @@ def open_reset_dialog(frame: Frame, groups: Sequence[Group], left_out: Sequence[
         forget()
 
     def forget() -> None:
-        nonlocal asked
-        asked += 1
+        nonlocal request_number
+        request_number += 1
         moves.clear()
         errors.show("")
         table.update([])
@@ -458,15 +458,15 @@ def open_reset_dialog(frame: Frame, groups: Sequence[Group], left_out: Sequence[
 
     async def preview(typed: FormValues) -> None:
         forget()
-        mine = asked
+        mine = request_number
         try:
             target = parse_target(where.value, typed.text(text))
             planned = await frame.run(preview_resets, frame.console.cluster, groups, list(chosen.value or []), target)
         except (UserError, WireError) as error:
-            if mine == asked:
+            if mine == request_number:
                 errors.show(str(error))
             return
-        if mine != asked:
+        if mine != request_number:
             return
         moves.extend(planned)
         table.update([_move_row(group, move) for group, move in moves])

@@ -17,7 +17,7 @@ from millstream.console.live.snapshot import Broker, CertificateEnd
 from millstream.raw_client import Cluster
 from millstream.raw_client.security import make_context
 
-_TIMEOUT_S = 0.9
+_TIMEOUT_SECONDS = 0.9
 _EXPIRES = "millstream_certificate_expires_in_seconds"
 
 
@@ -58,7 +58,7 @@ class CertificateEnds:
 def _shown_certificate_end(context: ssl.SSLContext, host: str, port: int) -> float | None:
     try:
         with (
-            socket.create_connection((host, port), timeout=_TIMEOUT_S) as plain,
+            socket.create_connection((host, port), timeout=_TIMEOUT_SECONDS) as plain,
             context.wrap_socket(plain, server_hostname=host) as secured,
         ):
             content = secured.getpeercert(binary_form=True)

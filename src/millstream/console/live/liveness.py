@@ -6,8 +6,8 @@ take long in a large cluster; they say nothing about a broker.
 
 from dataclasses import dataclass
 
-SLOW_S = 2.0
-DOWN_S = 10.0
+SLOW_SECONDS = 2.0
+DOWN_SECONDS = 10.0
 """A broker that lets a ping wait for so long is down. One that refuses connections is down at once."""
 
 
@@ -38,7 +38,7 @@ class Liveness:
         self._waiting_since: dict[int, float] = {}
         self._health: dict[int, Health] = {}
 
-    def asked(self, number: int, now: float) -> None:
+    def sent(self, number: int, now: float) -> None:
         """A ping was sent, or an earlier one is still waiting."""
         self._waiting_since.setdefault(number, now)
 
@@ -52,16 +52,16 @@ class Liveness:
     def _judged(self, number: int, ping: Ping | None, now: float, *, fenced: bool) -> Health:
         if ping is not None and ping.error is None:
             self._waiting_since.pop(number, None)
-            return UP if ping.took_s < SLOW_S else Health(slow=f"A ping took {ping.took_s:.1f} s")
+            return UP if ping.took_s < SLOW_SECONDS else Health(slow=f"A ping took {ping.took_s:.1f} s")
         silent_s = now - self._waiting_since.get(number, now)
-        if ping is not None and ping.took_s < SLOW_S:
+        if ping is not None and ping.took_s < SLOW_SECONDS:
             return Health(error=ping.error)
-        if silent_s >= DOWN_S or (fenced and silent_s >= SLOW_S):
+        if silent_s >= DOWN_SECONDS or (fenced and silent_s >= SLOW_SECONDS):
             return Health(error="It did not respond in time")
         was = self._health.get(number, UP)
         if was.error is not None:
             return was  # until a ping succeeds
-        return Health(slow=f"It has not responded for {silent_s:.0f} s") if silent_s >= SLOW_S else was
+        return Health(slow=f"It has not responded for {silent_s:.0f} s") if silent_s >= SLOW_SECONDS else was
 
     def forget(self, number: int) -> None:
         self._waiting_since.pop(number, None)

@@ -15,7 +15,7 @@ from millstream.admin.broker_metrics import MetricsError, Sample, read_metrics
 from millstream.console.live.snapshot import Broker, Snapshot, Topic
 from millstream.raw_client import Cluster, TopicPartition
 
-_AGAIN_AFTER_S = 10.0
+_AGAIN_AFTER_SECONDS = 10.0
 """Retry interval for a broker without a metrics page."""
 BYTES_IN = "millstream_topic_received_bytes_total"
 BYTES_OUT = "millstream_topic_sent_bytes_total"
@@ -47,7 +47,7 @@ class BrokerRates:
             page = _page(time.monotonic(), samples)
         except MetricsError as error:
             if error.is_no_page:
-                self._absent[broker.address] = now + _AGAIN_AFTER_S
+                self._absent[broker.address] = now + _AGAIN_AFTER_SECONDS
             return None
         before = self._pages.get(broker.address)
         self._pages[broker.address] = page
@@ -119,7 +119,7 @@ def quantile(cumulative: Mapping[float, float], share: float) -> float | None:
 
 
 KEPT_POINTS = 900
-_GAP_S = 4.0
+_GAP_SECONDS = 4.0
 
 
 class Series:
@@ -136,7 +136,7 @@ class Series:
         not a number."""
         if self._times and at <= self._times[-1]:
             return
-        if self._times and at - self._times[-1] > max(_GAP_S, 3 * every_s):
+        if self._times and at - self._times[-1] > max(_GAP_SECONDS, 3 * every_s):
             self._times.append((self._times[-1] + at) / 2)
             self._values.append(math.nan)
         self._times.append(at)
@@ -155,8 +155,8 @@ class Series:
         return self._values[-1] if self._values and self._times[-1] >= since else None
 
 
-_RATE_OVER_S = 5.0
-_PACE_OVER_S = 20.0
+_RATE_OVER_SECONDS = 5.0
+_PACE_OVER_SECONDS = 20.0
 """Window of the commit rate: commits come in steps, those of Spark in large ones."""
 _MOST_GROUPS = 2000
 
@@ -195,7 +195,7 @@ class History:
         ]:
             del self._known[topic_partition]
         self._ends.append((now, totals))
-        while len(self._ends) > 2 and self._ends[1][0] <= now - _RATE_OVER_S:
+        while len(self._ends) > 2 and self._ends[1][0] <= now - _RATE_OVER_SECONDS:
             self._ends.popleft()
 
     def rates(self, now: float) -> dict[str, float]:
@@ -247,7 +247,7 @@ class History:
             if known and read > known[-1][1]:
                 self.moved_at[name] = snapshot.at
             known.append((snapshot.at, read))
-            while len(known) > 2 and known[1][0] <= snapshot.at - _PACE_OVER_S:
+            while len(known) > 2 and known[1][0] <= snapshot.at - _PACE_OVER_SECONDS:
                 known.popleft()
             span = known[-1][0] - known[0][0]
             self.paces[name] = max(0.0, (read - known[0][1]) / span) if span > 0 else 0.0

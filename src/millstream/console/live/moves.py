@@ -32,8 +32,8 @@ from millstream.console.formats import plural, size
 from millstream.raw_client import Cluster, TopicPartition, WireError
 
 BALANCE, DRAIN, PLACE = "balance", "drain", "place"
-_METADATA_TIMEOUT_S = 5.0
-_POLL_INTERVAL_S = 0.2
+_METADATA_TIMEOUT_SECONDS = 5.0
+_POLL_INTERVAL_SECONDS = 0.2
 _SHOWN_NOTES = 3
 _log = logging.getLogger("millstream.console")
 
@@ -223,14 +223,14 @@ class MoveRun:
     def _count_moved(self) -> None:
         """A move that was cancelled is over too, and has moved nothing. Any broker may respond, so this waits a little
         for one that has the last changes."""
-        deadline = time.monotonic() + _METADATA_TIMEOUT_S
+        deadline = time.monotonic() + _METADATA_TIMEOUT_SECONDS
         while True:
             now = {each.topic_partition: each.replicas for each in self._admin.partitions()}
             places = [(now.get(TopicPartition(each.topic, each.partition)), each) for each in self.preview.plan]
             self.moved, self.total = sum(found == each.replicas for found, each in places), len(places)
             if self.moved == self.total or time.monotonic() > deadline:
                 return
-            time.sleep(_POLL_INTERVAL_S)
+            time.sleep(_POLL_INTERVAL_SECONDS)
 
     def _move_new_replicas(self, broker: int) -> None:
         """Those of topics that were created between the preview and the cordon."""

@@ -7,7 +7,7 @@ from millstream.admin.groups import CLASSIC
 from millstream.console.live.metrics import History
 from millstream.console.live.snapshot import Snapshot
 
-_STILL_AFTER_S = 30.0
+_STILL_AFTER_SECONDS = 30.0
 
 
 _REDRIVE = ".redrive"
@@ -61,7 +61,7 @@ def progress_of(snapshot: Snapshot, history: History) -> list[Progress]:
 
 
 def _phase(lag: int, moved_at: float | None, now: float) -> str:
-    if moved_at is not None and now - moved_at < _STILL_AFTER_S:
+    if moved_at is not None and now - moved_at < _STILL_AFTER_SECONDS:
         return "running"
     if not lag:
         return "caught up"

@@ -14,8 +14,8 @@ _VOTER_BEHIND_MS = 5_000
 _SKEWED = 1.5
 _FEW_LEADERS = 6
 _EXPIRES_SOON_DAYS = 30
-_DAY_S = 86_400
-_OLD_S = 30.0
+_DAY_SECONDS = 86_400
+_OLD_SECONDS = 30.0
 
 
 class Severity(IntEnum):
@@ -119,7 +119,7 @@ def _brokers(snapshot: Snapshot) -> Iterator[Problem]:
 
 def _old_topics(snapshot: Snapshot) -> Iterator[Problem]:
     age_s = snapshot.at - snapshot.topics_at
-    if snapshot.topics_at and age_s > _OLD_S and snapshot.error is None:
+    if snapshot.topics_at and age_s > _OLD_SECONDS and snapshot.error is None:
         yield Problem(
             Severity.WARNING,
             f"Topics were last read {age_s:.0f} s ago",
@@ -205,7 +205,7 @@ def _disks(snapshot: Snapshot) -> Iterator[Problem]:
 
 def _certificates(snapshot: Snapshot) -> Iterator[Problem]:
     for each in sorted(snapshot.certificates, key=lambda certificate: certificate.ends_at):
-        days = int((each.ends_at - snapshot.at) // _DAY_S)
+        days = int((each.ends_at - snapshot.at) // _DAY_SECONDS)
         if days >= _EXPIRES_SOON_DAYS:
             continue
         who = "browsers and programs" if each.is_of_gateway else "clients"

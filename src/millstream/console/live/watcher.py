@@ -17,7 +17,7 @@ from typing import Any
 from millstream.admin.cluster import NO_QUORUM, ClusterAdmin, LogDirectories, Partition, Quorum
 from millstream.admin.groups import SHARE, Group, GroupAdmin
 from millstream.console.live.certificates import CertificateEnds
-from millstream.console.live.liveness import DOWN_S, SLOW_S, UP, Health, Liveness, Ping
+from millstream.console.live.liveness import DOWN_SECONDS, SLOW_SECONDS, UP, Health, Liveness, Ping
 from millstream.console.live.metrics import BrokerRates, History, read_acquired
 from millstream.console.live.snapshot import Broker, CertificateEnd, Snapshot, Topic
 from millstream.formats.model.errors import ErrorCode
@@ -32,24 +32,24 @@ from millstream.raw_client import (
 )
 from millstream.raw_client.settings import SecurityProtocol
 
-PERIOD_S = 1.0
-_POLL_TIMEOUT_S = 1.2
+PERIOD_SECONDS = 1.0
+_POLL_TIMEOUT_SECONDS = 1.2
 """How long a poll waits for its jobs."""
-_REQUEST_TIMEOUT_S = 1.0
-_BROKER_TIMEOUT_S = 10.0
+_REQUEST_TIMEOUT_SECONDS = 1.0
+_BROKER_TIMEOUT_SECONDS = 10.0
 """For requests that read data of one broker: they may take long in a large cluster."""
 _REST_FACTOR = 4
 """A job rests for this many times as long as it took: so it uses a fifth of the time at most."""
-_LONGEST_REST_S = 10.0
+_LONGEST_REST_SECONDS = 10.0
 _ATTEMPTS = 3
 """A broker that hangs uses up one attempt, and is tried last in the next."""
-_LINGER_S = 30.0
+_LINGER_SECONDS = 30.0
 """How long to continue after the last page was closed, so that a reloaded page finds its charts filled."""
-_GROUPS_EVERY_S = 2.0
-_DISKS_EVERY_S = 5.0
-_CONFIGS_EVERY_S = 30.0
-_CERTIFICATES_EVERY_S = 60.0
-_SECURED_METRICS_EVERY_S = 5.0
+_GROUPS_EVERY_SECONDS = 2.0
+_DISKS_EVERY_SECONDS = 5.0
+_CONFIGS_EVERY_SECONDS = 30.0
+_CERTIFICATES_EVERY_SECONDS = 60.0
+_SECURED_METRICS_EVERY_SECONDS = 5.0
 _THREADS = 16
 
 _log = logging.getLogger("millstream.console")
@@ -64,8 +64,8 @@ class Watcher:
         self._certificate_ends = CertificateEnds(cluster, own_certificate)
         self._certificates: dict[int, list[CertificateEnd]] = {}
         """By broker."""
-        self._admin = ClusterAdmin(cluster, attempts=_ATTEMPTS, timeout_s=_REQUEST_TIMEOUT_S)
-        self._disk_admin = ClusterAdmin(cluster, attempts=1, timeout_s=_BROKER_TIMEOUT_S)
+        self._admin = ClusterAdmin(cluster, attempts=_ATTEMPTS, timeout_s=_REQUEST_TIMEOUT_SECONDS)
+        self._disk_admin = ClusterAdmin(cluster, attempts=1, timeout_s=_BROKER_TIMEOUT_SECONDS)
         self._group_admin = GroupAdmin(cluster)
         self.snapshot = Snapshot()
         self.history = History()
@@ -124,12 +124,12 @@ class Watcher:
             took = time.monotonic() - began
             with self._lock:
                 # The first poll only finds the brokers; the second has the data for the pages.
-                self._lock.wait(max(0.05, PERIOD_S - took if polls > 2 else 0.0))
+                self._lock.wait(max(0.05, PERIOD_SECONDS - took if polls > 2 else 0.0))
 
     def _wanted(self) -> bool:
         """Whether to poll again; waits while no page is open."""
         with self._lock:
-            while not self._closed and not self._viewers and time.monotonic() - self._left_at > _LINGER_S:
+            while not self._closed and not self._viewers and time.monotonic() - self._left_at > _LINGER_SECONDS:
                 self._lock.wait()
                 self._heard_at = time.monotonic()
             return not self._closed
@@ -138,7 +138,7 @@ class Watcher:
         before = self.snapshot
         now = time.time()
         self._begin_jobs(before, now)
-        self._jobs.finish(_POLL_TIMEOUT_S)
+        self._jobs.finish(_POLL_TIMEOUT_SECONDS)
         jobs = self._jobs
         info = jobs.take("brokers", 0)
         if info is None:
@@ -205,7 +205,7 @@ class Watcher:
     @property
     def _metrics_every_s(self) -> float:
         """Of a secured cluster it takes a handshake and a login, so it is read less often."""
-        return 0.0 if self._cluster.settings.protocol is SecurityProtocol.PLAINTEXT else _SECURED_METRICS_EVERY_S
+        return 0.0 if self._cluster.settings.protocol is SecurityProtocol.PLAINTEXT else _SECURED_METRICS_EVERY_SECONDS
 
     def _begin_jobs(self, before: Snapshot, now: float) -> None:
         """Starts the jobs that are due. The brokers are those of the last poll: changes are seen in the next one."""
@@ -216,16 +216,16 @@ class Watcher:
         begin("topics", 0, self._read_topics)
         for broker in before.brokers:
             begin("ping", broker.id, partial(self._ping, broker))
-            self._liveness.asked(broker.id, time.monotonic())
+            self._liveness.sent(broker.id, time.monotonic())
             # Also of brokers that do not respond: an expired certificate may be the reason.
             read = partial(self._certificate_ends.of_broker, broker, now)
-            begin("certificates", broker.id, read, _CERTIFICATES_EVERY_S)
+            begin("certificates", broker.id, read, _CERTIFICATES_EVERY_SECONDS)
             if not broker.is_up:
                 begin("failing", broker.id, partial(self._read_failed_directories, broker))
                 continue
             begin("metrics", broker.id, partial(self._read_metrics, broker), self._metrics_every_s)
-            begin("groups", broker.id, partial(self._read_groups, broker), _GROUPS_EVERY_S)
-            begin("disks", broker.id, partial(self._disk_admin.log_directories, broker), _DISKS_EVERY_S)
+            begin("groups", broker.id, partial(self._read_groups, broker), _GROUPS_EVERY_SECONDS)
+            begin("disks", broker.id, partial(self._disk_admin.log_directories, broker), _DISKS_EVERY_SECONDS)
         self._begin_ends(before)
         if any(group.type == SHARE for group in before.groups.values()):
             for broker in before.brokers:
@@ -234,7 +234,7 @@ class Watcher:
         if before.topics:
             names = list(before.topics)
             is_new = bool(before.topics.keys() - before.min_in_sync)
-            begin("configs", 0, lambda: self._admin.min_in_sync(names), 0.0 if is_new else _CONFIGS_EVERY_S)
+            begin("configs", 0, lambda: self._admin.min_in_sync(names), 0.0 if is_new else _CONFIGS_EVERY_SECONDS)
 
     def _begin_ends(self, before: Snapshot) -> None:
         """Starts a round if the last one is complete. It does not wait for slow brokers."""
@@ -263,7 +263,7 @@ class Watcher:
         if why is not None and all_down and not why.late:
             return why.text
         silent_s = time.monotonic() - self._heard_at
-        return f"no response for {silent_s:.0f} s" if silent_s > DOWN_S else None
+        return f"no response for {silent_s:.0f} s" if silent_s > DOWN_SECONDS else None
 
     def _new_ends(self, health: Mapping[int, Health]) -> dict[TopicPartition, int]:
         """End offsets that were read since the last poll. A round does not wait for brokers that are slow or down."""
@@ -328,14 +328,14 @@ class Watcher:
                     "api_versions",
                     node=broker.id,
                     once=True,
-                    within_s=DOWN_S,
+                    within_s=DOWN_SECONDS,
                     client_software_name="millstream",
                     client_software_version="console",
                 )
                 return Ping(time.monotonic() - began)
             except WireError as reason:
                 error = reason
-                if time.monotonic() - began >= SLOW_S:
+                if time.monotonic() - began >= SLOW_SECONDS:
                     break
         return Ping(time.monotonic() - began, unreachable_reason(error))
 
@@ -352,7 +352,7 @@ class Watcher:
         return _FoundMetrics(self._broker_rates.read(broker))
 
     def _read_groups(self, broker: Broker) -> list[Group]:
-        return self._group_admin.groups_on(broker.id, timeout_s=_BROKER_TIMEOUT_S)
+        return self._group_admin.groups_on(broker.id, timeout_s=_BROKER_TIMEOUT_SECONDS)
 
     def _read_failed_directories(self, broker: Broker) -> tuple[str, ...]:
         """Log directories with a failed disk, of a broker that is down: it still serves this request."""
@@ -369,7 +369,7 @@ class Watcher:
             "list_offsets",
             node=broker.id,
             once=True,
-            within_s=_BROKER_TIMEOUT_S,
+            within_s=_BROKER_TIMEOUT_SECONDS,
             replica_id=-1,
             isolation_level=0,
             topics=[{"name": name, "partitions": rows} for name, rows in topics.items()],
@@ -464,7 +464,7 @@ class _Jobs:
             return False
         took = max(0.0, last.ended - last.began)
         is_costly = what not in _QUICK and last.future.exception() is None
-        rest_s = min(_LONGEST_REST_S, _REST_FACTOR * took) if is_costly else 0.0
+        rest_s = min(_LONGEST_REST_SECONDS, _REST_FACTOR * took) if is_costly else 0.0
         due = max(last.began + every_s, last.ended + rest_s)
         return (what, number) in self._is_hurried or time.monotonic() >= due
 
@@ -487,7 +487,7 @@ class _Jobs:
     def rest_s(self, what: str) -> float:
         """How often jobs of a kind run now."""
         took = [job.ended - job.began for (kind, _), job in self._jobs.items() if kind == what and job.ended]
-        return max(PERIOD_S, (1 + _REST_FACTOR) * max(took, default=0.0))
+        return max(PERIOD_SECONDS, (1 + _REST_FACTOR) * max(took, default=0.0))
 
     def take(self, what: str, number: int) -> Any:
         """The result of a job that has ended since the last poll; None without one, and if it failed."""

@@ -41,11 +41,11 @@ from millstream.console.widgets import (
 )
 from millstream.registry.decoding import Decoder
 
-_TAIL_EVERY_S = 0.7
+_TAIL_EVERY_SECONDS = 0.7
 _TAIL_ROWS = 200
 _COUNTS = (25, 50, 100, 250)
 _FIRST_COUNT = 50
-_ZONE_TIMEOUT_S = 10.0
+_ZONE_TIMEOUT_SECONDS = 10.0
 _ZONE = "[Intl.DateTimeFormat().resolvedOptions().timeZone, -new Date().getTimezoneOffset()]"
 
 
@@ -63,7 +63,7 @@ class _Messages:
         self._query: Query | None = None
         self._rest: dict[int, Range] = {}
         self._tail: RecordTail | None = None
-        self._asked = 0
+        self._request_number = 0
         self._skipped = 0
         self._busy = False
         self._drawn: tuple[str, int | None] | None = None
@@ -94,7 +94,7 @@ class _Messages:
             self._table = RecordTable(self._open)
         self._panel = RecordPanel(frame, self._decode, self._open_beside, self._resend)
         frame.live(lambda snapshot: self._offer_topics())
-        ui.timer(_TAIL_EVERY_S, self._step)
+        ui.timer(_TAIL_EVERY_SECONDS, self._step)
         ui.timer(0.05, self._begin, once=True)
 
     def _lay_out_form(self, frame: Frame) -> None:
@@ -202,7 +202,7 @@ class _Messages:
 
     async def _read_zone(self) -> tzinfo:
         try:
-            return zone_of(await ui.run_javascript(_ZONE, timeout=_ZONE_TIMEOUT_S))
+            return zone_of(await ui.run_javascript(_ZONE, timeout=_ZONE_TIMEOUT_SECONDS))
         except TimeoutError:
             return UTC
 
@@ -245,7 +245,7 @@ class _Messages:
     async def _ask_typed(self, typed: FormValues) -> None:
         if not self._topic.value:
             return
-        self._asked += 1
+        self._request_number += 1
         self._tail = None
         self._dot.set_visibility(False)
         self._more.set_visibility(False)
@@ -277,7 +277,7 @@ class _Messages:
                 await self._read(lambda: next_page(self._reader, query, self._decode, rest))
 
     async def _read(self, read: Any) -> None:
-        asked = self._asked
+        request_number = self._request_number
         self._status.set_text("Reading…")
         self._go.props("loading")
 
@@ -292,7 +292,7 @@ class _Messages:
             raise
         finally:
             self._go.props(remove="loading")
-        if asked != self._asked:
+        if request_number != self._request_number:
             return  # another query was started meanwhile
         self._rest = rest
         self._table.append(lines)
@@ -327,7 +327,7 @@ class _Messages:
         return self._query is not None and bool(self._query.text.strip() or self._query.expression)
 
     async def _step(self) -> None:
-        following, asked = self._tail, self._asked
+        following, request_number = self._tail, self._request_number
         if following is None or self._busy:
             return
 
@@ -339,7 +339,7 @@ class _Messages:
         try:
             with self._frame.reporting("New records cannot be read"):
                 step, lines = await self._frame.run(work)
-                if asked != self._asked:
+                if request_number != self._request_number:
                     return
                 self._skipped += step.skipped
                 if lines:
@@ -393,7 +393,7 @@ class _Messages:
     # The histogram, the URL, files, saved filters
 
     async def _draw_histogram(self) -> None:
-        query, asked = self._query, self._asked
+        query, request_number = self._query, self._request_number
         if query is None:
             return
         drawn = (query.topic, query.partition)
@@ -405,7 +405,7 @@ class _Messages:
 
         with self._frame.reporting("The histogram cannot be drawn"):
             buckets = await self._frame.run(work)
-            if asked == self._asked:
+            if request_number == self._request_number:
                 self._drawn = drawn
                 self._histogram.show(buckets)
 
@@ -452,7 +452,7 @@ class _Messages:
     async def _read_saved(self) -> None:
         """Saved filters are in this browser."""
         try:
-            told = await ui.run_javascript("millstreamFilters()", timeout=_ZONE_TIMEOUT_S)
+            told = await ui.run_javascript("millstreamFilters()", timeout=_ZONE_TIMEOUT_SECONDS)
         except TimeoutError:
             told = []
         filters = [str(each)[:500] for each in told][:50] if isinstance(told, list) else []

@@ -395,7 +395,7 @@ def _prime(walks: list[_PartitionReader]) -> None:
 MOST_RECORDS = 200
 _MOST_LOOKED_AT = 50_000
 _MOST_BYTES = 16 << 20
-_LONGEST_S = 2.0
+_LONGEST_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,7 +438,7 @@ class RecordTail:
         self._positions = {index: span.end for index, span in ranges.items()}
         if not grown:
             return Step([], 0, 0, [])
-        limit = ReadLimit(_MOST_LOOKED_AT, _MOST_BYTES, _LONGEST_S)
+        limit = ReadLimit(_MOST_LOOKED_AT, _MOST_BYTES, _LONGEST_SECONDS)
         page = self._reader.backwards(self._topic, grown, most, self._matches, limit)
         skipped = sum(page.following[index] - span.start for index, span in grown.items()) if page.more else 0
         return Step(page.records[::-1], page.searched, skipped, page.problems)

@@ -26,7 +26,7 @@ from millstream.registry.registry import Registry
 TEXT, JSON, SCHEMA, BASE64, NULL = "text", "JSON", "schema", "base64", "null"
 FORMS = (TEXT, JSON, SCHEMA, BASE64, NULL)
 """Input formats of keys and values."""
-_DELIVERY_S = 30.0
+_DELIVERY_SECONDS = 30.0
 
 
 class InvalidInputError(ValueError):
@@ -183,7 +183,7 @@ class RecordWriter:
         record = Record(key, value, tuple(headers), time.time_ns() // 1_000_000)
         batch = build_batch([record], producer_id=producer_id, producer_epoch=epoch, base_sequence=0)
         topic_partition = TopicPartition(topic, partition)
-        producer = Producer(self._cluster, delivery_timeout_s=min(_DELIVERY_S, self._cluster.timeout_s))
+        producer = Producer(self._cluster, delivery_timeout_s=min(_DELIVERY_SECONDS, self._cluster.timeout_s))
         try:
             producer.send(topic_partition, batch, 1)
             producer.flush()

@@ -16,7 +16,7 @@ from millstream.console.visitor import Action
 from millstream.console.widgets import Stat, TimeChart, card, grid, heading
 from millstream.raw_client import TopicPartition
 
-_LOOK_EVERY_S = 2.0
+_LOOK_EVERY_SECONDS = 2.0
 
 
 @console_page("/queues")
@@ -148,7 +148,7 @@ class QueueView:
                 )
                 self._setting_table.table.classes("ms-wrapped")
         self._frame.live(self._show)
-        ui.timer(_LOOK_EVERY_S, self._look, immediate=True)
+        ui.timer(_LOOK_EVERY_SECONDS, self._look, immediate=True)
 
     async def _look(self) -> None:
         """Reads the delivery state, only for the group on this page."""

@@ -56,7 +56,7 @@ class SchemaForm:
         self._subject = subject
         self._registered = registered
         self._first_type = type_
-        self._asked = 0
+        self._request_number = 0
         with ui.element("div").classes("ms-form"):
             self._type = (
                 ui.select(list(TYPES), value=type_, label="Type", on_change=self._type_changed)
@@ -88,15 +88,15 @@ class SchemaForm:
 
     async def _check(self, typed: FormValues) -> None:
         registry = self._frame.console.registry
-        asked = self._ask()
+        request_number = self._ask()
         with self._frame.reporting("The schema cannot be checked"):
             try:
                 against = await self._frame.run(check, registry, self._subject(typed), *self._typed(typed))
             except RegistryError as error:
-                if asked == self._asked:
+                if request_number == self._request_number:
                     self._say("bad", "The schema is not valid", [error.message])
                 return
-            if asked != self._asked:
+            if request_number != self._request_number:
                 return  # another check was started meanwhile
             if against:
                 self._say("bad", "The schema is not compatible", against)
@@ -119,8 +119,8 @@ class SchemaForm:
             await self._registered(str(stored.subject))
 
     def _ask(self) -> int:
-        self._asked += 1
-        return self._asked
+        self._request_number += 1
+        return self._request_number
 
     def _typed(self, typed: FormValues) -> tuple[str, str]:
         return typed.text(self._text), str(self._type.value)
@@ -334,7 +334,7 @@ def _version_row(version: StoredSchema, may_delete: bool) -> dict[str, object]:
     }
 
 
-_EVERY_S = 2.0
+_EVERY_SECONDS = 2.0
 
 
 @console_page("/schemas")
@@ -383,7 +383,7 @@ class _Subjects:
                 name="",
             )
         ui.timer(0.05, self._load, once=True)
-        ui.timer(_EVERY_S, self._load)
+        ui.timer(_EVERY_SECONDS, self._load)
 
     async def _load(self) -> None:
         if self._reading:

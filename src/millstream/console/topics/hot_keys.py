@@ -7,11 +7,11 @@ from typing import Any
 from nicegui import ui
 
 from millstream.access.masking import HIDDEN
+from millstream.admin.hot_keys import REPORT_TOPIC, key_text, merged
 from millstream.console.formats import ago, count, rate, short_count, size
 from millstream.console.frame import Frame
 from millstream.console.messages.reading import Range, ReadLimit, RecordReader
 from millstream.console.tables import Column, DataTable
-from millstream.console.topics.hot_key_reports import REPORT_TOPIC, key_text, merged
 from millstream.console.widgets import card, grid
 
 _RECENT_MS = 120_000
@@ -36,7 +36,7 @@ def newest_reports(reader: RecordReader, topic: str, *, now_ms: int | None = Non
 
 
 _TOP = 20
-EVERY_S = 5.0
+EVERY_SECONDS = 5.0
 
 
 class HotKeysView:

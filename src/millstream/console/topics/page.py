@@ -11,10 +11,14 @@ from millstream.console.formats import count, plural, rate, short_count, size
 from millstream.console.frame import Frame, console_page, go
 from millstream.console.live.snapshot import Snapshot
 from millstream.console.tables import Column, DataTable
-from millstream.console.topics.branching import open_branching
-from millstream.console.topics.dialogs import SettingsView, TopicTemplate, open_creation
-from millstream.console.topics.hot_keys import EVERY_S, HotKeysView
-from millstream.console.topics.record_deletion import RecordDeletionDialog
+from millstream.console.topics.dialogs import (
+    RecordDeletionDialog,
+    SettingsView,
+    TopicTemplate,
+    open_branching,
+    open_creation,
+)
+from millstream.console.topics.hot_keys import EVERY_SECONDS, HotKeysView
 from millstream.console.topics.rows import (
     brokers_of,
     contents_of,
@@ -26,7 +30,7 @@ from millstream.console.topics.rows import (
     topic_rows,
 )
 from millstream.console.topics.settings import MOST_PARTITIONS
-from millstream.console.topics.table_status import EVERY_S as TABLE_EVERY_S
+from millstream.console.topics.table_status import EVERY_SECONDS as TABLE_EVERY_SECONDS
 from millstream.console.topics.table_status import TableStatusView
 from millstream.console.visitor import Action
 from millstream.console.widgets import (
@@ -88,7 +92,7 @@ class LayoutView:
         )
 
 
-_CHART_S = 300.0
+_CHART_SECONDS = 300.0
 _TABS = {
     "partitions": ("Partitions", "grid_on"),
     "hot": ("Hot keys", "whatshot"),
@@ -170,8 +174,8 @@ class TopicDetail:
         self._is_loaded = False
         frame.live(self._show)
         watching = {
-            "hot": ui.timer(EVERY_S, self._hot.load, active=chosen == "hot"),
-            "table": ui.timer(TABLE_EVERY_S, self._table.load, active=chosen == "table"),
+            "hot": ui.timer(EVERY_SECONDS, self._hot.load, active=chosen == "hot"),
+            "table": ui.timer(TABLE_EVERY_SECONDS, self._table.load, active=chosen == "table"),
         }
 
         async def opened(event: Any) -> None:
@@ -222,7 +226,7 @@ class TopicDetail:
             ]
         )
         series = self._frame.console.watcher.history.topics.get(self._topic)
-        self._chart.update({"records/s": series.points(snapshot.at - _CHART_S) if series is not None else ()})
+        self._chart.update({"records/s": series.points(snapshot.at - _CHART_SECONDS) if series is not None else ()})
 
     def _delete_records(self) -> None:
         topic = self._frame.snapshot.topics.get(self._topic)

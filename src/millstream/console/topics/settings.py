@@ -13,7 +13,7 @@ from millstream.config.setting import LONG_MAX, Allowed, ConfigError, Setting, S
 from millstream.console.formats import size
 from millstream.raw_client import Cluster, ErrorCode, RefusedError
 
-_RETRY_INTERVAL_S = 0.1
+_RETRY_INTERVAL_SECONDS = 0.1
 
 
 class Source(Enum):
@@ -101,7 +101,7 @@ def read_settings(
             is_known = all(own.get(name) == value for name, value in (changed or {}).items())
             if is_known or time.monotonic() > until:
                 return found
-        time.sleep(_RETRY_INTERVAL_S)
+        time.sleep(_RETRY_INTERVAL_SECONDS)
 
 
 def known_settings() -> list[TopicSetting]:

@@ -10,7 +10,7 @@ from millstream.console.frame import Frame
 from millstream.console.widgets import Stat, card
 from millstream.raw_client import Cluster
 
-EVERY_S = 2.0
+EVERY_SECONDS = 2.0
 _TONES = {RUNNING: "good", FAILED: "bad", NO_SERVER: "bad"}
 _NO_TABLE = (
     "The topic is no table, or no server has reported on it. Set millstream.table to delta or iceberg (tab Settings), "

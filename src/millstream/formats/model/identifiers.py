@@ -22,9 +22,6 @@ NO_TOPIC_ID = TopicId(UUID(int=0))
 BRANCHES = "millstream.branches"
 """The feature in ApiVersions by which a client knows that a cluster can create branches of topics."""
 
-NO_PRODUCER_ID = ProducerId(-1)
-UNKNOWN_OFFSET = Offset(-1)
-
 
 class TopicPartition(NamedTuple):
     """One partition of one topic; prints as the name of its directory."""

@@ -28,7 +28,6 @@ FIRST_WITH_TOPIC_ID = 13
 FIRST_WITH_ENDPOINTS = 16
 LAST_VERSION = 18
 
-_INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _HEAD_WITH_REPLICA = struct.Struct(">iiiib")

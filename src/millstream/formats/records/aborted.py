@@ -1,9 +1,24 @@
-"""Filters batches of aborted transactions out of fetched batches, by their headers."""
+"""Filters batches of aborted transactions by their headers, as a consumer at `read_committed` does."""
 
 from collections import deque
 from collections.abc import Iterable
+from typing import Protocol
 
-from millstream.formats.records.batch import BatchHeader
+
+class Header(Protocol):
+    """The fields of a batch header that the filter reads."""
+
+    @property
+    def last_offset(self) -> int: ...
+
+    @property
+    def producer_id(self) -> int: ...
+
+    @property
+    def is_transactional(self) -> bool: ...
+
+    @property
+    def is_control(self) -> bool: ...
 
 
 class AbortedTransactions:
@@ -13,8 +28,9 @@ class AbortedTransactions:
         self._open: set[int] = set()
         """Producers with an aborted transaction at the current offset."""
 
-    def hide(self, header: BatchHeader) -> bool:
-        """Whether the batch's records are left out. Must be called for each batch, in order."""
+    def hide(self, header: Header) -> bool:
+        """Whether the batch's records are left out: those of aborted transactions, and markers. Must be called for each
+        batch, in order."""
         while self._coming and self._coming[0][1] <= header.last_offset:
             self._open.add(self._coming.popleft()[0])
         if header.is_control:

@@ -48,13 +48,13 @@ class GroupRoutes:
             for method, path, handler, role, needs in table
         ]
 
-    def every(self, asked: ApiRequest) -> Any:
-        prefix = asked.text("prefix")
+    def every(self, request: ApiRequest) -> Any:
+        prefix = request.text("prefix")
         found = [row for row in self._admin.groups(share=self._share) if row.name.startswith(prefix)]
-        return {"groups": [{"group": row.name, "type": row.type, "state": row.state} for row in asked.page(found)]}
+        return {"groups": [{"group": row.name, "type": row.type, "state": row.state} for row in request.page(found)]}
 
-    def describe(self, asked: ApiRequest) -> Any:
-        group = self._admin.group(asked.path("group"), share=self._share)
+    def describe(self, request: ApiRequest) -> Any:
+        group = self._admin.group(request.path("group"), share=self._share)
         return {
             "group": group.name,
             "type": group.type,
@@ -65,17 +65,17 @@ class GroupRoutes:
             "offsets": _shown(self._admin.progress(group.name, share=self._share)),
         }
 
-    def delete(self, asked: ApiRequest) -> None:
-        self._admin.delete(asked.path("group"))
+    def delete(self, request: ApiRequest) -> None:
+        self._admin.delete(request.path("group"))
 
-    def offsets(self, asked: ApiRequest) -> Any:
-        name = asked.path("group")
+    def offsets(self, request: ApiRequest) -> Any:
+        name = request.path("group")
         self._admin.group(name, share=self._share)  # 404 if it does not exist
         return {"offsets": _shown(self._admin.progress(name, share=self._share))}
 
-    def reset(self, asked: ApiRequest) -> Any:
+    def reset(self, request: ApiRequest) -> Any:
         """Resets offsets; with `dry_run` it only returns the result."""
-        document, name = asked.document(), asked.path("group")
+        document, name = request.document(), request.path("group")
         known(document, "topic", "partitions", "to", "dry_run")
         topic, dry_run = document.get("topic"), document.get("dry_run", False)
         if not isinstance(topic, str) or not isinstance(dry_run, bool):

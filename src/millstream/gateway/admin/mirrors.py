@@ -43,8 +43,8 @@ _TAG = "Mirrors"
 _ALTER = Needs(topic="AlterConfigs", cluster="AlterConfigs")
 _READ = Needs(topic="DescribeConfigs", cluster="DescribeConfigs")
 _CLIENT_ID = "millstream-gateway"
-_SOURCE_TIMEOUT_S = 15.0
-_VERIFY_S, _LONGEST_VERIFY_S = 60, 600
+_SOURCE_TIMEOUT_SECONDS = 15.0
+_VERIFY_SECONDS, _LONGEST_VERIFY_SECONDS = 60, 600
 _LOGIN_SETTINGS = tuple(
     name
     for name in USED
@@ -168,7 +168,7 @@ _VERIFY = Doc(
         {
             "topics": nullable(array(TEXT)),
             "source": _SOURCE,
-            "timeout_s": nullable(whole("Default 60.", 1, _LONGEST_VERIFY_S)),
+            "timeout_s": nullable(whole("Default 60.", 1, _LONGEST_VERIFY_SECONDS)),
         },
         closed=True,
     ),
@@ -221,7 +221,7 @@ class MirrorRoutes:
             endpoint("POST", f"{one}/verify", self.verify, doc=_VERIFY, role=Role.OPERATOR, needs=_READ),
         ]
 
-    def every(self, asked: ApiRequest) -> Any:
+    def every(self, request: ApiRequest) -> Any:
         return {
             "mirrors": [
                 {"name": link.name, "source": link.source, "paused": link.is_paused, "settings": link.shown()}
@@ -229,8 +229,8 @@ class MirrorRoutes:
             ]
         }
 
-    def create(self, asked: ApiRequest) -> Any:
-        document = asked.document()
+    def create(self, request: ApiRequest) -> Any:
+        document = request.document()
         known(document, "name", "from", "topics", "settings")
         for field in ("name", "from", "topics"):
             if not isinstance(document.get(field), str) or not document[field]:
@@ -241,29 +241,29 @@ class MirrorRoutes:
         self._admin.create(name, {**given, "bootstrap.servers": document["from"], "topics": document["topics"]})
         return self._admin.status(name).document()
 
-    def status(self, asked: ApiRequest) -> Any:
-        return self._admin.status(asked.path("mirror")).document()
+    def status(self, request: ApiRequest) -> Any:
+        return self._admin.status(request.path("mirror")).document()
 
-    def delete(self, asked: ApiRequest) -> None:
-        self._admin.delete(asked.path("mirror"))
+    def delete(self, request: ApiRequest) -> None:
+        self._admin.delete(request.path("mirror"))
 
-    def pause(self, asked: ApiRequest) -> Any:
-        self._admin.pause(asked.path("mirror"))
-        return self.status(asked)
+    def pause(self, request: ApiRequest) -> Any:
+        self._admin.pause(request.path("mirror"))
+        return self.status(request)
 
-    def resume(self, asked: ApiRequest) -> Any:
-        self._admin.resume(asked.path("mirror"))
-        return self.status(asked)
+    def resume(self, request: ApiRequest) -> Any:
+        self._admin.resume(request.path("mirror"))
+        return self.status(request)
 
-    def promote(self, asked: ApiRequest) -> Any:
-        return {"promoting": sorted(self._admin.begin_promotion(asked.path("mirror"), _topics(asked)))}
+    def promote(self, request: ApiRequest) -> Any:
+        return {"promoting": sorted(self._admin.begin_promotion(request.path("mirror"), _topics(request)))}
 
-    def failover(self, asked: ApiRequest) -> Any:
-        missing = self._admin.failover(asked.path("mirror"), _topics(asked))
+    def failover(self, request: ApiRequest) -> Any:
+        missing = self._admin.failover(request.path("mirror"), _topics(request))
         return {"missing": [row.document() for row in missing]}
 
-    def reverse(self, asked: ApiRequest) -> Any:
-        document = asked.document()
+    def reverse(self, request: ApiRequest) -> Any:
+        document = request.document()
         known(document, "dry_run", "to_here", "source", "back")
         dry_run, to_here = document.get("dry_run") or False, document.get("to_here") or self._bootstrap
         if not isinstance(dry_run, bool) or not isinstance(to_here, str):
@@ -273,7 +273,7 @@ class MirrorRoutes:
             if name in back:
                 raise ApiError(422, f"'back' has {name}, which follows from the link", "leave it out")
         admin = self._admin
-        link = admin.link(asked.path("mirror"))
+        link = admin.link(request.path("mirror"))
         # The rights of the caller count before the source is changed with other rights.
         admin.change(link.name, dict.fromkeys(link.settings), validate_only=True)
         with _source_of(link, _texts(document, "source")) as source:
@@ -281,18 +281,18 @@ class MirrorRoutes:
             removed = admin.reverse(link.name, MirrorAdmin(source), settings, dry_run=dry_run)
         return {"dry_run": dry_run, "removed": [row.document() for row in removed]}
 
-    def verify(self, asked: ApiRequest) -> Any:
-        document = asked.document()
+    def verify(self, request: ApiRequest) -> Any:
+        document = request.document()
         known(document, "topics", "source", "timeout_s")
         timeout_s = document.get("timeout_s")
-        timeout_s = _VERIFY_S if timeout_s is None else timeout_s
-        if type(timeout_s) is not int or not 1 <= timeout_s <= _LONGEST_VERIFY_S:
-            raise ApiError(422, f"'timeout_s' must be an integer from 1 to {_LONGEST_VERIFY_S}")
+        timeout_s = _VERIFY_SECONDS if timeout_s is None else timeout_s
+        if type(timeout_s) is not int or not 1 <= timeout_s <= _LONGEST_VERIFY_SECONDS:
+            raise ApiError(422, f"'timeout_s' must be an integer from 1 to {_LONGEST_VERIFY_SECONDS}")
         names, login = _names(document), _texts(document, "source")
         if not self._comparing.acquire(blocking=False):
             raise ApiError(429, "another comparison is running", "send the request again when it has ended")
         try:
-            return self._compare(asked.path("mirror"), names, login, time.monotonic() + timeout_s)
+            return self._compare(request.path("mirror"), names, login, time.monotonic() + timeout_s)
         finally:
             self._comparing.release()
 
@@ -329,7 +329,7 @@ def _source_of(link: MirrorLink, login: Mapping[str, str]) -> Iterator[Cluster]:
         )
     hint = "check the source, and 'source' of the request"
     try:
-        source = Cluster(link.source, login, client_id=_CLIENT_ID, timeout_s=_SOURCE_TIMEOUT_S)
+        source = Cluster(link.source, login, client_id=_CLIENT_ID, timeout_s=_SOURCE_TIMEOUT_SECONDS)
     except WireError as error:
         raise ApiError(422, f"'source': {error}", hint) from None
     with source:
@@ -353,8 +353,8 @@ def _texts(document: Mapping[str, Any], field: str) -> dict[str, str]:
     return given
 
 
-def _topics(asked: ApiRequest) -> list[str]:
-    document = asked.document()
+def _topics(request: ApiRequest) -> list[str]:
+    document = request.document()
     known(document, "topics")
     return _names(document)
 

@@ -73,7 +73,7 @@ class TopicRoutes:
             ),
         ]
 
-    def cluster(self, asked: ApiRequest) -> Any:
+    def cluster(self, request: ApiRequest) -> Any:
         found = ClusterAdmin(self._cluster).describe()
         brokers = [
             {"id": row.id, "host": row.host, "port": row.port, "rack": row.rack}
@@ -82,15 +82,15 @@ class TopicRoutes:
         ]
         return {"cluster_id": found.cluster_id, "controller": found.controller_id, "brokers": brokers}
 
-    def every(self, asked: ApiRequest) -> Any:
-        internal, prefix = asked.flag("internal"), asked.text("prefix")
+    def every(self, request: ApiRequest) -> Any:
+        internal, prefix = request.flag("internal"), request.text("prefix")
         found = [
             row for row in self._admin.topics() if row.name.startswith(prefix) and (internal or not row.is_internal)
         ]
-        return {"topics": [_summary(row) for row in asked.page(found)]}
+        return {"topics": [_summary(row) for row in request.page(found)]}
 
-    def create(self, asked: ApiRequest) -> Any:
-        document = asked.document()
+    def create(self, request: ApiRequest) -> Any:
+        document = request.document()
         known(document, "name", "partitions", "replication_factor", "configs")
         name = document.get("name")
         if not isinstance(name, str) or not name:
@@ -101,8 +101,8 @@ class TopicRoutes:
         self._admin.create(name, partitions, replication, configs)
         return _summary(self._admin.topic(name))
 
-    def describe(self, asked: ApiRequest) -> Any:
-        topic = self._admin.topic(asked.path("topic"))
+    def describe(self, request: ApiRequest) -> Any:
+        topic = self._admin.topic(request.path("topic"))
         led = [TopicPartition(topic.name, row.index) for row in topic.partitions if row.leader >= 0]
         starts = self._cluster.offsets(dict.fromkeys(led, EARLIEST))
         ends = self._cluster.offsets(dict.fromkeys(led, LATEST), read_committed=False)
@@ -126,11 +126,11 @@ class TopicRoutes:
             "configs": {row.name: row.value for row in settings if row.is_own},
         }
 
-    def delete(self, asked: ApiRequest) -> None:
-        self._admin.delete(asked.path("topic"))
+    def delete(self, request: ApiRequest) -> None:
+        self._admin.delete(request.path("topic"))
 
-    def branch(self, asked: ApiRequest) -> Any:
-        document, parent = asked.document(), asked.path("topic")
+    def branch(self, request: ApiRequest) -> Any:
+        document, parent = request.document(), request.path("topic")
         known(document, "name", "at", "offsets", "configs", "groups")
         name = document.get("name")
         if not isinstance(name, str) or not name:
@@ -158,19 +158,19 @@ class TopicRoutes:
             "groups": {group: len(found) for group, found in made.groups.items()},
         }
 
-    def add_partitions(self, asked: ApiRequest) -> Any:
-        document, name = asked.document(), asked.path("topic")
+    def add_partitions(self, request: ApiRequest) -> Any:
+        document, name = request.document(), request.path("topic")
         known(document, "count")
         if "count" not in document:
             raise ApiError(422, "'count' is missing", 'send {"count": 6}: the new number of partitions')
         self._admin.add_partitions(name, number_in(document, "count", 1, _MAX_INT32, -1))
         return {"name": name, "partitions": document["count"]}
 
-    def configs(self, asked: ApiRequest) -> Any:
-        return {"configs": [_shown(row) for row in self._admin.settings(ConfigResource.TOPIC, asked.path("topic"))]}
+    def configs(self, request: ApiRequest) -> Any:
+        return {"configs": [_shown(row) for row in self._admin.settings(ConfigResource.TOPIC, request.path("topic"))]}
 
-    def set_configs(self, asked: ApiRequest) -> Any:
-        document, name = asked.document(), asked.path("topic")
+    def set_configs(self, request: ApiRequest) -> Any:
+        document, name = request.document(), request.path("topic")
         known(document, "configs")
         changes = [
             ConfigChange(key, value, ConfigOperation.DELETE if value is None else ConfigOperation.SET)
@@ -179,7 +179,7 @@ class TopicRoutes:
         if not changes:
             hint = 'send {"configs": {"retention.ms": "60000"}}; null goes back to the default'
             raise ApiError(422, "'configs' names no setting", hint)
-        self._admin.change(ConfigResource.TOPIC, name, changes, validate_only=asked.flag("dry_run"))
+        self._admin.change(ConfigResource.TOPIC, name, changes, validate_only=request.flag("dry_run"))
         return {"configs": [_shown(row) for row in self._admin.settings(ConfigResource.TOPIC, name) if row.is_own]}
 
 

@@ -48,10 +48,10 @@ _MOST_RECORDS = 10_000
 """Records of one partition that are kept ahead."""
 _MOST_HELD_BYTES = 8 << 20
 """Size of their keys and values; a single larger record is kept."""
-_SEND_S = 10.0
-_RESPONSE_GRACE_S = 10.0
+_SEND_SECONDS = 10.0
+_RESPONSE_GRACE_SECONDS = 10.0
 """How much longer than the requested wait a response may take."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 1.0
 _MOVED = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -188,7 +188,7 @@ class PendingFetches:
 
     def _set_error(self, partition: TopicPartition, error: WireError) -> None:
         before = self._errors.get(partition)
-        pause_s = min(before.pause_s * 2, _LONGEST_PAUSE_S) if before else _FIRST_PAUSE_S
+        pause_s = min(before.pause_s * 2, _LONGEST_PAUSE_SECONDS) if before else _FIRST_PAUSE_SECONDS
         now = time.monotonic()
         self._errors[partition] = _PartitionError(error, pause_s, now + pause_s, before.since if before else now)
 
@@ -217,7 +217,7 @@ class PendingFetches:
         found: dict[int, dict[TopicPartition, int]] = {}
         for partition in wanted:
             try:
-                leader = self.cluster.leader_of(partition, Deadline(_SEND_S, once=True))
+                leader = self.cluster.leader_of(partition, Deadline(_SEND_SECONDS, once=True))
             except WireError as error:
                 self._set_error(partition, error)
                 continue
@@ -240,7 +240,7 @@ class PendingFetches:
         request = _request(wanted, epochs, self.max_bytes(), wait_ms, self.min_bytes, self.read_committed)
         borrowed, connection, sent = await self._in_thread(lambda: self._send(node, request))
         try:
-            await _readable(connection.fileno(), wait_ms / 1000 + _RESPONSE_GRACE_S)
+            await _readable(connection.fileno(), wait_ms / 1000 + _RESPONSE_GRACE_SECONDS)
             return await self._in_thread(lambda: _read(connection, sent, wanted, self.limits))
         except TimeoutError:
             connection.close()
@@ -255,10 +255,10 @@ class PendingFetches:
             borrowed.__exit__(None, None, None)
 
     def _send(self, node: int, request: dict[str, Any]) -> tuple[AbstractContextManager[Connection], Connection, Sent]:
-        borrowed = self.cluster.connection(node, Deadline(_SEND_S, once=True))
+        borrowed = self.cluster.connection(node, Deadline(_SEND_SECONDS, once=True))
         connection = borrowed.__enter__()
         try:
-            return borrowed, connection, connection.send("fetch", request, _SEND_S, at_most=_LAST_WITH_NAMES)
+            return borrowed, connection, connection.send("fetch", request, _SEND_SECONDS, at_most=_LAST_WITH_NAMES)
         except BaseException:
             with suppress(WireError):
                 borrowed.__exit__(None, None, None)
@@ -312,7 +312,7 @@ def _request(
 def _read(
     connection: Connection, sent: Sent, wanted: Positions, limits: OpeningLimits
 ) -> dict[TopicPartition, FetchedPartition]:
-    response = connection.receive(sent, _RESPONSE_GRACE_S)
+    response = connection.receive(sent, _RESPONSE_GRACE_SECONDS)
     if response.error_code:
         raise refusal("a fetch", error_code(response.error_code))
     parts: dict[TopicPartition, FetchedPartition] = {}

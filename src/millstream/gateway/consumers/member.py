@@ -25,9 +25,9 @@ _JOIN_EPOCH, _LEAVE_EPOCH = 0, -1
 _NO_EPOCH = -1
 """Commits that are not by a member of the group."""
 _REBALANCE_TIMEOUT_MS = 30_000
-_HANDOVER_S = 20.0
+_HANDOVER_SECONDS = 20.0
 """How long revoked partitions are kept. Less than the rebalance timeout, after which the member would be fenced."""
-_RETRY_S = 1.0
+_RETRY_SECONDS = 1.0
 _LAST_COMMIT_WITH_NAMES = 9
 _FENCED = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH})
 _FINAL = frozenset(
@@ -216,13 +216,13 @@ class GroupMember:
                 pause_s = self._interval_s
             except WireError as error:
                 _log.info("consumer_heartbeat_failed group=%s reason=%s", self.group, error)
-                pause_s = _RETRY_S
+                pause_s = _RETRY_SECONDS
             except ApiError as error:
                 self.failure = error
                 return
             except Exception:  # heartbeats must not stop for a bug of the gateway
                 _log.exception("consumer_heartbeat_broken group=%s", self.group)
-                pause_s = _RETRY_S
+                pause_s = _RETRY_SECONDS
             try:
                 await asyncio.wait_for(self._kick.wait(), pause_s)
             except TimeoutError:
@@ -246,7 +246,7 @@ class GroupMember:
                 if response.assignment is not None:
                     await self._take(response.assignment)
             else:  # a retriable error
-                self._interval_s = _RETRY_S
+                self._interval_s = _RETRY_SECONDS
 
     def _heartbeat_fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {"member_epoch": self.epoch}
@@ -313,7 +313,7 @@ class GroupMember:
         kept = frozenset(self._owner.leaving(sorted(going))) if going else frozenset()
         if kept:
             self._leaving |= kept
-            asyncio.get_running_loop().call_later(_HANDOVER_S, self.release, kept)
+            asyncio.get_running_loop().call_later(_HANDOVER_SECONDS, self.release, kept)
         self._give_up(going - kept)
         self.partitions |= new
         if new:

@@ -22,9 +22,9 @@ from millstream.raw_client.errors import UNREADABLE
 
 RESETS = {"earliest": EARLIEST, "latest": LATEST}
 NO_RESET = "none"
-_SETTLE_S = 5.0
-_RETRY_S = 1.0
-_AUTO_COMMIT_INTERVAL_S = 5.0
+_SETTLE_SECONDS = 5.0
+_RETRY_SECONDS = 1.0
+_AUTO_COMMIT_INTERVAL_SECONDS = 5.0
 """Kafka's default of auto.commit.interval.ms."""
 
 _log = logging.getLogger(__name__)
@@ -238,7 +238,7 @@ class Session:
                 begins = await self._call(partial(self._beginnings, partitions))
             except WireError as error:
                 _log.info("consumer_positions_failed group=%s reason=%s", self.group, error)
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(_RETRY_SECONDS)
                 continue
             for partition in partitions:
                 if self._rounds.get(partition) != round_:
@@ -383,7 +383,7 @@ class Session:
     async def auto_commit(self, now: bool = False) -> None:
         """With auto_commit, commits the records of earlier polls: after an interval, before partitions are given up, or
         `now`. A failure is no error of the caller: the records are delivered again."""
-        due = now or time.monotonic() - self._auto_committed_at >= _AUTO_COMMIT_INTERVAL_S
+        due = now or time.monotonic() - self._auto_committed_at >= _AUTO_COMMIT_INTERVAL_SECONDS
         if not self.settings.auto_commit or not (due or self._progress.leaving):
             return
         self._auto_committed_at = time.monotonic()
@@ -395,7 +395,7 @@ class Session:
     async def seek(self, partition: TopicPartition, target: int | str) -> int:
         """Moves the position to an offset, or to `earliest` or `latest`."""
         self._check()
-        deadline = time.monotonic() + _SETTLE_S
+        deadline = time.monotonic() + _SETTLE_SECONDS
         while not self._is_placed(partition) and self._may_read(partition) and time.monotonic() < deadline:
             if self._member.partitions and partition not in self._member.partitions:
                 break

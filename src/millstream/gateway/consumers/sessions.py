@@ -19,9 +19,9 @@ from millstream.gateway.http.errors import ApiError
 from millstream.gateway.identity.caller import current_caller
 
 DEFAULT_RESET = "earliest"
-DEFAULT_IDLE_S = 300.0
+DEFAULT_IDLE_SECONDS = 300.0
 _REMEMBERED = 10_000
-_LEAVE_TIMEOUT_S = 5.0
+_LEAVE_TIMEOUT_SECONDS = 5.0
 _CALLS, _HEARTBEATS, _READS = 16, 32, 8
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Sessions:
             self._by_owner.clear()
             leaving = [asyncio.ensure_future(goodbye) for goodbye in goodbyes] + list(self._closing)
             if leaving:
-                await asyncio.wait(leaving, timeout=_LEAVE_TIMEOUT_S)
+                await asyncio.wait(leaving, timeout=_LEAVE_TIMEOUT_SECONDS)
 
     def _fetch_bytes(self) -> int:
         return fair_share(len(self._open))
@@ -190,7 +190,7 @@ class Sessions:
             group,
             instance,
             reset or DEFAULT_RESET,
-            idle_s or DEFAULT_IDLE_S,
+            idle_s or DEFAULT_IDLE_SECONDS,
             settings,
         )
         connection.hold()

@@ -30,15 +30,15 @@ _QUEUE_EVENTS = 5_000
 _RESERVED_PART = 4
 _BATCH_EVENTS = 100
 """A broker takes so many in a request."""
-_GATHER_S = 0.1
+_GATHER_SECONDS = 0.1
 """Events are gathered for this time, so that a burst is few requests."""
-_RETRY_S, _LONGEST_RETRY_S = 1.0, 10.0
-_REFUSED_RETRY_S = 30.0
+_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 1.0, 10.0
+_REFUSED_RETRY_SECONDS = 30.0
 """After a refusal that an administrator must end: the cluster logs and audits each attempt."""
-_LOG_ONLY_S = 60.0
-_REPORT_TIMEOUT_S = 5.0
-_CLOSE_TIMEOUT_S = 1.0
-_SAME_AGAIN_S = 60.0
+_LOG_ONLY_SECONDS = 60.0
+_REPORT_TIMEOUT_SECONDS = 5.0
+_CLOSE_TIMEOUT_SECONDS = 1.0
+_SAME_AGAIN_SECONDS = 60.0
 _MOST_KEPT = 10_000
 
 
@@ -107,7 +107,7 @@ class AuditTrail:
             self._is_closing = True
             self._changed.notify_all()
         if self._thread is not None:
-            self._thread.join(2 * _CLOSE_TIMEOUT_S)
+            self._thread.join(2 * _CLOSE_TIMEOUT_SECONDS)
 
     # Recording
 
@@ -142,8 +142,8 @@ class AuditTrail:
         For what a caller can cause with every request."""
         key, now = (kind, result, user, address, *more.values()), self._clock()
         with self._changed:
-            at, repeated = self._seen.pop(key, (-_SAME_AGAIN_S, 0))
-            is_due = now - at >= _SAME_AGAIN_S
+            at, repeated = self._seen.pop(key, (-_SAME_AGAIN_SECONDS, 0))
+            is_due = now - at >= _SAME_AGAIN_SECONDS
             self._seen[key] = (now, 0) if is_due else (at, repeated + 1)
             if len(self._seen) > _MOST_KEPT:
                 self._seen.popitem(last=False)
@@ -162,7 +162,7 @@ class AuditTrail:
             pause_s = self._try(report)
             failures = failures + 1 if pause_s else 0
             if pause_s:
-                self._pause(max(pause_s, min(_RETRY_S * 2**failures, _LONGEST_RETRY_S)))
+                self._pause(max(pause_s, min(_RETRY_SECONDS * 2**failures, _LONGEST_RETRY_SECONDS)))
         while self._queue and not self._try(report):
             pass
         self.dropped += len(self._queue)
@@ -172,7 +172,7 @@ class AuditTrail:
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._is_closing)
             if not self._is_closing:
-                self._changed.wait_for(lambda: len(self._queue) >= _BATCH_EVENTS or self._is_closing, _GATHER_S)
+                self._changed.wait_for(lambda: len(self._queue) >= _BATCH_EVENTS or self._is_closing, _GATHER_SECONDS)
             return not self._is_closing
 
     def _pause(self, seconds: float) -> None:
@@ -183,7 +183,7 @@ class AuditTrail:
         """Sends one batch; the pause in seconds after which it should be tried again, 0 if it is done."""
         with self._changed:
             batch = [self._queue[place] for place in range(min(_BATCH_EVENTS, len(self._queue)))]
-            timeout_s = _CLOSE_TIMEOUT_S if self._is_closing else _REPORT_TIMEOUT_S
+            timeout_s = _CLOSE_TIMEOUT_SECONDS if self._is_closing else _REPORT_TIMEOUT_SECONDS
         try:
             taken = report(batch, timeout_s)
         except NotAcceptedError as error:
@@ -192,14 +192,14 @@ class AuditTrail:
         except RefusedError as error:
             if error.code is not ErrorCode.INVALID_REQUEST:
                 self._tell(str(error))
-                return _REFUSED_RETRY_S
+                return _REFUSED_RETRY_SECONDS
             _log.error("audit_events_refused count=%d error=%s", len(batch), error)
             self._remove(len(batch))
             self.dropped += len(batch)
             return 0.0
         except WireError as error:
             self._tell(str(error))
-            return _RETRY_S
+            return _RETRY_SECONDS
         except Exception:  # a mistake of ours: the thread must go on
             _log.exception("audit_events_lost count=%d", len(batch))
             self._remove(len(batch))
@@ -210,7 +210,7 @@ class AuditTrail:
         if taken == len(batch):
             self._tell("")
             return 0.0
-        return _RETRY_S
+        return _RETRY_SECONDS
 
     def _remove(self, count: int) -> None:
         with self._changed:
@@ -219,7 +219,7 @@ class AuditTrail:
 
     def _use_log_only(self, reason: str) -> None:
         with self._changed:
-            self._log_only_until = self._clock() + _LOG_ONLY_S
+            self._log_only_until = self._clock() + _LOG_ONLY_SECONDS
             self.log_only += len(self._queue)
             self._queue.clear()
         self._tell(reason)

@@ -13,7 +13,7 @@ from millstream.gateway.http.errors import JSON, error_document, json_bytes
 from millstream.gateway.identity.authentication import CERTIFICATE
 
 MAX_HEAD_BYTES = 64 << 10
-HEAD_TIMEOUT_S = 30.0
+HEAD_TIMEOUT_SECONDS = 30.0
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -60,7 +60,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _await_head(self) -> None:
         self._head_bytes = 0
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._timed_out)
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_SECONDS, self._timed_out)
 
     def _head_is_complete(self) -> None:
         if self._head_timer is not None:
@@ -68,7 +68,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._head_timer = None
 
     def _timed_out(self) -> None:
-        self._refuse(408, f"the head of the request was not complete within {HEAD_TIMEOUT_S:g} s", "send it faster")
+        self._refuse(
+            408, f"the head of the request was not complete within {HEAD_TIMEOUT_SECONDS:g} s", "send it faster"
+        )
 
     def _refuse(self, status: int, message: str, hint: str) -> None:
         self._head_is_complete()

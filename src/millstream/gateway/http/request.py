@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from millstream.gateway.http.errors import ApiError
 
-BODY_TIMEOUT_S = 60.0
+BODY_TIMEOUT_SECONDS = 60.0
 _TRUE, _FALSE = frozenset({"true", "1", "yes", ""}), frozenset({"false", "0", "no"})
 _SLICE_BYTES = 16 << 10
 _SLICE_OBJECTS = 100
@@ -137,7 +137,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 
 
-async def body_pieces(request: Request, within_s: float = BODY_TIMEOUT_S) -> AsyncIterator[bytes]:
+async def body_pieces(request: Request, within_s: float = BODY_TIMEOUT_SECONDS) -> AsyncIterator[bytes]:
     """The body as it arrives. 408 after the timeout: memory reserved for a body must not be held without end."""
     pieces = request.stream()
     deadline = asyncio.get_running_loop().time() + within_s

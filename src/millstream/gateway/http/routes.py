@@ -222,7 +222,7 @@ def endpoint(
     async def explaining(request: Request) -> Response:
         try:
             check_role(request, lowest)
-            return await answer(request)
+            return await respond(request)
         except (ApiError, WireError) as error:
             if errors is None and not isinstance(error, (ApiError, RefusedError)):
                 raise
@@ -233,7 +233,7 @@ def endpoint(
                 raise
             raise in_form(errors(error)) from error
 
-    async def answer(request: Request) -> Response:
+    async def respond(request: Request) -> Response:
         req = ApiRequest(request, await read_body(request, max_bytes) if reads_body else b"")
         try:
             if in_loop:

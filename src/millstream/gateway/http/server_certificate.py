@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 
 from millstream.gateway.http.configuration import GatewayError, check_certificate, check_client_ca
 
-_LOOK_EVERY_S = 2.0
-_DAY_S = 86_400.0
+_LOOK_EVERY_SECONDS = 2.0
+_DAY_SECONDS = 86_400.0
 State = tuple[tuple[int, int, int] | None, ...]
 """Time, size and inode of each file."""
 _log = logging.getLogger("millstream.gateway.tls")
@@ -61,7 +61,7 @@ class ServerCertificate:
     async def _look_forever(self) -> None:
         while True:
             self.report_expiry(time.time())
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_LOOK_EVERY_SECONDS)
             self.look()
 
     def look(self) -> bool:
@@ -85,7 +85,7 @@ class ServerCertificate:
 
     def report_expiry(self, now: float) -> None:
         """A log line when 30 days, 7 days and 1 day are left, and when the certificate has expired."""
-        left = (self.ends_at - now) / _DAY_S
+        left = (self.ends_at - now) / _DAY_SECONDS
         step = next((days for days in (0, 1, 7, 30) if left < days), None)
         if step is None or (self._days_reported is not None and self._days_reported <= step):
             return

@@ -23,12 +23,12 @@ from joserfc.jwk import KeySet
 
 from millstream.access.rules_file import OidcSettings
 
-PENDING_S = 600.0
+PENDING_SECONDS = 600.0
 _MOST_PENDING = 1_000
-_CLOCK_SKEW_S = 60
-_TIMEOUT_S = 10.0
-_KEYS_S = 600.0
-_KEYS_AGAIN_S = 10.0
+_CLOCK_SKEW_SECONDS = 60
+_TIMEOUT_SECONDS = 10.0
+_KEYS_SECONDS = 600.0
+_KEYS_AGAIN_SECONDS = 10.0
 """The keys are read again for an unknown key id, but not more often."""
 _LARGEST_BYTES = 1 << 20
 _log = logging.getLogger("millstream.gateway.oidc")
@@ -105,7 +105,7 @@ class OidcClient:
         if not state or not secrets.compare_digest(state.encode(), state_of_browser.encode()):
             raise OidcError("the state does not belong to a sign-in that began in this browser")
         pending = self._pending.pop(state, None)
-        if pending is None or self._clock() - pending.began_at > PENDING_S:
+        if pending is None or self._clock() - pending.began_at > PENDING_SECONDS:
             raise OidcError("the sign-in took too long or was completed before")
         if parameters.get("error"):
             raise OidcError(f"the provider refused: {parameters['error'][:100]!r}")
@@ -158,11 +158,11 @@ class OidcClient:
             raise OidcError("the id token is for another client")
         if (len(audiences) > 1 or "azp" in claims) and claims.get("azp") != settings.client_id:
             raise OidcError("the id token was given to another client")
-        if not _is_time(claims.get("exp")) or claims["exp"] + _CLOCK_SKEW_S <= now:
+        if not _is_time(claims.get("exp")) or claims["exp"] + _CLOCK_SKEW_SECONDS <= now:
             raise OidcError("the id token is expired")
-        if not _is_time(claims.get("iat")) or claims["iat"] - _CLOCK_SKEW_S > now:
+        if not _is_time(claims.get("iat")) or claims["iat"] - _CLOCK_SKEW_SECONDS > now:
             raise OidcError("the id token is from the future")
-        if "nbf" in claims and (not _is_time(claims["nbf"]) or claims["nbf"] - _CLOCK_SKEW_S > now):
+        if "nbf" in claims and (not _is_time(claims["nbf"]) or claims["nbf"] - _CLOCK_SKEW_SECONDS > now):
             raise OidcError("the id token is not valid yet")
         given = claims.get("nonce")
         if not isinstance(given, str) or not secrets.compare_digest(given.encode(), nonce.encode()):
@@ -174,13 +174,13 @@ class OidcClient:
         try:
             return dict(jwt.decode(token, await self._key_set(), algorithms=algorithms).claims)
         except (JoseError, ValueError):
-            if self._clock() - self._keys_at < _KEYS_AGAIN_S:
+            if self._clock() - self._keys_at < _KEYS_AGAIN_SECONDS:
                 raise
         self._keys = None  # the provider may have new keys
         return dict(jwt.decode(token, await self._key_set(), algorithms=algorithms).claims)
 
     async def _key_set(self) -> KeySet:
-        if self._keys is None or self._clock() - self._keys_at > _KEYS_S:
+        if self._keys is None or self._clock() - self._keys_at > _KEYS_SECONDS:
             provider = await self._discovered()
             document = await self._json("GET", str(provider["jwks_uri"]))
             try:
@@ -207,7 +207,9 @@ class OidcClient:
 
     async def _json(self, method: str, url: str, **options: Any) -> dict[str, Any]:
         try:
-            async with httpx.AsyncClient(timeout=_TIMEOUT_S, transport=self._transport, trust_env=False) as client:
+            async with httpx.AsyncClient(
+                timeout=_TIMEOUT_SECONDS, transport=self._transport, trust_env=False
+            ) as client:
                 response = await client.request(method, url, **options)
         except httpx.HTTPError as error:
             _log.warning("oidc_unreachable url=%s reason=%s", url, type(error).__name__)

@@ -28,7 +28,7 @@ from millstream.raw_client import Cluster, ErrorCode, RefusedError, SetupError, 
 
 _VERIFYING = 16
 _CLOSING = 8
-_SWEEP_S = 1.0
+_SWEEP_SECONDS = 1.0
 _UNKNOWN_USER = frozenset({ErrorCode.SASL_AUTHENTICATION_FAILED})
 _log = logging.getLogger("millstream.gateway.callers")
 
@@ -195,7 +195,7 @@ class CallerPool:
 
     async def _sweep_forever(self) -> None:
         while True:
-            await asyncio.sleep(_SWEEP_S)
+            await asyncio.sleep(_SWEEP_SECONDS)
             self.sweep()
 
     def sweep(self) -> None:

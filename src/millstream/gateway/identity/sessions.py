@@ -18,8 +18,8 @@ from millstream.gateway.identity.credentials import Credential
 
 COOKIE = "millstream_session"
 PATH = "/console"
-LIFETIME_S = 8 * 3600.0
-IDLE_S = 3600.0
+LIFETIME_SECONDS = 8 * 3600.0
+IDLE_SECONDS = 3600.0
 _MOST = 10_000
 _LONGEST_COOKIE = 512
 
@@ -42,7 +42,11 @@ class ConsoleSessions:
     """Used in the event loop."""
 
     def __init__(
-        self, *, lifetime_s: float = LIFETIME_S, idle_s: float = IDLE_S, clock: Callable[[], float] = time.time
+        self,
+        *,
+        lifetime_s: float = LIFETIME_SECONDS,
+        idle_s: float = IDLE_SECONDS,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._lifetime_s = lifetime_s
         self._idle_s = idle_s

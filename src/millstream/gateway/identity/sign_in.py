@@ -32,7 +32,7 @@ from millstream.gateway.identity.authentication import (
     is_console,
 )
 from millstream.gateway.identity.credentials import InvalidCredentialsError, password_credential, token_credential
-from millstream.gateway.identity.oidc import PENDING_S, OidcClient, OidcError
+from millstream.gateway.identity.oidc import PENDING_SECONDS, OidcClient, OidcError
 from millstream.gateway.identity.sessions import (
     COOKIE,
     PATH,
@@ -197,7 +197,7 @@ class SignInPages:
         except OidcError as error:
             return self._page(request, f"Single sign-on failed: {error}.", 502)
         response = _redirect(where)
-        cookie = set_cookie(_STATE_COOKIE, state, SIGN_IN, int(PENDING_S), secure=self._secure(request))
+        cookie = set_cookie(_STATE_COOKIE, state, SIGN_IN, int(PENDING_SECONDS), secure=self._secure(request))
         response.headers.append("set-cookie", cookie)
         return response
 

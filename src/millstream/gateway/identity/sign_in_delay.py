@@ -1,9 +1,9 @@
 """Slows down failed sign-ins, by address and by user, with bounded memory.
 
-A failure is answered late: the delay doubles with each failure, up to a limit, and is forgotten after a while without
-failures. A correct password is never delayed, so one user cannot lock out another. Since a caller could wait in many
-connections at once, the number of failures that wait is limited, by address and in total; beyond it an attempt that has
-not been verified before is refused at once (429).
+The response to a failure is late: the delay doubles with each failure, up to a limit, and is forgotten after a while
+without failures. A correct password is never delayed, so one user cannot lock out another. Since a caller could wait
+in many connections at once, the number of failures that wait is limited, by address and in total; beyond it an attempt
+that has not been verified before is refused at once (429).
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 
 from millstream.gateway.http.audit import AUTHENTICATION, AuditTrail
 
-_FIRST_S, _LONGEST_S = 0.2, 5.0
-_FORGOTTEN_AFTER_S = 600.0
+_FIRST_SECONDS, _LONGEST_SECONDS = 0.2, 5.0
+_FORGOTTEN_AFTER_SECONDS = 600.0
 _KEPT = 10_000
 _WAITING_PER_ADDRESS = 8
 _WAITING = 256
@@ -35,7 +35,7 @@ class SignInDelay:
         self,
         trail: AuditTrail | None = None,
         *,
-        first_s: float = _FIRST_S,
+        first_s: float = _FIRST_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._trail = trail or AuditTrail()
@@ -78,7 +78,7 @@ class SignInDelay:
         counts = [self._count(("address", address), now)]
         if user:
             counts.append(self._count(("user", user), now))
-        return float(min(self._first_s * 2 ** min(max(counts) - 1, 20), _LONGEST_S))
+        return float(min(self._first_s * 2 ** min(max(counts) - 1, 20), _LONGEST_SECONDS))
 
     def succeeded(self, address: str, user: str) -> None:
         """The user knows the password: earlier failures were its own mistakes. Those of the address stay, because an
@@ -87,7 +87,7 @@ class SignInDelay:
 
     def _count(self, key: tuple[str, str], now: float) -> int:
         count, at = self._failures.pop(key, (0, now))
-        count = 1 if now - at > _FORGOTTEN_AFTER_S else count + 1
+        count = 1 if now - at > _FORGOTTEN_AFTER_SECONDS else count + 1
         self._failures[key] = (count, now)
         while len(self._failures) > _KEPT:
             self._failures.popitem(last=False)

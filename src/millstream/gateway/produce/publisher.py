@@ -39,11 +39,11 @@ _LINGER_MS = 5
 """Enough for a request with hundreds of records to become one batch, and for small requests to share one."""
 _BATCH_BYTES = 900_000
 """Below the brokers' default for `message.max.bytes`."""
-_POLL_S = 0.2
-_FLUSH_TIMEOUT_S = 5.0
+_POLL_SECONDS = 0.2
+_FLUSH_TIMEOUT_SECONDS = 5.0
 _CHUNK_RECORDS = 1_000
 """After so many records of one request, other requests get a turn of the event loop."""
-_REPORT_GRACE_S = 10.0
+_REPORT_GRACE_SECONDS = 10.0
 """How long after librdkafka's own timeout a report is still expected."""
 _UNSURE_HINT = "it may have been written: check before you send it again"
 
@@ -112,7 +112,7 @@ class Publisher:
     async def outcome(self, future: "asyncio.Future[list[Outcome]]", count: int = 1) -> list[Outcome]:
         """The results of `count` records that were enqueued together."""
         try:
-            return await asyncio.wait_for(future, self._limits.produce_timeout_s + _REPORT_GRACE_S)
+            return await asyncio.wait_for(future, self._limits.produce_timeout_s + _REPORT_GRACE_SECONDS)
         except TimeoutError:
             return [
                 ApiError(
@@ -161,19 +161,19 @@ class Publisher:
         while not self._closed.is_set():
             producer = self._producer
             if producer is None:
-                self._closed.wait(_POLL_S)
+                self._closed.wait(_POLL_SECONDS)
                 continue
             try:
-                producer.poll(_POLL_S)
+                producer.poll(_POLL_SECONDS)
             except Exception:  # a callback raised; this thread must go on
                 _log.exception("report_failed")
             if self._is_fatal:
                 self._is_fatal = False
                 self._producer = None  # the next record creates a new one
                 producer.purge(in_queue=True, in_flight=True, blocking=False)
-                producer.flush(_FLUSH_TIMEOUT_S)
+                producer.flush(_FLUSH_TIMEOUT_SECONDS)
         if self._producer is not None:
-            self._producer.flush(_FLUSH_TIMEOUT_S)
+            self._producer.flush(_FLUSH_TIMEOUT_SECONDS)
 
     def _on_error(self, error: KafkaError) -> None:
         """Called from within `poll`."""

@@ -97,11 +97,11 @@ class InFlightBytes:
             self.give_back(taken)
 
 
-_CACHED_S = 30.0
+_CACHED_SECONDS = 30.0
 """How long the number of partitions is cached."""
-_CREATION_TIMEOUT_S = 5.0
+_CREATION_TIMEOUT_SECONDS = 5.0
 """How long an automatically created topic may take to get a leader."""
-_PAUSE_S = 0.05
+_PAUSE_SECONDS = 0.05
 _KEPT = 10_000
 
 
@@ -125,21 +125,21 @@ class TopicCache:
 
     def partitions(self, topic: str) -> int:
         """The number of partitions, read from the cluster; 404 if there is no such topic."""
-        deadline = time.monotonic() + _CREATION_TIMEOUT_S
+        deadline = time.monotonic() + _CREATION_TIMEOUT_SECONDS
         while True:
             count, code = self._read_partitions(topic)
             if count:
                 with self._lock:
                     if len(self._known) >= _KEPT:
                         self._known.clear()
-                    self._known[topic] = _Known(count, time.monotonic() + _CACHED_S)
+                    self._known[topic] = _Known(count, time.monotonic() + _CACHED_SECONDS)
                 return count
             if not code.retriable:
                 raise refusal(f"topic {topic!r}", code)
             if time.monotonic() > deadline:
                 hint = 'create it: POST /topics with {"name": …}'
                 raise ApiError(404, f"there is no topic {topic!r}", hint, code=40403)
-            time.sleep(_PAUSE_S)
+            time.sleep(_PAUSE_SECONDS)
 
     def forget(self, topic: str) -> None:
         with self._lock:
@@ -272,13 +272,13 @@ class ProduceRoutes:
         topic, forms = req.path("topic"), _forms(req, Form.TEXT, Form.BASE64)
         async with self._body(req) as body:
             outcomes = await self._publish(req, topic, read_records(Messages, body, *forms).messages, forms)
-        return _answer(req, outcomes, {})
+        return _response(req, outcomes, {})
 
     async def records(self, req: ApiRequest) -> Response:
         topic, forms = req.path("topic"), _forms(req, Form.TEXT, Form.JSON)
         async with self._body(req) as body:
             outcomes = await self._publish(req, topic, read_records(Records, body, *forms).records, forms)
-        return _answer(req, outcomes, {"topic": topic})
+        return _response(req, outcomes, {"topic": topic})
 
     def _body(self, req: ApiRequest) -> Any:
         limits = self._producing.limits
@@ -338,7 +338,7 @@ def _form(req: ApiRequest, name: str, default: Form) -> Form:
         ) from None
 
 
-def _answer(req: ApiRequest, outcomes: Sequence[Outcome], document: dict[str, Any]) -> Response:
+def _response(req: ApiRequest, outcomes: Sequence[Outcome], document: dict[str, Any]) -> Response:
     """200 if all records are stored, 207 if some are; if none is, the error of the first."""
     path = req.request.scope["path"]
     offsets: list[dict[str, Any]] = []

@@ -111,15 +111,15 @@ class SchemaRoutes:
         return req.page([{"subject": str(row.subject), "version": row.version} for row in self._versions_of_id(req)])
 
     def _by_id(self, req: ApiRequest) -> StoredSchema:
-        number, subject = int(req.path("id")), self._subject_asked_for(req)
+        number, subject = int(req.path("id")), self._requested_subject(req)
         return self._registry.retry_if_missing(lambda: self._registry.by_id(number, subject))
 
     def _versions_of_id(self, req: ApiRequest) -> list[StoredSchema]:
-        number, subject, deleted = int(req.path("id")), self._subject_asked_for(req), req.flag("deleted")
+        number, subject, deleted = int(req.path("id")), self._requested_subject(req), req.flag("deleted")
         return self._registry.retry_if_missing(lambda: self._registry.versions_of_id(number, subject, deleted=deleted))
 
     @staticmethod
-    def _subject_asked_for(req: ApiRequest) -> Subject | None:
+    def _requested_subject(req: ApiRequest) -> Subject | None:
         text = req.text("subject")
         return split_context(text) if text else None
 

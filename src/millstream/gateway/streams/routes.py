@@ -31,14 +31,14 @@ from millstream.gateway.streams.positions import (
     parse_event_id,
     parse_start,
 )
-from millstream.gateway.streams.tail import TROUBLE_S, Chunk, StreamResources, Tail, Tails, chunk_of
+from millstream.gateway.streams.tail import TROUBLE_SECONDS, Chunk, StreamResources, Tail, Tails, chunk_of
 from millstream.raw_client import Cluster, TopicPartition, WireError
 from millstream.registry.decoding import Decoder
 
-HEARTBEAT_S = 15.0
+HEARTBEAT_SECONDS = 15.0
 _RETRY_MS = 1_000
-_PAUSE_S = 1.0
-_OUTSIDE_S = 2.0
+_PAUSE_SECONDS = 1.0
+_OUTSIDE_SECONDS = 2.0
 """Timeout for a broker to report that an offset does not exist, which it does at once."""
 
 
@@ -81,7 +81,7 @@ class TopicStream:
             tail = self._tails.join(self._topic, self._partitions, self._positions)
             if tail is None:
                 if self._positions == before:
-                    await asyncio.sleep(_PAUSE_S)
+                    await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             try:
                 async for event in self._follow(tail):
@@ -117,8 +117,8 @@ class TopicStream:
                     }
                     if not behind:
                         return
-                    within_s = _OUTSIDE_S if outside else HEARTBEAT_S
-                    completed = await fetches.next(behind, within_s, self._stopping, TROUBLE_S)
+                    within_s = _OUTSIDE_SECONDS if outside else HEARTBEAT_SECONDS
+                    completed = await fetches.next(behind, within_s, self._stopping, TROUBLE_SECONDS)
                     outside = {number for number in outside if completed} - {
                         partition.partition for partition in completed
                     }
@@ -128,7 +128,7 @@ class TopicStream:
                     if await self._tools.is_gone(self._topic):
                         self._ended = True
                         return
-                    await asyncio.sleep(_PAUSE_S)
+                    await asyncio.sleep(_PAUSE_SECONDS)
                     continue
                 shown = await self._shown(chunk)
                 if shown:
@@ -141,14 +141,14 @@ class TopicStream:
         """Reads the shared tail until this stream is too far behind."""
         number = tail.first
         while not self._stopping.is_set() and not self._tools.is_revoked:
-            came = await tail.news(number, HEARTBEAT_S)
+            came = await tail.news(number, HEARTBEAT_SECONDS)
             if not came:
                 yield self._trouble_once(tail.trouble or "") or self._heartbeat()
                 if tail.is_gone:
                     self._ended = True
                     return
                 if tail.trouble:
-                    await asyncio.sleep(_PAUSE_S)
+                    await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             chunk = tail.get(number)
             if chunk is None:
@@ -207,7 +207,7 @@ def _concerns(note: dict[str, Any], position: int) -> bool:
 
 EVENT_STREAM = "text/event-stream"
 _CALLS, _READS = 16, 8
-_SLOWEST_SEND_S = 60.0
+_SLOWEST_SEND_SECONDS = 60.0
 """A reader that takes nothing for so long is disconnected."""
 
 DOC = Doc(
@@ -366,7 +366,7 @@ class _EventResponse(Response):
         try:
             async for event in events:
                 message = {"type": "http.response.body", "body": event, "more_body": True}
-                await asyncio.wait_for(send(message), _SLOWEST_SEND_S)
+                await asyncio.wait_for(send(message), _SLOWEST_SEND_SECONDS)
         finally:
             await events.aclose()  # type: ignore[attr-defined]
 

@@ -27,10 +27,10 @@ from millstream.raw_client import EARLIEST, LATEST, Cluster, TopicPartition, Unr
 from millstream.raw_client.errors import UNREADABLE
 
 _KEPT_BYTES = 4 << 20
-TROUBLE_S = 3.0
+TROUBLE_SECONDS = 3.0
 """How long nothing can be read before readers get an event; a leader change takes less."""
-_PAUSE_S = 1.0
-_PARTITION_CHECK_S = 60.0
+_PAUSE_SECONDS = 1.0
+_PARTITION_CHECK_SECONDS = 60.0
 """Interval of the check for new partitions."""
 
 _log = logging.getLogger(__name__)
@@ -192,13 +192,13 @@ class Tail:
     async def _step(self, fetches: PendingFetches) -> None:
         places = {TopicPartition(self._topic, number): offset for number, offset in self._positions.items()}
         try:
-            completed = await fetches.next(places, _PARTITION_CHECK_S, self._wake, TROUBLE_S)
+            completed = await fetches.next(places, _PARTITION_CHECK_SECONDS, self._wake, TROUBLE_SECONDS)
             chunk = await chunk_of(completed, self._tools, self._positions)
             is_news = not chunk.troubles.items() <= self._said.items()
             if is_news or any(chunk.after[each] != self._positions[each] for each in chunk.after):
                 self._add(chunk)
                 self._said |= chunk.troubles
-            if not self._fixed and time.monotonic() - self._looked_at >= _PARTITION_CHECK_S:
+            if not self._fixed and time.monotonic() - self._looked_at >= _PARTITION_CHECK_SECONDS:
                 await self._find_partitions()
             self.trouble = None
         except WireError as error:
@@ -206,12 +206,12 @@ class Tail:
             self.trouble = str(error)
             self.is_gone = await self._tools.is_gone(self._topic)
             self._notify()
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(_PAUSE_SECONDS)
         except Exception:  # a bug of the gateway must not leave readers waiting
             _log.exception("stream_broken topic=%s", self._topic)
             self.trouble = INTERNAL_ERROR
             self._notify()
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _find_partitions(self) -> None:
         count = await self._tools.call(partial(self._tools.cluster.partitions_of, self._topic))

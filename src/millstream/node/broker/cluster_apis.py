@@ -32,7 +32,7 @@ from millstream.node.server.request import Context, Response
 from millstream.node.server.service import Peer, Refused
 
 GROUP_TOPIC = "__consumer_offsets"
-_KEPT_ANSWERS = 64
+_KEPT_RESPONSES = 64
 _LARGEST_KEPT_REQUEST = 100
 """The maximum number of topics in a request whose response is cached. Larger requests are rarely repeated."""
 MOST_TOPICS = 20_000
@@ -49,7 +49,7 @@ _FIRST_WITH_KEYS = 4
 _FIRST_WITH_SHARE = 6
 _STATE_TOPICS = {_GROUP: GROUP_TOPIC, _TRANSACTION: TRANSACTION_STATE_TOPIC, _SHARE: SHARE_GROUP_STATE_TOPIC}
 """The topic with the state of each coordinator type."""
-_NOT_ASKED = -(1 << 31)
+_NOT_REQUESTED = -(1 << 31)
 _FIRST_WITHOUT_NAME = 12
 """The first version in which the name of a topic may be null."""
 _BROKER_ENDPOINTS, _CONTROLLER_ENDPOINTS = 1, 2
@@ -219,7 +219,7 @@ class ClusterHandlers:
 
     def _keep(self, key: tuple[Any, ...], encoded: bytes) -> None:
         if len(key[_NAMES] or ()) <= _LARGEST_KEPT_REQUEST:
-            if len(self._kept) >= _KEPT_ANSWERS:
+            if len(self._kept) >= _KEPT_RESPONSES:
                 self._kept.clear()
             self._kept[key] = encoded
 
@@ -242,13 +242,13 @@ class ClusterHandlers:
         for number, row in enumerate(rows, 1):
             if isinstance(row, TopicImage):
                 if not is_checked or self._sees(context, row.name):
-                    may_do = self._topic_operations(context, row.name) if shows_operations else _NOT_ASKED
+                    may_do = self._topic_operations(context, row.name) if shows_operations else _NOT_REQUESTED
                     topics.append(_topic(row, reachable, may_do))
             elif is_checked and (refused := self._refused_topic(row, image, context)) is not None:
                 topics.append(refused)
             else:
                 name = _name_of(row, image)
-                may_do = self._topic_operations(context, name) if shows_operations and name else _NOT_ASKED
+                may_do = self._topic_operations(context, name) if shows_operations and name else _NOT_REQUESTED
                 topics.append(_wanted_topic(row, image, reachable, may_do, failed, context.version))
             if topics and not topics[-1].get("error_code"):
                 self._show_branch(topics[-1], image, context)
@@ -262,7 +262,7 @@ class ClusterHandlers:
             "cluster_id": image.cluster_id,
             "controller_id": self._some_broker(reachable),
             "topics": topics,
-            "cluster_authorized_operations": self._cluster_operations(context) if operations[1] else _NOT_ASKED,
+            "cluster_authorized_operations": self._cluster_operations(context) if operations[1] else _NOT_REQUESTED,
         }
 
     def _show_branch(self, row: dict[str, Any], image: MetadataImage, context: Context) -> None:
@@ -339,7 +339,7 @@ class ClusterHandlers:
                 for broker, at in (shown if request.include_fenced_brokers else reachable.brokers)
             ],
             "cluster_authorized_operations": (
-                self._cluster_operations(context) if request.include_cluster_authorized_operations else _NOT_ASKED
+                self._cluster_operations(context) if request.include_cluster_authorized_operations else _NOT_REQUESTED
             ),
         }
 

@@ -58,7 +58,7 @@ class ClusterView:
 _MISSING_SECONDS = 2.0
 """Longer than the election of a controller and of leaders. It limits the effect if only the two brokers are
 disconnected from each other."""
-_NOBODY: frozenset[int] = frozenset()
+_NO_BROKERS: frozenset[int] = frozenset()
 
 
 class LostBrokers:
@@ -103,7 +103,7 @@ class LostBrokers:
 
     def _current(self, until: dict[int, tuple[int, float]], *, fenced: bool) -> frozenset[int]:
         if not until:
-            return _NOBODY
+            return _NO_BROKERS
         now_s, brokers = self._now_s(), self._image().brokers
         for broker_id, (epoch, end_s) in tuple(until.items()):
             broker = brokers.get(BrokerId(broker_id))

@@ -90,7 +90,7 @@ class InternalTopics:
             return
         try:
             async with asyncio.timeout(_ENSURE_TIMEOUT_SECONDS):
-                await self.ensure_as_asked(
+                await self.ensure_topic(
                     internal_topic(name, self._view.image, partition_count, replication_factor, configs)
                 )
         except TimeoutError:
@@ -101,7 +101,7 @@ class InternalTopics:
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} cannot be created: {error.message}"
             ) from error
 
-    async def ensure_as_asked(self, topic: NewTopic) -> None:
+    async def ensure_topic(self, topic: NewTopic) -> None:
         """Creates a user topic if it does not exist, with its own replication factor; raises the controller's error."""
         name = TopicName(topic.name)
         if name in self._view.image.topics:

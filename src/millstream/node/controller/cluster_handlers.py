@@ -38,7 +38,7 @@ from millstream.node.server.authorization import NO_AUTHORIZER, Authorizer
 from millstream.node.server.request import Context
 
 BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
-NOT_ASKED = -(1 << 31)
+NOT_REQUESTED = -(1 << 31)
 
 ControllerAddresses = Callable[[], Sequence[tuple[int, str, int]]]
 """Id, host and port of every voter whose address is known."""
@@ -70,7 +70,7 @@ class ControllerClusterHandlers:
             "cluster_authorized_operations": (
                 self._authorizer.operations(context.peer, AclResourceType.CLUSTER, CLUSTER_NAME)
                 if request.include_cluster_authorized_operations
-                else NOT_ASKED
+                else NOT_REQUESTED
             ),
         }
         if request.endpoint_type == CONTROLLER_ENDPOINTS:

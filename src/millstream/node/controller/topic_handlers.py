@@ -51,7 +51,7 @@ from millstream.node.metadata.topics import (
     create_partitions,
     create_topics,
     delete_topics,
-    partitions_asked_for,
+    partitions_requested,
 )
 from millstream.node.quotas.mutations import ControllerMutations, MutationQuota
 from millstream.node.server.request import Context
@@ -82,7 +82,7 @@ class TopicHandlers:
         try:
             topics = _new_topics(request)
             await asyncio.sleep(0)  # there can be thousands of topics: lets the event loop serve others
-            check_request_size(sum(partitions_asked_for(topic, self._controller.config) for topic in topics))
+            check_request_size(sum(partitions_requested(topic, self._controller.config) for topic in topics))
         except KafkaError as error:
             return {
                 "topics": [
@@ -192,7 +192,7 @@ def _in_parts(topics: list[NewTopic], config: BrokerConfig) -> list[list[NewTopi
     parts: list[list[NewTopic]] = [[]]
     partitions = 0
     for same in by_name.values():
-        count = sum(partitions_asked_for(topic, config) for topic in same)
+        count = sum(partitions_requested(topic, config) for topic in same)
         is_full = partitions + count > _PARTITIONS_PER_DECISION or len(parts[-1]) + len(same) > _TOPICS_PER_DECISION
         if parts[-1] and is_full:
             parts.append([])

@@ -45,6 +45,8 @@ from millstream.node.storage.log.log_reader import Slice
 
 
 class MonotonicWallClock:
+    """The wall clock, which jumps forward with adjustments but never back: deadlines in the log stay in order."""
+
     __slots__ = ("_ahead_ms", "_clock", "_loop")
 
     def __init__(self, environment: Environment) -> None:
@@ -63,7 +65,7 @@ class MonotonicWallClock:
         return self._clock.now_ms() - int(self._loop.time() * 1000)
 
 
-_MAX_TIMER_WAIT_S = 5.0
+_MAX_TIMER_WAIT_SECONDS = 5.0
 """The longest time between two checks of due timers, because the wall clock may jump."""
 
 _log = logging.getLogger("millstream.coordinator")
@@ -377,7 +379,7 @@ class CoordinatorRuntime:
         deadline_ms = self.state.timers.next_deadline_ms
         if deadline_ms is not None:
             # A clock that jumps forward makes deadlines due at once.
-            delay = min(max(0, deadline_ms - self._time.now_ms()) / 1000, _MAX_TIMER_WAIT_S)
+            delay = min(max(0, deadline_ms - self._time.now_ms()) / 1000, _MAX_TIMER_WAIT_SECONDS)
             self._timer = self._environment.loop.call_later(delay, self._run_due_timers)
 
     def _run_due_timers(self) -> None:
@@ -423,7 +425,7 @@ def _not_coordinator() -> KafkaError:
 _LOAD_TIMEOUT_SECONDS = 5.0
 """How long a request waits for its shard to load before it gets COORDINATOR_LOAD_IN_PROGRESS."""
 _MAX_CONCURRENT_LOADS = 4
-_LOAD_RETRY_S = 2.0
+_LOAD_RETRY_SECONDS = 2.0
 
 
 class CoordinatorShards:
@@ -519,7 +521,7 @@ class CoordinatorShards:
             except KafkaError as error:
                 if error.code == ErrorCode.NOT_COORDINATOR:
                     return
-            await asyncio.sleep(_LOAD_RETRY_S)
+            await asyncio.sleep(_LOAD_RETRY_SECONDS)
 
     def follow(self, delta: MetadataDelta) -> None:
         """Follows changes of the topic and its leaders."""

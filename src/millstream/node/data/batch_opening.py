@@ -38,7 +38,7 @@ from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
 from millstream.node.server.request import TurnTaker
 from millstream.node.storage.log.batch_admission import Recompression, recompress, recompression_of, refusal
-from millstream.node.transactions.produce import Append, Deliver, Outcome, ProduceCall, Refuse
+from millstream.node.transactions.produce import Append, Deliver, ProduceCall, Produced, Refuse
 
 _NO_KEY = "a compacted topic takes only records with a key"
 
@@ -194,7 +194,7 @@ class OpenedProduce:
                         return False
         return True
 
-    def take(self, call: ProduceCall, append: Append, refuse: Refuse) -> Outcome:
+    def take(self, call: ProduceCall, append: Append, refuse: Refuse) -> Produced:
         """Appends the request now, or when its batches were opened."""
         plan = self._plan(call)
         if not self._queues or not any(each in self._queues for each in _partitions(call.request)):

@@ -31,7 +31,7 @@ from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionDirectory, PartitionTable
 from millstream.node.replicas.retry_order import LeaderChangeGapGuard, RetryOrderGuard
 from millstream.node.server.request import ProduceResults
-from millstream.node.transactions.produce import Deliver, Outcome, ProduceCall, TransactionalProduce, refused
+from millstream.node.transactions.produce import Deliver, ProduceCall, Produced, TransactionalProduce, refused
 
 Results = ProduceResults
 _FLAGS = ATTRIBUTES_START + 1
@@ -60,6 +60,7 @@ class Awaited(NamedTuple):
     partition: Partition
     rows: list[PartitionResult]
     at: int
+    """The place of the result in `rows`."""
     end_offset: int
     what: str = "appended"
     """What happened to the batch, for the message if the result does not become final."""
@@ -87,7 +88,7 @@ class ProduceHandler:
         """Number of refused batches by error code."""
         self._check_timer: asyncio.TimerHandle | None = None
 
-    def append(self, request: ProduceRequest, version: int, buffer: bytearray, *, by_broker: bool = False) -> Outcome:
+    def append(self, request: ProduceRequest, version: int, buffer: bytearray, *, by_broker: bool = False) -> Produced:
         """Appends all batches. Returns the results, and a function that delivers them later if they are not final."""
         if not -1 <= request.acks <= 1:
             error = KafkaError(
@@ -105,7 +106,7 @@ class ProduceHandler:
             return self._append(call)
         return self._opening.take(call, self._verify, self._refuse)
 
-    def _verify(self, call: ProduceCall) -> Outcome:
+    def _verify(self, call: ProduceCall) -> Produced:
         """The stage after the batches were opened."""
         if call.request.transactional_id is None:
             return self._append(call)
@@ -119,7 +120,7 @@ class ProduceHandler:
                 self._retry_order.note(topic, index, whole[start:end], error.code)
         return refused(call.request, error)
 
-    def _append(self, call: ProduceCall) -> Outcome:
+    def _append(self, call: ProduceCall) -> Produced:
         """The last stage: each partition's batches go to its log."""
         request, buffer, by_broker, verified = call.request, call.buffer, call.by_broker, call.verified
         opened: OpenedBatches = call.opened
@@ -130,7 +131,7 @@ class ProduceHandler:
         now_ms = self._environment.clock.now_ms()
         whole = memoryview(buffer)
         wants_all = request.acks == -1
-        retry_order, guard = self._retry_order, self._opening.guard
+        retry_order, schema_guard = self._retry_order, self._opening.guard
         conditions = request.conditions
         number = -1
         for topic, datas in request.topics:
@@ -160,7 +161,7 @@ class ProduceHandler:
                         self._gaps.check(topic, index, whole[start:end], log.producers)
                     if conditions is not None:
                         check_condition(conditions.get((topic, index)), log, batch)
-                    if log.opens_batches or guard.topics:
+                    if log.opens_batches or schema_guard.topics:
                         batch = self._as_opened(topic, partition, by_broker, batch, opened.get(number))
                     if verified is not None:
                         appended = verified.append(partition, batch, now_ms)

@@ -60,7 +60,7 @@ class StreamsTopics:
 
     async def _create(self, topic: InternalTopic) -> None:
         try:
-            await self._topics.ensure_as_asked(
+            await self._topics.ensure_topic(
                 NewTopic(
                     name=topic.name,
                     partition_count=topic.partition_count,

@@ -29,7 +29,7 @@ from millstream.node.metadata.records import (
 K = TypeVar("K")
 V = TypeVar("V")
 
-_NOBODY = BrokerId(-1)
+_NO_BROKER = BrokerId(-1)
 
 
 def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
@@ -53,7 +53,7 @@ def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
         for name, value in values.items():
             yield ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=name, value=value)
     if image.next_producer_id > 0:
-        yield ProducerIdsRecord(broker_id=_NOBODY, broker_epoch=-1, next_producer_id=image.next_producer_id)
+        yield ProducerIdsRecord(broker_id=_NO_BROKER, broker_epoch=-1, next_producer_id=image.next_producer_id)
     yield from image.scram_credentials.values()
     yield from image.delegation_tokens.values()
     yield from image.acls.values()

@@ -111,7 +111,7 @@ def create_topics(
     records: list[MetadataRecord] = []
     results: list[TopicCreation] = []
     counts = Counter(topic.name for topic in topics)
-    total = sum(partitions_asked_for(topic, config) for topic in topics)
+    total = sum(partitions_requested(topic, config) for topic in topics)
     accepted: dict[str, str] = {}
     for topic in topics:
         try:
@@ -421,7 +421,7 @@ def _chosen_placements(image: MetadataImage, topic: NewTopic, config: BrokerConf
     return [chosen[partition] for partition in range(len(chosen))]
 
 
-def partitions_asked_for(topic: NewTopic, config: BrokerConfig) -> int:
+def partitions_requested(topic: NewTopic, config: BrokerConfig) -> int:
     if topic.branch_of is not None:
         return len(topic.branch_offsets)
     if topic.assignments:

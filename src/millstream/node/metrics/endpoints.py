@@ -167,11 +167,11 @@ class NodeEndpoints:
     def _ask(self, path: str, question: Question, deliver: Deliver) -> None:
         """Many requests for the same are one: the partitions are looked through once."""
 
-        async def answer() -> HttpResponse:
+        async def respond() -> HttpResponse:
             reason = await question(self._node, TimeSlices(self._now))
             return HttpResponse(200, b"ok\n") if reason is None else HttpResponse(503, f"{reason}\n".encode())
 
-        self._once((path,), answer, deliver)
+        self._once((path,), respond, deliver)
 
     def close(self) -> None:
         for task in self._under_way.values():

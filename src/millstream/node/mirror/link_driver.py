@@ -14,8 +14,7 @@ from millstream.formats.model.identifiers import TopicPartition
 from millstream.node.environment import Environment
 from millstream.node.mirror.cluster_access import ClusterAccess
 from millstream.node.mirror.core.links import Link
-from millstream.node.mirror.fetcher import SourceFetcher
-from millstream.node.mirror.pulled import UNKNOWN, PulledPartition, Totals
+from millstream.node.mirror.fetcher import UNKNOWN, PulledPartition, SourceFetcher, Totals
 from millstream.node.mirror.source import SourceCluster, SourceMetadata
 from millstream.node.mirror.upkeep import Upkeep
 

@@ -1,28 +1,123 @@
 """Mirroring on this node: a driver for each link, promoted logs, and the reports.
 
 Follows the metadata: links, mirror topics, and which of their partitions this node leads. Without a link nothing runs.
+
+Promoted topics: a transaction of the source that was open at the promotion is aborted by a marker, because its
+coordinator is at the source and cannot end it here. The producers of the source are forgotten, because a producer of
+this cluster may have the same id. Both are found by the leader epochs: those of this cluster since the promotion begin
+at a multiple of 2^20.
 """
 
 import asyncio
+import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from millstream.formats.model.identifiers import TopicPartition
+from millstream.formats.model.errors import KafkaError
+from millstream.formats.model.identifiers import Marker, TopicName, TopicPartition
+from millstream.formats.records.record import Record, build_batch
 from millstream.node.cluster.topic_creation import InternalTopics
 from millstream.node.data.internal_client import InternalProducer
 from millstream.node.environment import Environment
 from millstream.node.metadata.image import ALL_BROKERS, MetadataDelta, ResourceType
+from millstream.node.metadata.mirrors import EPOCHS_OF_A_CLUSTER
+from millstream.node.metadata.topic_names import MIRRORS_TOPIC
 from millstream.node.mirror.cluster_access import ClusterAccess
 from millstream.node.mirror.core.links import Link, MirrorState, MirrorTopic, links, mirror_topic, mirror_topics
+from millstream.node.mirror.fetcher import PulledPartition
 from millstream.node.mirror.link_driver import LinkDriver
-from millstream.node.mirror.promotion import close_mirrored
-from millstream.node.mirror.pulled import PulledPartition
-from millstream.node.mirror.reports import Report, Reports
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
+from millstream.node.storage.log.partition_log import PartitionLog
 
 _log = logging.getLogger("millstream.mirror")
 _REPORT_SECONDS = 1.0
+
+
+def promotion_offset(log: PartitionLog, leader_epoch: int) -> int:
+    """The offset at which the records of this cluster begin."""
+    first = leader_epoch // EPOCHS_OF_A_CLUSTER * EPOCHS_OF_A_CLUSTER
+    return next((start for epoch, start in log.epochs.entries() if epoch >= first), log.log_end_offset)
+
+
+def close_mirrored(partition: Partition, environment: Environment) -> bool:
+    """Aborts open transactions of the source and forgets its producers; whether that is done."""
+    try:
+        log = partition.log
+        since = promotion_offset(log, partition.leader_epoch)
+        for producer_id, first_offset in log.open_transactions().items():
+            if first_offset >= since:
+                continue
+            entry = log.producers.entries[producer_id]
+            marker = Marker(
+                producer_id=producer_id,
+                producer_epoch=entry.epoch,
+                coordinator_epoch=max(entry.coordinator_epoch, 0),
+                committed=False,
+                transaction_version=0,
+            )
+            partition.append_marker(marker, environment.clock.now_ms())
+            _log.warning(
+                "mirrored_transaction_aborted partition=%s producer=%d first_offset=%d",
+                partition.topic_partition,
+                producer_id,
+                first_offset,
+            )
+        log.producers.forget_before(since)
+    except (KafkaError, OSError) as error:
+        _log.warning("promotion_not_completed partition=%s error=%s", partition.topic_partition, error)
+        return False
+    return True
+
+
+REPORT_TOPIC = TopicName(MIRRORS_TOPIC)
+REPORT_SETTINGS = {
+    "cleanup.policy": "compact,delete",
+    "retention.ms": str(7 * 24 * 60 * 60 * 1000),
+    "segment.ms": str(60 * 60 * 1000),
+    "segment.bytes": str(16 << 20),
+}
+REPORT_REPLICAS = 3
+_RECORDS_AT_ONCE = 500
+
+Report = tuple[str, Mapping[str, object]]
+
+
+class Reports:
+    """Reports on mirroring, in the internal topic `__millstream_mirrors`, where any Kafka client can read them.
+
+    The leader of each mirrored partition reports how far it is; one broker per link reports on the link. A record is
+    written when something changed, at most once a second. The key is `link/topic/partition`, or the link's name.
+    """
+
+    def __init__(self, topics: InternalTopics, producer: InternalProducer, environment: Environment) -> None:
+        self._topics = topics
+        self._producer = producer
+        self._environment = environment
+        self._written: dict[str, Mapping[str, object]] = {}
+
+    async def write(self, reports: Sequence[Report]) -> None:
+        """Writes the reports that have changed."""
+        changed = [(key, value) for key, value in reports if self._written.get(key) != value]
+        if not changed:
+            return
+        now_ms = self._environment.clock.now_ms()
+        try:
+            await self._topics.ensure(REPORT_TOPIC, 1, REPORT_REPLICAS, REPORT_SETTINGS)
+            for start in range(0, len(changed), _RECORDS_AT_ONCE):
+                part = changed[start : start + _RECORDS_AT_ONCE]
+                records = [
+                    Record(key.encode(), json.dumps({**value, "at_ms": now_ms}).encode(), timestamp=now_ms)
+                    for key, value in part
+                ]
+                await self._producer.append(REPORT_TOPIC, 0, build_batch(records))
+                self._written.update(part)
+        except KafkaError as error:
+            _log.warning("mirror_reports_not_written error=%s", error)
+
+    def forget(self, keys: set[str]) -> None:
+        """Keeps only these keys: another broker reports on the others now."""
+        self._written = {key: value for key, value in self._written.items() if key in keys}
 
 
 class Mirroring:
@@ -42,7 +137,7 @@ class Mirroring:
         self._topics: dict[str, MirrorTopic] = {}
         """All mirror topics of the cluster, also promoted ones."""
         self._closed: dict[TopicPartition, int] = {}
-        """The leader epoch in which a promoted partition was closed last (`promotion.py`)."""
+        """The leader epoch in which a promoted partition was closed last."""
         self._reporting: asyncio.Task[None] | None = None
 
     def now(self) -> float:

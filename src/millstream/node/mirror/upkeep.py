@@ -5,7 +5,7 @@
     failures     a topic that the source deleted or created again becomes `failed`, with the reason
     promotions   a topic in the state `promoting` becomes `promoted` when all its partitions have caught up
     groups       committed offsets of groups without members here, up to the mirror's end
-    ACLs         of the mirrored topics and the groups, if the link says so (`core/acls.py`)
+    ACLs         of the mirrored topics and the groups, if the link says so (`core/links.py`)
 
 Everything here can be repeated: another broker may do the same when the responsible one has changed.
 """
@@ -25,12 +25,12 @@ from millstream.node.environment import Environment
 from millstream.node.metadata.image import ResourceType
 from millstream.node.metadata.topics import NewTopic
 from millstream.node.mirror.cluster_access import ClusterAccess
-from millstream.node.mirror.core.acls import acl_changes
 from millstream.node.mirror.core.links import (
     TOPIC_CONFIGS,
     Link,
     MirrorState,
     MirrorTopic,
+    acl_changes,
     mirror_topic,
     mirror_topics,
     new_mirror_settings,

@@ -35,7 +35,7 @@ from millstream.node.storage.log.log_reader import Slice
 from millstream.node.storage.opening_limits import opening_limits
 
 _TIER_WAITS = 200
-_TIER_WAIT_S = 0.1
+_TIER_WAIT_SECONDS = 0.1
 _READ_BYTES = 1 << 20
 _RECORDS_PER_BATCH = 100
 _RETRY_SECONDS = (0.1, 0.5, 2.0, 5.0, 15.0)
@@ -165,7 +165,7 @@ class DeadLetters:
             if reached == position:
                 if position < log.local_start_offset and waits < _TIER_WAITS:
                     waits += 1
-                    await asyncio.sleep(_TIER_WAIT_S)  # the records are on their way from the tier
+                    await asyncio.sleep(_TIER_WAIT_SECONDS)  # the records are on their way from the tier
                     continue
                 break
             position = reached
@@ -194,7 +194,7 @@ class DeadLetters:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"dead-letter topic {topic} does not exist")
         config = self._view.config
         try:
-            await self._internal_topics.ensure_as_asked(
+            await self._internal_topics.ensure_topic(
                 NewTopic(
                     name=topic,
                     partition_count=config[node.NUM_PARTITIONS],

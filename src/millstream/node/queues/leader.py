@@ -12,10 +12,10 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.records.aborted import AbortedTransactions
 from millstream.formats.records.batch import iterate_headers
 from millstream.formats.records.opening import OpeningLimits, records_between
 from millstream.formats.records.record import Record
-from millstream.node.coordination.aborted_batches import AbortedBatches
 from millstream.node.coordination.runtime import MonotonicWallClock
 from millstream.node.environment import Environment
 from millstream.node.queues.core.in_flight import ReadRecord
@@ -174,7 +174,7 @@ class SharePartitionLeader:
                 await self._check_state()
                 continue
             records = log.read(offset, max_bytes, up_to=end, at_least_one=at_least_one)
-            aborted = AbortedBatches(aborted_among(log, records, offset, end) if self.only_committed else ())
+            aborted = AbortedTransactions(aborted_among(log, records, offset, end) if self.only_committed else ())
             if not records.ready:
                 await self._environment.offload(records.prepare)
                 now_ms = clock.now_ms()
@@ -187,7 +187,7 @@ class SharePartitionLeader:
                 return None
             now_ms = clock.now_ms()
             acquired = machine.acquire(
-                member, [(place.first, place.last) for place in data], max_records, now_ms, strict=strict
+                member, [(place.base_offset, place.last_offset) for place in data], max_records, now_ms, strict=strict
             )
             self._set_timer()
             if acquired:
@@ -231,41 +231,41 @@ class SharePartitionLeader:
         self._state_valid_until_ms = self._time.now_ms() + _STATE_CHECK_INTERVAL_MS
 
     async def _scan(
-        self, records: Slice, offset: int, max_records: int, now_ms: int, aborted: AbortedBatches
+        self, records: Slice, offset: int, max_records: int, now_ms: int, aborted: AbortedTransactions
     ) -> list[BatchLocation]:
         """Registers the batches of a slice, as far as needed; returns those with records to hand out."""
         machine, unreadable = self.machine, self.partition.unreadable
         data: list[BatchLocation] = []
         expected = offset
         for place in walk_batches(records):
-            is_for_nobody = aborted.has(place) or place.is_control or place.is_empty
-            if place.last < offset:
+            is_skipped = aborted.hide(place) or place.is_empty
+            if place.last_offset < offset:
                 continue
-            if unreadable is not None and unreadable.has(place.first):
+            if unreadable is not None and unreadable.has(place.base_offset):
                 if data:
                     break  # members would skip the rest of the response after it
-                is_for_nobody = True
-            if place.first > expected:
-                machine.absent(expected, place.first - 1, now_ms)
-            if is_for_nobody:
-                machine.absent(place.first, place.last, now_ms)
+                is_skipped = True
+            if place.base_offset > expected:
+                machine.absent(expected, place.base_offset - 1, now_ms)
+            if is_skipped:
+                machine.absent(place.base_offset, place.last_offset, now_ms)
             else:
                 data.append(place)
-            expected = place.last + 1
+            expected = place.last_offset + 1
             if not machine.inspected and expected - offset >= max_records:
                 break
         unread = machine.next_unread()
-        if machine.inspected and data and data[0].first <= unread <= data[-1].last:
+        if machine.inspected and data and data[0].base_offset <= unread <= data[-1].last_offset:
             # In a thread, because batches may be large. No other request reads here meanwhile. Only some offsets at a
             # time: the next request continues after them.
-            last = min(data[-1].last, unread + MAX_INSPECTED_OFFSETS - 1)
+            last = min(data[-1].last_offset, unread + MAX_INSPECTED_OFFSETS - 1)
             limits = self._owner.opening_limits()
 
             def inspect_records() -> list[ReadRecord]:
                 return [
                     row
                     for place in data
-                    if place.last >= unread and place.first <= last
+                    if place.last_offset >= unread and place.base_offset <= last
                     for row in inspect(
                         records.file.read_at(place.position, place.size), self._delay_ms, unread, last, limits
                     )
@@ -389,7 +389,9 @@ class SharePartitionLeader:
 
 def _trimmed(records: Slice, places: list[BatchLocation], acquired: list[Acquired]) -> Slice:
     """The batches from the first acquired record to the last."""
-    wanted = [place for place in places if place.last >= acquired[0].first and place.first <= acquired[-1].last]
+    wanted = [
+        place for place in places if place.last_offset >= acquired[0].first and place.base_offset <= acquired[-1].last
+    ]
     first, last = wanted[0], wanted[-1]
     return Slice(records.file, first.position, last.position + last.size - first.position, True)
 

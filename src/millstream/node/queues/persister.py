@@ -30,11 +30,11 @@ from millstream.node.queues.coordinator import STATE_TOPIC, ShareCoordinator, St
 from millstream.node.queues.core.runs import RecordState, StateBatch
 from millstream.node.queues.core.state import UNINITIALIZED, ShareKey
 
-_TIMEOUT_S = 10.0
-_REQUEST_TIMEOUT_S = 6.0
-_LEADER_CHECK_S = 0.25
-_FIRST_PAUSE_S = 0.02
-_MAX_PAUSE_S = 0.5
+_TIMEOUT_SECONDS = 10.0
+_REQUEST_TIMEOUT_SECONDS = 6.0
+_LEADER_CHECK_SECONDS = 0.25
+_FIRST_PAUSE_SECONDS = 0.02
+_MAX_PAUSE_SECONDS = 0.5
 _RETRIABLE = frozenset(
     (
         ErrorCode.NOT_COORDINATOR,
@@ -204,8 +204,8 @@ class SharePersister:
         fields: Mapping[str, Any],
         read: "Callable[[Message], T]",
     ) -> T:
-        deadline = self._loop.time() + _TIMEOUT_S
-        pause_s = _FIRST_PAUSE_S
+        deadline = self._loop.time() + _TIMEOUT_SECONDS
+        pause_s = _FIRST_PAUSE_SECONDS
         while True:
             try:
                 await self._local.ensure_topic()
@@ -222,7 +222,7 @@ class SharePersister:
             if self._loop.time() + pause_s >= deadline:
                 raise failure
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_SECONDS)
 
     async def _request_remote(self, broker_id: int, key: ShareKey, api: str, fields: Mapping[str, Any]) -> Message:
         request = {
@@ -230,7 +230,7 @@ class SharePersister:
             "topics": [{"topic_id": key.topic_id, "partitions": [{"partition": key.partition, **fields}]}],
         }
         response = await self._while_leader(
-            broker_id, key, self._peers.request(broker_id, api, request, timeout_s=_REQUEST_TIMEOUT_S)
+            broker_id, key, self._peers.request(broker_id, api, request, timeout_s=_REQUEST_TIMEOUT_SECONDS)
         )
         for topic in response.results:
             for row in topic.partitions:
@@ -245,7 +245,7 @@ class SharePersister:
         pending = asyncio.ensure_future(request)
         try:
             while not pending.done():
-                await asyncio.wait((pending,), timeout=_LEADER_CHECK_S)
+                await asyncio.wait((pending,), timeout=_LEADER_CHECK_SECONDS)
                 if not pending.done() and self._local.leader_of(key) != broker_id:
                     raise KafkaError(ErrorCode.NOT_COORDINATOR, f"broker {broker_id} does not keep this state any more")
             return pending.result()
@@ -257,10 +257,10 @@ def _batch(row: Message) -> StateBatch:
     return StateBatch(row.first_offset, row.last_offset, RecordState(row.delivery_state), row.delivery_count)
 
 
-_READY_TIMEOUT_S = 5.0
+_READY_TIMEOUT_SECONDS = 5.0
 _CHANGES_AT_ONCE = 50
-_FIRST_RETRY_S = 0.1
-_MAX_RETRY_S = 10.0
+_FIRST_RETRY_SECONDS = 0.1
+_MAX_RETRY_SECONDS = 10.0
 _FIRST_SECOND = 1_577_836_800
 """2020-01-01: epochs of states count seconds from here."""
 _LARGEST_EPOCH = (1 << 31) - 1
@@ -324,7 +324,7 @@ class ShareGroupStates:
         if not self._is_initializing(group_id):
             return
         try:
-            async with asyncio.timeout(_READY_TIMEOUT_S):
+            async with asyncio.timeout(_READY_TIMEOUT_SECONDS):
                 while self._is_initializing(group_id):
                     update = self._updates.get(group_id)
                     if update is None:
@@ -349,7 +349,7 @@ class ShareGroupStates:
             self._notify(group_id)
 
     async def _apply_changes(self, group_id: str) -> None:
-        pause_s = _FIRST_RETRY_S
+        pause_s = _FIRST_RETRY_SECONDS
         while changes := self._changes.get(group_id):
             some = list(changes.items())[:_CHANGES_AT_ONCE]
             results = await asyncio.gather(*(self._apply(ShareKey(group_id, *at), change) for at, change in some))
@@ -361,9 +361,9 @@ class ShareGroupStates:
             self._notify(group_id)
             if len(done) < len(some) or not made:
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _MAX_RETRY_S)
+                pause_s = min(2 * pause_s, _MAX_RETRY_SECONDS)
             else:
-                pause_s = _FIRST_RETRY_S
+                pause_s = _FIRST_RETRY_SECONDS
 
     async def _apply(self, key: ShareKey, change: _StateChange) -> bool:
         try:

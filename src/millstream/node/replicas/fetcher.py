@@ -33,14 +33,14 @@ from millstream.node.replicas.throttle import ReplicaThrottle
 from millstream.node.server.channel import Channel
 from millstream.node.storage.log.tiered_part import TierStart
 
-FIRST_BACKOFF_S = 0.02
+FIRST_BACKOFF_SECONDS = 0.02
 """Doubled up to `replica.fetch.backoff.ms`. After a leader change, one of the nodes may not know it yet."""
-_MAX_RECONNECT_S = 0.25
+_MAX_RECONNECT_SECONDS = 0.25
 """The longest pause before the next connection to a leader: replication continues soon after a network failure."""
 _LATEST, _EARLIEST = -1, -2
 _MAX_SESSION_EPOCH = (1 << 31) - 1
-_THROTTLE_PAUSE_S = 0.2
-_TIER_PAUSE_S = 3600.0
+_THROTTLE_PAUSE_SECONDS = 0.2
+_TIER_PAUSE_SECONDS = 3600.0
 """Until the tier was read, or could not be: that ends the pause."""
 _OPENED_AT_ONCE = 32
 _ROWS_AT_ONCE = MOST_FETCHED // 2
@@ -90,7 +90,7 @@ class _Followed:
         self.sent: FollowerPosition | None = None
         """The position in the session at the leader; None if it is not in the session."""
         self.not_before = 0.0
-        self.backoff_s = FIRST_BACKOFF_S
+        self.backoff_s = FIRST_BACKOFF_SECONDS
 
 
 class ReplicaFetcher:
@@ -153,13 +153,13 @@ class ReplicaFetcher:
         """Cancels the fetch in flight, which the leader may park for half a second, for a new partition."""
         if not self._changed.is_set():
             self._changed.set()
-            asked = self._in_flight
-            if asked is not None:
-                self._loop.call_soon(self._cancel, asked)
+            pending = self._in_flight
+            if pending is not None:
+                self._loop.call_soon(self._cancel, pending)
 
-    def _cancel(self, asked: "asyncio.Future[Any]") -> None:
-        if not asked.done():
-            asked.cancel()
+    def _cancel(self, pending: "asyncio.Future[Any]") -> None:
+        if not pending.done():
+            pending.cancel()
 
     def close(self) -> None:
         self._closed = True
@@ -172,16 +172,16 @@ class ReplicaFetcher:
     # The loop
 
     async def _run(self) -> None:
-        backoff_s = FIRST_BACKOFF_S
+        backoff_s = FIRST_BACKOFF_SECONDS
         while not self._closed:
             try:
                 if await self._fetch_once():
-                    backoff_s = FIRST_BACKOFF_S
+                    backoff_s = FIRST_BACKOFF_SECONDS
                 continue
             except OSError as error:
                 _log.info("fetch_failed leader=%d error=%s", self.leader_id, error)
                 pause_s = backoff_s
-                backoff_s = min(2 * backoff_s, self._longest_backoff_s(), _MAX_RECONNECT_S)
+                backoff_s = min(2 * backoff_s, self._longest_backoff_s(), _MAX_RECONNECT_SECONDS)
             except Exception:
                 _log.exception("fetcher_failed leader=%d", self.leader_id)
                 pause_s = self._longest_backoff_s()
@@ -198,7 +198,7 @@ class ReplicaFetcher:
             pass
 
     def _longest_backoff_s(self) -> float:
-        return max(self._node.config[cluster.REPLICA_FETCH_BACKOFF_MS] / 1000, FIRST_BACKOFF_S)
+        return max(self._node.config[cluster.REPLICA_FETCH_BACKOFF_MS] / 1000, FIRST_BACKOFF_SECONDS)
 
     async def _fetch_once(self) -> bool:
         """One fetch and its response; False if there was nothing to fetch or it was cancelled."""
@@ -210,22 +210,22 @@ class ReplicaFetcher:
             return False
         config = self._node.config
         timeout_s = (config[cluster.REPLICA_SOCKET_TIMEOUT_MS] + config[cluster.REPLICA_FETCH_WAIT_MAX_MS]) / 1000
-        answer = await self._fetch(encode_request(self._head(now), rows, forgotten), now, timeout_s)
-        if answer is None:
+        response = await self._fetch(encode_request(self._head(now), rows, forgotten), now, timeout_s)
+        if response is None:
             return False
-        if answer.error:
+        if response.error:
             self._begin_session()
-            if answer.error not in (
+            if response.error not in (
                 ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH,
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
             ):
-                raise ConnectionError(f"the leader refused the fetch: {ErrorCode(answer.error).name}")
+                raise ConnectionError(f"the leader refused the fetch: {ErrorCode(response.error).name}")
             return True
-        self._session_id = answer.session_id
+        self._session_id = response.session_id
         self._session_epoch = 1 if self._session_epoch == _MAX_SESSION_EPOCH else self._session_epoch + 1
-        unserved = self._handle(answer)
-        if answer.session_id == 0:
+        unserved = self._handle(response)
+        if response.session_id == 0:
             self._begin_session()  # the leader has no room for a session: the next request has all partitions again
         for followed, sent, reaction in unserved:
             if reaction is Reaction.REQUEST_RANGE:
@@ -261,13 +261,13 @@ class ReplicaFetcher:
     def _watch(self) -> None:
         """One timer for all fetches: there may be thousands before it is due."""
         self._watchdog = None
-        asked = self._in_flight
-        if asked is None or asked.done():
+        pending = self._in_flight
+        if pending is None or pending.done():
             return
         if self._loop.time() < self._deadline:
             self._watchdog = self._loop.call_at(self._deadline, self._watch)
-        elif not isinstance(asked, asyncio.Task):  # a task has its own timeout
-            asked.set_exception(TimeoutError(f"broker {self.leader_id} did not respond to a fetch in time"))
+        elif not isinstance(pending, asyncio.Task):  # a task has its own timeout
+            pending.set_exception(TimeoutError(f"broker {self.leader_id} did not respond to a fetch in time"))
 
     def _connected(self) -> Channel:
         if self._channel is None:
@@ -287,19 +287,19 @@ class ReplicaFetcher:
 
     async def _unless_cancelled(self, request: "Coroutine[Any, Any, T] | asyncio.Future[T]") -> T | None:
         """The response; None if the request was cancelled because a partition was added."""
-        asked: asyncio.Future[T] = asyncio.ensure_future(request)
-        self._in_flight = asked
+        pending: asyncio.Future[T] = asyncio.ensure_future(request)
+        self._in_flight = pending
         try:
-            return await asked
+            return await pending
         except asyncio.CancelledError:
-            if self._closed or not asked.cancelled():
+            if self._closed or not pending.cancelled():
                 raise
             # The leader still has the request: only a new connection can overtake it.
             self._disconnect()
             return None
         finally:
-            if not asked.done():
-                asked.cancel()
+            if not pending.done():
+                pending.cancel()
             self._in_flight = None
 
     def _disconnect(self) -> None:
@@ -378,7 +378,7 @@ class ReplicaFetcher:
                 and self._node.node_id not in followed.partition.in_sync()
             ):
                 self._throttle.pauses += 1
-                self._rest(followed, _THROTTLE_PAUSE_S)
+                self._rest(followed, _THROTTLE_PAUSE_SECONDS)
 
     def _rest(self, followed: _Followed, seconds: float) -> None:
         """Pauses a partition, and removes it from the session meanwhile."""
@@ -413,10 +413,10 @@ class ReplicaFetcher:
 
     # Responses
 
-    def _handle(self, answer: ReplicaFetchResponse) -> list[tuple[_Followed, FollowerPosition, Reaction]]:
+    def _handle(self, response: ReplicaFetchResponse) -> list[tuple[_Followed, FollowerPosition, Reaction]]:
         """Handles a response; returns the partitions whose offset the leader does not have on its disk."""
         unserved: list[tuple[_Followed, FollowerPosition, Reaction]] = []
-        for topic_id, rows in answer.topics:
+        for topic_id, rows in response.topics:
             for row in rows:
                 key = topic_id, row.partition
                 followed = self._followed.get(key)
@@ -432,7 +432,7 @@ class ReplicaFetcher:
                 elif reaction is Reaction.BACK_OFF:
                     self._back_off(followed)
                 else:
-                    followed.backoff_s = FIRST_BACKOFF_S
+                    followed.backoff_s = FIRST_BACKOFF_SECONDS
         return unserved
 
     def _take(self, followed: _Followed, follower: PartitionFollower, row: Fetched) -> Reaction:
@@ -521,7 +521,7 @@ class ReplicaFetcher:
 
     def _start_from_tier(self, followed: _Followed, sent: FollowerPosition) -> None:
         """The leader has the offset only in the tier: other partitions do not wait for the object store."""
-        self._rest(followed, _TIER_PAUSE_S)
+        self._rest(followed, _TIER_PAUSE_SECONDS)
         self._restarts.start(self._restart_from_tier(followed, sent), loop=self._loop)
 
     async def _restart_from_tier(self, followed: _Followed, sent: FollowerPosition) -> None:
@@ -554,12 +554,12 @@ class ReplicaFetcher:
             "topics": [{"name": at.topic, "partitions": [row]}],
         }
         timeout_s = self._node.config[cluster.REPLICA_SOCKET_TIMEOUT_MS] / 1000
-        answer: Message | None = await self._unless_cancelled(
+        response: Message | None = await self._unless_cancelled(
             self._connected().request("list_offsets", fields, timeout_s=timeout_s)
         )
-        if answer is None or not answer.topics or not answer.topics[0].partitions:
+        if response is None or not response.topics or not response.topics[0].partitions:
             return None
-        found = answer.topics[0].partitions[0]
+        found = response.topics[0].partitions[0]
         return None if found.error_code else int(found.offset)
 
 

@@ -15,7 +15,7 @@ from millstream.node.environment import Environment
 from millstream.node.replicas.core.leader import Confirmed, NextStep, Proposal
 from millstream.node.replicas.partition import Partition
 
-RETRY_S = 0.2
+RETRY_SECONDS = 0.2
 _log = logging.getLogger("millstream.replication")
 
 Key = tuple[UUID, int]
@@ -60,7 +60,7 @@ class IsrChanges:
                     _log.exception("isr_changes_failed")
                     again = batch
                 if again:
-                    await asyncio.sleep(RETRY_S)
+                    await asyncio.sleep(RETRY_SECONDS)
                     self._waiting = again | self._waiting
         finally:
             self._sending = None

@@ -23,7 +23,7 @@ from millstream.node.replicas.acknowledgement import CommitWaiter, OnCommitted
 from millstream.node.replicas.core.follower import PartitionFollower
 from millstream.node.replicas.core.leader import Confirmed, Follower, NextStep, PartitionLeader, Proposal
 from millstream.node.replicas.local_partition import NO_LEADER, LocalPartition, PartitionContext, Replicas, Role
-from millstream.node.replicas.retry_order import NEW_LEADER_S
+from millstream.node.replicas.retry_order import NEW_LEADER_SECONDS
 from millstream.node.storage.log.appended import Appended
 from millstream.node.storage.log.partition_log import PartitionLog
 
@@ -83,7 +83,7 @@ class Partition(LocalPartition):
         self.role, self.is_leader = Role.LEADER, True
         self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
         if state.leader_epoch > 0 and len(state.replicas) > 1:
-            self.new_leader_until = self.environment.loop.time() + NEW_LEADER_S
+            self.new_leader_until = self.environment.loop.time() + NEW_LEADER_SECONDS
         if self._log is not None:
             try:
                 self._begin_leading(self._log)

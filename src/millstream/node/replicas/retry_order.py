@@ -26,7 +26,7 @@ from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.formats.records.batch import HEADER, HEADER_SIZE, MAX_SEQUENCE, Bytes, is_behind
 from millstream.node.storage.log.producer_state import ProducerState
 
-REMEMBERED_S = 30.0
+REMEMBERED_SECONDS = 30.0
 """As long as clients wait for a response by default: batches in flight with the refused one have arrived by then."""
 MAX_REMEMBERED = 10_000
 
@@ -71,7 +71,7 @@ class RetryOrderGuard:
             del self._first[key]
         elif len(self._first) >= MAX_REMEMBERED:
             del self._first[next(iter(self._first))]
-        self._first[key] = RefusedBatch(epoch, sequence, code, self._now() + REMEMBERED_S)
+        self._first[key] = RefusedBatch(epoch, sequence, code, self._now() + REMEMBERED_SECONDS)
 
     def check(self, topic: bytes, index: int, batch: Bytes, producers: ProducerState) -> None:
         """Raises KafkaError for a batch that would overtake a refused one; called last, for a valid batch."""
@@ -105,9 +105,9 @@ class RetryOrderGuard:
             del self._first[oldest]
 
 
-NEW_LEADER_S = 360.0
+NEW_LEADER_SECONDS = 360.0
 """Clients request metadata at least every five minutes: so late they may come to a new leader."""
-GAP_TIMEOUT_S = 60.0
+GAP_TIMEOUT_SECONDS = 60.0
 """No client waits longer for the response of an old leader by default: Java 30 s, librdkafka 60 s."""
 MAX_REMEMBERED_GAPS = 10_000
 
@@ -155,7 +155,7 @@ class LeaderChangeGapGuard:
                 "gap_refused topic=%s partition=%d producer=%d epoch=%d sequence=%d missing=%d",
                 topic, index, producer_id, epoch, sequence, missing,
             )  # fmt: skip
-        elif now - gap.since > GAP_TIMEOUT_S:
+        elif now - gap.since > GAP_TIMEOUT_SECONDS:
             return
         raise KafkaError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,

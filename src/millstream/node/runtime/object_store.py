@@ -39,9 +39,9 @@ _PART_BYTES = 8 << 20
 _ATTEMPTS_SECONDS = 20
 _PART_ATTEMPTS_SECONDS = 600
 _PART_ATTEMPTS = 10_000
-_LONGEST_PART_PAUSE_S = 1
+_LONGEST_PART_PAUSE_SECONDS = 1
 """How long a part of a large object is tried again: an interrupted network does not begin the whole copy again."""
-_LONGEST_SLEEP_S = 0.2
+_LONGEST_SLEEP_SECONDS = 0.2
 UNLIMITED = (1 << 63) - 1
 
 
@@ -69,7 +69,7 @@ class Pace:
         while (wait := self._try(size)) > 0:
             if self._is_closed():
                 raise StoreError("the store is closed")
-            self._sleep(min(wait, _LONGEST_SLEEP_S))
+            self._sleep(min(wait, _LONGEST_SLEEP_SECONDS))
 
     def _try(self, size: int) -> float:
         """0 if the bytes are taken, else after how many seconds to try again."""
@@ -93,9 +93,9 @@ class LoopDelay:
     then wait as long. Copies give way: after each block they pause, so that one that is always in the way keeps about
     20 MB/s."""
 
-    INTERVAL_S = 0.02
-    LATE_S = 0.005
-    LONGEST_PAUSE_S = 0.2
+    INTERVAL_SECONDS = 0.02
+    LATE_SECONDS = 0.005
+    LONGEST_PAUSE_SECONDS = 0.2
     _FORGETTING = 0.8
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -119,7 +119,7 @@ class LoopDelay:
             self._timer, self.late_s = None, 0.0
 
     def _wait(self) -> None:
-        self._due = self._loop.time() + self.INTERVAL_S
+        self._due = self._loop.time() + self.INTERVAL_SECONDS
         self._timer = self._loop.call_at(self._due, self._measure)
 
     def _measure(self) -> None:
@@ -130,7 +130,7 @@ class LoopDelay:
     def pause_s(self) -> float:
         """How long a copy pauses after a block. Called in threads."""
         late_s = self.late_s
-        return 0.0 if late_s < self.LATE_S else min(late_s * 20, self.LONGEST_PAUSE_S)
+        return 0.0 if late_s < self.LATE_SECONDS else min(late_s * 20, self.LONGEST_PAUSE_SECONDS)
 
 
 class ReadPauses:
@@ -468,7 +468,7 @@ def open_store(url: str, loop: asyncio.AbstractEventLoop, rates: StoreRates) -> 
                 "retry_timeout": timedelta(seconds=_PART_ATTEMPTS_SECONDS),
                 "backoff": {
                     "init_backoff": timedelta(milliseconds=100),
-                    "max_backoff": timedelta(seconds=_LONGEST_PART_PAUSE_S),
+                    "max_backoff": timedelta(seconds=_LONGEST_PART_PAUSE_SECONDS),
                     "base": 2,
                 },
             },

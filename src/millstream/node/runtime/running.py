@@ -228,14 +228,14 @@ class _NodeRunner:
             self._loop.add_signal_handler(number, stopping.set)
         self._loop.add_signal_handler(signal.SIGHUP, self._hang_up, stopping)
         await asyncio.sleep(0)
-        asked_to_stop = asyncio.ensure_future(stopping.wait())
+        stop_requested = asyncio.ensure_future(stopping.wait())
         living = asyncio.ensure_future(self._live())
         try:
-            await asyncio.wait((living, asked_to_stop), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((living, stop_requested), return_when=asyncio.FIRST_COMPLETED)
             if living.done():
                 living.result()
         finally:
-            asked_to_stop.cancel()
+            stop_requested.cancel()
             living.cancel()
             self._service.stopping()
             await self._loop.run_in_executor(None, self._leaving)

@@ -10,10 +10,11 @@ import datetime
 import hashlib
 import logging
 import os
+import re
 import secrets
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
@@ -22,10 +23,9 @@ from millstream.common.lazy_dataclass import dataclass
 from millstream.config.broker_config import ListenerConfig
 from millstream.config.setting import ConfigError
 from millstream.config.table import ssl as settings
+from millstream.config.table import ssl as ssl_settings
 from millstream.formats.model.access_control import ANONYMOUS, USER, Principal
-from millstream.node.security.cipher_suites import split_suites
-from millstream.node.security.core.distinguished_name import distinguished_name
-from millstream.node.security.core.principal_mapping import MappingError, PrincipalMapping
+from millstream.node.security.core.principal_mapping import MappingError, PrincipalMapping, distinguished_name
 from millstream.node.security.stores import KeyStore, key_store, store_files, trusted_certificates
 from millstream.node.server.tls import HandshakeError, tls_reason
 
@@ -366,3 +366,51 @@ def _trusts(client: ssl.SSLContext, server: ssl.SSLContext) -> str | None:
         if done == len(ends):
             return None
     return "the handshake does not end"
+
+
+# Cipher suites
+#
+# By Java's names: `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256` is `ECDHE-RSA-AES128-GCM-SHA256` for OpenSSL. OpenSSL's own
+# names are accepted too. Python cannot choose among the suites of TLS 1.3, which are all strong: naming all of them
+# enables TLS 1.3, naming none disables it, and naming some is refused.
+
+
+TLS_1_3 = ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256")
+_JAVA = re.compile(
+    r"TLS_(?:(?P<exchange>ECDHE|DHE)_)?(?P<signature>RSA|ECDSA)_WITH_"
+    r"(?P<cipher>AES_(?:128|256)_(?:GCM|CBC|CCM)|CHACHA20_POLY1305)_?(?P<hash>SHA256|SHA384|SHA|8)?"
+)
+
+
+def split_suites(names: Sequence[str]) -> tuple[str, bool]:
+    """The suites up to TLS 1.2 in OpenSSL's notation, and whether TLS 1.3 is enabled. Raises ConfigError."""
+    setting = ssl_settings.SSL_CIPHER_SUITES.name
+    newest = [name for name in names if name in TLS_1_3]
+    older = [name for name in names if name not in TLS_1_3]
+    if newest and len(newest) < len(TLS_1_3):
+        raise ConfigError(
+            f"{setting}={','.join(names)} is not supported: the suites of TLS 1.3 are enabled or disabled together; "
+            f"name all of {', '.join(TLS_1_3)}, or none",
+            name=setting,
+        )
+    return ":".join(_openssl(name) for name in older), bool(newest)
+
+
+def _openssl(name: str) -> str:
+    found = _JAVA.fullmatch(name)
+    if found is None:
+        if name.startswith("TLS_") or not re.fullmatch(r"[A-Z0-9-]+", name):
+            setting = ssl_settings.SSL_CIPHER_SUITES.name
+            raise ConfigError(
+                f"{setting}: {name!r} is not a supported cipher suite; `openssl ciphers -stdname` lists them",
+                name=setting,
+            )
+        return name
+    exchange = f"{found['exchange']}-{found['signature']}-" if found["exchange"] else ""
+    cipher, digest = found["cipher"], found["hash"]
+    if cipher.startswith("CHACHA20"):
+        return f"{exchange}CHACHA20-POLY1305"
+    algorithm, bits, mode = cipher.split("_")
+    suffix = {"CBC": "", "GCM": "-GCM", "CCM": "-CCM"}[mode]
+    digest = {"8": "8", None: ""}.get(digest, f"-{digest}")
+    return f"{exchange}{algorithm}{bits}{suffix}{digest}"

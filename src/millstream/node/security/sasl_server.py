@@ -81,7 +81,7 @@ class SaslGate:
         self._environment = environment
         self._loop = environment.loop
         self._conversation = SaslConversation(rules.mechanisms)
-        self._asked_mechanism = ""
+        self._requested_mechanism = ""
         self._is_busy = False
         self._task: asyncio.Task[None] | None = None
 
@@ -155,7 +155,7 @@ class SaslGate:
         raise conversation.refuse(f"API {head.key} version {head.version} is not allowed {conversation.stage.value}")
 
     def _handshake(self, head: "_Head", mechanism: str) -> Parts | Pending:
-        self._asked_mechanism = mechanism if mechanism in self._rules.mechanisms else "unsupported"
+        self._requested_mechanism = mechanism if mechanism in self._rules.mechanisms else "unsupported"
         if self._conversation.handshake(mechanism, is_raw=head.version == 0, now_s=self._loop.time()):
             return _handshake_response(head, ErrorCode.NONE, self._rules)
         self._note_failure(f"the mechanism {mechanism[:_LONGEST_NAME_IN_LOG]!r} is not enabled")
@@ -203,7 +203,7 @@ class SaslGate:
     def _general_error(self) -> str:
         """The error of a failed login. It does not say whether the user exists."""
         what = "re-authentication" if self._conversation.is_repeated else "authentication"
-        mechanism = self._asked_mechanism
+        mechanism = self._requested_mechanism
         return f"Authentication failed during {what} due to invalid credentials with SASL mechanism {mechanism}"
 
     def _accept(self, result: Authenticated) -> int:
@@ -227,13 +227,13 @@ class SaslGate:
 
     def _note_failure(self, reason: str) -> None:
         peer = self._peer
-        self._counts.failed[peer.listener, self._asked_mechanism or "none"] += 1
+        self._counts.failed[peer.listener, self._requested_mechanism or "none"] += 1
         self._environment.auditor.authentication(
-            peer, self._asked_mechanism or "none", succeeded=False, reason=reason[:300]
+            peer, self._requested_mechanism or "none", succeeded=False, reason=reason[:300]
         )
         _log.warning(
             "authentication_failed peer=%s:%d listener=%s mechanism=%s reason=%s",
-            peer.host, peer.port, peer.listener, self._asked_mechanism or "none", reason[:300],
+            peer.host, peer.port, peer.listener, self._requested_mechanism or "none", reason[:300],
         )  # fmt: skip
 
     def _last(self, parts: Parts) -> Pending:

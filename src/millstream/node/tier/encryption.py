@@ -41,7 +41,7 @@ _MAGIC = b"MILLTENC"
 _VERSION = 1
 _TRAILER = Struct(">II8s")
 _SENT_CHUNKS = 64
-_COMMAND_TIMEOUT_S = 30.0
+_COMMAND_TIMEOUT_SECONDS = 30.0
 _MOST_KEYS_BYTES = 1 << 20
 
 
@@ -115,10 +115,10 @@ def _run_command(command: str) -> str:
         if not arguments:
             raise ValueError("it is empty")
         done = subprocess.run(
-            arguments, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S
+            arguments, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_SECONDS
         )
     except subprocess.TimeoutExpired:  # its text has all arguments
-        raise ValueError(f"{name} took longer than {_COMMAND_TIMEOUT_S:g} s") from None
+        raise ValueError(f"{name} took longer than {_COMMAND_TIMEOUT_SECONDS:g} s") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"{name} failed: {error}") from None
     if done.returncode != 0:

@@ -49,16 +49,16 @@ from millstream.node.tier.core.segment_events import PartitionState, SegmentStat
 from millstream.node.tier.encryption import NO_KEYS, Keyring, WrongKeyError, open_keyring
 from millstream.node.tier.event_topic import TierEvents
 from millstream.node.tier.partition_tier import DeposedError, PartitionTier
+from millstream.node.tier.reading import tier_start
 from millstream.node.tier.references import ReferenceSearch
-from millstream.node.tier.starting import tier_start
 from millstream.node.tier.sweeping import Sweeper
 from millstream.node.tier.uploads import DamagedSegmentError, plan_copy, prepare
 
 _log = logging.getLogger("millstream.tier")
 _OPENED_AT_ONCE = 10
 _TRUE = "true"
-_FIRST_SWEEP_S = 60.0
-_FORGET_S = 10.0
+_FIRST_SWEEP_SECONDS = 60.0
+_FORGET_SECONDS = 10.0
 _REMOVAL_ATTEMPTS = 5
 _DELETED = SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED
 
@@ -99,7 +99,7 @@ class TierManager:
         self.cache = TierCache(disk, root)
         self._sweep: asyncio.Task[None] | None = None
         interval_s = metadata.config[tier.TIER_SWEEP_INTERVAL_MS] / 1000
-        self._sweep_due = environment.loop.time() + min(_FIRST_SWEEP_S, interval_s)
+        self._sweep_due = environment.loop.time() + min(_FIRST_SWEEP_SECONDS, interval_s)
         self._forget_due = 0.0
         self._produce_requests = 0
         self._has_producers = False
@@ -207,7 +207,7 @@ class TierManager:
         """Forget partitions of which this node has no replica any more."""
         if now < self._forget_due:
             return
-        self._forget_due = now + _FORGET_S
+        self._forget_due = now + _FORGET_SECONDS
         for key, each in list(self._tiers.items()):
             if self._partitions.by_id.get(key[0], {}).get(key[1]) is not each.partition:
                 each.close()

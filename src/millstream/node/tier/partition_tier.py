@@ -31,8 +31,7 @@ from millstream.node.tier.core.manifest import (
     encode_manifest,
     manifest_name,
 )
-from millstream.node.tier.reading import SegmentReader
-from millstream.node.tier.starting import tier_start
+from millstream.node.tier.reading import SegmentReader, tier_start
 
 _log = logging.getLogger("millstream.tier")
 _MOST_CONFLICTS = 10

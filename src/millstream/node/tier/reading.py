@@ -9,7 +9,7 @@ import asyncio
 import logging
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -19,14 +19,18 @@ from millstream.formats.records.opening import BeyondLimitsError, OpeningLimits,
 from millstream.node.storage.index import time_index
 from millstream.node.storage.index.time_search import FoundOffset
 from millstream.node.storage.log.batch_scan import walk_headers
+from millstream.node.storage.log.earlier_batches import add_batches
 from millstream.node.storage.log.log_reader import Slice, empty_slice
+from millstream.node.storage.log.producer_snapshots import decode_snapshot
+from millstream.node.storage.log.producer_state import ProducerState
+from millstream.node.storage.log.tiered_part import TierStart
 from millstream.node.storage.object_store import NoObjectError, StoreError
 from millstream.node.tier.cache import RANGE_BYTES, BadRangeError, Chunk, TieredSlice, first_batch_bytes, write_chunk
 from millstream.node.tier.context import TierContext
 from millstream.node.tier.core import object_format
 from millstream.node.tier.core.decisions import backoff_s
-from millstream.node.tier.core.manifest import TieredSegment
-from millstream.node.tier.core.object_format import DamagedObjectError
+from millstream.node.tier.core.manifest import Manifest, TieredSegment
+from millstream.node.tier.core.object_format import DamagedObjectError, Tail
 
 _RANGES_AHEAD = 4
 _INDEXES = -1
@@ -274,3 +278,18 @@ def _latest_in(chunk: Chunk, greatest: int, limits: OpeningLimits) -> FoundOffse
                 found = whole
             return FoundOffset(*found, header.leader_epoch)
     return None
+
+
+async def tier_start(tail_of: Callable[[TieredSegment], Awaitable[Tail]], manifest: Manifest) -> TierStart:
+    """Where a log continues that takes everything before from the tier: its epochs and producers, from the last object.
+
+    The tier has at least one segment.
+    """
+    last = manifest.readable[-1]
+    tail = await tail_of(last)
+    producers = ProducerState()
+    if tail.footer.identity.end_offset == last.end_offset:  # else an unclean election has cut the segment
+        producers = ProducerState(decode_snapshot(bytes(tail.parts[object_format.SNAPSHOT])))
+        add_batches(producers, bytes(tail.parts[object_format.PRODUCERS]))
+    entries = list(producers.entries.values())
+    return TierStart(last.end_offset, manifest.log_start_offset, manifest.epochs(), entries)

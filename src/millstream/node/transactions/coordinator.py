@@ -127,14 +127,14 @@ def shard_of(runtime: CoordinatorRuntime) -> TransactionShard:
     return runtime.state
 
 
-_HOLD_S = 0.1
+_HOLD_SECONDS = 0.1
 """How long after the decision requests are held that find the last transaction ending. Markers rarely take longer, and
 a retry of the client does. If they take longer, a broker is slow or down, and the client gets CONCURRENT_TRANSACTIONS.
 """
-_HELD_PAUSE_S = 0.02
+_HELD_PAUSE_SECONDS = 0.02
 """How often a request that would decide a transaction looks whether the hold of a backup is over."""
-_FIRST_RETRY_S = 0.05
-_MAX_RETRY_S = 2.0
+_FIRST_RETRY_SECONDS = 0.05
+_MAX_RETRY_SECONDS = 2.0
 
 R = TypeVar("R")
 
@@ -325,7 +325,7 @@ class TransactionCoordinator:
         while True:
             with suppress(DecisionsHeld):
                 return await runtime.run(lambda now_ms: operation(shard, now_ms))
-            await asyncio.sleep(_HELD_PAUSE_S)  # bounded: a hold ends by itself
+            await asyncio.sleep(_HELD_PAUSE_SECONDS)  # bounded: a hold ends by itself
 
     async def _run_with_id(
         self, transactional_id: str, operation: "Callable[[TransactionShard, int, int | None], CoordinatorResult[R]]"
@@ -349,7 +349,7 @@ class TransactionCoordinator:
                 ending = self._ending.get(transactional_id)
                 if error.code != ErrorCode.CONCURRENT_TRANSACTIONS or ending is None:
                     raise
-                wait_s = min(came_s, ending.since_s) + _HOLD_S - loop.time()
+                wait_s = min(came_s, ending.since_s) + _HOLD_SECONDS - loop.time()
                 if wait_s <= 0:
                     raise
             await asyncio.wait((ending.done,), timeout=wait_s)
@@ -377,7 +377,7 @@ class TransactionCoordinator:
 
     async def _complete(self, runtime: CoordinatorRuntime, decided: Transaction) -> None:
         """Writes the completed transaction; retries while this broker leads the shard."""
-        pause_s = _FIRST_RETRY_S
+        pause_s = _FIRST_RETRY_SECONDS
         while not runtime.is_closed:
             try:
                 await runtime.load()
@@ -390,7 +390,7 @@ class TransactionCoordinator:
                     return  # the next coordinator sends the markers again, and completes it
                 _log.warning("not_completed transactional_id=%s error=%s", decided.transactional_id, error)
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _MAX_RETRY_S)
+            pause_s = min(2 * pause_s, _MAX_RETRY_SECONDS)
 
     def _on_closed(self, runtime: CoordinatorRuntime) -> None:
         """Ends the waiting for transactions that the next coordinator completes."""

@@ -26,9 +26,9 @@ from millstream.node.metadata.topic_names import CONSUMER_OFFSETS_TOPIC
 from millstream.node.replicas.acknowledgement import may_acknowledge, when_acknowledged
 from millstream.node.replicas.partition_table import PartitionTable
 
-_REQUEST_TIMEOUT_S = 35.0
-"""Longer than MARKER_TIMEOUT_S of the leader."""
-_RETRY_S = 0.1
+_REQUEST_TIMEOUT_SECONDS = 35.0
+"""Longer than MARKER_TIMEOUT_SECONDS of the leader."""
+_RETRY_SECONDS = 0.1
 _MAX_MARKERS_PER_REQUEST = 2000
 
 _log = logging.getLogger("millstream.transactions")
@@ -157,7 +157,7 @@ class TransactionMarkers:
     def _retry_later(self, work: _Work) -> None:
         self._waiting |= work
         if self._retry_timer is None and self._waiting and not self._is_closed:
-            self._retry_timer = self._loop.call_later(_RETRY_S, self._retry)
+            self._retry_timer = self._loop.call_later(_RETRY_SECONDS, self._retry)
 
     def _retry(self) -> None:
         if self._retry_timer is not None:
@@ -236,7 +236,8 @@ class TransactionMarkers:
             "markers": [_fields(pending.marker, ats) for pending, ats in _by_transaction(destination.sent).items()]
         }
         request = asyncio.ensure_future(
-            self._peers.request(broker_id, "write_txn_markers", fields, timeout_s=_REQUEST_TIMEOUT_S), loop=self._loop
+            self._peers.request(broker_id, "write_txn_markers", fields, timeout_s=_REQUEST_TIMEOUT_SECONDS),
+            loop=self._loop,
         )
         destination.request = request
         results: dict[int, dict[TopicPartition, ErrorCode]] = {}
@@ -289,7 +290,7 @@ def _results(row: Message) -> dict[TopicPartition, ErrorCode]:
     }
 
 
-MARKER_TIMEOUT_S = 30.0
+MARKER_TIMEOUT_SECONDS = 30.0
 """The limit for a marker to be replicated. The coordinator then sends it again, which is harmless."""
 
 
@@ -360,7 +361,7 @@ class MarkerWriter:
                 safe.set_result(error)
 
         late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the marker in {at} is not committed yet")
-        timer = loop.call_later(MARKER_TIMEOUT_S, resolve, late)
+        timer = loop.call_later(MARKER_TIMEOUT_SECONDS, resolve, late)
         when_acknowledged(partition, end, resolve)
         return safe
 

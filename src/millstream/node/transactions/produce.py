@@ -27,7 +27,7 @@ from millstream.node.storage.log.appended import Appended
 from millstream.node.transactions.verification import FIRST_THAT_ADDS, for_producer
 
 Deliver = Callable[[ProduceResults], None]
-Outcome = tuple[ProduceResults, Callable[[Deliver], None] | None]
+Produced = tuple[ProduceResults, Callable[[Deliver], None] | None]
 """Results; with a function that delivers them later if they are not final yet."""
 
 MAX_WAITING_BYTES = 256 << 20
@@ -84,7 +84,7 @@ class Verified:
         return partition.append(batches, now_ms, guard=guard, needs_guard=self._needs_guard)
 
 
-_OPEN = Verified(needs_guard=True)
+_CONTINUED = Verified(needs_guard=True)
 """For transactions that are open in all partitions of a request: no verification is needed."""
 
 
@@ -109,7 +109,7 @@ class ProduceCall:
         self.request, self.buffer = copied(self.request, self.buffer)
 
 
-Append = Callable[[ProduceCall], Outcome]
+Append = Callable[[ProduceCall], Produced]
 Refuse = Callable[[ProduceCall, KafkaError], ProduceResults]
 """Refuses a request as a whole, with the batches that its producer sent after it."""
 
@@ -117,13 +117,13 @@ Refuse = Callable[[ProduceCall, KafkaError], ProduceResults]
 class _Batches:
     """The transactional batches of a request, and their producer."""
 
-    __slots__ = ("epoch", "of", "producer_id", "transactional_id")
+    __slots__ = ("epoch", "partitions", "producer_id", "transactional_id")
 
     def __init__(self, transactional_id: str, producer_id: int, epoch: int) -> None:
         self.transactional_id = transactional_id
         self.producer_id = producer_id
         self.epoch = epoch
-        self.of: list[tuple[Partition, int]] = []
+        self.partitions: list[tuple[Partition, int]] = []
         """Partitions with a replica on this node, with the first sequence for each."""
 
     def has_same_producer(self, other: "_Batches") -> bool:
@@ -163,11 +163,11 @@ class TransactionalProduce:
         self._waiting_bytes = 0
         self._tasks = BackgroundTasks()
 
-    def verify(self, call: ProduceCall, append: Append, refuse: Refuse) -> Outcome:
+    def verify(self, call: ProduceCall, append: Append, refuse: Refuse) -> Produced:
         """Appends the request, now or when the coordinator has verified its partitions."""
         request, version, buffer = call.request, call.version, call.buffer
         if self._continues_transaction(request, version, buffer):
-            call.verified = _OPEN
+            call.verified = _CONTINUED
             return append(call)
         try:
             batches = self._batches(request, version, buffer)
@@ -239,7 +239,7 @@ class TransactionalProduce:
                     )
                 partition = known.get(index) if known is not None else None
                 if partition is not None:
-                    found.of.append((partition, sequence))
+                    found.partitions.append((partition, sequence))
         if found is not None and request.acks != _ALL_IN_SYNC:
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, "in a transaction acks must be all (-1)")
         return found
@@ -249,7 +249,7 @@ class TransactionalProduce:
         adds = version >= FIRST_THAT_ADDS
         if not adds and not self._is_enabled():
             return
-        for partition, sequence in batches.of:
+        for partition, sequence in batches.partitions:
             try:
                 guard = partition.begin_verification(batches.producer_id, batches.epoch, sequence, bumps_epoch=adds)
             except KafkaError as error:

@@ -24,7 +24,7 @@ from millstream.node.metadata.records import NO_LEADER
 from millstream.node.metadata.topic_names import TRANSACTION_STATE_TOPIC
 
 _VERSION = 5
-_REQUEST_TIMEOUT_S = 10.0
+_REQUEST_TIMEOUT_SECONDS = 10.0
 
 _log = logging.getLogger("millstream.transactions")
 
@@ -151,7 +151,7 @@ class TransactionVerification:
         failure = ErrorCode.NETWORK_EXCEPTION
         try:
             response = await self._peers.request(
-                broker_id, "add_partitions_to_txn", fields, timeout_s=_REQUEST_TIMEOUT_S, version=_VERSION
+                broker_id, "add_partitions_to_txn", fields, timeout_s=_REQUEST_TIMEOUT_SECONDS, version=_VERSION
             )
         except OSError as error:
             _log.info("coordinator_not_reached broker=%d error=%s", broker_id, error)

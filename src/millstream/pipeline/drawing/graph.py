@@ -2,13 +2,16 @@
 
 The layout is the usual layered one (Sugiyama): a column for each box, bends where an arrow crosses a column, and an
 order within columns by the average of the neighbours. Rows have no unit: the SVG and the text output choose one.
+Mermaid and the console make their own layout.
 """
 
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+from millstream.common import mermaid
 from millstream.pipeline.model import (
     REST_DEAD_LETTERS,
     Action,
@@ -319,3 +322,17 @@ def _apart(column: list[str], wanted: list[float], thin: set[str]) -> list[float
         groups.append((mean, count))
     means = [mean for mean, count in groups for _ in range(count)]
     return [mean + gap for mean, gap in zip(means, gaps, strict=True)]
+
+
+def to_mermaid(graph: Graph) -> str:
+    nodes = [mermaid.Node(box.id, box.kind, box.title, box.detail) for box in graph.boxes]
+    edges = [mermaid.Edge(each.begin, each.end, each.label, each.end == DEAD_LETTERS) for each in graph.arrows]
+    return mermaid.to_mermaid(nodes, edges)
+
+
+def to_document(graph: Graph) -> dict[str, Any]:
+    """Boxes and arrows as JSON; ids begin with `source:`, `step:` or `sink:`."""
+    return {
+        "boxes": [[box.id, box.kind, box.title, box.detail] for box in graph.boxes],
+        "arrows": [[arrow.begin, arrow.end, arrow.label] for arrow in graph.arrows],
+    }

@@ -133,7 +133,7 @@ def _mentions(step: Step, name: str) -> int:
     return sum(table.name.lower() == name for table in table_mentions(step.query))
 
 
-_EVERY_S = 1.0
+_EVERY_SECONDS = 1.0
 _FETCH_BYTES = 1 << 20
 
 
@@ -178,7 +178,7 @@ class DeadLetterWatch:
         return self._last_reason
 
     def _run(self) -> None:
-        while not self._ended.wait(_EVERY_S):
+        while not self._ended.wait(_EVERY_SECONDS):
             self._look_quietly()
         self._look_quietly()
 

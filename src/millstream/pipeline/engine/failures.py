@@ -54,7 +54,6 @@ def attributed_to(part: Part) -> Iterator[None]:
         raise PartFailedError(part, f"{type(error).__name__}: {error}") from error
 
 
-_NOISE = re.compile(r"(;?\s*line \d+,? pos(ition)? \d+)?;?\s*('?[A-Z][A-Za-z]+.*)?$", re.DOTALL)
 _CAUSES = re.compile(
     r"^(?:Caused by: |: )?(?:[\w.$]*[.$])?([A-Z]\w*(?:Error|Exception|Expired|Interrupt)): (.*)$", re.MULTILINE
 )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _TOPICS = "topics"
 """The name of the write that has all topics without options of their own."""
-_COUNTS_WAIT_S = 2.0
+_COUNTS_WAIT_SECONDS = 2.0
 _COLUMNS = {
     "topic": "string",
     "key": "binary",
@@ -156,7 +156,7 @@ class FanOut:
 def _counts_of(observations: "Mapping[str, Observation]") -> dict[str, Any]:
     """What was observed. Spark tells it a moment after the write; of an empty batch it may leave out all of it."""
     found = {}
-    deadline = time.monotonic() + _COUNTS_WAIT_S
+    deadline = time.monotonic() + _COUNTS_WAIT_SECONDS
     for name, each in observations.items():
         known: Any = each._jo
         while not known.future().isCompleted() and time.monotonic() < deadline:

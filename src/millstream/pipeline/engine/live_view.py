@@ -11,7 +11,7 @@ from rich.text import Text
 
 from millstream.pipeline.state import QueryProgress
 
-_LINE_EVERY_S = 10.0
+_LINE_EVERY_SECONDS = 10.0
 _NAMES = ("sink", "source")
 _LONG_COLUMNS = ("state", "watermark")
 _COLUMNS = ("sink", "source", "rows/s in", "lag", "rows/s out", "rows out", "batch", "took", *_LONG_COLUMNS)
@@ -80,7 +80,7 @@ class LiveView:
 
     def _is_time_for(self, progress: QueryProgress) -> bool:
         now = self._clock()
-        if progress.active and now - self._said.get(progress.query, -_LINE_EVERY_S) < _LINE_EVERY_S:
+        if progress.active and now - self._said.get(progress.query, -_LINE_EVERY_SECONDS) < _LINE_EVERY_SECONDS:
             return False
         self._said[progress.query] = now
         return True

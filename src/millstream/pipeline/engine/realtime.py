@@ -2,7 +2,7 @@
 
 That mode takes no Python sources and sinks, so Spark's own Kafka connector reads and writes, on the same brokers. It
 writes at least once: after a failure, records since the last checkpoint are written again. Its jar is not part of
-PySpark; a file names it in `spark`. What a file may have is checked in `pipeline/realtime_rules.py`.
+PySpark; a file names it in `spark`. What a file may have is checked in `pipeline/definition.py`.
 """
 
 from typing import TYPE_CHECKING

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.admin.pipeline_status import StatusPublisher
-from millstream.pipeline.drawing.graph import graph_of
-from millstream.pipeline.drawing.mermaid import to_document
+from millstream.pipeline.drawing.graph import graph_of, to_document
 from millstream.pipeline.engine import realtime
 from millstream.pipeline.engine.dead_letters import DeadLetterWatch
 from millstream.pipeline.engine.expectations import kind_of
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from millstream.pipeline.engine.shared_checkpoints import Division
 
 
-_RESPONSE_TIMEOUT_S = 15.0
+_RESPONSE_TIMEOUT_SECONDS = 15.0
 
 
 class NoBrokerError(PipelineFailedError):
@@ -69,7 +68,7 @@ def prepare_topics(pipeline: Pipeline, *, bootstrap: str | None = None) -> Topic
     where = bootstrap or pipeline.bootstrap
     try:
         with Cluster(
-            where, pipeline.connection, client_id=f"pipeline-{pipeline.name}", timeout_s=_RESPONSE_TIMEOUT_S
+            where, pipeline.connection, client_id=f"pipeline-{pipeline.name}", timeout_s=_RESPONSE_TIMEOUT_SECONDS
         ) as cluster:
             there = set(cluster.topics())
             _check_sources(pipeline, there, where)

@@ -141,8 +141,8 @@ def table(session: "SparkSession", source: TableSource) -> "DataFrame":
     )
 
 
-_FILES_EVERY_S = 1.0
-_UNSEEN_EVERY_S = 60.0
+_FILES_EVERY_SECONDS = 1.0
+_UNSEEN_EVERY_SECONDS = 60.0
 """Tables in stores whose changes cannot be detected are read again after this time."""
 
 UNAVAILABLE = object()
@@ -200,7 +200,7 @@ class StaticTables:
         look = partial(_fingerprint, source.path)
         before = look()
         frame = table(session, source)
-        self.tables.append(StaticTable(frame, _UNSEEN_EVERY_S if before is None else _FILES_EVERY_S, look))
+        self.tables.append(StaticTable(frame, _UNSEEN_EVERY_SECONDS if before is None else _FILES_EVERY_SECONDS, look))
         self.tables[-1].seen = before
         return frame
 

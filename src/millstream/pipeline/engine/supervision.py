@@ -15,7 +15,7 @@ from millstream.pipeline.engine.queries import StartedQuery
 from millstream.pipeline.state import QueryProgress
 from millstream.spark.session.session import SLOW_PYTHON
 
-_POLL_S = 0.25
+_POLL_SECONDS = 0.25
 _STARTS = 9
 # A query starts a Python process for each source, which may be late on a busy machine (SLOW_PYTHON): then it is started
 # again. So few queries are started at once.
@@ -112,7 +112,7 @@ class Supervisor:
         at_once = max(1, (os.cpu_count() or 2) // 2)
         while self._initialising() >= at_once and self._stop.mode is StopMode.NONE:
             self._tick()
-            self._stop.wait(_POLL_S / 4)
+            self._stop.wait(_POLL_SECONDS / 4)
 
     def watch(self) -> RunResult:
         while True:
@@ -126,7 +126,7 @@ class Supervisor:
             if self._stop.mode is not StopMode.NONE:
                 self._go_on_stopping()
             self._tick()
-            self._stop.wait(_POLL_S)
+            self._stop.wait(_POLL_SECONDS)
 
     def abandon(self) -> None:
         """Stops all running queries after a failure."""

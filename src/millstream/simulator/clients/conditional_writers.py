@@ -15,7 +15,7 @@ from millstream.simulator.clients.workload import GIVE_UP_SECONDS, SEQUENCE_REFU
 from millstream.simulator.machine import Process
 
 INVARIANT = "OneWriterPerExpectation"
-_TIMEOUT_S = 2.5
+_TIMEOUT_SECONDS = 2.5
 _VERSION = FIRST_WITH_TOPIC_ID
 
 
@@ -147,7 +147,9 @@ class ConditionalWriter:
     ) -> tuple[ErrorCode, int, int | None]:
         body = encode_conditional(topic_id, partition, batch, expected, 1500, _VERSION)
         try:
-            frame, position = await self._client.exchange(node_id, "produce", _VERSION, body, timeout_s=_TIMEOUT_S)
+            frame, position = await self._client.exchange(
+                node_id, "produce", _VERSION, body, timeout_s=_TIMEOUT_SECONDS
+            )
         except OSError:
             return ErrorCode.NETWORK_EXCEPTION, -1, None
         response = response_schema("produce").read(Cursor(frame, position), _VERSION)

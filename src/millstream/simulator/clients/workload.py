@@ -1,4 +1,4 @@
-"""The workload during the faults: producers, consumers, a committer of offsets and an administrator. All is recorded.
+"""The workload during the faults: producers, a committer of offsets and an administrator. All is recorded.
 
 Producers are idempotent with acks=all. Each has one batch in flight per partition and sends it again until it is
 acknowledged or a timeout ends; so a rejected sequence number means that an acknowledged record is lost. After a timeout
@@ -12,10 +12,10 @@ from uuid import UUID
 
 from millstream.common.lazy_dataclass import dataclass
 from millstream.formats.model.errors import ErrorCode
-from millstream.formats.records.record import Record, build_batch, read_batches
+from millstream.formats.records.record import Record, build_batch
 from millstream.simulator.clients.client import GROUP, SimulatedClient
 from millstream.simulator.clients.transaction_tracker import TransactionTracker
-from millstream.simulator.history.operations import Recorder, Seen
+from millstream.simulator.history.operations import Recorder
 from millstream.simulator.machine import Process
 
 GIVE_UP_SECONDS = 12.0
@@ -238,55 +238,6 @@ class Producer:
             return ErrorCode.NETWORK_EXCEPTION, -1
         row = response.responses[0].partition_responses[0]
         return ErrorCode(row.error_code), row.base_offset
-
-
-class Consumer:
-    """Reads all partitions from the beginning."""
-
-    def __init__(self, process: Process, bootstrap: list[tuple[str, int]], workload: Workload) -> None:
-        self._workload = workload
-        self._name = process.machine.name
-        self._client = SimulatedClient(process, bootstrap, self._name)
-        self._client.topics = tuple(plan.name for plan in workload.plain_topics)
-        self._client.compares_epochs = not workload.has_stale_clients
-        self._loop = process.loop
-        self.positions: dict[tuple[str, int], int] = {}
-
-    def start(self) -> None:
-        for plan in self._workload.plain_topics:
-            for partition in range(plan.partitions):
-                self._loop.create_task(self._read(plan.name, partition))
-
-    def stop(self) -> None:
-        pass
-
-    async def _read(self, topic: str, partition: int) -> None:
-        workload, client, recorder = self._workload, self._client, self._workload.recorder
-        name = partition_name(topic, partition)
-        reader = f"{self._name}/{name}"
-        position = self.positions[topic, partition] = 0
-        recorder.assigned(reader, {name: 0})
-        while workload.reading:
-            invoked = recorder.now()
-            error, row = await client.fetch(topic, partition, position)
-            if error == ErrorCode.OFFSET_OUT_OF_RANGE:
-                workload.report(
-                    "AcknowledgedIsDurable", f"offset {position} of {name} is out of range, but it was read up to there"
-                )
-            if error != ErrorCode.NONE or row is None:
-                await client.recover()
-                continue
-            seen = []
-            for _, records in read_batches(bytes(row.records or b"")):
-                for record in records:
-                    if record.offset >= position:
-                        seen.append(Seen(name, record.offset, (record.value or b"").decode()))
-            if seen:
-                position = self.positions[topic, partition] = seen[-1].offset + 1
-                recorder.poll(reader, invoked, seen)
-            else:
-                await client.pause(0.05, 0.1)
-            await client.refresh_if_stale()
 
 
 class Committer:

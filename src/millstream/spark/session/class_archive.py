@@ -15,8 +15,8 @@ from pathlib import Path
 
 from millstream.spark.session.java import JavaRuntime, cache_directory
 
-_LOCK_IS_STALE_AFTER_S = 900.0
-_AWAIT_JVM_S = 120.0
+_LOCK_IS_STALE_AFTER_SECONDS = 900.0
+_AWAIT_JVM_SECONDS = 120.0
 # Warnings about an archive that does not fit go to stdout by default, where a program's output is.
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
@@ -82,7 +82,7 @@ class ClassArchive:
 
 def make(java: Path, archive: Path, class_list: Path, jvm_pid: int, class_path: str) -> bool:
     """Waits for the JVM to end, then makes the archive under another name and renames it."""
-    deadline = time.monotonic() + _AWAIT_JVM_S
+    deadline = time.monotonic() + _AWAIT_JVM_SECONDS
     while _lives(jvm_pid) and time.monotonic() < deadline:
         time.sleep(0.5)
     lock = archive.with_suffix(".making")
@@ -111,7 +111,7 @@ def make(java: Path, archive: Path, class_list: Path, jvm_pid: int, class_path: 
 def _take(lock: Path) -> bool:
     """Only one process makes an archive; a stale lock of a killed process is taken over."""
     try:
-        if time.time() - lock.stat().st_mtime > _LOCK_IS_STALE_AFTER_S:
+        if time.time() - lock.stat().st_mtime > _LOCK_IS_STALE_AFTER_SECONDS:
             lock.unlink(missing_ok=True)
     except FileNotFoundError:
         pass

@@ -53,7 +53,7 @@ OLDEST_MAJOR = 17
 """The oldest Java for Spark 4."""
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)([^"]*)"')
-_PROBE_TIMEOUT_S = 20.0
+_PROBE_TIMEOUT_SECONDS = 20.0
 
 
 class JavaNotFoundError(Exception):
@@ -120,7 +120,11 @@ def _probe(home: Path, origin: str) -> JavaRuntime:
         raise ValueError(f"there is no {command}")
     # No GC threads: this only prints the version.
     said = subprocess.run(
-        [command, "-XX:+UseSerialGC", "-version"], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False
+        [command, "-XX:+UseSerialGC", "-version"],
+        capture_output=True,
+        text=True,
+        timeout=_PROBE_TIMEOUT_SECONDS,
+        check=False,
     )
     match = _VERSION.search(said.stderr + said.stdout)
     if match is None:

@@ -285,7 +285,7 @@ def _check_format(value: Mapping[str, Any]) -> None:
 _COPY_FETCH_BYTES = 8 << 20
 _MARKER_TYPE = struct.Struct(">hh")
 _COMMIT = 1
-_WAIT_S = 60.0
+_WAIT_SECONDS = 60.0
 MAX_SEQUENCE = 0x7FFFFFFF
 
 
@@ -303,7 +303,7 @@ def transaction_result(cluster: Cluster, transaction: TaskTransaction) -> Transa
     if not left:
         return TransactionResult.COMMITTED
     topic_partition, written = next(iter(left.items()))
-    deadline = time.monotonic() + _WAIT_S
+    deadline = time.monotonic() + _WAIT_SECONDS
     position = written.last_offset + 1
     while True:
         for batch, header in _batches(cluster, topic_partition, position):

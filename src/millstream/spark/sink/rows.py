@@ -37,7 +37,6 @@ from millstream.spark.errors import SinkError
 from millstream.spark.sink.options import WriteOptions
 
 RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
-PLACING_COLUMNS = ("topic", "partition")
 _DEFAULT_LIMIT = 1_048_588
 """Kafka's default of `max.message.bytes`: 1 MiB and the 12 bytes before a batch."""
 _TOPIC_RESOURCE = 2
@@ -190,8 +189,8 @@ class _Facts:
     read_at: float
 
 
-_FACTS_AGE_S = 10.0
-_CREATION_WAIT_S = 10.0
+_FACTS_AGE_SECONDS = 10.0
+_CREATION_WAIT_SECONDS = 10.0
 _facts: dict[tuple[int, WriteOptions, str], _Facts] = {}
 """By process: a small batch would spend more time on these two requests than on its rows."""
 
@@ -205,7 +204,7 @@ def forget_topics(options: WriteOptions) -> None:
 def _facts_of(name: str, cluster: Cluster, options: WriteOptions) -> _Facts:
     key = (os.getpid(), options, name)
     known = _facts.get(key)
-    if known is None or time.monotonic() - known.read_at > _FACTS_AGE_S:
+    if known is None or time.monotonic() - known.read_at > _FACTS_AGE_SECONDS:
         if name not in cluster.topics([name]):
             _let_create(name, cluster)
         now = time.monotonic()
@@ -216,9 +215,9 @@ def _facts_of(name: str, cluster: Cluster, options: WriteOptions) -> _Facts:
 def _let_create(name: str, cluster: Cluster) -> None:
     """Lets the brokers create a missing topic with their defaults, as Java's producer does.
 
-    Brokers answer "unknown" while they create the topic, and also if they never will: so there is a short wait.
+    Brokers respond with "unknown" while they create the topic, and also if they never will: so there is a short wait.
     """
-    deadline = time.monotonic() + _CREATION_WAIT_S
+    deadline = time.monotonic() + _CREATION_WAIT_SECONDS
     while True:
         (row,) = cluster.call("metadata", topics=[{"name": name}], allow_auto_topic_creation=True).topics
         code = error_code(row.error_code)

@@ -37,7 +37,7 @@ class TaskWrite(WriterCommitMessage):
 
 
 MAX_SEQUENCE = 0x7FFFFFFF
-_LOG_WAIT_S = 60.0
+_LOG_WAIT_SECONDS = 60.0
 Transform = Callable[[pa.RecordBatch], pa.RecordBatch]
 """From the rows of the query to rows with the columns of a record."""
 
@@ -216,7 +216,7 @@ def _is_decided(options: WriteOptions, here: TaskIdentity) -> bool:
     if run == here.run != "" and here.batch > first:
         return False
     log = DecisionLog(cluster_of(options.connection), here.sink)
-    if not log.read_to_end(_LOG_WAIT_S):
+    if not log.read_to_end(_LOG_WAIT_SECONDS):
         raise SinkError(
             f"the decisions of query {here.sink} cannot be read: a transaction in the topic stays open; "
             "`millstream txn list` shows it"

@@ -32,7 +32,7 @@ from millstream.spark.source.positions import Resolver, named
 _log = logging.getLogger("millstream.spark")
 
 _MOST_WAITERS = 16
-METADATA_AGE_S = 1.0
+METADATA_AGE_SECONDS = 1.0
 """Age after which the list of topics is fetched again, and new partitions are found."""
 
 
@@ -60,7 +60,7 @@ class LogView:
         self._waiters: ThreadPoolExecutor | None = None
 
     def topics(self, *, fresh: bool = False) -> Topics:
-        if fresh or self._topics is None or time.monotonic() - self._heard_at > METADATA_AGE_S:
+        if fresh or self._topics is None or time.monotonic() - self._heard_at > METADATA_AGE_SECONDS:
             self._topics = self._ask()
             self._heard_at = time.monotonic()
         return self._topics

@@ -38,9 +38,9 @@ from millstream.spark.source.positions import AllPartitions, FromTable
 
 _log = logging.getLogger("millstream.spark")
 
-IDLE_WAIT_S = 0.1
+IDLE_WAIT_SECONDS = 0.1
 """How long an idle query waits for records in a call. Other sources of the same query wait for it, so it is short."""
-IDLE_PAUSE_S = 0.04
+IDLE_PAUSE_SECONDS = 0.04
 """Spark calls an idle query again after 10 ms. A longer pause means that a batch ran, or that the trigger has an
 interval: then the query must not wait here."""
 
@@ -121,7 +121,7 @@ class StreamPlanner:
         self._with_retries(lambda: self._commit(before))
         end = self._with_retries(lambda: self._next_end(before, limited=limited))
         if end is None and self._is_idle(start, now) and self._latest is not None:
-            self._view.wait_for_records(self._latest.positions, IDLE_WAIT_S)
+            self._view.wait_for_records(self._latest.positions, IDLE_WAIT_SECONDS)
             end = self._with_retries(lambda: self._next_end(before, limited=limited))
         if end is None:
             self._idle = (start, self._now())
@@ -138,7 +138,7 @@ class StreamPlanner:
             self._target is None
             and self._idle is not None
             and self._idle[0] == start
-            and now - self._idle[1] < IDLE_PAUSE_S
+            and now - self._idle[1] < IDLE_PAUSE_SECONDS
         )
 
     def _with_retries(self, request: Callable[[], T]) -> T:

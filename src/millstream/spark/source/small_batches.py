@@ -31,7 +31,7 @@ _TESTED_VERSIONS = ("4.3.",)
 _MOST_RANGES = 64
 _MOST_OFFSETS = 20_000
 """More offsets are hardly less than a megabyte; the driver does not try to read them."""
-_WAIT_S = 1.0
+_WAIT_SECONDS = 1.0
 """How long the driver waits for records that must exist. A task waits longer, and reports why there are none."""
 _FETCHES_AT_ONCE = 8
 
@@ -63,7 +63,9 @@ class SmallBatches:
         columns: Sequence[str],
         convert: Callable[[Iterator[pa.RecordBatch], str], Iterator[pa.RecordBatch]],
     ) -> None:
-        self._options = replace(options, wait_s=min(_WAIT_S, options.wait_s), fetch_bytes=options.small_batch_bytes)
+        self._options = replace(
+            options, wait_s=min(_WAIT_SECONDS, options.wait_s), fetch_bytes=options.small_batch_bytes
+        )
         self._columns = columns
         self._convert = convert
         self._bytes_per_offset = 0.0

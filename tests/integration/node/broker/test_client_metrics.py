@@ -137,8 +137,8 @@ def test_payloads(new_client: NewClient, subscribe: Any, payload: bytes, codec: 
         assert client.get().error_code == 0
 
 
-def test_what_nobody_subscribed_to_is_not_stored(new_client: NewClient) -> None:
-    """These APIs need no permission: a client must not be able to fill a topic that nobody asked for."""
+def test_what_no_one_subscribed_to_is_not_stored(new_client: NewClient) -> None:
+    """These APIs need no permission: a client must not be able to fill a topic that no one asked for."""
     client = new_client("uninvited")
     assert client.get().requested_metrics == []
     assert client.push() == ErrorCode.INVALID_REQUEST

@@ -147,7 +147,7 @@ def test_producer_ids_are_never_given_twice(broker: EmbeddedBroker, wire: Wire) 
 
 
 def test_a_producer_that_has_an_id_gets_another(wire: Wire) -> None:
-    """As in Kafka: nobody can take the id of somebody else by naming it."""
+    """As in Kafka: no one can take the id of someone else by naming it."""
     answer = wire.call("init_producer_id", 4, transactional_id=None, producer_id=5_000_000, producer_epoch=3)
     assert (answer.error_code, answer.producer_epoch) == (0, 0) and answer.producer_id != 5_000_000
     for half in ({"producer_id": 5_000_000, "producer_epoch": -1}, {"producer_id": -1, "producer_epoch": 3}):

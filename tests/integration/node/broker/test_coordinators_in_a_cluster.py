@@ -160,7 +160,7 @@ def test_offsets_that_were_committed_survive_their_coordinator(cluster: Cluster)
 
 
 class Queue:
-    """One member of a share group, who finds whom to ask."""
+    """One member of a share group, which finds its coordinator."""
 
     def __init__(self, cluster: Cluster, group: str, topic: str, topic_id: Any) -> None:
         self.cluster = cluster
@@ -317,7 +317,7 @@ def test_dead_letters_go_to_whoever_leads_their_topic(cluster: Cluster) -> None:
         assert eventually(letters, f"no letter in {graves}-{index}") == [b"poison-%d" % index]
 
 
-def test_a_group_of_the_same_name_begins_anew(cluster: Cluster) -> None:
+def test_a_group_of_the_same_name_begins_again(cluster: Cluster) -> None:
     topic_id = cluster.create("again", 3)
     queue = Queue(cluster, "a", "again", topic_id)
     queue.configure(share_auto_offset_reset="earliest")

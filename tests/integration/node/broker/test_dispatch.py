@@ -116,7 +116,7 @@ def test_a_large_request_other_than_produce_is_refused(wire: Wire) -> None:
     assert wire.is_closed()
 
 
-def test_more_partitions_than_anybody_has_are_refused(broker: EmbeddedBroker) -> None:
+def test_more_partitions_than_anyone_has_are_refused(broker: EmbeddedBroker) -> None:
     for api, version, fields in (
         ("fetch", 11, fetch_fields([("t", 0, 0)] * (MOST_FETCHED + 1))),
         ("produce", 9, {"acks": 1, "topic_data": [{"name": "t", "partition_data": [{"index": 1}] * 10_001}]}),
@@ -125,7 +125,7 @@ def test_more_partitions_than_anybody_has_are_refused(broker: EmbeddedBroker) ->
             wire.call(api, version, **fields)
 
 
-def test_metadata_for_more_names_than_anybody_has_is_refused(broker: EmbeddedBroker) -> None:
+def test_metadata_for_more_names_than_anyone_has_is_refused(broker: EmbeddedBroker) -> None:
     with Wire(broker.bootstrap_servers) as wire:
         names = [{"name": f"unknown-{number}"} for number in range(MOST_TOPICS + 1)]
         fields = {"allow_auto_topic_creation": False}

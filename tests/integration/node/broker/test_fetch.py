@@ -220,7 +220,7 @@ def test_without_a_free_slot_the_fetch_is_answered_outside_any_session(new_name:
         assert all(ids[:2]) and ids[2] == 0
 
 
-def test_long_polls_that_nobody_waits_for_leave_nothing_behind(broker: EmbeddedBroker, wire: Wire, topic: str) -> None:
+def test_long_polls_that_no_one_waits_for_leave_nothing_behind(broker: EmbeddedBroker, wire: Wire, topic: str) -> None:
     fields = fetch_fields([(topic, 0, 0)], max_wait_ms=2**31 - 1)
     for _ in range(50):
         with Wire(broker.bootstrap_servers) as leaving:

@@ -216,7 +216,7 @@ def test_the_first_transaction_version_is_asked_whether_the_group_was_added(
     assert committed(wire, group, name, stable=True) == (0, 2)
 
 
-def test_a_producer_that_nobody_knows_is_refused(kept: EmbeddedBroker, wire: Wire, new_name: Callable[[], str]) -> None:
+def test_a_producer_that_no_one_knows_is_refused(kept: EmbeddedBroker, wire: Wire, new_name: Callable[[], str]) -> None:
     name = filled(kept, wire, new_name(), 0)
     raw = Raw(wire, f"raw-{name}")
     raw.producer_id += 1000

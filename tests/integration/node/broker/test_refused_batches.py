@@ -24,7 +24,12 @@ from millstream.node.environment import Environment
 from millstream.node.metadata.image import MetadataImage, PartitionState
 from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionTable
-from millstream.node.replicas.retry_order import GAP_TIMEOUT_S, NEW_LEADER_S, REMEMBERED_S, RetryOrderGuard
+from millstream.node.replicas.retry_order import (
+    GAP_TIMEOUT_SECONDS,
+    NEW_LEADER_SECONDS,
+    REMEMBERED_SECONDS,
+    RetryOrderGuard,
+)
 from millstream.node.runtime.disk import RealDisk
 from millstream.node.server.network import SocketNetwork
 from millstream.node.storage.log.directory import LogDirectory
@@ -164,21 +169,21 @@ def test_a_new_leader_does_not_make_a_known_producer_begin_a_new_epoch(node: Nod
     assert node.produce(batch(0, epoch=1)) == (0, 3)
 
 
-def test_a_gap_that_nobody_fills_gets_the_answer_of_kafka(node: Node) -> None:
+def test_a_gap_that_no_one_fills_gets_the_answer_of_kafka(node: Node) -> None:
     node.partition.become_leader(LED_HERE)
     assert node.produce(batch(0)) == (0, 0)
     node.partition.become_follower(LED_ELSEWHERE)
     node.partition.become_leader(LED_HERE_NOW)
     assert node.produce(batch(2))[0] == NOT_LEADER
     assert node.produce(batch(40, producer=8))[0] == NOT_LEADER
-    node.pass_time(GAP_TIMEOUT_S + 1)
+    node.pass_time(GAP_TIMEOUT_SECONDS + 1)
     assert node.produce(batch(2))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert node.produce(batch(40, producer=8)) == (0, 1), "its records may have been deleted: any sequence may be first"
 
 
 def test_who_leads_for_long_or_was_the_first_answers_as_kafka_does(node: Node) -> None:
     node.partition.become_leader(LED_HERE_NOW)
-    node.pass_time(NEW_LEADER_S)
+    node.pass_time(NEW_LEADER_SECONDS)
     assert node.produce(batch(5)) == (0, 0)
     assert node.produce(batch(7))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     first = PartitionState(replicas=(1, 2), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0)
@@ -261,7 +266,7 @@ def test_what_has_come_with_the_log_need_not_come_again(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER])
-def test_what_nobody_sends_again_is_not_waited_for(memory: Memory, code: ErrorCode) -> None:
+def test_what_no_one_sends_again_is_not_waited_for(memory: Memory, code: ErrorCode) -> None:
     memory.note(batch(10), code)
     memory.note(wires.batch(b"of no producer"))
     memory.note(b"no batch")
@@ -273,11 +278,11 @@ def test_it_is_forgotten_in_time_and_there_is_a_bound(memory: Memory, monkeypatc
     for producer in range(5):
         memory.note(batch(0, producer=producer))
     assert [memory.passes(batch(1, producer=producer)) for producer in range(5)] == [True, True, False, False, False]
-    memory.now += REMEMBERED_S - 1
+    memory.now += REMEMBERED_SECONDS - 1
     memory.note(batch(0, producer=9))
     memory.now += 1
     assert memory.passes(batch(1, producer=4)) and not memory.passes(batch(1, producer=9))
-    memory.now += REMEMBERED_S
+    memory.now += REMEMBERED_SECONDS
     assert memory.passes(batch(1, producer=9)) and not memory.refused
 
 

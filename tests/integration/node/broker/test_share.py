@@ -275,7 +275,7 @@ def test_a_new_group_does_not_go_on_where_an_old_one_of_its_name_was(group: Grou
     assert acquired(group.fetch()) == [(0, 1, 1)]
 
 
-def test_state_that_changes_under_a_leader_is_loaded_anew(group: Group) -> None:
+def test_state_that_changes_under_a_leader_is_loaded_again(group: Group) -> None:
     group.wire.produce(group.topic, wires.batch(b"a", b"b"))
     assert acquired(group.fetch()) == [(0, 1, 1)]
     group.state("initialize", state_epoch=LATER, start_offset=1)
@@ -532,7 +532,7 @@ def test_closing_a_session_ends_its_waiting_fetch(broker: EmbeddedBroker, group:
         assert other.call("share_acknowledge", 2, **fields, share_session_epoch=-1).error_code == 0
         other.produce(group.topic, wires.batch(b"a"))
         _, answer = group.wire.receive("share_fetch", 2)
-        assert acquired(answer) == []  # nobody is left to hold it
+        assert acquired(answer) == []  # no one is left to hold it
         assert acquired(Group(other, group.topic, group.group_id, "member-2").fetch()) == [(0, 0, 1)]
 
 

@@ -149,7 +149,7 @@ def test_partition_counts_that_cannot_be(wire: Wire, topic: str, count: int) -> 
     assert row.error_message
 
 
-def test_partitions_of_nothing_and_on_nobody(wire: Wire, topic: str) -> None:
+def test_partitions_of_nothing_and_on_no_one(wire: Wire, topic: str) -> None:
     assert more_partitions(wire, "not-there", 3).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     wrong: list[list[dict[str, list[int]]]] = [
         [],

@@ -1,6 +1,6 @@
 """Millstream answers about transactions as Apache Kafka 4.3.1 did, field by field; no Kafka is needed for this.
 
-What Kafka said is in `transaction_parity.golden`. To record it anew, start Kafka with the settings of
+What Kafka said is in `transaction_parity.golden`. To record it again, start Kafka with the settings of
 `transaction_parity` (tools/apache_kafka.py), and
 
     python -m tests.integration.node.broker.transaction_parity HOST:PORT >

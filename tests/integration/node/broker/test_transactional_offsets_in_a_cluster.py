@@ -53,15 +53,15 @@ class Work:
             "producer_epoch": answer.producer_epoch,
         }
 
-    def _ask(self, ask: Callable[[Wire], Any], whom: tuple[str, int], code_of: Callable[[Any], int]) -> Any:
+    def _ask(self, ask: Callable[[Wire], Any], coordinator: tuple[str, int], code_of: Callable[[Any], int]) -> Any:
         def attempt() -> Any:
             try:
-                answer = ask(self.cluster.coordinator(*whom))
+                answer = ask(self.cluster.coordinator(*coordinator))
             except (wires.Closed, OSError):
                 return None
             return None if code_of(answer) in RETRIED else answer
 
-        answer = eventually(attempt, f"{whom} does not answer")
+        answer = eventually(attempt, f"{coordinator} does not respond")
         assert code_of(answer) == 0, ErrorCode(code_of(answer))
         return answer
 

@@ -124,7 +124,7 @@ def test_a_zombie_is_fenced(wire: Wire, topic: str, new_name: Callable[[], str],
     eventually(lambda: committed_values(wire, topic) == [b"of the heir"])
 
 
-def test_a_transactional_id_nobody_knows_and_a_wrong_producer(
+def test_a_transactional_id_no_one_knows_and_a_wrong_producer(
     wire: Wire, topic: str, new_name: Callable[[], str]
 ) -> None:
     producer = TransactionalProducer(wire, new_name())
@@ -145,7 +145,7 @@ def test_a_transactional_batch_needs_an_id_and_all_replicas(
     assert answer.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_REQUIRED_ACKS
 
 
-def test_a_client_that_leaves_while_it_waits_hurts_nobody(
+def test_a_client_that_leaves_while_it_waits_hurts_no_one(
     broker: EmbeddedBroker, wire: Wire, topic: str, producer: TransactionalProducer
 ) -> None:
     with Wire(broker.bootstrap_servers) as gone:
@@ -377,7 +377,7 @@ def test_a_queue_that_begins_to_read_only_what_is_committed(
     queue.wire.produce(topic, wires.batch(b"plain"))  # 2
     eventually(lambda: end_offset(queue.wire, topic).offset == 3)
     with contextlib.suppress(AssertionError):
-        queue.acknowledge((0, 0, [2]))  # released: it is handed out to nobody any more
+        queue.acknowledge((0, 0, [2]))  # released: it is handed out to no one any more
     assert acquired(queue.fetch(max_wait_ms=20_000)) == [2]
 
 

@@ -101,7 +101,7 @@ def test_markers_reach_a_partition_whose_leader_was_away(cluster: Cluster) -> No
     old = cluster.leader("away", 0)
     cluster.kill(old)
     producer.coordinator = cluster.coordinator(name, 1)
-    producer.commit()  # decided, though nobody leads the partition for the moment
+    producer.commit()  # decided, though no one leads the partition for the moment
 
     def is_seen() -> bool | None:
         leader = cluster.leader("away", 0)

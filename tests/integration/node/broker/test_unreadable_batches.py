@@ -133,7 +133,7 @@ def test_in_a_session_and_for_read_committed(wire: Wire, stuck: str) -> None:
     assert answer.responses[0].partitions[0].error_code == ErrorCode.INVALID_RECORD
 
 
-def test_deleting_records_gets_everybody_past_it(wire: Wire, stuck: str) -> None:
+def test_deleting_records_gets_everyone_past_it(wire: Wire, stuck: str) -> None:
     until_refused(wire, stuck, 3)
     rows = [{"name": stuck, "partitions": [{"partition_index": 0, "offset": 6}]}]
     deleted = wire.call("delete_records", 2, topics=rows, timeout_ms=10_000)

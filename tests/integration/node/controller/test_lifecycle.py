@@ -132,7 +132,7 @@ def test_it_waits_for_the_cluster_to_have_an_id_and_a_leader() -> None:
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-def test_a_registration_that_was_removed_is_made_anew(is_local: bool) -> None:
+def test_a_registration_that_was_removed_is_made_again(is_local: bool) -> None:
     async def test(world: World) -> None:
         lifecycle = world.lifecycle(link=world.new_link(world.controller.apis if is_local else None))
         lifecycle.start()

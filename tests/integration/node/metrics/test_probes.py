@@ -180,7 +180,7 @@ def test_a_controller_alone_answers_on_its_listener(apart: EmbeddedCluster) -> N
 
 
 def test_a_broker_stays_ready_while_its_controller_is_away(apart: EmbeddedCluster) -> None:
-    """It can still be written to and read; were all to say no at once, nobody could."""
+    """It can still be written to and read; were all to say no at once, no one could."""
     apart.kill(2)
     deadline = time.monotonic() + PATIENCE_S
     while "millstream_quorum_leader_id -1" not in get(apart.address(1), "/metrics?collect[]=quorum")[1]:

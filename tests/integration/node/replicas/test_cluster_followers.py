@@ -68,7 +68,7 @@ def test_a_fetch_of_another_cluster_is_refused(replicated: Replicated) -> None:
     assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
 
 
-def test_a_deposed_leader_gives_up_what_nobody_else_had(replicated: Replicated) -> None:
+def test_a_deposed_leader_gives_up_what_no_one_else_had(replicated: Replicated) -> None:
     topic = replicated.create([1, 2])
     wire = replicated.wire(1)
     for number in range(20):
@@ -119,7 +119,7 @@ def test_a_follower_that_was_away_for_long_starts_where_its_leader_does(replicat
     eventually(check)
 
 
-def test_a_topic_that_was_made_anew_while_a_follower_was_away(replicated: Replicated) -> None:
+def test_a_topic_that_was_made_again_while_a_follower_was_away(replicated: Replicated) -> None:
     """Also where its log no longer says of which topic it is: what it holds must not be taken for the new one's."""
     topics = [replicated.create([1, 2]) for _ in range(2)]
     for topic in topics:

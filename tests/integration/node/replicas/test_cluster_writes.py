@@ -69,7 +69,7 @@ def test_what_a_follower_has_not_got_is_not_shown_and_not_acknowledged(replicate
     assert values(replicated.fetch(1, topic, 0).records) == [b"before"]
     assert replicated.end(1, topic).offset == 1
     assert replicated.end(1, topic, replica_id=2).offset == 2
-    # The follower is silent for longer than replica.lag.time.max.ms: whoever waits for it is told.
+    # The follower is silent for longer than replica.lag.time.max.ms: a producer that waits for it gets an error.
     row = replicated.wire(1).produce(topic, batch(b"waits"))
     assert row.error_code in (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.NOT_ENOUGH_REPLICAS)
     replicated.wait_for(topic, isr={1}, asked=1)

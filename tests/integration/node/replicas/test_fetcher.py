@@ -328,7 +328,7 @@ def test_a_diverging_epoch_cuts_back(run: Callable[[Scenario], None]) -> None:
     run(scenario)
 
 
-def test_out_of_range_starts_anew_where_the_leader_begins(run: Callable[[Scenario], None]) -> None:
+def test_out_of_range_starts_again_where_the_leader_begins(run: Callable[[Scenario], None]) -> None:
     def answer(request: Message, count: int) -> bytes:
         if count == 0:
             return fetched(error=ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -346,7 +346,7 @@ def test_out_of_range_starts_anew_where_the_leader_begins(run: Callable[[Scenari
 @pytest.mark.parametrize(
     "error", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH], ids=lambda code: code.name
 )
-def test_a_session_that_is_gone_is_begun_anew(error: ErrorCode, run: Callable[[Scenario], None]) -> None:
+def test_a_session_that_is_gone_is_begun_again(error: ErrorCode, run: Callable[[Scenario], None]) -> None:
     def answer(request: Message, count: int) -> bytes:
         if count == 0:
             return fetched(batches(0, 1), high_watermark=0)

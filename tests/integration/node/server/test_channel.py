@@ -87,7 +87,7 @@ def test_a_broken_connection_fails_what_is_in_flight_and_the_next_request_makes_
     run(test)
 
 
-def test_nobody_there_is_a_refusal_and_silence_a_timeout() -> None:
+def test_no_one_there_is_a_refusal_and_silence_a_timeout() -> None:
     async def test(server: Server) -> None:
         server.answer = lambda request: asyncio.get_running_loop().create_future()
         with pytest.raises(TimeoutError, match="did not respond to heartbeat within"):

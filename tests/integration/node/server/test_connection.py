@@ -239,7 +239,7 @@ def test_who_leaves_while_waiting_leaves_nothing_behind(start: Start) -> None:
         wire.close()
     running.until(lambda: len(running.service.abandoned) == 20)
     assert running.connections == 0
-    for pending in running.service.waiting.values():  # an answer that comes too late hurts nobody
+    for pending in running.service.waiting.values():  # an answer that comes too late hurts no one
         running.on_loop(partial(pending.resolve, (b"late",)))
 
 

@@ -1,4 +1,4 @@
-"""Limits of a listener: how many connections, of whom, and how long they may be silent."""
+"""Limits of a listener: how many connections, of which clients, and how long they may be silent."""
 
 import struct
 from dataclasses import replace

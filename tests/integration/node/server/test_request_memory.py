@@ -1,4 +1,4 @@
-"""Memory for requests in flight: bounded, reused, and whoever waits gets a turn."""
+"""Memory for requests in flight: bounded, reused, and a connection that waits gets a turn."""
 
 import struct
 

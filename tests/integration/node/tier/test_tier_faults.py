@@ -217,7 +217,7 @@ def test_a_killed_broker_sends_only_the_parts_that_are_missing(s3: FaultyStore, 
         assert [each.value() for each in read] == [b"%08d" % number * 62_500 for number in range(60)]
 
 
-def test_an_upload_that_nobody_continues_is_swept(s3: FaultyStore, tmp_path: Path) -> None:  # noqa: F811
+def test_an_upload_that_no_one_continues_is_swept(s3: FaultyStore, tmp_path: Path) -> None:  # noqa: F811
     settings = {**QUICK, "millstream.tier.url": s3.url}
     with EmbeddedBroker(settings, data_dir=tmp_path / "data") as broker:
         make_tiered(broker.bootstrap_servers, "large", {"internal.segment.bytes": "25000000"})

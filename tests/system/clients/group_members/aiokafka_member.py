@@ -44,7 +44,7 @@ async def main() -> None:
             try:
                 await consumer.commit()
             except KafkaError:
-                pass  # a rebalance or a restart: whoever has the partition next reads these records again
+                pass  # a rebalance or a restart: the next owner of the partition reads these records again
     await consumer.stop()
 
 

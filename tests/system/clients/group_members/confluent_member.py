@@ -49,7 +49,7 @@ def main() -> None:
             try:
                 consumer.commit(asynchronous=False)
             except KafkaException as failure:
-                # A rebalance or a broker that restarts: whoever has the partition next reads these records again.
+                # A rebalance or a broker that restarts: the next owner of the partition reads these records again.
                 if failure.args[0].fatal() or failure.args[0].code() == KafkaError._FATAL:
                     raise
     consumer.close()

@@ -42,7 +42,7 @@ def main() -> None:
             try:
                 consumer.commit()
             except KafkaError:
-                pass  # a rebalance or a restart: whoever has the partition next reads these records again
+                pass  # a rebalance or a restart: the next owner of the partition reads these records again
     consumer.close()
 
 

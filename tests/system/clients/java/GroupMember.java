@@ -98,7 +98,7 @@ public final class GroupMember {
                     try {
                         consumer.commitSync();
                     } catch (KafkaException failure) {
-                        // a rebalance or a restart: whoever has the partition next reads these records again
+                        // a rebalance or a restart: the next owner of the partition reads these records again
                     }
                 }
             }

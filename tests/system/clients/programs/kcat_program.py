@@ -1,7 +1,7 @@
 """kcat behind the line protocol: one kcat process per record written, per partition read.
 
-kcat has no admin API: the first metadata request for a topic creates it, so whoever wants partitions makes the topic
-with another client.
+kcat has no admin API: the first metadata request for a topic creates it. A program that wants partitions makes the
+topic with another client.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """aiokafka as a copier: the oldest requests of transactions that a client in use still speaks; see README.md.
 
 Its offsets go without the group's generation, so it copies assigned partitions under a transactional id of their own,
-as was done before KIP-447. After any error it ends: the next process begins anew from what is committed.
+as was done before KIP-447. After any error it ends: the next process begins again from what is committed.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Copier:
         tell_assigned({each.partition: None for each in partitions})
 
     def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        """What was got and is not copied yet is somebody else's now."""
+        """What was got and is not copied yet is someone else's now."""
         taken = {each.partition for each in partitions}
         self.collected = [record for record in self.collected if record[0] not in taken]
         tell_assigned({})

@@ -195,7 +195,7 @@ def test_answers_wait_until_what_they_were_built_on_is_committed() -> None:
 
         refused = asyncio.ensure_future(runtime.run(refuse))
         await turns()
-        assert state.keys == [b"k"]  # the state is ahead, but nobody knows
+        assert state.keys == [b"k"]  # the state is ahead, but no one knows
         assert not write.done() and not read.done() and not refused.done() and not runtime.is_settled
         kept.commit()
         assert (await write, await read) == (b"k", [b"k"])
@@ -338,7 +338,7 @@ class Groups:
         return await self.groups.read("g", lambda shard: shard.list_groups())
 
 
-def test_a_shard_that_could_not_be_loaded_is_loaded_anew() -> None:
+def test_a_shard_that_could_not_be_loaded_is_loaded_again() -> None:
     async def main() -> None:
         world = Groups(Replicated(Log(failures=1)))
         assert await code_of(world.list()) == ErrorCode.COORDINATOR_NOT_AVAILABLE

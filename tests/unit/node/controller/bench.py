@@ -87,7 +87,7 @@ class FakeTransport:
 
 
 class FakeNetwork:
-    """Connections to ports: made, unless they are in `refused` or `unreachable`; nobody responds at `stopped` ones."""
+    """Connections to ports: made, unless they are in `refused` or `unreachable`; no one responds at `stopped` ones."""
 
     def __init__(self) -> None:
         self.refused: set[int] = set()

@@ -50,7 +50,7 @@ class ServedController:
         self.active = ActiveController(config, quorum, quorum, environment, new_cluster_id=lambda: CLUSTER_ID)
         self.heartbeats = Heartbeats(self.active, environment)
         self.willing = asyncio.Event()
-        """Cleared, it lets everybody wait."""
+        """Cleared, it lets everyone wait."""
         self.willing.set()
         self.seen: list[str] = []
         self.heard = 0
@@ -102,7 +102,7 @@ class ServedController:
 
 
 class World:
-    """One controller that leads, and what a test adds. All nodes share one image: nobody is ever behind."""
+    """One controller that leads, and what a test adds. All nodes share one image: no one is ever behind."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()

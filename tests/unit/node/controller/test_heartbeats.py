@@ -134,7 +134,7 @@ def test_a_controller_that_runs_late_blames_the_brokers_later(bench: Bench) -> N
     beat_for(bench, 2, 2)
     bench.network.stopped.add(port_of(2))
     for _ in range(4):
-        bench.loop.clock_of_selector.now_s += 1  # somebody else had the processor
+        bench.loop.clock_of_selector.now_s += 1  # someone else had the processor
         bench.pass_time(0.1)
     assert bench.fenced() == set(), "the controller had little time to listen in"
     beat_for(bench, 8, every_s=0.5)
@@ -247,7 +247,7 @@ def test_an_old_connection_that_ends_late_does_not_matter(bench: Bench) -> None:
     assert bench.fenced() == set()
 
 
-def test_a_controller_that_takes_over_probes_everybody_and_gives_the_living_time(bench: Bench) -> None:
+def test_a_controller_that_takes_over_probes_everyone_and_gives_the_living_time(bench: Bench) -> None:
     bench.join(2, 3)
     make_topic(bench, 2, 3)
     bench.quorum.is_leader = False
@@ -279,7 +279,7 @@ def test_a_second_process_with_the_number_of_a_living_one_is_refused(bench: Benc
     with pytest.raises(KafkaError) as caught:
         bench.register(1, process=2, peer=stranger, own_directory=False)
     assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-    bench.peer(1).close()  # a connection may break, and be made anew
+    bench.peer(1).close()  # a connection may break, and be made again
     bench.pass_time(0.1)
     with pytest.raises(KafkaError):
         bench.register(1, process=2, peer=stranger, own_directory=False)

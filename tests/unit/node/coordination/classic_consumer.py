@@ -121,7 +121,7 @@ class ClassicConsumer:
             self._failed(error.code)
 
     def _lead(self, members: list[dict[str, Any]]) -> dict[str, bytes]:
-        """Deals the partitions out; a cooperative leader gives only what nobody else has yet."""
+        """Deals the partitions out; a cooperative leader gives only what no one else has yet."""
         ids = sorted(member["member_id"] for member in members)
         had: dict[Partition, str] = {}
         wanted: set[Partition] = set()

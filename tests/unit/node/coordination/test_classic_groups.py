@@ -67,7 +67,7 @@ def test_old_versions_join_at_once() -> None:
     assert value(reply)["error_code"] == ErrorCode.NONE
 
 
-def test_a_member_id_that_nobody_joins_with_is_forgotten() -> None:
+def test_a_member_id_that_no_one_joins_with_is_forgotten() -> None:
     run = ShardRun()
     first = run.join(session_ms=10_000)
     assert "g" in run.shard.groups

@@ -42,7 +42,7 @@ class Consumer:
 
     @property
     def owner(self) -> str:
-        """Who owns: a static member is the same whoever speaks for it."""
+        """The owner: a static member is the same with every member id."""
         return self.instance or self.member
 
     def step(self, partitions: int) -> None:

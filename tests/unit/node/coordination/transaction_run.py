@@ -36,7 +36,7 @@ class TransactionRun:
         self.log: list[CoordinatorRecord] = []
         self.ids = count(first_producer_id)
         self.decided: dict[str, Transaction] = {}
-        """Transactions whose markers somebody has to write."""
+        """Transactions whose markers someone has to write."""
         self.fail_writes: KafkaError | None = None
         self.shard = self._load()
 

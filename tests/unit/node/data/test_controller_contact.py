@@ -95,7 +95,7 @@ def test_an_older_epoch_is_refused_for_a_reason_that_passes(node: Node) -> None:
     assert node.produce(batch(0, epoch=2))[0] == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_nobody_else_can_lead_what_has_one_replica(node: Node) -> None:
+def test_no_one_else_can_lead_what_has_one_replica(node: Node) -> None:
     node.partition.become_leader(LED_ALONE)
     node.has_lost_controller = True
     assert node.produce(batch(0)) == (0, 0)

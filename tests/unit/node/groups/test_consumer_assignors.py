@@ -172,7 +172,7 @@ def test_range_keeps_the_place_of_static_members() -> None:
     assert assigned("a") == assigned("z")
 
 
-def test_nobody_to_assign_to() -> None:
+def test_no_one_to_assign_to() -> None:
     assert assign_uniform([], topics_of(3)) == assign_range([], topics_of(3)) == {}
 
 

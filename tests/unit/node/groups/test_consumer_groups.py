@@ -215,7 +215,7 @@ def test_bad_requests(run: ConsumerRun, fields: dict[str, Any], code: ErrorCode)
     assert run.log == []
 
 
-def test_a_full_group_takes_nobody_else() -> None:
+def test_a_full_group_takes_no_one_else() -> None:
     run = ConsumerRun(group_consumer_max_size=1)
     run.topics.add("t", 1)
     run.join_consumer("a", "t")
@@ -299,7 +299,7 @@ def test_new_partitions_are_assigned(run: ConsumerRun) -> None:
     assert len(a.owned) == 6
 
 
-def test_another_topic_that_nobody_reads_changes_nothing(run: ConsumerRun) -> None:
+def test_another_topic_that_no_one_reads_changes_nothing(run: ConsumerRun) -> None:
     a = run.consumer("a", "t")
     a.beat()
     run.topics.add("v", 6)

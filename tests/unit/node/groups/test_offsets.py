@@ -142,7 +142,7 @@ def test_fetch_by_topic_id(run: ShardRun) -> None:
     assert unknown["partitions"][0]["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_offsets_of_a_topic_that_was_made_anew_are_not_those_of_the_old_one(run: ShardRun) -> None:
+def test_offsets_of_a_topic_that_was_made_again_are_not_those_of_the_old_one(run: ShardRun) -> None:
     run.commit({("t", 0): 5})
     run.topics.remove("t")
     run.topics.add("t", 2)
@@ -180,7 +180,7 @@ def test_many_offsets_of_a_deleted_topic_go_in_several_batches(run: ShardRun) ->
     assert [run.committed(group) for group in "abcd"] == [{("t", 0): 1}, {}, {}, {}]
 
 
-def test_topics_that_went_while_nobody_looked(run: ShardRun) -> None:
+def test_topics_that_went_while_no_one_looked(run: ShardRun) -> None:
     run.commit({("t", 0): 5, ("t", 1): 6, ("u", 0): 6})
     run.commit({("t", 0): 7}, retention_ms=WEEK_MS, version=4)  # its record does not tell the topic's id
     run.topics.remove("t")

@@ -86,7 +86,7 @@ def test_a_transaction_of_several_groups(run: TransactionalRun) -> None:
     assert run.committed("a") == {T0: 1} and run.committed("b") == {T0: 2}
 
 
-def test_a_marker_of_a_transaction_that_nobody_knows_changes_nothing(run: TransactionalRun) -> None:
+def test_a_marker_of_a_transaction_that_no_one_knows_changes_nothing(run: TransactionalRun) -> None:
     run.commit({T0: 3})
     run.end_transaction(5, committed=True)
     run.restart()
@@ -109,7 +109,7 @@ def test_a_fetch_of_everything_hides_what_may_change(run: TransactionalRun) -> N
 # Who may
 
 
-def test_without_a_group_anybody_may(run: TransactionalRun) -> None:
+def test_without_a_group_anyone_may(run: TransactionalRun) -> None:
     assert run.commit_in_transaction(1, {T0: 1}) == {T0: ErrorCode.NONE}
     assert run.commit_in_transaction(1, {T0: 1}, group="none", generation=1, member="m") == {
         T0: ErrorCode.ILLEGAL_GENERATION
@@ -159,7 +159,7 @@ def test_members_of_a_consumer_group(run: TransactionalRun) -> None:
     assert codes == {at: ErrorCode.NONE if at == kept else ErrorCode.ILLEGAL_GENERATION for at in (T0, T1)}
 
 
-def test_an_empty_consumer_group_takes_offsets_of_anybody(run: TransactionalRun) -> None:
+def test_an_empty_consumer_group_takes_offsets_of_anyone(run: TransactionalRun) -> None:
     alone = run.consumer("a", "t")
     run.settle([alone])
     run.beat("a", -1)
@@ -219,7 +219,7 @@ def test_offsets_of_transactions_go_with_their_topic(run: TransactionalRun) -> N
         run.restart()
 
 
-def test_a_topic_made_anew_keeps_what_was_committed_for_it(run: TransactionalRun) -> None:
+def test_a_topic_made_again_keeps_what_was_committed_for_it(run: TransactionalRun) -> None:
     run.commit_in_transaction(1, {T0: 7, T1: 7})
     run.topics.remove("t")
     run.topics.add("t", 2)
@@ -230,7 +230,7 @@ def test_a_topic_made_anew_keeps_what_was_committed_for_it(run: TransactionalRun
     assert run.committed() == {T1: 9}
 
 
-def test_offsets_of_topics_that_went_while_nobody_looked(run: TransactionalRun) -> None:
+def test_offsets_of_topics_that_went_while_no_one_looked(run: TransactionalRun) -> None:
     run.commit_in_transaction(1, {T0: 7, ("u", 0): 8})
     run.topics.remove("t")
     run.restart()

@@ -136,7 +136,7 @@ def test_only_checking_and_asking_twice() -> None:
         update_features(cluster.image, [off, off], cluster.config)
 
 
-def test_without_eligible_leaders_nobody_is_forgotten() -> None:
+def test_without_eligible_leaders_no_one_is_forgotten() -> None:
     cluster = Cluster(3)
     cluster.create(NewTopic(name="a", assignments=[(0, (1, 2)), (1, (1, 2)), (2, (3, 1))]))
     cluster.write([ConfigRecord(resource_type=4, resource_name="", name="min.insync.replicas", value="2")])

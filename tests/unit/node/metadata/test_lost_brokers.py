@@ -75,7 +75,7 @@ def world() -> World:
     return World()
 
 
-def test_nobody_is_sent_to_a_leader_whose_connection_broke(world: World) -> None:
+def test_no_one_is_sent_to_a_leader_whose_connection_broke(world: World) -> None:
     assert world.ask() == ([1, 2, 3], 1, 0, [])
     world.lost.connection_lost(1)
     assert world.ask() == ([1, 2, 3], -1, ErrorCode.LEADER_NOT_AVAILABLE, [])
@@ -110,7 +110,7 @@ def test_a_fenced_broker_is_listed_for_the_time_of_a_session(world: World) -> No
     assert world.ask() == ([2, 3], 2, 0, [1])
 
 
-def test_a_broker_that_begins_anew_is_listed_when_it_serves(world: World) -> None:
+def test_a_broker_that_begins_again_is_listed_when_it_serves(world: World) -> None:
     world.fence(1)
     world.cluster.restart(1, clean=False, unfence=False)
     assert world.lost.departed() == frozenset()

@@ -148,7 +148,7 @@ def test_unclean_elections_where_they_are_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "everybody", "static", "allowed"),
+    ("topic", "default", "static", "allowed"),
     [
         (None, None, "true", True),
         (None, "false", "true", False),
@@ -158,12 +158,12 @@ def test_unclean_elections_where_they_are_allowed() -> None:
         (None, "nonsense", "true", True),
     ],
 )
-def test_where_the_setting_comes_from(topic: str | None, everybody: str | None, static: str, allowed: bool) -> None:
+def test_where_the_setting_comes_from(topic: str | None, default: str | None, static: str, allowed: bool) -> None:
     name = "unclean.leader.election.enable"
     cluster = Cluster(2, f"{name}={static}")
     cluster.create(NewTopic(name="a", assignments=[(0, (1, 2))], configs={name: topic} if topic else {}))
-    if everybody is not None:
-        cluster.write([ConfigRecord(resource_type=4, resource_name="", name=name, value=everybody)])
+    if default is not None:
+        cluster.write([ConfigRecord(resource_type=4, resource_name="", name=name, value=default)])
     cluster.write(
         [ConfigRecord(resource_type=4, resource_name="2", name=name, value="true" if not allowed else "false")]
     )

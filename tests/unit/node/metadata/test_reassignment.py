@@ -82,7 +82,7 @@ def test_a_reassignment_is_cancelled() -> None:
     assert (cluster.partition().isr, cluster.partition().leader) == ((1, 2, 3), 1)
 
 
-def test_going_back_to_nobody_in_sync() -> None:
+def test_going_back_to_no_one_in_sync() -> None:
     cluster = some_cluster()
     move(cluster, (4, 5, 6))
     cluster.alter_isr(1, 4)

@@ -2,7 +2,7 @@
 an acknowledged record.
 
 The brokers of the model have logs. A write is acknowledged when the whole ISR has it and the ISR is not too small; a
-crash may take any of a broker's records from it, and the controller learns of it only when the broker registers anew.
+crash may take any of a broker's records from it, and the controller learns of it only when the broker registers again.
 """
 
 from collections.abc import Callable
@@ -183,7 +183,7 @@ class Replication:
     def elect_who_is_missing(self) -> None:
         before = self.partition
         self.cluster.take(elect_leaderless(self.cluster.image, self.cluster.config))
-        # Every decision elects at once whom it can: here, only what was not allowed before is left.
+        # Every decision elects at once the leaders that it can: here, only what was not allowed before is left.
         assert before == self.partition or self.partition.leader_recovery_state == RECOVERING
 
     def change_the_minimum(self) -> None:

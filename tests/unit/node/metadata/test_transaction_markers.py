@@ -163,7 +163,7 @@ def test_a_broker_that_cannot_be_reached_is_tried_again() -> None:
     run(work)
 
 
-def test_nobody_waits_for_one_that_leads_no_longer() -> None:
+def test_no_one_waits_for_one_that_leads_no_longer() -> None:
     async def work(leaders: Leaders, markers: TransactionMarkers) -> None:
         leaders.led, leaders.hanging = {A: 2, B: 2}, {2}
         first, second = sent(markers, 5, A), sent(markers, 6, B)

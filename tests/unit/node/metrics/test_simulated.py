@@ -25,7 +25,7 @@ class Scraper:
                 else:
                     self.refusals.append(answer)
             except OSError:
-                pass  # nobody listens there yet
+                pass  # no one listens there yet
             await asyncio.sleep(0.05)
 
     def stop(self) -> None:

@@ -380,7 +380,7 @@ def test_only_one_reads_and_the_other_is_told(world: World) -> None:
     run(story())
 
 
-def test_settings_that_change_how_records_are_looked_at_load_the_partition_anew(world: World) -> None:
+def test_settings_that_change_how_records_are_looked_at_load_the_partition_again(world: World) -> None:
     async def story() -> None:
         world.begin()
         world.produce(b"a", b"b")

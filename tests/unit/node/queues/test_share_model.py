@@ -89,7 +89,7 @@ class SharedLog(RuleBasedStateMachine):
 
     @rule()
     def end_a_transaction(self) -> None:
-        """A control batch: an offset that nobody is ever given."""
+        """A control batch: an offset that no one is ever given."""
         offset = len(self.keys)
         self.batches.append((offset, offset))
         self.control.add(offset)

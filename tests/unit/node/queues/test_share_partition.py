@@ -144,7 +144,7 @@ def test_no_more_than_the_limit_is_in_flight() -> None:
     assert share.next_offset(0) == 12
 
 
-def test_absent_offsets_hold_nobody_up() -> None:
+def test_absent_offsets_hold_no_one_up() -> None:
     share = partition()
     share.absent(0, 4, 0)
     assert share.acquire("a", [(5, 6)], 100, 0) == [Acquired(5, 6, 1)]

@@ -94,7 +94,7 @@ def test_when_a_record_is_due(header: bytes | None, delay_ms: int, due: int) -> 
     assert due_ms(Record(None, b"v", headers, 1000), delay_ms) == due
 
 
-def test_batches_are_opened_whatever_their_codec_and_damage_holds_nobody_up() -> None:
+def test_batches_are_opened_whatever_their_codec_and_damage_holds_no_one_up() -> None:
     records = [Record(b"k", b"v", (), 1000), Record(None, b"w", (), 1000)]
     whole = build_batch(records, codec=Codec.ZSTD)
     damaged = build_batch(records, base_offset=2, codec=Codec.GZIP)

@@ -283,7 +283,7 @@ class ClusterModel:
         )
 
     def move_leader(self) -> None:
-        """As for a preferred leader, with everybody alive."""
+        """As for a preferred leader, with everyone alive."""
         state = self.state
         candidates = [member for member in state.isr if member in self.active and member != state.leader]
         if candidates:
@@ -434,7 +434,7 @@ class ClusterModel:
                 broker.log.delete_before(self.rng.randrange(start, broker.high_watermark))
 
     def settle(self) -> None:
-        """The faults stop: everybody is up, and everything arrives."""
+        """The faults stop: everyone is up, and everything arrives."""
         for broker in self.brokers:
             if not broker.is_up or broker.id not in self.active:
                 if broker.is_up:

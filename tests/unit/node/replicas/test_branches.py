@@ -152,7 +152,7 @@ def test_a_directory_fails_while_logs_are_made_in_it(tmp_path: Path) -> None:
 
 
 def test_a_node_that_crashed_as_the_last_of_the_isr_makes_the_logs_at_its_start(tmp_path: Path) -> None:
-    """The controller has taken it out of the ISR, and elects it again: nobody else has the records."""
+    """The controller has taken it out of the ISR, and elects it again: no one else has the records."""
     node = Node([str(tmp_path)], 2, isr=())
     node.branches.resume()
     node.loop.finish()

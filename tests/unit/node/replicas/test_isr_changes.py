@@ -71,7 +71,7 @@ PROPOSAL = Proposal(((1, 10), (2, 20)), 5, 7)
 
 
 def run(link: Link, partitions: list[Partition], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isr_changes, "RETRY_S", 0.001)
+    monkeypatch.setattr(isr_changes, "RETRY_SECONDS", 0.001)
 
     async def main() -> None:
         changes = IsrChanges(link, 1, lambda: 10, real_environment(asyncio.get_running_loop()))

@@ -150,7 +150,7 @@ def test_who_gave_up_waiting_is_not_called(bench: Bench) -> None:
         lambda p: p.become_leader(replace(LED, leader_epoch=4, partition_epoch=1)),
         lambda p: p.go_offline(),
     ],
-    ids=["follows", "leads anew", "goes"],
+    ids=["follows", "leads again", "goes"],
 )
 def test_whoever_waits_hears_that_the_leadership_is_over(leave: Callable[[Partition], None], bench: Bench) -> None:
     bench.partition.become_leader(LED)

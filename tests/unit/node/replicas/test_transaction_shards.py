@@ -136,7 +136,7 @@ def test_what_is_decided_is_found_after_a_start_without_a_request(world: World) 
 
 @pytest.mark.plain
 def test_a_shard_that_cannot_be_loaded_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_runtime, "_LOAD_RETRY_S", 0.01)
+    monkeypatch.setattr(coordinator_runtime, "_LOAD_RETRY_SECONDS", 0.01)
 
     async def story() -> None:
         shards = world.begin()

@@ -86,7 +86,7 @@ def test_a_wrong_password_and_an_unknown_user_fail_in_the_same_way() -> None:
 def test_an_unknown_user_has_always_the_same_salt_which_looks_like_others() -> None:
     real = made(SCRAM_SHA_256, "x", salt=b"1a2b3c4d5e6f7g8h9i0j1k2l3m")
     one, again = (fake_credential(SCRAM_SHA_256, "nobody", SECRET, real) for _ in range(2))
-    other = fake_credential(SCRAM_SHA_256, "somebody", SECRET, real)
+    other = fake_credential(SCRAM_SHA_256, "someone", SECRET, real)
     assert one == again and one.salt != other.salt
     assert len(one.salt) == len(real.salt) and one.salt.isalnum() and one.iterations == real.iterations
     binary = fake_credential(SCRAM_SHA_256, "nobody", SECRET, made(SCRAM_SHA_256, "x", salt=bytes(range(100, 200))))

@@ -66,7 +66,7 @@ class FaultyDisk(RealDisk):
         return FaultyFile(self, path, create=False)
 
     def sync_filesystem(self, path: str) -> None:
-        """Not in tests: it would wait for what everybody else on the machine writes."""
+        """Not in tests: it would wait for what everyone else on the machine writes."""
         if self.sync_fails:
             raise OSError(errno.EIO, "input/output error", path)
         self.synced.append(path)

@@ -192,7 +192,7 @@ def test_retention_of_the_parent_does_not_touch_the_branch(node: Node) -> None:
     assert content(branch) == whole
 
 
-def test_producers_begin_anew_and_aborted_transactions_stay(node: Node) -> None:
+def test_producers_begin_again_and_aborted_transactions_stay(node: Node) -> None:
     log = node.log(CONFIG)
     write_own(log, 10, b"dropped")
     abort(log, 10)

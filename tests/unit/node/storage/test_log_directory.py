@@ -99,7 +99,7 @@ def test_partitions_are_found_again(node: Node) -> None:
 
 
 @pytest.mark.parametrize("loaded", [True, False])
-def test_delete_and_create_anew(node: Node, loaded: bool) -> None:
+def test_delete_and_create_again(node: Node, loaded: bool) -> None:
     append(node.log())
     if not loaded:
         node.restart(clean=True)
@@ -376,7 +376,7 @@ def test_taking_the_directory_changes_nothing(node: Node) -> None:
     node.start()
 
 
-def test_an_unclean_stop_stays_one_until_somebody_has_heard_of_it(node: Node) -> None:
+def test_an_unclean_stop_stays_one_until_someone_has_heard_of_it(node: Node) -> None:
     append(node.log())
     node.restart(clean=False)
     node.directory.close(NOW, may_be_clean=False)
@@ -428,7 +428,7 @@ def test_a_checkpoint_that_comes_after_the_stop_writes_nothing(node: Node) -> No
     assert checkpointed(node) == ["orders 0 2"]
 
 
-def test_logs_that_cannot_be_opened_hold_up_nobody(node: Node) -> None:
+def test_logs_that_cannot_be_opened_hold_up_no_one(node: Node) -> None:
     for at in range(40):
         node.directory.create(TopicPartition(TopicName("many"), at), uuid4(), LogConfig(), NOW)
     node.restart(clean=True)

@@ -473,7 +473,7 @@ def test_a_follower_finds_its_way_over_gaps(node: Node) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("offset", [0, 3, 1000])
-def test_start_anew_elsewhere(node: Node, offset: int, clean: bool) -> None:
+def test_start_again_elsewhere(node: Node, offset: int, clean: bool) -> None:
     config = LogConfig(segment_bytes=200)
     log = node.log(config)
     for value in range(5):
@@ -506,7 +506,7 @@ def test_a_follower_may_begin_in_the_middle_of_a_batch(node: Node, start: int) -
     assert [epoch for epoch, _ in node.log().epochs.entries()] == [3]
 
 
-def test_a_full_disk_does_not_end_a_log_that_is_cut_or_starts_anew(node: Node, disk: FaultyDisk) -> None:
+def test_a_full_disk_does_not_end_a_log_that_is_cut_or_starts_again(node: Node, disk: FaultyDisk) -> None:
     log = node.log()
     append(log, b"a" * 10, epoch=1)
     append(log, b"b" * 10, epoch=2)

@@ -359,7 +359,7 @@ def test_progress_is_told(node: Node) -> None:
     assert seen == [(0, 1, "orders-0"), (1, 1, "")]
 
 
-def test_a_log_cut_before_its_start_begins_anew(node: Node) -> None:
+def test_a_log_cut_before_its_start_begins_again(node: Node) -> None:
     log = node.log()
     for sequence in range(4):
         append(log, b"value", producer_id=7, producer_epoch=0, sequence=sequence)
@@ -422,7 +422,7 @@ def test_the_greatest_timestamp_is_looked_for_behind_the_index(node: Node) -> No
     assert node.log(config).time_search().offset_by_timestamp(NOW + 104) == (14, NOW + 104, 0)
 
 
-def test_a_lost_time_index_is_made_anew(node: Node) -> None:
+def test_a_lost_time_index_is_made_again(node: Node) -> None:
     config = LogConfig(index_interval_bytes=0)
     for at in range(10):
         append(node.log(config), timestamps=[NOW + at])

@@ -247,7 +247,7 @@ def test_the_first_batch_needs_the_guard_of_its_verification(node: Node) -> None
 
 
 def test_a_marker_takes_the_guard_away(node: Node) -> None:
-    """Else an answer of the coordinator that came late would open a transaction that nobody ends."""
+    """Else an answer of the coordinator that came late would open a transaction that no one ends."""
     log = node.log()
     guard = log.begin_verification(1, 0, 0, bumps_epoch=False)
     abort(log, 1)
@@ -407,7 +407,7 @@ def test_a_flush_brings_the_index_to_stable_storage(node: Node, disk: FaultyDisk
 
 @pytest.mark.parametrize("damage", ["half", "garbage", "version", "order"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_damaged_index_is_made_anew(node: Node, damage: str, clean: bool) -> None:
+def test_a_damaged_index_is_made_again(node: Node, damage: str, clean: bool) -> None:
     log = node.log(SMALL_SEGMENTS)
     for producer in range(1, 9):
         write(log, producer, 0)

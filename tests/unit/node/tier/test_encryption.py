@@ -149,7 +149,7 @@ def test_keys_of_a_file_and_of_a_command(tmp_path: Path) -> None:
 
 
 def test_arguments_of_the_key_command_are_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millstream.node.tier.encryption._COMMAND_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("millstream.node.tier.encryption._COMMAND_TIMEOUT_SECONDS", 0.01)
     for command in ("sleep 60 s3cret", "false s3cret", "no-such-program s3cret", "true 's3cret", "true s3cret"):
         keyring = open_keyring(None, command)
         assert keyring is not None

@@ -80,7 +80,7 @@ def test_all_are_appended_at_once_and_answered_when_all_are_safe() -> None:
         answer = asyncio.ensure_future(
             writer(Groups(), alone, replicated, flushed).write(MARKER, [at(0), at(1), at(2), at(3)])
         )
-        assert [each.markers for each in (alone, replicated, flushed)] == [[MARKER]] * 3, "before anybody waits"
+        assert [each.markers for each in (alone, replicated, flushed)] == [[MARKER]] * 3, "before anyone waits"
         await asyncio.sleep(0)
         replicated.tell("committed")
         flushed.tell("committed")
@@ -105,13 +105,13 @@ def test_what_goes_wrong_is_told_for_each_partition() -> None:
         lost.tell("committed", KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "gone"))
         assert await answer == {at(0): ErrorCode.NOT_ENOUGH_REPLICAS, at(1): ErrorCode.NOT_LEADER_OR_FOLLOWER}
         assert few.markers == []
-        lost.tell("flushed")  # nobody minds
+        lost.tell("flushed")  # no one minds
 
     asyncio.run(story())
 
 
 def test_what_takes_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marker_writer, "MARKER_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(marker_writer, "MARKER_TIMEOUT_SECONDS", 0.01)
 
     async def story() -> None:
         assert await writer(Groups(), Partition()).write(MARKER, [at(0)]) == {at(0): ErrorCode.REQUEST_TIMED_OUT}

@@ -10,7 +10,7 @@ A, B = partition("a"), partition("b")
 
 
 def test_the_markers_of_one_do_not_complete_the_next() -> None:
-    """Whoever writes down that a transaction is complete tries again if it takes long; by then the next may be
+    """The write that completes a transaction is tried again if it takes long; by then the next may be
     decided, which under version 1 has the same epoch."""
     run = TransactionRun(transaction_version=1)
     client = run.begin()

@@ -1,5 +1,5 @@
 """Transactions under arbitrary interleavings: clients that begin, write, end, repeat and recover, and coordinators that
-die. Whatever happens, a transaction has one outcome, nobody acts for a client that was replaced, and the log holds all.
+die. Whatever happens, a transaction has one outcome, no one acts for a client that was replaced, and the log holds all.
 """
 
 from dataclasses import replace
@@ -80,7 +80,7 @@ class Transactions(RuleBasedStateMachine):
         except KafkaError as error:
             self._refused(error)
             return client
-        if client in self.handed_out:  # else nobody ever was that
+        if client in self.handed_out:  # else no one ever was that
             assert client not in self.replaced
         self.handed_out.add(fresh)
         return fresh
@@ -141,7 +141,7 @@ class Transactions(RuleBasedStateMachine):
                 assert self.run.now_ms > before.start_ms + before.timeout_ms
             else:
                 assert before.is_over and now is None
-                # Everything is forgotten: whoever comes next has a new id.
+                # Everything is forgotten: the next client has a new id.
                 self.replaced |= self.handed_out
 
     @rule()

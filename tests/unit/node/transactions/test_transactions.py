@@ -280,7 +280,7 @@ def test_what_takes_too_long_is_aborted_and_its_client_may_go_on(run: Transactio
         run.end(client)
     after = run.end(client, committed=False)
     assert after == ProducerIdentity(1000, 1)
-    assert run.start(expected=client).producer == after, "or it begins anew as who it was"
+    assert run.start(expected=client).producer == after, "or it begins again with its identity"
     run.add(after, A)
 
 
@@ -328,7 +328,7 @@ def test_many_that_are_late_are_aborted_in_turn(run: TransactionRun) -> None:
     assert len(run.decided) == 8
 
 
-def test_ids_that_nobody_uses_are_forgotten(run: TransactionRun) -> None:
+def test_ids_that_no_one_uses_are_forgotten(run: TransactionRun) -> None:
     run.start("old")
     client = run.start("open").producer
     run.add(client, A, transactional_id="open")

@@ -328,8 +328,8 @@ class Offsets:
         self, wanted: Message, known: Mapping[str, Partitions], version: int, seen: set[tuple[str | UUID, int]]
     ) -> dict[str, Any]:
         name, topic_id = wanted.name, NO_TOPIC_ID
-        asked_by = wanted.topic_id if version >= _FIRST_VERSION_WITH_TOPIC_IDS else name
-        indexes = _once_each(asked_by, wanted.partition_indexes, seen)
+        topic_key = wanted.topic_id if version >= _FIRST_VERSION_WITH_TOPIC_IDS else name
+        indexes = _once_each(topic_key, wanted.partition_indexes, seen)
         topic = self._topic(wanted, version)
         if version >= _FIRST_VERSION_WITH_TOPIC_IDS:
             topic_id = wanted.topic_id

@@ -114,14 +114,6 @@ def host_matches(pattern: str, host: str) -> bool:
     return address == _address(pattern)
 
 
-def resource_matches(acl: AccessControlEntryRecord, kind: int, name: str) -> bool:
-    if acl.resource_type != kind:
-        return False
-    if acl.pattern_type == AclPatternType.PREFIXED:
-        return name.startswith(acl.resource_name)
-    return acl.pattern_type == AclPatternType.LITERAL and acl.resource_name in (name, WILDCARD)
-
-
 class _Patterns:
     """The ACLs of one resource type, found by the name of a resource."""
 
@@ -185,10 +177,6 @@ class Access:
         self._masks = {kind: _Masks(self._computing(kind)) for kind in AclResourceType}
         self.scratch: dict[object, object] = {}
         """For callers: whatever they derive from this access. It goes when the ACLs change."""
-
-    @property
-    def is_super(self) -> bool:
-        return self._is_super
 
     def _computing(self, kind: AclResourceType) -> Callable[[str], int]:
         return lambda name: self._compute(kind, name)

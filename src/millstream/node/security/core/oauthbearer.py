@@ -37,7 +37,6 @@ _BEARER = re.compile(r"bearer +([-_~+/.a-zA-Z0-9]+=*)", re.IGNORECASE)
 _LONGEST_CLAIM = 1024
 _MOST_GROUPS = 256
 _FAILED = b'{"status":"invalid_token"}'
-_END_OF_FAILED = b"\x01"
 _SMALLEST_RSA_BITS = 2048
 
 

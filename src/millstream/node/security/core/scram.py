@@ -41,7 +41,6 @@ class ScramMechanism(NamedTuple):
 SCRAM_SHA_256 = ScramMechanism("SCRAM-SHA-256", 1, "sha256", 32)
 SCRAM_SHA_512 = ScramMechanism("SCRAM-SHA-512", 2, "sha512", 64)
 SCRAM_MECHANISMS = {each.name: each for each in (SCRAM_SHA_256, SCRAM_SHA_512)}
-SCRAM_NUMBERS = {each.number: each for each in SCRAM_MECHANISMS.values()}
 
 
 class ScramCredential(Protocol):
@@ -161,7 +160,7 @@ class ScramServer:
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=False))
         key = hashlib.new(algorithm, client_key).digest()
         proved = hmac.compare_digest(key, found.credential.stored_key)
-        answer = base64.b64encode(hmac.digest(found.credential.server_key, message, algorithm))
+        signature = base64.b64encode(hmac.digest(found.credential.server_key, message, algorithm))
         if not same_nonce:
             raise AuthenticationError("the nonce in the final message is not that of this login")
         if not binds:
@@ -169,7 +168,7 @@ class ScramServer:
         if not (fits and proved and found.exists):
             raise AuthenticationError("the user does not exist, or the password is wrong")
         return Authenticated(
-            b"v=" + answer, found.user, kind=found.kind, expires_at_ms=found.expires_at_ms, by_token=found.by_token
+            b"v=" + signature, found.user, kind=found.kind, expires_at_ms=found.expires_at_ms, by_token=found.by_token
         )
 
 

@@ -263,9 +263,8 @@ def _search(segments: SegmentList, slot: int, log_end_offset: int, bounds: Bound
 
 
 class BatchLocation(NamedTuple):
-    first: int
-    last: int
-    """First and last offset."""
+    base_offset: int
+    last_offset: int
     position: int
     """In the file."""
     size: int

@@ -29,10 +29,10 @@ from millstream.node.transactions.core.transaction import (
     StartedProducer,
     Transaction,
     TransactionState,
-    answer_of,
     check_client,
     ending,
     started,
+    started_producer,
 )
 
 _TYPE = 0
@@ -137,7 +137,7 @@ class TransactionShard:
         """InitProducerId. ProducerIdNeeded if it must be called again with a new id."""
         changed = started(self.transactions, start, self._settings().transaction_version, now_ms)
         if not changed.is_decided:
-            return self._changed(changed, answer_of(changed))
+            return self._changed(changed, started_producer(changed))
         if self._settings().decisions_held:
             raise DecisionsHeld
         later: DeferredResponse[StartedProducer] = DeferredResponse()

@@ -317,7 +317,7 @@ def started(
     return _next(transaction, start, now_ms)
 
 
-def answer_of(transaction: Transaction) -> StartedProducer:
+def started_producer(transaction: Transaction) -> StartedProducer:
     ongoing = transaction.producer if transaction.is_kept else None
     return StartedProducer(producer=transaction.client, ongoing=ongoing)
 

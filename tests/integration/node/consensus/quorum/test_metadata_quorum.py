@@ -71,7 +71,7 @@ def test_another_leads_when_the_leader_is_killed(tmp_path: Path) -> None:
             second = await cluster.elected()
             assert second.quorum.epoch > first.quorum.epoch
             await cluster.write(*range(5, 10))
-            # The old leader comes back with something nobody else has, and drops it.
+            # The old leader comes back with something no one else has, and drops it.
             cluster.start(first.id)
             await cluster.all_have(range(10))
             assert not first.fatal
@@ -89,7 +89,7 @@ def test_a_deposed_leader_drops_what_was_not_committed(tmp_path: Path) -> None:
             for node_id in others:
                 cluster.kill(node_id)
             leader.quorum.append([topic(66)])
-            await eventually(lambda: not leader.leads)  # nobody fetches from it any more
+            await eventually(lambda: not leader.leads)  # no one fetches from it any more
             assert leader.topics == ["topic-1"]
             cluster.kill(leader.id)
             for node_id in others:
@@ -139,7 +139,7 @@ def test_observers_follow(tmp_path: Path) -> None:
 def test_an_observer_that_knows_only_addresses(tmp_path: Path) -> None:
     async def test() -> None:
         async with Cluster(tmp_path) as cluster:
-            # The first of them is nobody's.
+            # The first of them is no one's.
             addresses = [Endpoint("CONTROLLER", "127.0.0.1", cluster.ports[id]) for id in (8, 1, 2, 3)]
             bootstrap = tuple(Peer(-2 - at, (address,)) for at, address in enumerate(addresses))
             observer = cluster.start(7, may_vote=False, voters=VoterSet(), bootstrap=bootstrap)

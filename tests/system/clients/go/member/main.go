@@ -93,7 +93,7 @@ func main() {
 			tell(map[string]any{"record": []any{each.Partition, each.Offset, string(each.Value)}})
 		})
 		if fetches.NumRecords() > 0 {
-			// If this fails, whoever has the partition next reads these records again.
+			// If this fails, the next owner of the partition reads these records again.
 			_ = client.CommitUncommittedOffsets(ctx)
 		}
 	}

@@ -150,7 +150,7 @@ class QuorumNode:
             channel.close()
 
     def kill(self) -> None:
-        """The process is gone: nobody is told, and its address refuses connections."""
+        """The process is gone: no one is told, and its address refuses connections."""
         self.loader.close()
         self.quorum.close()
         if self.listener is not None:
@@ -206,7 +206,7 @@ class Cluster:
         return self.leader
 
     async def write(self, *numbers: int) -> None:
-        """Topics, one batch each, through whoever leads."""
+        """Topics, one batch each, through the leader."""
         for number in numbers:
             name = f"topic-{number}"
             # A leader that lost its office may have committed it without knowing; its successor knows.

@@ -89,7 +89,7 @@ class Bench:
         self.replica.on_response(send, answer, self.now)
 
     def grant(self, *, by: tuple[int, ...] = (2,)) -> None:
-        """Answers to the votes asked for: granted by some, refused by nobody."""
+        """Answers to the votes asked for: granted by some, refused by no one."""
         for send in self.sends(Vote):
             if send.peer.id in by:
                 self.answer(send, VoteResponse(leader_epoch=self.replica.epoch, granted=True))
@@ -150,7 +150,7 @@ class Bench:
         voter: ReplicaKey | None = None,
         cluster_id: str | None = "c",
     ) -> VoteResponse:
-        """Somebody asks for this replica's vote: by default with a log as long as its own."""
+        """Someone asks for this replica's vote: by default with a log as long as its own."""
         return self.replica.vote(
             Vote(
                 cluster_id=cluster_id,

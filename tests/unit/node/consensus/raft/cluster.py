@@ -306,7 +306,7 @@ class Cluster:
         return max(leading)[1] if leading else None
 
     def append(self, count: int = 1) -> bool:
-        """Give records to whoever leads (or thinks so)."""
+        """Give records to the replica that leads (or believes so)."""
         leading = [i for i, node in self.nodes.items() if node.replica is not None and node.replica.is_leader]
         if not leading:
             return False
@@ -403,7 +403,7 @@ class Cluster:
                 epoch = entry.epoch
 
     def settled(self) -> bool:
-        """One leader, followed by everybody, with everything committed everywhere."""
+        """One leader, followed by everyone, with everything committed everywhere."""
         leader = self.leader()
         if leader is None:
             return False

@@ -21,7 +21,7 @@ def test_a_quorum_of_one_elects_itself_at_once() -> None:
     assert bench.replica.high_watermark == 1
 
 
-def test_nobody_asks_before_the_election_timeout() -> None:
+def test_no_one_asks_before_the_election_timeout() -> None:
     bench = Bench()
     bench.after(SETTINGS.election_timeout_ms - 1)
     assert bench.sends(Vote) == []
@@ -59,7 +59,7 @@ def test_a_majority_elects_and_the_epoch_opens_with_a_leader_change() -> None:
     assert bench.events(LeaderChanged)[-1].leader_id == 1
 
 
-def test_a_refused_pre_vote_disturbs_nobody() -> None:
+def test_a_refused_pre_vote_disturbs_no_one() -> None:
     bench = Bench()
     bench.after(2 * SETTINGS.election_timeout_ms)
     for send in bench.sends(Vote):

@@ -1,4 +1,4 @@
-"""Whole clusters on good days: elections, failover without waiting for timeouts, handing over, nobody disturbed."""
+"""Whole clusters on good days: elections, failover without waiting for timeouts, handing over, no one disturbed."""
 
 import statistics
 
@@ -56,7 +56,7 @@ def test_a_calm_cluster_keeps_its_leader() -> None:
     assert (cluster.leader(), cluster.leaders) == (leader, epochs)
 
 
-def test_a_node_that_was_cut_off_disturbs_nobody_when_it_returns() -> None:
+def test_a_node_that_was_cut_off_disturbs_no_one_when_it_returns() -> None:
     """Pre-vote: it asked in vain all the time, and its epoch is still the cluster's."""
     cluster = settled(2, 3)
     leader, epochs = led(cluster), dict(cluster.leaders)

@@ -170,7 +170,7 @@ def test_a_voter_is_removed() -> None:
     assert bench.replica.voters.ids == (1, 2)
     bench.flush()
     bench.fetched(3)
-    assert bench.events(Responded) == [], "whoever is removed does not count"
+    assert bench.events(Responded) == [], "a voter that is removed does not count"
     bench.fetched(2)
     assert bench.events(Responded) == [Responded(waiting, ChangeVotersResponse())]
     assert [observer.replica.id for observer in bench.replica.describe_quorum(bench.now).observers] == [3]
@@ -254,7 +254,7 @@ def test_static_voters_move_into_the_log_once_all_are_known() -> None:
 
 
 def test_one_whose_removal_is_not_committed_may_be_needed_as_leader() -> None:
-    """It alone may have the longest log, and nobody else could be elected before it gives that away."""
+    """It alone may have the longest log, and no one else could be elected before it gives that away."""
     log = dynamic_log(1, 2)
     log.entries.append(Entry(1, VotersRecord(voters_of(2))))
     log.flush()

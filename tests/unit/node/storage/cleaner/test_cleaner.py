@@ -157,7 +157,7 @@ def test_a_search_by_time_that_began_before(node: Node) -> None:
 
 
 @pytest.mark.parametrize("call", range(1, 12))
-@pytest.mark.parametrize("event", ["truncation", "retention", "unwanted", "anew", "failure"])
+@pytest.mark.parametrize("event", ["truncation", "retention", "unwanted", "restart", "failure"])
 def test_what_happens_to_the_log_ends_a_pass(node: Node, event: str, call: int) -> None:
     log = node.log(config(segment_bytes=600))
     fill(log, 30)
@@ -169,7 +169,7 @@ def test_what_happens_to_the_log_ends_a_pass(node: Node, event: str, call: int) 
             log.truncate_to(12)
         elif event == "retention":
             log.drop_segments(2).run()
-        elif event == "anew":
+        elif event == "restart":
             log.restart_at(500, NOW)
         elif event == "failure":
             log.fail("for the test")
@@ -366,7 +366,7 @@ def test_a_cleaner_that_is_off_or_closed_does_nothing(node: Node) -> None:
     asyncio.run(run())
 
 
-def test_a_topic_deleted_and_made_anew_during_a_pass(node: Node) -> None:
+def test_a_topic_deleted_and_made_again_during_a_pass(node: Node) -> None:
     log = node.log(config())
     fill(log)
 

@@ -236,7 +236,7 @@ class CompactedModel(RuleBasedStateMachine):
             elif entry is not None and entry.batches:
                 assert sequence == entry.next_sequence
             elif entry is not None:
-                self.sequence[producer] = 0  # only its marker is left of what was deleted: it has to begin anew
+                self.sequence[producer] = 0  # only its marker is left of what was deleted: it has to begin again
 
 
 TestCompactedModel = CompactedModel.TestCase

@@ -1,4 +1,4 @@
-"""What a start makes of a swap that was interrupted, by Kafka's rules, whoever left it."""
+"""What a start makes of a swap that was interrupted, by Kafka's rules: left by Millstream or by Kafka."""
 
 from pathlib import Path
 

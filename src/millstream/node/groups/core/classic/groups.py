@@ -305,12 +305,12 @@ class Joins:
         )
         if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
             group.has_new_members = True
-        reply: DeferredResponse[ResponseFields] = DeferredResponse()
+        deferred: DeferredResponse[ResponseFields] = DeferredResponse()
         self._shard.timers.cancel(("classic pending", group.group_id, member_id))
-        group.add(member, reply, request.protocol_type)
+        group.add(member, deferred, request.protocol_type)
         self._rebalance.extend_session(group, member, now_ms, NEW_MEMBER_TIMEOUT_MS)
         self._rebalance.prepare_or_complete(group, joining.writes, now_ms)
-        return reply
+        return deferred
 
     def _join_known(
         self, group: ClassicGroup, joining: "_Joining"
@@ -330,9 +330,9 @@ class Joins:
         return self._rejoin(group, member, joining)
 
     def _rejoin(self, group: ClassicGroup, member: Member, joining: "_Joining") -> DeferredResponse[ResponseFields]:
-        reply = _update(member, joining)
+        deferred = _update(member, joining)
         self._rebalance.prepare_or_complete(group, joining.writes, joining.now_ms)
-        return reply
+        return deferred
 
     def _return_static(
         self, group: ClassicGroup, old_id: str, new_id: str, joining: "_Joining"
@@ -344,12 +344,12 @@ class Joins:
         assert instance_id is not None, "a static member has an instance id"
         member = group.replace_static(instance_id, old_id, new_id)
         before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
-        reply = _update(member, joining)
+        deferred = _update(member, joining)
         member.timer_at_ms = None
         self._rebalance.extend_session(group, member, now_ms)
         if group.state is not GroupState.STABLE or group.elect_protocol() != group.protocol:
             self._rebalance.prepare_or_complete(group, writes, now_ms)
-            return reply
+            return deferred
         member.joining = None
         group.update_topics()
 
@@ -357,7 +357,7 @@ class Joins:
             if error is not None:
                 member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms = before
                 group.replace_static(instance_id, new_id, old_id)
-                reply.resolve({"error_code": error.code, "member_id": ""})
+                deferred.resolve({"error_code": error.code, "member_id": ""})
                 return
             response = group.join_response(member)
             if joining.version >= _FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT:
@@ -365,10 +365,10 @@ class Joins:
             else:
                 # With its old id as the leader's, it does not assign partitions as a leader would.
                 response |= {"leader": leader_before or "", "members": []}
-            reply.resolve(response)
+            deferred.resolve(response)
 
         writes.add(group.metadata_record({each.id: each.assignment for each in group.members.values()}), then=committed)
-        return reply
+        return deferred
 
 
 class _Joining:
@@ -392,9 +392,9 @@ def _update(member: Member, joining: _Joining) -> DeferredResponse[ResponseField
     member.protocols = joining.protocols
     member.rebalance_timeout_ms = joining.rebalance_timeout_ms
     member.session_timeout_ms = joining.request.session_timeout_ms
-    reply: DeferredResponse[ResponseFields] = DeferredResponse()
-    member.joining = reply
-    return reply
+    deferred: DeferredResponse[ResponseFields] = DeferredResponse()
+    member.joining = deferred
+    return deferred
 
 
 def _check_lengths(request: JoinGroupRequest) -> None:
@@ -495,11 +495,11 @@ class ClassicGroups:
         if group.state is GroupState.STABLE:
             self._rebalance.extend_session(group, member, now_ms)
             return CoordinatorResult(group.sync_response(member))
-        reply: DeferredResponse[ResponseFields] = DeferredResponse()
+        deferred: DeferredResponse[ResponseFields] = DeferredResponse()
         member.respond_to_sync({"error_code": ErrorCode.REBALANCE_IN_PROGRESS})  # an earlier one
-        member.syncing = reply
+        member.syncing = deferred
         if group.leader != member.id:
-            return CoordinatorResult(reply)
+            return CoordinatorResult(deferred)
         given = {row.member_id: row.assignment for row in request.assignments}
         assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
         generation = group.generation
@@ -513,7 +513,7 @@ class ClassicGroups:
             else:
                 self._rebalance.fail_assignment(group, error.code, now_ms)
 
-        return CoordinatorResult(reply, [group.metadata_record(assignments)], committed)
+        return CoordinatorResult(deferred, [group.metadata_record(assignments)], committed)
 
     # Heartbeat and LeaveGroup
 

@@ -25,7 +25,7 @@ class Clock:
         return int(self._loop.time() * 1000) + self.set_by_ms
 
 
-def surroundings(loop: asyncio.AbstractEventLoop) -> tuple[Clock, Environment]:
+def clock_and_environment(loop: asyncio.AbstractEventLoop) -> tuple[Clock, Environment]:
     clock = Clock(loop)
     return clock, Environment(clock, loop, cast(Any, None), random.Random(1), cast(Any, None))
 
@@ -33,7 +33,7 @@ def surroundings(loop: asyncio.AbstractEventLoop) -> tuple[Clock, Environment]:
 def test_it_follows_the_clock_forward_and_does_not_go_back() -> None:
     now = [5.0]
     loop = cast(asyncio.AbstractEventLoop, SimpleNamespace(time=lambda: now[0]))
-    clock, environment = surroundings(loop)
+    clock, environment = clock_and_environment(loop)
     time = MonotonicWallClock(environment)
     begun = time.now_ms()
     assert begun == clock.now_ms()
@@ -67,7 +67,7 @@ class Sleeper:
 @pytest.mark.plain
 def test_a_session_ends_although_the_clock_is_set_back_meanwhile() -> None:
     async def main() -> None:
-        clock, environment = surroundings(asyncio.get_running_loop())
+        clock, environment = clock_and_environment(asyncio.get_running_loop())
         log = SimpleNamespace(log_start_offset=0, log_end_offset=0, recovery_point=0)
         partition = SimpleNamespace(leader_epoch=1, is_leader=True, log=log, high_watermark=0, topic_partition="t-0")
         state = Sleeper()
