@@ -9,6 +9,7 @@ import pytest
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.coordination.core.state_machine import FixedTopics
 from millstream.node.groups.core.streams.topology import (
+    MAX_TASKS,
     ConfiguredTopology,
     StatusCode,
     Topology,
@@ -223,6 +224,27 @@ def test_topologies_that_no_topics_make_valid(problem: str) -> None:
         configured(INVALID[problem], a=1, b=1)
     assert refused.value.code == ErrorCode.STREAMS_INVALID_TOPOLOGY
     assert problem in (refused.value.message or "")
+
+
+@pytest.mark.parametrize("repartitioned", [False, True])
+def test_an_application_with_too_many_tasks_gets_none(repartitioned: bool) -> None:
+    """The numbers are the client's: how many subtopologies, and how many partitions it wishes for."""
+    count = MAX_TASKS // 1000
+
+    def sent(count: int) -> dict[str, Any]:
+        if not repartitioned:
+            return topology(*(subtopology(f"{number}", "a") for number in range(count)))
+        wish = [topic_info("app-r", (count - 1) * 1000)]
+        return topology(
+            subtopology("0", "a", repartition_sink_topics=["app-r"]), subtopology("1", repartition_source_topics=wish)
+        )
+
+    fits = configured(sent(count), a=1000)
+    assert sum(each.task_count for each in fits.subtopologies.values()) == MAX_TASKS
+    code, detail = status(sent(count + 1), a=1000)
+    assert code == StatusCode.INCORRECTLY_PARTITIONED_TOPICS and "tasks" in detail
+    assert configured(sent(count + 1), a=1000).subtopologies == {}
+    assert configured(sent(count + 1), a=1000).missing == ()
 
 
 def test_names_that_an_application_may_not_use() -> None:

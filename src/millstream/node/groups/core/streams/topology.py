@@ -18,6 +18,8 @@ from millstream.node.coordination.core.state_machine import TopicCatalog
 from millstream.node.groups.core.group import MAX_TEXT_LENGTH
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS, is_topic_name
 
+MAX_TASKS = 20_000
+"""Of a group. A heartbeat may name thousands of subtopologies, and each has a task for each partition that it reads."""
 _SHOWN_TOPICS = 3
 """The number of topics in the text of a status."""
 
@@ -250,7 +252,8 @@ class ConfiguredTopology:
     topology: Topology
     catalog_version: int
     subtopologies: Mapping[str, ConfiguredSubtopology]
-    """Empty if source topics are missing, or topics are not partitioned as they must be."""
+    """Empty if source topics are missing, if topics are not partitioned as they must be, or if there are too many
+    tasks."""
     partition_counts: Mapping[str, int]
     """Of the internal topics."""
     missing: Sequence[InternalTopic]
@@ -288,6 +291,11 @@ def configure(topology: Topology, topics: TopicCatalog) -> ConfiguredTopology:
         for each in topology.subtopologies.values()
     }
     status = None
+    tasks = sum(each.task_count for each in configured.values())
+    if tasks > MAX_TASKS:
+        detail = f"The application has {tasks} tasks; {MAX_TASKS} are allowed in a group."
+        status = Status(StatusCode.INCORRECTLY_PARTITIONED_TOPICS, detail)
+        return ConfiguredTopology(topology, topics.version, {}, {}, (), status)
     if missing:
         detail = f"Internal topics are missing: {_shown([topic.name for topic in missing])}"
         status = Status(StatusCode.MISSING_INTERNAL_TOPICS, detail)
