@@ -253,7 +253,8 @@ class Leader(ReplicaRole):
         below = replica.log.end.offset if request.replica.id >= 0 else replica.high_watermark
         if request.offset < below:
             try:
-                records = replica.log.read(request.offset, request.max_bytes, below=below)
+                max_bytes = max(0, min(request.max_bytes, replica.settings.fetch_max_bytes))
+                records = replica.log.read(request.offset, max_bytes, below=below)
             except KafkaError as error:
                 if error.code != ErrorCode.KAFKA_STORAGE_ERROR:
                     raise
@@ -279,7 +280,8 @@ class Leader(ReplicaRole):
 
     def read_snapshot(self, request: FetchSnapshot, now_ms: int) -> tuple[ErrorCode, int, bytes]:
         """(error, size of the snapshot, chunk)"""
-        found = self._replica.log.read_snapshot(request.snapshot, request.position, request.max_bytes)
+        max_bytes = min(request.max_bytes, self._replica.settings.snapshot_chunk_bytes)
+        found = self._replica.log.read_snapshot(request.snapshot, request.position, max_bytes)
         if found is None:
             return ErrorCode.SNAPSHOT_NOT_FOUND, 0, b""
         if not 0 <= request.position < max(1, found[0]):
