@@ -133,6 +133,26 @@ def test_more_than_the_limits_takes_no_more_memory_than_they_allow(broker: Embed
     assert peak_bytes(broker) - before < 2 * LIMIT_BYTES, "two threads at most are at it"
 
 
+@pytest.mark.parametrize("fault", ["time", "key", "schema"])
+def test_a_response_names_few_records_whatever_the_request(broker: EmbeddedBroker, fault: str) -> None:
+    """A small request with many small batches, in which each record is wrong: to name them all would take long, and
+    the response would be a thousand times as large as the request."""
+    settings = {"key": {"cleanup_policy": "compact"}, "schema": {"millstream_value_schema_validation": "true"}}
+    topic = created(broker, f"names-{fault}", **settings.get(fault, {}))
+    late_ms = now_ms() + (1_000_000_000 if fault == "time" else 0)
+    wrong = bytes(build_batch([Record(None, b"", timestamp=late_ms)] * 500, codec=Codec.ZSTD))
+    count = 200
+    fields: dict[str, Any] = {"acks": -1, "timeout_ms": 60_000}
+    fields["topic_data"] = [{"name": topic, "partition_data": [{"index": 0, "records": wrong}] * count}]
+    assert len(wrong) * count < 250_000
+    with Wire(broker.bootstrap_servers, 120) as wire:
+        rows = wire.call("produce", 9, **fields).responses[0].partition_responses
+    expected = ErrorCode.INVALID_TIMESTAMP if fault == "time" else ErrorCode.INVALID_RECORD
+    assert [row.error_code for row in rows] == [expected] * count
+    named = [len(row.record_errors) for row in rows]
+    assert named[0] == 500 and sum(named) <= 1000 + count
+
+
 def test_many_records_for_a_share_group_with_key_order(broker: EmbeddedBroker) -> None:
     topic = created(broker, "shared")
     with Wire(broker.bootstrap_servers, 120) as wire, Wire(broker.bootstrap_servers, 120) as other:

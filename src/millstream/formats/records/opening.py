@@ -39,7 +39,6 @@ class OpeningLimits(NamedTuple):
     max_records: int = MAX_DECOMPRESSED_BYTES // MINIMUM_RECORD_BYTES
 
 
-SMALL = OpeningLimits(SMALL_BYTES, SMALL_RECORDS)
 WIDEST = OpeningLimits()
 
 

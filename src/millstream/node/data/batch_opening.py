@@ -25,7 +25,14 @@ from millstream.config.topic_config import LogConfig
 from millstream.formats.model.errors import ErrorCode, InvalidRecordsError, KafkaError
 from millstream.formats.protocol.produce import FIRST_WITH_TOPIC_ID, ProduceRequest
 from millstream.formats.records.batch import HEADER_SIZE, Bytes, has_valid_checksum, is_plausible, read_header
-from millstream.formats.records.opening import SMALL, SMALL_BYTES, BeyondLimitsError, OpeningLimits, check, opened
+from millstream.formats.records.opening import (
+    SMALL_BYTES,
+    SMALL_RECORDS,
+    BeyondLimitsError,
+    OpeningLimits,
+    check,
+    opened,
+)
 from millstream.node.data.schema_validation import (
     MOST_RECORD_ERRORS,
     SchemaGuard,
@@ -56,6 +63,8 @@ class Opened(NamedTuple):
     """Why it is refused."""
     converted: bytearray | None = None
     """The batch in the topic's codec, if that is another one than the sender's."""
+    size: int = 0
+    """Bytes of the records, decompressed; the limit if they could not be decompressed."""
 
 
 def wanted_of(config: LogConfig, schemas: WantedSchemas | None) -> Wanted | None:
@@ -67,36 +76,47 @@ def wanted_of(config: LogConfig, schemas: WantedSchemas | None) -> Wanted | None
     return Wanted(keys, schemas, recompression)
 
 
-def open_batch(batch: Bytes, wanted: Wanted, limits: OpeningLimits) -> Opened:
+def open_batch(batch: Bytes, wanted: Wanted, limits: OpeningLimits, most: int = MOST_RECORD_ERRORS) -> Opened:
     """Opens a batch whose header and checksum are right. Raises BeyondLimitsError; any other fault is in the result.
-    Uses only its arguments: it may run in a thread."""
+    Uses only its arguments: it may run in a thread.
+
+    A fault names at most `most` records, and one at least: clients drop those, and keep the others.
+    """
+    most = max(1, most)
     header = read_header(batch)
     converted: bytearray | None = None
+    size = limits.max_bytes
     try:
         with opened(header, batch, limits) as records:
-            keyless = check(header, records, needs_keys=wanted.keys, most=MOST_RECORD_ERRORS)
+            size = len(records)
+            keyless = check(header, records, needs_keys=wanted.keys, most=most)
             if keyless:
-                return Opened(_without_keys(keyless, header.record_count))
+                return Opened(_without_keys(keyless, header.record_count, most), size=size)
             if wanted.schemas is not None:
-                fault = schema_fault(header, records, wanted.schemas)
+                fault = schema_fault(header, records, wanted.schemas, most)
                 if fault is not None:
-                    return Opened(fault)
+                    return Opened(fault, size=size)
             if wanted.recompression is not None and wanted.recompression.codec != header.codec:
                 converted = recompress(batch, header, records, wanted.recompression)
     except BeyondLimitsError:
         raise
     except KafkaError as error:
-        return Opened(error)
-    return Opened(None, converted)
+        return Opened(error, size=size)
+    return Opened(None, converted, size)
 
 
-def _without_keys(keyless: list[int], count: int) -> InvalidRecordsError:
-    least = "at least " if len(keyless) == MOST_RECORD_ERRORS else ""
+def _without_keys(keyless: list[int], count: int, most: int) -> InvalidRecordsError:
+    least = "at least " if len(keyless) >= most else ""
     message = (
         f"{least}{len(keyless)} of {count} records have no key, record {keyless[0]} is the first: {_NO_KEY}. "
         "Send the others again without them"
     )
     return InvalidRecordsError(message, tuple((number, _NO_KEY) for number in keyless))
+
+
+def _named(opened: Opened) -> int:
+    """The number of records that the fault names."""
+    return len(opened.fault.records) if isinstance(opened.fault, InvalidRecordsError) else 0
 
 
 def framing_fault(batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError | None:
@@ -117,7 +137,7 @@ def framing_fault(batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError | 
 MOST_HELD_BYTES = 256 << 20
 """Limit of the held requests. Requests above it are refused with a retriable error."""
 _SMALL_CONVERTED_BYTES = 16 << 10
-"""Compression is slower than a check: only batches up to this size are recompressed on the event loop."""
+"""Compression is slower than a check: only so much of one request is recompressed on the event loop."""
 _log = logging.getLogger("millstream.produce")
 
 OpenedBatches = Mapping[int, Opened]
@@ -260,25 +280,38 @@ class OpenedProduce:
         return wanted_of(log.config, schemas) if log.opens_batches or schemas is not None else None
 
     def _open_small(self, call: ProduceCall, plan: Plan) -> OpenedBatches | None:
-        """Opens the batches at once if they are small; None if they are not."""
+        """Opens the batches at once if they are small, all of them together; None if they are not."""
         opened: dict[int, Opened] = {}
         view = memoryview(call.buffer)
         now_ms = self._environment.clock.now_ms()
-        left = SMALL_BYTES
+        left, left_bytes, left_records, left_converted = SMALL_BYTES, SMALL_BYTES, SMALL_RECORDS, _SMALL_CONVERTED_BYTES
+        left_named = MOST_RECORD_ERRORS
         for number, (_, start, end) in enumerate(_datas(call.request)):
             if number not in plan:
                 continue
             partition, wanted = plan[number]
             left -= end - start
-            if left < 0 or len(opened) >= SMALL.max_records:
+            if left < 0 or len(opened) >= SMALL_RECORDS:
                 return None
             batch = view[start:end]
             fault = framing_fault(batch, partition.log.config, now_ms)
-            try:
-                limits = SMALL if wanted.recompression is None else SMALL._replace(max_bytes=_SMALL_CONVERTED_BYTES)
-                opened[number] = open_batch(batch, wanted, limits) if fault is None else Opened(fault)
-            except BeyondLimitsError:
-                return None
+            if fault is not None:
+                opened[number] = Opened(fault)
+            else:
+                is_converted = wanted.recompression is not None
+                limits = OpeningLimits(min(left_bytes, left_converted) if is_converted else left_bytes, left_records)
+                header = read_header(batch)
+                if not header.codec and header.size - HEADER_SIZE > limits.max_bytes:
+                    return None
+                try:
+                    found = opened[number] = open_batch(batch, wanted, limits, left_named)
+                except BeyondLimitsError:
+                    return None
+                left_named -= _named(found)
+                left_bytes -= found.size
+                left_records -= header.record_count
+                if is_converted:
+                    left_converted -= found.size
             if wanted.schemas is not None:
                 self._schemas.keep_fresh()
         return opened
@@ -325,6 +358,7 @@ class OpenedProduce:
     async def _open_in_thread(self, call: ProduceCall, plan: Plan) -> OpenedBatches:
         opened: dict[int, Opened] = {}
         view = memoryview(call.buffer)
+        left_named = MOST_RECORD_ERRORS
         for number, (_, start, end) in enumerate(_datas(call.request)):
             if number not in plan:
                 continue
@@ -334,8 +368,9 @@ class OpenedProduce:
                 if call.request.acks == -1:
                     partition.check_enough_in_sync()
                 partition.log.validate(batch, self._environment.clock.now_ms())
-                work = partial(open_batch, batch, wanted, self._limits())
-                opened[number] = await self._environment.open_in_turn(work)
+                work = partial(open_batch, batch, wanted, self._limits(), left_named)
+                found = opened[number] = await self._environment.open_in_turn(work)
+                left_named -= _named(found)
             except KafkaError as error:
                 opened[number] = Opened(error)
         return opened

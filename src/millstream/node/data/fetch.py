@@ -76,6 +76,8 @@ class FetchHandler:
         except KafkaError as error:
             deliver([], error.code, 0)
             return None
+        if session is None and _names_many(request):
+            request = _named_once(request)
         operation = FetchWait(self, request, version, session, deliver, refusals, admits)
         operation.start()
         return operation
@@ -93,6 +95,22 @@ class FetchHandler:
             raise KafkaError(
                 ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is not known in epoch {broker_epoch} here; try again"
             )
+
+
+def _names_many(request: FetchRequest) -> bool:
+    topics = request.topics
+    return len(topics) > OPENED_PER_TURN or (len(topics) > 0 and max(len(each[1]) for each in topics) > OPENED_PER_TURN)
+
+
+def _named_once(request: FetchRequest) -> FetchRequest:
+    """Each partition once, with its last fields, as in Kafka and as in a session. Else a client could make a fetch that
+    costs a read of the same partition thousands of times, at each append that wakes it."""
+    topics: dict[bytes, dict[int, FetchPartition]] = {}
+    for topic, fetches in request.topics:
+        named = topics.setdefault(topic, {})
+        for fetch in fetches:
+            named[fetch.partition] = fetch
+    return request._replace(topics=[(topic, list(named.values())) for topic, named in topics.items()])
 
 
 class FetchWait:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from millstream.formats.model.errors import ErrorCode, InvalidRecordsError, KafkaError
 from millstream.formats.model.ordered_set import OrderedSet
 from millstream.formats.protocol.produce import FIRST_WITH_TOPIC_ID, PartitionResult, ProduceRequest
-from millstream.formats.records.batch import ATTRIBUTES_START, TRANSACTIONAL_BIT
+from millstream.formats.records.batch import ATTRIBUTES_START, TRANSACTIONAL_BIT, read_header
 from millstream.node.data.batch_opening import Opened, OpenedBatches, OpenedProduce
 from millstream.node.data.conditions import UnexpectedEndError, check_condition
 from millstream.node.environment import Environment
@@ -31,11 +31,15 @@ from millstream.node.replicas.partition import Partition
 from millstream.node.replicas.partition_table import PartitionDirectory, PartitionTable
 from millstream.node.replicas.retry_order import LeaderChangeGapGuard, RetryOrderGuard
 from millstream.node.server.request import ProduceResults
+from millstream.node.storage.log.batch_admission import MAX_NAMED_RECORDS, invalid_timestamps
 from millstream.node.transactions.produce import Deliver, ProduceCall, Produced, TransactionalProduce, refused
 
 Results = ProduceResults
 _FLAGS = ATTRIBUTES_START + 1
 """The byte of a batch with the transactional flag."""
+_LEAST_NAMED = 32
+"""A batch counts as so many records at least, where records with a wrong timestamp are named: to look into a batch
+costs something, too. So the records of a request are named up to `MAX_NAMED_RECORDS`, in few of its batches."""
 _CHECK_SECONDS = 0.5
 _CHECKS = 4
 """A leader that has lost the controller gives a pending write up after this many checks. With followers that fetch, a
@@ -133,6 +137,7 @@ class ProduceHandler:
         wants_all = request.acks == -1
         retry_order, schema_guard = self._retry_order, self._opening.guard
         conditions = request.conditions
+        may_name = MAX_NAMED_RECORDS
         number = -1
         for topic, datas in request.topics:
             known = topics.get(topic)
@@ -176,6 +181,11 @@ class ProduceHandler:
                     error = caught
                     if error.code in _LOG_STATE_ERRORS and partition.is_in_doubt:
                         error = partition.doubt_error(error)
+                    elif error.code == ErrorCode.INVALID_TIMESTAMP and may_name > 0:
+                        batch = whole[start:end]
+                        may_name -= max(_LEAST_NAMED, read_header(batch).record_count)
+                        if may_name >= 0:
+                            error = invalid_timestamps(batch, partition.log.config, now_ms) or error
                     retry_order.note(topic, index, whole[start:end], error.code)
                     self.errors[error.code] = self.errors.get(error.code, 0) + 1
                     row = _failed(partition, error)

@@ -120,19 +120,21 @@ def _is_set(overrides: Mapping[str, str], setting: Setting[bool]) -> bool:
         return False
 
 
-def schema_fault(header: BatchHeader, records: memoryview, wanted: WantedSchemas) -> InvalidRecordsError | None:
-    """The fault in the records of an opened batch, whose lengths were checked."""
+def schema_fault(
+    header: BatchHeader, records: memoryview, wanted: WantedSchemas, most: int = MOST_RECORD_ERRORS
+) -> InvalidRecordsError | None:
+    """The fault in the records of an opened batch, whose lengths were checked. It names at most `most` records."""
     faults: list[tuple[int, str]] = []
     only_unknown = True
     for part, of_keys, known in (("key", True, wanted.keys), ("value", False, wanted.values)):
         if known is not None:
-            found, unknown = schema_faults(records, 0, header.record_count, of_keys, known, MOST_RECORD_ERRORS)
+            found, unknown = schema_faults(records, 0, header.record_count, of_keys, known, most)
             only_unknown = only_unknown and unknown
             faults += ((number, _text(part, wanted.topic, schema_id)) for number, schema_id in found)
     if not faults:
         return None
-    faults = sorted(faults, key=lambda fault: fault[0])[:MOST_RECORD_ERRORS]
-    return (UnknownSchemaError if only_unknown else InvalidRecordsError)(faults[0][1], tuple(faults))
+    faults.sort(key=lambda fault: fault[0])
+    return (UnknownSchemaError if only_unknown else InvalidRecordsError)(faults[0][1], tuple(faults[:most]))
 
 
 def _text(part: str, topic: str, schema_id: int) -> str:

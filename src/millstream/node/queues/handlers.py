@@ -35,7 +35,7 @@ from millstream.node.groups.core.group import MAX_TEXT_LENGTH
 from millstream.node.groups.core.share_group import ShareGroup
 from millstream.node.queues.coordinator import ShareCoordinator
 from millstream.node.queues.core.runs import RecordState, StateBatch
-from millstream.node.queues.core.state import UNINITIALIZED, ShareKey
+from millstream.node.queues.core.state import UNINITIALIZED, ShareKey, next_epoch
 from millstream.node.queues.partitions import SharePartitions
 from millstream.node.queues.persister import ShareGroupStates, SharePersister
 from millstream.node.server.request import Context, Response
@@ -189,7 +189,7 @@ class ShareGroupHandlers:
 
     async def _set_start(self, key: ShareKey, start_offset: int) -> None:
         state = await self._persister.summary(key)
-        await self._persister.initialize(key, 0 if state is None else state.state_epoch + 1, start_offset)
+        await self._persister.initialize(key, 0 if state is None else next_epoch(state.state_epoch), start_offset)
         self._shared.reset(key.group_id, [(key.topic_id, key.partition)])
 
     async def delete_share_group_offsets(self, request: DeleteShareGroupOffsetsRequest, context: Context) -> Response:

@@ -23,7 +23,7 @@ from millstream.node.queues.coordinator import STATE_TOPIC, StoredState
 from millstream.node.queues.core.in_flight import ShareLimits
 from millstream.node.queues.core.partition import SharePartition
 from millstream.node.queues.core.runs import DeadLetter, RecordState
-from millstream.node.queues.core.state import UNINITIALIZED, ShareKey
+from millstream.node.queues.core.state import UNINITIALIZED, ShareKey, next_epoch
 from millstream.node.queues.dead_letters import DeadLetters
 from millstream.node.queues.leader import SharePartitionLeader
 from millstream.node.queues.persister import SharePersister
@@ -138,7 +138,7 @@ class SharePartitions:
             return state
         _log.warning("share_state_beyond_log key=%s start=%d log_end=%d", key, state.start_offset, end)
         left = [each._replace(last=min(each.last, end - 1)) for each in batches if each.first < end]
-        epoch, start = state.state_epoch + 1, min(state.start_offset, end)
+        epoch, start = next_epoch(state.state_epoch), min(state.start_offset, end)
         await self.persister.initialize(key, epoch, start)
         await self.persister.write(
             key,

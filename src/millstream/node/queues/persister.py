@@ -28,7 +28,7 @@ from millstream.node.groups.core.share_group import TopicPartitionId
 from millstream.node.groups.core.share_groups import Partitions
 from millstream.node.queues.coordinator import STATE_TOPIC, ShareCoordinator, StoredState
 from millstream.node.queues.core.runs import RecordState, StateBatch
-from millstream.node.queues.core.state import UNINITIALIZED, ShareKey
+from millstream.node.queues.core.state import UNINITIALIZED, ShareKey, next_epoch
 
 _TIMEOUT_SECONDS = 10.0
 _REQUEST_TIMEOUT_SECONDS = 6.0
@@ -263,7 +263,6 @@ _FIRST_RETRY_SECONDS = 0.1
 _MAX_RETRY_SECONDS = 10.0
 _FIRST_SECOND = 1_577_836_800
 """2020-01-01: epochs of states count seconds from here."""
-_LARGEST_EPOCH = (1 << 31) - 1
 
 _log = logging.getLogger("millstream.share")
 
@@ -380,8 +379,8 @@ class ShareGroupStates:
         """In an epoch above that of any earlier state of the same name, so that a leader with that state is refused."""
         earlier = await self._persister.summary(key)
         if earlier is not None:
-            epoch = max(epoch, earlier.state_epoch + 1)
-        await self._persister.initialize(key, min(epoch, _LARGEST_EPOCH), UNINITIALIZED)
+            epoch = max(epoch, next_epoch(earlier.state_epoch))
+        await self._persister.initialize(key, epoch, UNINITIALIZED)
 
     async def _record_initialized(self, group_id: str, made: "list[tuple[TopicPartitionId, _StateChange]]") -> bool:
         """Writes to the group which states are initialized; False if that must be retried."""

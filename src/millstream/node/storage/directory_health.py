@@ -1,7 +1,7 @@
 """Whether a log directory can be used: errors of its disk are noted here, whichever file they are of.
 
 A full disk has not failed: it can be read, and retention makes room. Other errors say nothing about the disk either:
-too many open files, a missing file.
+too many open files, a missing file, an argument that is wrong.
 """
 
 import errno
@@ -29,6 +29,7 @@ NOT_THE_DISK = frozenset(
         errno.EISDIR,
         errno.ENOTDIR,
         errno.EBADF,
+        errno.EINVAL,
     }
 )
 """Errors after which the directory stays in use. Kafka takes it offline after any of them."""

@@ -67,6 +67,22 @@ def test_leader_epochs(wire: Wire, filled: str) -> None:
 # Waiting
 
 
+def test_a_partition_that_is_named_often_is_read_once(wire: Wire, other: Wire, filled: str, new_name: Any) -> None:
+    """As in Kafka, the last row counts. A fetch that waits would be read again as a whole at each append."""
+    empty = new_name()
+    wire.create_topic(empty, 1)
+    rows = [(filled, 0, offset % 3) for offset in range(10_000)] + [(empty, 0, 0)] * 5000
+    answer = wire.call("fetch", 12, **fetch_fields(rows))
+    found = [[row.partition_index for row in topic.partitions] for topic in answer.responses]
+    assert found == [[0], [0]]
+    once = wire.call("fetch", 12, **fetch_fields([(filled, 0, 9999 % 3)])).responses[0].partitions[0]
+    assert bytes(answer.responses[0].partitions[0].records) == bytes(once.records)
+    wire.send("fetch", 12, **fetch_fields([(empty, 0, 0)] * 5000, max_wait_ms=60_000))
+    assert other.produce(empty, batch(b"x")).error_code == 0
+    (topic,) = wire.receive("fetch", 12)[1].responses
+    assert len(topic.partitions) == 1 and topic.partitions[0].records
+
+
 def test_a_fetch_waits_for_min_bytes(wire: Wire, other: Wire, topic: str) -> None:
     sent = wire.send("fetch", 12, **fetch_fields([(topic, 0, 0)], max_wait_ms=20_000, min_bytes=2000))
     assert other.produce(topic, BATCH).error_code == 0

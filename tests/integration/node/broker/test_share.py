@@ -372,6 +372,7 @@ def test_state_on_the_wire(group: Group) -> None:
     beyond = group.state("write", **{**write, "leader_epoch": 2**31 - 1}).error_code
     assert beyond == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "no leader has this epoch"
     assert group.state("write", **{**write, "state_epoch": 1}).error_code == ErrorCode.FENCED_STATE_EPOCH
+    assert group.state("write", **{**write, "state_epoch": 2**31 - 1}).error_code == ErrorCode.INVALID_REQUEST
     assert group.state("write", **{**write, "start_offset": -9}).error_code == ErrorCode.INVALID_REQUEST
     for wrong in ({"delivery_state": 1}, {"delivery_state": 77}, {"first_offset": 10}, {"delivery_count": -1}):
         rows = {"state_batches": [{**batch, **wrong}]}

@@ -15,7 +15,7 @@ from millstream.formats.model.identifiers import TopicId, TopicName
 from millstream.formats.protocol.produce import PartitionData, PartitionResult, ProduceRequest
 from millstream.formats.records.batch import read_header
 from millstream.formats.records.compression import Codec
-from millstream.formats.records.opening import OpeningLimits
+from millstream.formats.records.opening import SMALL_BYTES, SMALL_RECORDS, OpeningLimits
 from millstream.formats.records.record import Record, build_batch
 from millstream.node.data.batch_opening import OpenedBatches, OpenedProduce, open_batch, wanted_of
 from millstream.node.data.schema_validation import SchemaGuard, UnknownSchemaError
@@ -187,6 +187,38 @@ def test_a_large_batch_is_opened_in_a_thread_and_nothing_overtakes_it() -> None:
         assert stage.taken == ["beside", "free", "first", "behind"]
         assert turn.turn.is_over
         assert stage.produce.held_bytes == 0
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("topic", [b"compacted", b"own"])
+@pytest.mark.parametrize("what", ["bytes", "records"])
+def test_many_small_batches_of_one_request_are_not_all_opened_at_once(topic: bytes, what: str) -> None:
+    """Each of them is little, and together they would keep the event loop from everybody else."""
+
+    async def scene() -> None:
+        stage = Stage(image_of())
+        size, count = (12_000, 1) if what == "bytes" else (0, SMALL_RECORDS // 2)
+        batch = build_batch([Record(b"k", bytes(size))] * count, codec=Codec.LZ4)
+        few, many = [(topic, 0, batch)], [(topic, 0, batch)] * 12
+        assert len(batch) * len(many) < SMALL_BYTES
+        stage.send("few", *few)
+        stage.send("many", *many)
+        assert stage.taken == ["few"]
+        assert await stage.work() == len(many)
+        assert stage.taken == ["few", "many"]
+
+    asyncio.run(scene())
+
+
+def test_what_is_not_compressed_is_recompressed_at_once_only_if_it_is_small() -> None:
+    async def scene() -> None:
+        stage = Stage(image_of())
+        stage.send("small", (b"own", 0, build_batch([Record(b"k", bytes(12_000))])))
+        stage.send("large", (b"own", 1, build_batch([Record(b"k", bytes(50_000))])))
+        assert stage.taken == ["small"]
+        assert await stage.work() == 1
+        assert stage.taken == ["small", "large"]
 
     asyncio.run(scene())
 

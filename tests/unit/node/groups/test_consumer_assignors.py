@@ -1,5 +1,6 @@
 """The assignors as properties: complete, even, sticky, near."""
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -185,3 +186,29 @@ def test_many_partitions_and_members() -> None:
     check_complete(members, topics, assign_uniform(members, topics))
     mixed = [spec(m.id, frozenset(list(topics)[n % 5 :]), m.current) for n, m in enumerate(members)]
     check_complete(mixed, topics, assign_uniform(mixed, topics))
+
+
+def test_a_large_topic_is_levelled_in_time_that_grows_with_its_partitions() -> None:
+    """The coordinator assigns on the event loop; a topic may have thousands of partitions."""
+
+    def work(count: int) -> int:
+        topics = topics_of(count, 1)
+        large, small = topics
+        had = {large: frozenset(range(count))}
+        members = [spec("alone", frozenset({large}), had), spec("joins", frozenset({large, small}))]
+        calls = 0
+
+        def note(frame: object, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        sys.setprofile(note)
+        try:
+            result = assign_uniform(members, topics)
+        finally:
+            sys.setprofile(None)
+        check_complete(members, topics, result)
+        assert abs(len(partitions(result["alone"])) - len(partitions(result["joins"]))) <= 1
+        return calls
+
+    assert work(1200) < 5 * work(300)

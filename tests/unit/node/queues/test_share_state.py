@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.coordination.core.state_machine import CoordinatorRecord, CoordinatorResult, record_type
 from millstream.node.queues.core.runs import RecordState, RunList, StateBatch
-from millstream.node.queues.core.state import SNAPSHOT, UNINITIALIZED, ShareKey, ShareStateShard
+from millstream.node.queues.core.state import SNAPSHOT, UNINITIALIZED, ShareKey, ShareStateShard, next_epoch
 
 KEY = ShareKey("group", UUID(int=1), 3)
 ACKED = RecordState.ACKNOWLEDGED
@@ -97,6 +97,24 @@ def test_old_leaders_and_old_states_are_refused(kept: Kept) -> None:
     with pytest.raises(KafkaError) as refused:
         kept.write(1, state_epoch=1, leader_epoch=4)
     assert refused.value.code == ErrorCode.FENCED_STATE_EPOCH
+
+
+def test_an_epoch_that_no_state_has_is_refused(kept: Kept) -> None:
+    """It would be kept, and then the writes of the real leader would be refused."""
+    for state_epoch in (1, 2**31 - 1):
+        with pytest.raises(KafkaError) as refused:
+            kept.write(1, state_epoch=state_epoch)
+        assert refused.value.code == ErrorCode.INVALID_REQUEST
+    kept.write(1)
+    assert (kept.again().states[KEY].state_epoch, kept.again().states[KEY].start_offset) == (0, 1)
+
+
+def test_a_state_in_the_largest_epoch_can_be_replaced(kept: Kept) -> None:
+    assert next_epoch(4) == 5
+    for start in (3, 4):
+        kept.run(kept.shard.initialize(KEY, next_epoch(2**31 - 2), start, 5))
+        assert next_epoch(kept.shard.states[KEY].state_epoch) == kept.shard.states[KEY].state_epoch
+    assert kept.again().states[KEY].start_offset == 4
 
 
 def test_deletion_leaves_nothing(kept: Kept) -> None:

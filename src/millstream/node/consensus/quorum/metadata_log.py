@@ -241,7 +241,10 @@ class MetadataLog:
 
     def read_snapshot(self, snapshot: LogPosition, position: int, max_bytes: int) -> tuple[int, bytes] | None:
         try:
-            return self.snapshots.size(snapshot), self.snapshots.read_piece(snapshot, position, max_bytes)
+            size = self.snapshots.size(snapshot)
+            # The numbers are a client's. A position that no file has would be an error of the disk.
+            is_inside = 0 <= position < size and max_bytes > 0
+            return size, self.snapshots.read_piece(snapshot, position, max_bytes) if is_inside else b""
         except KeyError:
             return None
 

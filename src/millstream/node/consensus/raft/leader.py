@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from millstream.node.consensus.raft.replica import RaftReplica
 
 FORGET_OBSERVER_MS = 300_000
+MAX_REMEMBERED = 1000
+"""More replicas are not remembered: the id in a fetch is what its sender says, and each fetch looks through all."""
 UNKNOWN = -1
 
 
@@ -224,7 +226,8 @@ class Leader(ReplicaRole):
             replica.kraft_version == 0 and self._is_impostor(request.replica, now_ms)
         ):
             return replica.fetch_response(ErrorCode.INCONSISTENT_VOTER_SET)  # two nodes have one id
-        progress = self.progress.setdefault(request.replica, Progress(request.replica))
+        self._forget_gone(now_ms)
+        progress = self._remembered(request.replica)
         start, end = log.start, log.end
         if start.offset > 0 or request.offset > 0:
             position = LogPosition(request.offset, request.last_fetched_epoch)
@@ -241,7 +244,6 @@ class Leader(ReplicaRole):
                 progress.heard(now_ms)
                 return replica.fetch_response(diverging=own)
         progress.fetched(request.offset, end.offset, now_ms)
-        self._forget_gone(now_ms)
         self.advance_high_watermark(now_ms)
         if replica.leader is self:
             self.voter_changes.admit(request.replica, now_ms)
@@ -253,7 +255,8 @@ class Leader(ReplicaRole):
         below = replica.log.end.offset if request.replica.id >= 0 else replica.high_watermark
         if request.offset < below:
             try:
-                records = replica.log.read(request.offset, request.max_bytes, below=below)
+                max_bytes = max(0, min(request.max_bytes, replica.settings.fetch_max_bytes))
+                records = replica.log.read(request.offset, max_bytes, below=below)
             except KafkaError as error:
                 if error.code != ErrorCode.KAFKA_STORAGE_ERROR:
                     raise
@@ -279,13 +282,14 @@ class Leader(ReplicaRole):
 
     def read_snapshot(self, request: FetchSnapshot, now_ms: int) -> tuple[ErrorCode, int, bytes]:
         """(error, size of the snapshot, chunk)"""
-        found = self._replica.log.read_snapshot(request.snapshot, request.position, request.max_bytes)
+        max_bytes = min(request.max_bytes, self._replica.settings.snapshot_chunk_bytes)
+        found = self._replica.log.read_snapshot(request.snapshot, request.position, max_bytes)
         if found is None:
             return ErrorCode.SNAPSHOT_NOT_FOUND, 0, b""
         if not 0 <= request.position < max(1, found[0]):
             return ErrorCode.POSITION_OUT_OF_RANGE, 0, b""
         if request.replica.id >= 0:
-            self.progress.setdefault(request.replica, Progress(request.replica)).heard(now_ms)
+            self._remembered(request.replica).heard(now_ms)
         return ErrorCode.NONE, *found
 
     def describe(self, now_ms: int) -> DescribeQuorumResponse:
@@ -328,6 +332,14 @@ class Leader(ReplicaRole):
             if key.id == voter.key.id and (latest is None or progress.last_fetch_ms > latest.last_fetch_ms):
                 latest = progress
         return latest
+
+    def _remembered(self, key: ReplicaKey) -> Progress:
+        progress = self.progress.get(key)
+        if progress is None:
+            progress = Progress(key)
+            if len(self.progress) < MAX_REMEMBERED or any(voter.key == key for voter in self._replica.voters):
+                self.progress[key] = progress
+        return progress
 
     def _is_impostor(self, key: ReplicaKey, now_ms: int) -> bool:
         """Two live nodes have one static id: an older one still fetches after this one came. This one has to stop."""
@@ -392,6 +404,10 @@ class Leader(ReplicaRole):
         return {node_id: directory for node_id, directory in known.items() if directory is not None}
 
     def _forget_gone(self, now_ms: int) -> None:
-        for key in [key for key in self.progress if not self._replica.voters.has(key)]:
-            if self.progress[key].last_fetch_ms < now_ms - FORGET_OBSERVER_MS:
-                del self.progress[key]
+        gone_ms = now_ms - FORGET_OBSERVER_MS
+        gone = [key for key, progress in self.progress.items() if progress.last_fetch_ms < gone_ms]
+        if gone:
+            voters = [self._progress_of(voter) for voter in self._replica.voters]
+            for key in gone:
+                if not any(progress is self.progress[key] for progress in voters):
+                    del self.progress[key]

@@ -33,6 +33,12 @@ UNINITIALIZED = -1
 """A start offset that the group's settings have not decided yet."""
 
 
+def next_epoch(state_epoch: int) -> int:
+    """For a new state in place of an earlier one. The largest epoch is its own successor, so that no request can make
+    the state impossible to replace."""
+    return min(state_epoch + 1, _LARGEST_EPOCH)
+
+
 class ShareKey(NamedTuple):
     group_id: str
     topic_id: UUID
@@ -121,11 +127,17 @@ class ShareStateShard:
                 ErrorCode.FENCED_STATE_EPOCH,
                 f"state epoch {state_epoch} is outdated; the current one is {state.state_epoch}",
             )
+        if state_epoch > state.state_epoch:
+            # It would refuse the writes of the real leader. Only `initialize` raises the epoch.
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"state epoch {state_epoch} is not known; the current one is {state.state_epoch}",
+            )
         leader_epoch = max(leader_epoch, state.leader_epoch)
-        if state_epoch == state.state_epoch and UNINITIALIZED < start_offset < state.start_offset:
+        if UNINITIALIZED < start_offset < state.start_offset:
             # A later write arrived before this one: final records stay final.
             start_offset = complete_count = UNINITIALIZED
-        if state_epoch == state.state_epoch and state.updates < self._updates_per_snapshot:
+        if state.updates < self._updates_per_snapshot:
             return CoordinatorResult(None, [_update(key, state, leader_epoch, start_offset, complete_count, batches)])
         merged = ShareState(
             state.snapshot_epoch + 1,

@@ -65,7 +65,8 @@ MAX_WALKED_BYTES = 64 << 10
 MAX_WALKED_RECORDS = 10_000 if IS_COMPILED else 10
 """In uncompressed batches of up to this size and count the records are checked too, in a few nanoseconds each
 (ADR 25)."""
-_NAMED = OpeningLimits(64 << 10, 500)
+MAX_NAMED_RECORDS = 500
+_NAMED = OpeningLimits(64 << 10, MAX_NAMED_RECORDS)
 """In a batch of up to this, the error names the records with a wrong timestamp."""
 _MAX_RECORDS = MAX_DECOMPRESSED_BYTES // MINIMUM_RECORD_BYTES
 _FOREVER = 1 << 64
@@ -258,29 +259,30 @@ def refusal(batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError:
         return KafkaError(ErrorCode.INVALID_RECORD, "a batch with a producer id needs an epoch and a sequence")
     if header.has_log_append_time:
         return KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime")
-    return _invalid_timestamps(header, batch, config, now_ms)
-
-
-def _invalid_timestamps(header: BatchHeader, batch: Bytes, config: LogConfig, now_ms: int) -> KafkaError:
-    """Names the records if the batch is small: clients drop these, and keep the others. Else the whole batch is
-    refused."""
-    earliest, latest = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
-    try:
-        found = records_outside(header, batch, earliest, latest, _NAMED)
-    except KafkaError:
-        found = []
-    if found:
-        return InvalidRecordsError(
-            f"{len(found)} of {header.record_count} records have timestamps out of the range that"
-            f" message.timestamp.before.max.ms and message.timestamp.after.max.ms allow at {now_ms};"
-            f" record {found[0][0]} is the first",
-            tuple((number, f"timestamp {time} is not from {earliest} to {latest}") for number, time in found),
-            ErrorCode.INVALID_TIMESTAMP,
-        )
     return KafkaError(
         ErrorCode.INVALID_TIMESTAMP,
         f"timestamps {header.base_timestamp} to {header.max_timestamp} are out of the range that"
         f" message.timestamp.before.max.ms and message.timestamp.after.max.ms allow at {now_ms}",
+    )
+
+
+def invalid_timestamps(batch: Bytes, config: LogConfig, now_ms: int) -> InvalidRecordsError | None:
+    """The error for a batch that was refused for its timestamps, with the records that are the reason: clients drop
+    these, and keep the others. None if the batch is not small."""
+    header = read_header(batch)
+    earliest, latest = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
+    try:
+        found = records_outside(header, batch, earliest, latest, _NAMED)
+    except KafkaError:
+        return None
+    if not found:
+        return None
+    return InvalidRecordsError(
+        f"{len(found)} of {header.record_count} records have timestamps out of the range that"
+        f" message.timestamp.before.max.ms and message.timestamp.after.max.ms allow at {now_ms};"
+        f" record {found[0][0]} is the first",
+        tuple((number, f"timestamp {time} is not from {earliest} to {latest}") for number, time in found),
+        ErrorCode.INVALID_TIMESTAMP,
     )
 
 

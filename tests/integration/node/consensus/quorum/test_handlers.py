@@ -11,7 +11,8 @@ from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.schema import request_schema
 from millstream.formats.records.record import read_batches
 from millstream.node.metadata.topic_names import CLUSTER_METADATA_TOPIC
-from tests.unit.node.consensus.quorum.cluster import Cluster, QuorumNode, eventually, run
+from millstream.node.runtime.disk import RealDisk
+from tests.unit.node.consensus.quorum.cluster import QUICK, Cluster, QuorumNode, eventually, run
 
 METADATA_ID = UUID(int=1)
 
@@ -104,6 +105,44 @@ def test_fetch_in_every_version(tmp_path: Path) -> None:
             assert [header.base_offset for header, _ in read_batches(row.records)] == [4]
             row = (await node.ask("fetch", fetch_fields(fetch_offset=77))).responses[0].partitions[0]
             assert row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE or row.diverging_epoch.end_offset >= 0
+
+    run(test)
+
+
+def test_a_snapshot_is_read_where_it_is_and_no_more_than_the_limits(tmp_path: Path) -> None:
+    """Whatever the numbers of the request: a position that no file has is no failure of the disk."""
+
+    async def test() -> None:
+        failures: list[str] = []
+        disk = RealDisk()
+        disk.on_error = lambda error, path, reading: failures.append(f"{error} at {path}")
+        async with Cluster(tmp_path, voters=1) as cluster:
+            node = cluster.start(1, disk=disk)
+            await cluster.write(*range(100))
+            await eventually(lambda: len(node.topics) == 100)
+            assert await node.loader.write_snapshot()
+            latest = node.quorum.log.latest_snapshot
+            assert latest is not None
+            whole = node.quorum.log.snapshots.read_piece(latest, 0, 1 << 20)
+            snapshot_id = {"end_offset": latest.offset, "epoch": latest.epoch}
+
+            async def ask(position: int, max_bytes: int) -> Any:
+                row = {"partition": 0, "current_leader_epoch": -1, "snapshot_id": snapshot_id, "position": position}
+                fields = {"max_bytes": max_bytes, "topics": one_partition("name", **row)}
+                answer = await node.ask("fetch_snapshot", fields)
+                assert answer.error_code == 0
+                return answer.topics[0].partitions[0]
+
+            for position in (-1, -(2**63), len(whole), 2**63 - 1):
+                assert (await ask(position, 1 << 20)).error_code == ErrorCode.POSITION_OUT_OF_RANGE
+            for max_bytes, length in ((10, 10), (2**31 - 1, QUICK.snapshot_chunk_bytes), (0, 0), (-1, 0)):
+                row = await ask(0, max_bytes)
+                assert (row.error_code, row.size, row.unaligned_records) == (0, len(whole), whole[:length])
+            fields = fetch_fields(partition_max_bytes=2**31 - 1) | {"max_bytes": 2**31 - 1}
+            assert len(node.quorum.log.read(0, 2**31 - 1, below=101)) > 2 * QUICK.fetch_max_bytes
+            row = (await node.ask("fetch", fields)).responses[0].partitions[0]
+            assert 0 < len(row.records) <= QUICK.fetch_max_bytes
+        assert failures == []
 
     run(test)
 

@@ -4,6 +4,7 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
 from millstream.node.consensus.raft.events import HighWatermarkAdvanced, Leading, LostLeadership, Responded
+from millstream.node.consensus.raft.leader import FORGET_OBSERVER_MS, MAX_REMEMBERED
 from millstream.node.consensus.raft.messages import (
     BeginQuorumEpoch,
     EndQuorumEpoch,
@@ -322,6 +323,25 @@ def test_an_observer_that_is_gone_is_forgotten() -> None:
     assert len(bench.replica.describe_quorum(bench.now).observers) == 1
     bench.after(2_000)
     assert bench.replica.describe_quorum(bench.now).observers == ()
+
+
+@pytest.mark.parametrize("is_static", [True, False])
+@pytest.mark.parametrize("offset", [None, 999])
+def test_only_so_many_replicas_are_remembered(is_static: bool, offset: int | None) -> None:
+    """The id and the directory in a fetch are what its sender says; here it says another one each time."""
+    bench = Bench().lead(2, 3)
+    bench.fetched(7)
+    for number in range(MAX_REMEMBERED + 100):
+        key = key_of(3, generation=number + 1) if is_static else key_of(100 + number)
+        bench.fetched(key.id, offset, key=key)
+    leader = bench.replica.leader
+    assert leader is not None
+    assert len(leader.progress) == MAX_REMEMBERED and {key_of(2), key_of(7)} <= leader.progress.keys()
+    for _ in range(FORGET_OBSERVER_MS // SETTINGS.fetch_timeout_ms + 1):
+        bench.after(SETTINGS.fetch_timeout_ms)
+        for node_id in (2, 3, 7):
+            bench.fetched(node_id)
+    assert leader.progress.keys() == {key_of(2), key_of(3), key_of(7)}
 
 
 def test_two_live_nodes_with_one_id_are_noticed() -> None:

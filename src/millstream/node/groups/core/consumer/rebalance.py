@@ -21,6 +21,7 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -120,6 +121,8 @@ def _cut(members: list[MemberSpec], count: int, topics: list[TopicSpec]) -> list
 
 
 Partition = tuple[UUID, int]
+_LOOKED_AT = 32
+"""Of a member's partitions of one topic, when one of them moves: a topic may have thousands."""
 
 
 def assign_uniform(members: Sequence[MemberSpec], topics: Mapping[UUID, TopicSpec]) -> dict[str, Target]:
@@ -305,7 +308,8 @@ class _Different(_Work):
             moved = True
         return moved
 
-    def _to_give(self, giver: int, taker: int, topic_id: UUID, numbers: Iterable[int]) -> int:
+    def _to_give(self, giver: int, taker: int, topic_id: UUID, numbers: dict[int, None]) -> int:
+        """The best of the last partitions that the giver got; those that it had before were its first."""
         had = self.members[giver].current.get(topic_id, frozenset())
         missed = self.members[taker].current.get(topic_id, frozenset())
 
@@ -313,7 +317,7 @@ class _Different(_Work):
             distant = self.rack_aware and not self.is_near(self.members[taker], (topic_id, number))
             return number not in missed, number in had, distant
 
-        return min(numbers, key=cost)
+        return min(islice(reversed(numbers), _LOOKED_AT), key=cost)
 
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}

@@ -8,6 +8,7 @@ not fit. The handler creates missing internal topics; nothing is created here.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import cached_property
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from millstream.common.lazy_dataclass import dataclass
@@ -17,6 +18,8 @@ from millstream.node.coordination.core.state_machine import TopicCatalog
 from millstream.node.groups.core.group import MAX_TEXT_LENGTH
 from millstream.node.metadata.topic_names import INTERNAL_TOPICS, is_topic_name
 
+MAX_TASKS = 20_000
+"""Of a group. A heartbeat may name thousands of subtopologies, and each has a task for each partition that it reads."""
 _SHOWN_TOPICS = 3
 """The number of topics in the text of a status."""
 
@@ -249,7 +252,8 @@ class ConfiguredTopology:
     topology: Topology
     catalog_version: int
     subtopologies: Mapping[str, ConfiguredSubtopology]
-    """Empty if source topics are missing, or topics are not partitioned as they must be."""
+    """Empty if source topics are missing, if topics are not partitioned as they must be, or if there are too many
+    tasks."""
     partition_counts: Mapping[str, int]
     """Of the internal topics."""
     missing: Sequence[InternalTopic]
@@ -287,6 +291,11 @@ def configure(topology: Topology, topics: TopicCatalog) -> ConfiguredTopology:
         for each in topology.subtopologies.values()
     }
     status = None
+    tasks = sum(each.task_count for each in configured.values())
+    if tasks > MAX_TASKS:
+        detail = f"The application has {tasks} tasks; {MAX_TASKS} are allowed in a group."
+        status = Status(StatusCode.INCORRECTLY_PARTITIONED_TOPICS, detail)
+        return ConfiguredTopology(topology, topics.version, {}, {}, (), status)
     if missing:
         detail = f"Internal topics are missing: {_shown([topic.name for topic in missing])}"
         status = Status(StatusCode.MISSING_INTERNAL_TOPICS, detail)
@@ -337,29 +346,42 @@ class _PartitionCounts:
         counts = self._decided
         for each in self._subtopologies:
             counts.update((topic.name, topic.partitions) for topic in each.repartition_sources if topic.partitions)
-        undecided = [
-            (sink, each) for each in self._subtopologies for sink in each.repartition_sinks if sink not in counts
-        ]
-        while undecided:
-            left = []
-            for sink, each in undecided:
-                known = [counts[topic.name] for topic in each.repartition_sources if topic.name in counts]
-                known += [count for name in each.source_topics if (count := self._count(name)) is not None]
-                if known:
-                    counts.setdefault(sink, max(known))
-                else:
-                    left.append((sink, each))
-            _refuse_if(
-                len(left) == len(undecided),
-                "Failed to compute number of partitions for all repartition topics. There may be loops in the topology "
-                "that cannot be resolved.",
-            )
-            undecided = left
+        writers = [each for each in self._subtopologies if any(sink not in counts for sink in each.repartition_sinks)]
+        readers: dict[str, list[int]] = {}
+        for at, each in enumerate(writers):
+            for topic in each.repartition_sources:
+                readers.setdefault(topic.name, []).append(at)
+        # In rounds, in the order of the ids, as Kafka does. Only subtopologies with an input that is known have their
+        # turn: else a long chain of them would cost a round for each.
+        turns = [(0, at) for at, each in enumerate(writers) if self._known_inputs(each)]
+        is_planned = {at for _, at in turns}
+        while turns:
+            turn, at = heappop(turns)
+            count = max(self._known_inputs(writers[at]))
+            for sink in writers[at].repartition_sinks:
+                if sink in counts:
+                    continue
+                counts[sink] = count
+                for reader in readers.get(sink, ()):
+                    if reader not in is_planned:
+                        is_planned.add(reader)
+                        heappush(turns, (turn if reader > at else turn + 1, reader))
+        _refuse_if(
+            len(is_planned) < len(writers),
+            "Failed to compute number of partitions for all repartition topics. There may be loops in the topology "
+            "that cannot be resolved.",
+        )
         _refuse_if(
             any(topic.name not in counts for each in self._subtopologies for topic in each.repartition_sources),
             "Failed to compute number of partitions for all repartition topics, because a repartition source topic is "
             "never used as a sink topic.",
         )
+
+    def _known_inputs(self, each: Subtopology) -> list[int]:
+        """The numbers of partitions of its inputs, as far as they are known."""
+        known = [self._decided[topic.name] for topic in each.repartition_sources if topic.name in self._decided]
+        known += [count for name in each.source_topics if (count := self._count(name)) is not None]
+        return known
 
     def _copartition(self, group: frozenset[str]) -> None:
         internal = {name: self._known(name) for name in sorted(group) if name in self._decided}
