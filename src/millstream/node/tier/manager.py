@@ -360,7 +360,8 @@ class TierManager:
         if not await each.change(epoch, lambda manifest: manifest.starting_at(log.log_start_offset).adding(entry)):
             await context.store.delete([name])
             self._report(each.manifest, [entry], *_DELETED)
-            return each.end_offset >= entry.end_offset  # else it would be tried again and again
+            # Else it would be tried again and again.
+            return max(each.end_offset, log.log_start_offset) >= entry.end_offset
         each.failures = 0
         self._report(each.manifest, [entry], SegmentState.COPY_SEGMENT_FINISHED)
         context.counters.copied_bytes += prepared.stored_bytes
