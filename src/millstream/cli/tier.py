@@ -197,8 +197,9 @@ def sweep(
 
     Uploads that were cut off are found too, in S3 and in directories: other stores do not list them.
 
-    Brokers do it every hour, except for topics that the cluster does not have, but the store still knows: they may be
-    of a lost cluster with the same id, and can be restored until they are swept.
+    Brokers do it every hour, except for topics that the cluster does not have, but the store still knows, unless they
+    have seen that they were deleted: such topics may be of a lost cluster with the same id, and can be restored until
+    they are swept.
 
     \b
     Examples:

@@ -206,6 +206,26 @@ def _set_broker(servers: str, name: str, value: str) -> None:
         assert row.error_code == 0, row
 
 
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("s3://", "it must be a URL with s3://, gs:// or az:// and a bucket"),
+        ("file://here", "file:/// and the path of a directory"),
+        ("http://store/bucket", "it must be a URL with s3://"),
+        ("file:///dev/null/tier", "millstream.tier.url=file:///dev/null/tier: the directory cannot be made"),
+        ("az://container", "Account must be specified"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_named(url: str, problem: str, offline: Run) -> None:
+    shown = offline("tier", "status", "--url", url)
+    assert shown.code == 1 and problem in shown.err and "Traceback" not in shown.err
+
+
+def test_a_broker_says_which_directory_cannot_be_made() -> None:
+    with pytest.raises(Exception, match=r"millstream.tier.url=file:///dev/null/tier: the directory cannot be made: Not"):
+        EmbeddedBroker({**SETTINGS, "millstream.tier.url": "file:///dev/null/tier"}).start()
+
+
 def test_a_broker_without_its_key_says_so(tmp_path: Path) -> None:
     keys = tmp_path / "tier.keys"
     keys.write_text(f"old={base64.b64encode(bytes(32)).decode()}\n")

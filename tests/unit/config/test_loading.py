@@ -167,6 +167,8 @@ def test_settings_of_one_listener_or_plugin_are_known(tmp_path: Path) -> None:
         ("create.topic.policy.class.name=org.example.Policy", "Java classes cannot be loaded"),
         ("remote.log.storage.system.enable=true", "needs millstream.tier.url"),
         ("millstream.tier.url=ftp://host", "a URL with s3://"),
+        ("millstream.tier.url=s3:///prefix", "and a bucket"),
+        ("millstream.tier.url=file://tier", "file:/// and the path of a directory"),
         ("log.preallocate=true", "segments are not preallocated"),
         ("log.retention.ms=0", "at least 1, or -1"),
         ("num.io.threads=many", "num.io.threads=many is not allowed: it must be a whole number, at least 1"),

@@ -13,7 +13,15 @@ from millstream.config.setting import (
     optional_string,
 )
 
-SCHEMES = ("s3://", "gs://", "az://", "file://")
+BUCKETS = ("s3", "gs", "az")
+FORMS = "a URL with s3://, gs:// or az:// and a bucket, or file:/// and the path of a directory"
+
+
+def is_store_url(url: str) -> bool:
+    scheme, _, rest = url.partition("://")
+    # A name after file:// is a host in a URL, and would be a directory where the broker was started.
+    return rest.startswith("/") if scheme == "file" else scheme in BUCKETS and rest.partition("/")[0] != ""
+
 
 REMOTE_LOG_STORAGE_SYSTEM_ENABLE = boolean(
     "remote.log.storage.system.enable",
@@ -25,7 +33,7 @@ TIER_URL = optional_string(
     "The object store of tiered storage: `s3://bucket/prefix`, `gs://…`, `az://…`, or `file:///directory` that all "
     "brokers share. Credentials come from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`). The same on all brokers. "
     "Millstream only.",
-    allowed=Allowed("a URL with " + ", ".join(SCHEMES), lambda url: url is None or url.startswith(SCHEMES)),
+    allowed=Allowed(FORMS, lambda url: url is None or is_store_url(url)),
 )
 TIER_CACHE_BYTES = long(
     "millstream.tier.cache.bytes",

@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from millstream.config.setting import ConfigError
+from millstream.config.table import tier
 from millstream.formats.records.batch import Bytes
 from millstream.node.runtime.s3_uploads import S3Uploads, in_parts, open_uploads
 from millstream.node.storage.object_store import (
@@ -446,14 +447,20 @@ def open_store(url: str, loop: asyncio.AbstractEventLoop, rates: StoreRates) -> 
     """The store of `millstream.tier.url`; ConfigError if the URL or the environment has a fault."""
     if find_spec("obstore") is None:
         raise ConfigError(
-            "tiered storage needs the package obstore: pip install 'millstream[tier]'", name="millstream.tier.url"
+            "tiered storage needs the package obstore: pip install 'millstream[tier]'", name=tier.TIER_URL.name
         )
     from obstore.exceptions import BaseError
     from obstore.store import LocalStore, from_url
 
+    if not tier.is_store_url(url):  # of a command; that of a broker was checked
+        raise ConfigError(f"it must be {tier.FORMS}", name=tier.TIER_URL.name)
     if url.startswith("file://"):
         root = url.removeprefix("file://")
-        os.makedirs(root, exist_ok=True)
+        try:
+            os.makedirs(root, exist_ok=True)
+        except OSError as error:
+            message = f"millstream.tier.url={url}: the directory cannot be made: {error.strerror}"
+            raise ConfigError(message, name=tier.TIER_URL.name) from None
         return DirectoryStore(root, LocalStore(root), loop, rates)
     options: Any = {}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
@@ -475,7 +482,7 @@ def open_store(url: str, loop: asyncio.AbstractEventLoop, rates: StoreRates) -> 
             **options,
         )
     except BaseError as error:
-        raise ConfigError(f"millstream.tier.url={url}: {_short(error)}", name="millstream.tier.url") from None
+        raise ConfigError(f"millstream.tier.url={url}: {_short(error)}", name=tier.TIER_URL.name) from None
     return ThreadedStore(store, loop, rates, patient_store, open_uploads(url))
 
 

@@ -60,6 +60,7 @@ _TRUE = "true"
 _FIRST_SWEEP_SECONDS = 60.0
 _FORGET_SECONDS = 10.0
 _REMOVAL_ATTEMPTS = 5
+_DELETED_TOPICS = 10_000
 _DELETED = SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED
 
 
@@ -95,6 +96,9 @@ class TierManager:
         self._topics: list[bytes] = []
         """The names of the tiered topics."""
         self._removals = BackgroundTasks()
+        self._gone: dict[UUID, None] = {}
+        """The last topics that were deleted while this node ran, for the sweeper: a leader that has failed removes no
+        objects, and one that was deposed may still write a first manifest."""
         self.counters = TierCounters()
         self.cache = TierCache(disk, root)
         self._sweep: asyncio.Task[None] | None = None
@@ -161,7 +165,10 @@ class TierManager:
         if context is None:
             return
         for deleted in delta.deleted.values():
+            self._gone[deleted.id] = None
             self._topic_deleted(deleted)
+        while len(self._gone) > _DELETED_TOPICS:
+            del self._gone[next(iter(self._gone))]
         if delta.configs or delta.created or delta.deleted:
             self._find_topics()
 
@@ -229,6 +236,7 @@ class TierManager:
         age_ms = self._metadata.config[tier.TIER_SWEEP_AGE_MS]
         before_ms = self._environment.clock.now_ms() - age_ms
         topics = {each.id for each in self._metadata.image.topics.values()}
+        gone = list(self._gone)
         cluster_id = self.context.cluster_id()
         branches = [
             partition_prefix(cluster_id, each.id, index)
@@ -238,7 +246,7 @@ class TierManager:
         ]
         try:
             sweeper = Sweeper(self.context.store, cluster_id)
-            for name in (orphans := await sweeper.orphans(topics, before_ms, branches=branches)):
+            for name in (orphans := await sweeper.orphans(topics, before_ms, deleted=gone, branches=branches)):
                 _log.info("orphan_deleted object=%s", name)
             await self.context.store.delete(orphans)
             for upload in (left := await sweeper.abandoned(before_ms)):
@@ -360,7 +368,8 @@ class TierManager:
         if not await each.change(epoch, lambda manifest: manifest.starting_at(log.log_start_offset).adding(entry)):
             await context.store.delete([name])
             self._report(each.manifest, [entry], *_DELETED)
-            return each.end_offset >= entry.end_offset  # else it would be tried again and again
+            # Else it would be tried again and again.
+            return max(each.end_offset, log.log_start_offset) >= entry.end_offset
         each.failures = 0
         self._report(each.manifest, [entry], SegmentState.COPY_SEGMENT_FINISHED)
         context.counters.copied_bytes += prepared.stored_bytes

@@ -281,13 +281,16 @@ class PartitionTier:
     async def _restored(self, source: str) -> Manifest | None:
         """The manifest of a new topic that takes over the records of another."""
         at = self.log.topic_partition
-        if self.log.log_end_offset:
-            raise StoreError(f"{at} has records already: it cannot take over those of {source}")
         try:
             data, _ = await self.context.store.read_whole(f"{source}/{at.partition}/{MANIFEST}")
         except NoObjectError:
             return None  # nothing of this partition was in the tier
-        return decode_manifest(data).restored_as(at.topic, self.log.topic_id)
+        found = decode_manifest(data)
+        if not self.log.log_end_offset:
+            return found.restored_as(at.topic, self.log.topic_id)
+        if found.taken_over_by == self.name:
+            return None  # it was restored once, and then its tier was disabled
+        raise StoreError(f"{at} has records already: it cannot take over those of {source}")
 
     async def _branched(self, branch: Branch) -> Manifest | None:
         """The manifest of a branch, with references to the objects of its parent. It is written even if it has none:

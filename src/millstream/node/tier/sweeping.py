@@ -7,7 +7,7 @@ not taken for one.
 Uploads in parts that a crash has cut off are no objects: a store lists them apart, if it does.
 
 A topic that is not known, but has a manifest, may be one of a lost cluster with the same id, to be restored. So brokers
-leave it, and only `millstream tier sweep` deletes it.
+leave it, unless they have seen that it was deleted, and only `millstream tier sweep` deletes it.
 """
 
 from collections.abc import Collection
@@ -33,12 +33,14 @@ class Sweeper:
         before_ms: int,
         *,
         of_lost_topics: bool = False,
+        deleted: Collection[UUID] = (),
         branches: Collection[str] = (),
     ) -> list[str]:
         """The objects of this cluster that belong to none of the topics, and were written before that time.
 
-        `of_lost_topics`: also those of other topics that have a manifest. `branches`: the partitions of branches, by
-        prefix. One without a manifest is about to refer to objects of its parent, which may be deleted.
+        `of_lost_topics`: also those of other topics that have a manifest; `deleted`: those of them that the cluster
+        has deleted. `branches`: the partitions of branches, by prefix. One without a manifest is about to refer to
+        objects of its parent, which may be deleted.
         """
         found = await self._store.list(self._cluster_id)
         partitions: dict[str, list[str]] = {}
@@ -51,6 +53,7 @@ class Sweeper:
             if name == MANIFEST:
                 with_manifest.add(prefix)
         known = {str(topic_id) for topic_id in topics}
+        gone = {str(topic_id) for topic_id in deleted}
         kept: set[str] = set()
         swept: list[str] = []
         others: list[str] = []
@@ -60,7 +63,7 @@ class Sweeper:
             if len(parts) != 3 or parts[0] != self._cluster_id:
                 continue
             if parts[1] not in known:
-                if of_lost_topics or prefix not in with_manifest:
+                if of_lost_topics or parts[1] in gone or prefix not in with_manifest:
                     others.append(prefix)
                 elif (named := await self._named(prefix)) is not None:
                     kept |= named  # perhaps a new branch, which this broker does not know yet

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.testing import EmbeddedCluster
 from tests.integration.node.tier.tiered_topic import (
     SETTINGS,
+    SMALL,
     consume,
     local_logs,
     make_tiered,
+    objects,
     produce,
     until_tiered,
     value_of,
@@ -214,3 +216,20 @@ def test_the_data_directory_has_no_strange_directory(cluster: EmbeddedCluster) -
             each.name for each in Path(cluster.data_dir(number)).iterdir() if each.is_dir() and "-" not in each.name
         ]
         assert strange in ([], ["remote-log-index-cache"])
+
+
+def test_the_objects_of_a_topic_go_that_is_deleted_while_its_leader_is_down(tmp_path: Path) -> None:
+    """Another broker has seen that it was deleted, so it is not taken for a topic of a lost cluster."""
+    settings = {**SETTINGS, "millstream.tier.url": f"file://{tmp_path}", "offsets.topic.replication.factor": "1"}
+    sweeps = {"millstream.tier.sweep.interval.ms": "200", "millstream.tier.sweep.age.ms": "0"}
+    with EmbeddedCluster(settings=settings | sweeps) as running:
+        admin = AdminClient({"bootstrap.servers": running.bootstrap_servers, "log_level": 0})
+        topic = NewTopic("alone", 1, replica_assignment=[[3]], config=SMALL)
+        admin.create_topics([topic])["alone"].result(PATIENCE_S)
+        await_topic(running, "alone")
+        produce(running.bootstrap_servers, "alone", range(500))
+        until_tiered(running.data_dir(3), "alone")
+        assert objects(tmp_path)
+        running.kill(3)
+        admin.delete_topics(["alone"])["alone"].result(PATIENCE_S)
+        until(lambda: not [*tmp_path.rglob("*.segment"), *tmp_path.rglob("*.json")], "all objects are deleted")

@@ -325,6 +325,46 @@ def test_copies_go_on_after_records_beyond_the_tier_were_deleted(node: Node) -> 
     run(scenario)
 
 
+class SlowStore(MemoryStore):
+    """Calls a function after an object was written, before its writer goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after: Callable[[], None] = lambda: None
+
+    async def create(
+        self, name: str, parts: Callable[[], Iterator[bytes]], size: int, upload: Upload | None = None
+    ) -> None:
+        await super().create(name, parts, size, upload)
+        self.after()
+        self.after = lambda: None
+
+
+def test_records_that_are_deleted_while_they_go_up_do_not_stay_in_the_tier(node: Node) -> None:
+    async def scenario() -> None:
+        log = node.log(LogConfig(remote_storage_enable=True, segment_bytes=5 * len(batch(b"value")), flush_messages=1))
+        for _ in range(13):
+            append(log, b"value")
+        job = log.flush_job()
+        if job is not None:
+            job.done(job.run())
+        store, partition = SlowStore(), FakePartition()
+        partition.high_watermark = 13
+        tier = tier_of(store, log, partition, node)
+        store.objects[tier.name] = encode_manifest(manifest_of(log, segment(0, 5, (0, 0))))
+        store.objects["s0"] = b""
+        await tier.begin_leading(5)
+        store.after = lambda: log.delete_records_before(12)  # while the segment from 5 to 10 goes up
+        metadata = SimpleNamespace(config=tier.context.config(), image=MetadataImage())
+        manager = TierManager(cast(Any, metadata), PartitionTable(), tier.context.environment, log.disk, "/nowhere")
+        await manager._work(tier)
+        found = decode_manifest(store.objects[tier.name])
+        assert found.log_start_offset == 12
+        assert found.segments == () and set(store.objects) == {tier.name}, "no other segment may ever follow"
+
+    run(scenario)
+
+
 @pytest.mark.plain  # replaces a method of the log
 @pytest.mark.parametrize("is_indexed", [True, False])
 def test_offsets_that_compaction_has_removed_do_not_stop_readers(

@@ -222,3 +222,28 @@ def test_restored_topics_that_share_objects_leave_them_to_each_other(node: Node)
         assert await free("branch2") == family.names, "the manifests of the lost cluster count no more"
 
     run(scenario)
+
+
+def test_a_restored_topic_whose_tier_was_disabled_can_have_one_again(node: Node) -> None:
+    async def scenario() -> None:
+        family = Family(node)
+        config = LogConfig(remote_storage_enable=True)
+
+        def leader_of(log: PartitionLog) -> PartitionTier:
+            tier = tier_of(family.store, log, FakePartition(), node)
+            tier.context.cluster_id = lambda: "new"
+            tier.context.restored_from = lambda topic: f"c/{family.log.topic_id}"  # type: ignore[method-assign]
+            return tier
+
+        late = node.directory.create(TopicPartition(TopicName("late"), 0), UUID(int=4), config, NOW)
+        with pytest.raises(StoreError, match="late-0 has records already"):  # written before the restore
+            await leader_of(_written(late))._take_over(None, None)
+        log = node.directory.create(TopicPartition(TopicName("t2"), 0), UUID(int=3), config, NOW)
+        first, _ = await leader_of(log)._take_over(None, None)
+        assert first is not None and first.segments
+        await family.store.delete([leader_of(log).name, *family.names])  # remote.log.delete.on.disable
+        again = leader_of(_written(log))
+        await again.begin_leading(5)
+        assert again.is_known and again.end_offset == 0 and log.log_start_offset == 0
+
+    run(scenario)

@@ -51,6 +51,14 @@ def test_a_lost_topic_is_kept_until_someone_says_that_it_may_go(store: MemorySto
     }
 
 
+def test_a_topic_whose_deletion_was_seen_is_not_taken_for_a_lost_one(store: MemoryStore) -> None:
+    found = asyncio.run(Sweeper(store, "c").orphans({HERE}, 0, deleted={GONE}))
+    assert set(found) == set(_orphans(store, of_lost_topics=True))
+    store.objects[manifest_name("c", HERE, 0)] = _manifest(HERE, f"c/{GONE}/0/b.segment", f"c/{HERE}/0/a.segment")
+    found = asyncio.run(Sweeper(store, "c").orphans({HERE}, 0, deleted={GONE}))
+    assert f"c/{GONE}/0/b.segment" not in found, "another topic has it"
+
+
 def test_objects_that_a_restored_topic_names_are_kept(store: MemoryStore) -> None:
     store.objects[manifest_name("c", HERE, 0)] = _manifest(HERE, f"c/{GONE}/0/b.segment", f"c/{HERE}/0/a.segment")
     assert f"c/{GONE}/0/b.segment" not in _orphans(store, of_lost_topics=True)

@@ -200,8 +200,11 @@ class Manifest:
         return sorted({owner_of(segment.name) for segment in self.segments})
 
     def adding(self, segment: TieredSegment) -> "Manifest | None":
-        """With one more segment; None if it does not continue what is there: another leader was faster."""
+        """With one more segment; None if it does not continue what is there: another leader was faster, or all its
+        records were deleted meanwhile."""
         end = self.end_offset
+        if segment.end_offset <= self.log_start_offset:
+            return None
         if self.readable and (segment.base_offset > end or segment.end_offset <= end):
             return None
         return replace(self, segments=(*self.segments, segment))
