@@ -68,6 +68,16 @@ def test_each_rule_is_counted_by_one_query(pipeline: Pipeline) -> None:
     assert [plan.name for plan in plans if plan.counts_of] == ["shop.orders.sinks"]
 
 
+def test_the_rows_of_each_step_are_counted_by_one_query(pipeline: Pipeline) -> None:
+    """A step is counted where it is computed first; rows that only sinks read are counted as the sinks' own."""
+    found = {plan.name: set(plan.steps) for plan in counted(pipeline, shared(pipeline, planned_queries(pipeline)))}
+    assert found == {
+        "shop.orders.sinks": {"priced", "good"},  # per_minute is read by sinks alone
+        "shop.per_minute.sinks": set(),
+        "shop.slow": set(),
+    }
+
+
 def test_reads_can_be_kept_apart(tmp_path: Path) -> None:
     pipeline = read(tmp_path, pipeline_text(SOURCE, STEPS, SINKS, top="name: shop\nshare_reads: false"))
     assert all(not plan.members for plan in shared(pipeline, planned_queries(pipeline)))

@@ -41,6 +41,8 @@ class PlannedQuery:
     """The sources that send their bad records to the dead letters while this query reads them."""
     counts_of: frozenset[tuple[str, str]] = frozenset()
     """The parts whose rules this query counts, by kind and name."""
+    steps: frozenset[str] = frozenset()
+    """The rows of steps that this query counts, by their names: the step, or a branch of a route."""
     members: "tuple[PlannedQuery, ...]" = ()
     """The outputs of a query that several share; empty if it has one."""
     trunk: str | None = None
