@@ -47,6 +47,8 @@ class PlannedQuery:
     """The outputs of a query that several share; empty if it has one."""
     trunk: str | None = None
     """Of a shared query: the part whose rows all outputs are computed from."""
+    apart: frozenset[str] = frozenset()
+    """Of a shared query: outputs with a write of their own, because an interrupted batch was begun like that."""
     starting: str | None = None
     """The `startingOffsets` of a query that continues others; only for its first batch."""
 

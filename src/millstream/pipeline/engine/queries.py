@@ -318,7 +318,9 @@ def _build_shared(pipeline: Pipeline, plan: PlannedQuery, frames: Frames, show: 
         if isinstance(step, Sql) and after and steps.sql_keeps_state(frames.session, step):
             raise StatefulSqlError(step.name)
     trunk = frames.trunk_rows(plan.trunk)
-    fan_out = FanOut(pipeline, plan.members, lambda batch: BatchFrames(frames, plan, batch), output_rows, show)
+    fan_out = FanOut(
+        pipeline, plan.members, lambda batch: BatchFrames(frames, plan, batch), output_rows, show, plan.apart
+    )
     with attributed_to(plan.part):
         return BuiltQuery(plan, frames, trunk.writeStream.foreachBatch(fan_out.write), trunk, fan_out)
 
