@@ -111,6 +111,17 @@ class OutputProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepProgress:
+    """The rows that came out of a step, or out of a branch of a route."""
+
+    step: str
+    rows: int = 0
+    """In the last batch."""
+    rows_total: int = 0
+    rows_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuleProgress:
     """The counts of one expectation since the run began."""
 
@@ -151,6 +162,8 @@ class QueryProgress:
     error: str | None = None
     outputs: tuple[OutputProgress, ...] = ()
     """Of a shared query; empty if it has one output."""
+    steps: tuple[StepProgress, ...] = ()
+    """The steps whose rows this query counts. Rows that only a sink reads are counted there."""
     expectations: tuple[RuleProgress, ...] = ()
     durations_ms: dict[str, int] = field(default_factory=dict)
     """The parts of the last batch, by Spark's names."""
@@ -170,6 +183,7 @@ class QueryProgress:
                 rows_out_per_second=each.rows_per_second,
                 dead_letters_total=each.rows_total if each.dead_letters else None,
                 outputs=(),
+                steps=(),
                 expectations=(),
             )
             for each in self.outputs
@@ -368,6 +382,7 @@ def _read_progress(directory: Path) -> tuple[QueryProgress, ...]:
                     "sources": tuple(SourceProgress(**source) for source in entry["sources"]),
                     "recent": tuple(tuple(each) for each in entry.get("recent", ())),
                     "outputs": tuple(OutputProgress(**each) for each in entry.get("outputs", ())),
+                    "steps": tuple(StepProgress(**each) for each in entry.get("steps", ())),
                     "expectations": tuple(RuleProgress(**each) for each in entry.get("expectations", ())),
                 }
             )

@@ -127,6 +127,9 @@ def test_route_dedup_window_python_and_dead_letters(shop: Shop, spark: SparkSess
     assert state is not None
     assert state.run.phase is Phase.FINISHED
     assert {each.group for each in state.queries} >= {"e1.revenue", "e1.orders.sinks"}
+    # Each step once, though two queries have the branches of the route; `revenue` is counted as rows of its sink.
+    steps = {each.step: each.rows_total for query in state.queries for each in query.steps}
+    assert steps == {"good": 150, "unique_orders": 120, "priced": 120}
 
 
 def test_joins_latest_and_a_table_and_going_on_after_a_restart(shop: Shop, spark: SparkSession) -> None:

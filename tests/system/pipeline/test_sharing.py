@@ -104,6 +104,12 @@ def test_three_sinks_read_their_source_once(shop: Shop, spark: SparkSession, bro
         "checked (dead letters)": 80,
     }
     assert seen["lake"].rows_in_total == 400
+    state = read_state("sh1")
+    assert state is not None
+    (query,) = state.queries
+    assert [(each.step, each.rows_total, (each.rows_per_second or 0) > 0) for each in query.steps] == [
+        ("priced", 400, True)
+    ]
 
     apart = shop.pipeline(
         "share_reads: false"

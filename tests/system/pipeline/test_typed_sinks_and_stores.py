@@ -9,6 +9,9 @@ from pyspark.sql import SparkSession
 
 from millstream.lake.options import parse_options
 from millstream.lake.table import open_table
+from millstream.pipeline.engine.failures import PartFailedError
+from millstream.pipeline.engine.fan_out import TOPICS, FanOut
+from millstream.pipeline.state import QueryProgress, read_state
 from millstream.testing import EmbeddedBroker
 from tests.system.lake.conftest import rows_of
 from tests.system.lake.object_store import store
@@ -90,6 +93,85 @@ def test_avro_and_protobuf_sinks_and_a_table_in_a_store(shop: Shop, spark: Spark
     assert known == sorted((f"o{i}", i * 0.5, i) for i in range(20))
     plain = sorted((row["id"], row["amount"]) for row in shop.rows("typed-plain"))
     assert plain == sorted((order["id"], order["amount"]) for order in orders)
+
+
+def test_topics_with_a_schema_and_without_get_a_batch_together(
+    shop: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Avro, Protobuf, JSON and the dead letters of a route have one decision: if it is not made, none has the batch."""
+    orders: list[dict[str, Any]] = [{"id": f"o{i}", "amount": i * 0.5, "at": at(i)} for i in range(20)]
+    shop.fill("together-orders", orders, key="id")
+    save = FanOut._save
+
+    def die_before_topics(self: FanOut, options: Any, format: str, rows: Any, name: str, *rest: Any) -> None:
+        if name == TOPICS:
+            raise ConnectionError("the driver dies here")
+        save(self, options, format, rows, name, *rest)
+
+    with running() as registry:
+        registry.register("together-protobuf-value", {"schema": BILL, "schemaType": "PROTOBUF"})
+        pipeline = shop.pipeline(
+            f"""
+            name: together
+            bootstrap: BOOTSTRAP
+            registry: {registry.url}
+            sources:
+              orders: {{topic: together-orders, format: json, schema: "id STRING, amount DOUBLE, at TIMESTAMP"}}
+            steps:
+              bills:
+                sql: SELECT id, amount, unix_millis(at) AS at_ms FROM orders
+              checked:
+                route: {{from: orders, branches: {{paid: amount > 0}}}}
+            sinks:
+              avro: {{from: orders, topic: together-avro, format: avro, key: id, headers: {{by: "'me'"}}}}
+              protobuf: {{from: bills, topic: together-protobuf, format: protobuf}}
+              json: {{from: paid, topic: together-json, key: id}}
+            """
+        )
+        topics = ["together-avro", "together-protobuf", "together-json", "together.dead-letters"]
+        with monkeypatch.context() as patched:
+            patched.setattr(FanOut, "_save", die_before_topics)
+            with pytest.raises(PartFailedError, match="the driver dies here"):
+                run_once(pipeline, spark)
+        assert [len(shop.records(topic)) for topic in topics] == [0, 0, 0, 0]
+        run_once(pipeline, spark)
+        assert [len(shop.records(topic)) for topic in topics] == [20, 20, 19, 1]
+        (query,) = _queries("together")
+        assert query.query == "together.orders.sinks"
+
+        # What is in them is what sinks of their own write: the sources of another pipeline read it by the registry.
+        written = shop.records("together-avro")
+        assert {record.key for record in written} == {order["id"].encode() for order in orders}
+        assert written[0].headers == [("by", b"me")]
+        run_once(
+            shop.pipeline(
+                f"""
+                name: reader
+                bootstrap: BOOTSTRAP
+                registry: {registry.url}
+                sources:
+                  avro_orders: {{topic: together-avro, format: avro}}
+                  bills: {{topic: together-protobuf, format: protobuf}}
+                sinks:
+                  orders: {{from: avro_orders, topic: reader-orders}}
+                  bills: {{from: bills, topic: reader-bills}}
+                """,
+                "reader",
+            ),
+            spark,
+        )
+    assert sorted((row["id"], row["amount"]) for row in shop.rows("reader-orders")) == sorted(
+        (order["id"], order["amount"]) for order in orders
+    )
+    assert sorted((row["id"], row["at_ms"] // 1000 % 3600) for row in shop.rows("reader-bills")) == sorted(
+        (f"o{i}", i) for i in range(20)
+    )
+
+
+def _queries(pipeline: str) -> tuple[QueryProgress, ...]:
+    state = read_state(pipeline)
+    assert state is not None
+    return state.queries
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The graph of a pipeline on the console: rates out of sources, into sinks and dead letters; none between steps."""
+"""The graph of a pipeline on the console: rates out of sources and steps, into sinks and dead letters."""
 
 from typing import Any
 
@@ -48,6 +48,36 @@ def test_rates_of_a_shared_query_and_of_one_alone() -> None:
     assert "7/s" in into_lake
     assert "/s" not in letters
     assert any("dead letters · 3/s" in line for line in found)
+
+
+def test_rates_out_of_steps_and_branches() -> None:
+    graph = {
+        "boxes": [
+            ["step:priced", "sql", "priced", ""],
+            ["step:checked", "route", "checked", ""],
+            ["step:minutes", "window", "minutes", ""],
+            ["sink:refunds", "topic", "refunds", ""],
+            ["dead letters", "topic", "letters", ""],
+        ],
+        "arrows": [
+            ["step:priced", "step:checked", ""],
+            ["step:checked", "step:minutes", "good"],
+            ["step:checked", "sink:refunds", "refunds"],
+            ["step:priced", "dead letters", ""],
+        ],
+    }
+    steps = [
+        {"step": "priced", "rows_per_second": 1500.0},
+        {"step": "good", "rows_per_second": 1400.0},
+        {"step": "unknown", "rows_per_second": None},
+    ]
+    outputs = [{"sink": "refunds", "rows_per_second": 90.0, "dead_letters": False}]
+    text = graph_text({"graph": graph, "queries": [{**query("shop.orders.sinks", 1.0, outputs), "steps": steps}]})
+    into_route, good, refunds, letters = [line for line in text.splitlines() if "--" in line or "-." in line]
+    assert "1,500/s" in into_route
+    assert "good · 1,400/s" in good
+    assert "refunds · 90/s" in refunds  # rows that only a sink reads are counted by the sink
+    assert "/s" not in letters
 
 
 def test_without_queries_there_are_no_rates() -> None:

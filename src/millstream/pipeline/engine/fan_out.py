@@ -2,10 +2,10 @@
 
 The batch is read once and kept (`persist`) while its outputs are written. All topics that can be written together,
 dead letters among them, are one write with one decision (ADR 16): readers of committed records see the batch in all of
-these topics or in none. Tables, and topics with a schema or options of their own, are one write each. Each write
-carries the query's id and the batch's number, and its input by the checkpoint's offsets (ADR 24). So a batch that was
-interrupted is repeated with the same records, what is written already stays, and the rest follows: no later batch
-begins before every output has this one.
+these topics or in none. Values with a schema (avro, protobuf) are encoded before that write. Tables, and topics at
+least once or with options of their own, are one write each. Each write carries the query's id and the batch's number,
+and its input by the checkpoint's offsets (ADR 24). So a batch that was interrupted is repeated with the same records,
+what is written already stays, and the rest follows: no later batch begins before every output has this one.
 
 Rules that fail are evaluated before the first write.
 """
@@ -14,7 +14,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -22,16 +22,17 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.pipeline.engine import sinks
 from millstream.pipeline.engine.planned import Output, PlannedQuery
-from millstream.pipeline.model import Action, ConsoleSink, Delivery, Format, Pipeline, Sink, TableSink, TopicSink
+from millstream.pipeline.model import Action, ConsoleSink, Delivery, Pipeline, Sink, TableSink, TopicSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
 
     from millstream.pipeline.engine.queries import BatchFrames
 
-_TOPICS = "topics"
+TOPICS = "topics"
 """The name of the write that has all topics without options of their own."""
 _COUNTS_WAIT_SECONDS = 2.0
+_OTHERS_WAIT_SECONDS = 0.1
 _COLUMNS = {
     "topic": "string",
     "key": "binary",
@@ -48,21 +49,17 @@ def is_together(output: Output) -> bool:
     """Whether an output is written in one transaction with others."""
     if not isinstance(output, Sink):
         return True
-    return (
-        isinstance(output, TopicSink)
-        and output.delivery is Delivery.EXACTLY_ONCE
-        and output.format not in (Format.AVRO, Format.PROTOBUF)
-        and not output.options
-    )
+    return isinstance(output, TopicSink) and output.delivery is Delivery.EXACTLY_ONCE and not output.options
 
 
-def writes_of(pipeline: Pipeline, members: Sequence[PlannedQuery]) -> dict[str, list[str]]:
+def writes_of(pipeline: Pipeline, members: Sequence[PlannedQuery], apart: Collection[str] = ()) -> dict[str, list[str]]:
     """The writes of a batch by name, and the outputs in each; kept in the checkpoint, because a batch that is repeated
-    must be divided in the same way."""
+    must be divided in the same way. `apart`: outputs that have a write of their own, as an earlier version did it."""
     found: dict[str, list[str]] = {}
     for member in members:
         leaf = member.name.removeprefix(f"{pipeline.name}.")
-        found.setdefault(_TOPICS if is_together(member.of) else leaf, []).append(leaf)
+        together = is_together(member.of) and leaf not in apart
+        found.setdefault(TOPICS if together else leaf, []).append(leaf)
     return found
 
 
@@ -75,6 +72,7 @@ class FanOut:
     frames_of: "Callable[[DataFrame], BatchFrames]"
     rows_of: "Callable[[Pipeline, Output, BatchFrames], DataFrame]"
     show: sinks.ShowRows | None
+    apart: Collection[str] = ()
     checkpoint: str = ""
     _counts: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -115,9 +113,11 @@ class FanOut:
         together = []
         for member in self.members:
             of, found = member.of, rows[member.name]
-            if is_together(of):
-                topic = of.topic if isinstance(of, TopicSink) else self.pipeline.dead_letters.topic
-                together.append(_as_records(found, topic))
+            if is_together(of) and self._leaf(member.name) not in self.apart:
+                if isinstance(of, TopicSink):
+                    together.append(_as_records(sinks.encoded_rows(self.pipeline, of, found), of.topic))
+                else:
+                    together.append(_as_records(found, self.pipeline.dead_letters.topic))
             elif isinstance(of, ConsoleSink):
                 sinks.show_batch(of, found, number, self.show)
             elif isinstance(of, TopicSink):
@@ -127,7 +127,7 @@ class FanOut:
         if together:
             options = sinks.dead_letter_options(self.pipeline)
             del options["topic"]
-            self._save(options, "millstream", reduce(_union, together), _TOPICS, number)
+            self._save(options, "millstream", reduce(_union, together), TOPICS, number)
 
     def _save(
         self,
@@ -144,12 +144,15 @@ class FanOut:
             writer = writer.option("checkpointLocation", self.checkpoint)
         writer.save()
 
+    def _leaf(self, name: str) -> str:
+        return name.removeprefix(f"{self.pipeline.name}.")
+
     def _app_id(self, name: str) -> str:
         """Of one write of this query: the id in Spark's checkpoint, and a short form of the name."""
         metadata = Path(self.checkpoint.removeprefix("file:")) / "metadata"
         query = str(json.loads(metadata.read_text())["id"])
-        leaf = name.removeprefix(f"{self.pipeline.name}.")
-        short = leaf if leaf == _TOPICS else hashlib.sha256(leaf.encode()).hexdigest()[:12]
+        leaf = self._leaf(name)
+        short = leaf if leaf == TOPICS else hashlib.sha256(leaf.encode()).hexdigest()[:12]
         return f"{query}-{short}"
 
 
@@ -157,7 +160,10 @@ def _counts_of(observations: "Mapping[str, Observation]") -> dict[str, Any]:
     """What was observed. Spark tells it a moment after the write; of an empty batch it may leave out all of it."""
     found = {}
     deadline = time.monotonic() + _COUNTS_WAIT_SECONDS
-    for name, each in observations.items():
+    # The rows of outputs are always counted. A step may be left out of the plan, for example beside an empty table.
+    for name, each in sorted(observations.items(), key=lambda item: not item[0].startswith(ROWS_OF)):
+        if not name.startswith(ROWS_OF):
+            deadline = min(deadline, time.monotonic() + _OTHERS_WAIT_SECONDS)
         known: Any = each._jo
         while not known.future().isCompleted() and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -41,10 +41,14 @@ class PlannedQuery:
     """The sources that send their bad records to the dead letters while this query reads them."""
     counts_of: frozenset[tuple[str, str]] = frozenset()
     """The parts whose rules this query counts, by kind and name."""
+    steps: frozenset[str] = frozenset()
+    """The rows of steps that this query counts, by their names: the step, or a branch of a route."""
     members: "tuple[PlannedQuery, ...]" = ()
     """The outputs of a query that several share; empty if it has one."""
     trunk: str | None = None
     """Of a shared query: the part whose rows all outputs are computed from."""
+    apart: frozenset[str] = frozenset()
+    """Of a shared query: outputs with a write of their own, because an interrupted batch was begun like that."""
     starting: str | None = None
     """The `startingOffsets` of a query that continues others; only for its first batch."""
 

@@ -14,9 +14,9 @@ from millstream.common.prometheus import CONTENT_TYPE, Family, Page
 from millstream.pipeline.engine.expectations import counts_in
 from millstream.pipeline.engine.fan_out import ROWS_OF, FanOut
 from millstream.pipeline.engine.planned import PlannedQuery
-from millstream.pipeline.engine.queries import OBSERVED
+from millstream.pipeline.engine.queries import OBSERVED, STEP
 from millstream.pipeline.model import TopicSource
-from millstream.pipeline.state import OutputProgress, QueryProgress, RuleProgress, SourceProgress
+from millstream.pipeline.state import OutputProgress, QueryProgress, RuleProgress, SourceProgress, StepProgress
 
 Report = Mapping[str, Any]
 """One progress report of Spark, from its JSON."""
@@ -50,6 +50,7 @@ class ProgressTracker:
             outputs=tuple(
                 OutputProgress(sink=each.sink, dead_letters=each.carries_dead_letters) for each in self.plan.members
             ),
+            steps=tuple(StepProgress(step=name) for name in sorted(self.plan.steps)),
             expectations=tuple(
                 RuleProgress(kind=kind, part=part, rule=rule, action=action)
                 for (kind, part, rule), action in self.actions.items()
@@ -80,6 +81,7 @@ class ProgressTracker:
         self.current = replace(
             before,
             outputs=outputs,
+            steps=self._steps(observed, duration),
             expectations=self._expectations(observed),
             durations_ms={name: int(ms) for name, ms in (report.get("durationMs") or {}).items()},
             recent=_with_batch(before.recent, report, rows_in, duration),
@@ -105,6 +107,21 @@ class ProgressTracker:
         found = []
         for member, before in zip(self.plan.members, self.current.outputs, strict=True):
             values = observed.get(f"{ROWS_OF}{member.name}")
+            rows = _number(values.get("rows")) if values else 0
+            found.append(
+                replace(
+                    before,
+                    rows=rows,
+                    rows_total=before.rows_total + rows,
+                    rows_per_second=_per_second(rows if values else None, duration),
+                )
+            )
+        return tuple(found)
+
+    def _steps(self, observed: Mapping[str, Any], duration: Any) -> tuple[StepProgress, ...]:
+        found = []
+        for before in self.current.steps:
+            values = observed.get(f"{STEP}{before.step}")
             rows = _number(values.get("rows")) if values else 0
             found.append(
                 replace(
@@ -252,6 +269,7 @@ _PREFIX = "millstream_pipeline"
 
 _OF_SINK = ("pipeline", "sink")
 _OF_SOURCE = (*_OF_SINK, "source")
+_OF_STEP = ("pipeline", "step")
 _FAMILIES: dict[str, Family] = {
     "rows_in_total": Family(
         f"{_PREFIX}_rows_in_total", "counter", "Rows read from a source since the run began.", _OF_SOURCE
@@ -267,6 +285,15 @@ _FAMILIES: dict[str, Family] = {
     ),
     "rows_out_per_second": Family(
         f"{_PREFIX}_rows_out_per_second", "gauge", "Rows given to the sink per second, in the last batch.", _OF_SINK
+    ),
+    "step_rows_total": Family(
+        f"{_PREFIX}_step_rows_total",
+        "counter",
+        "Rows that came out of a step, or of a branch of a route, since the run began.",
+        _OF_STEP,
+    ),
+    "step_rows_per_second": Family(
+        f"{_PREFIX}_step_rows_per_second", "gauge", "The same per second, in the last batch.", _OF_STEP
     ),
     "batch_id": Family(f"{_PREFIX}_batch_id", "gauge", "The number of the last batch.", _OF_SINK),
     "batch_duration_seconds": Family(
@@ -302,6 +329,7 @@ _FAMILIES: dict[str, Family] = {
 }
 _OF_SOURCES = ("rows_in_total", "rows_in_per_second", "lag_records")
 _OF_RULES = ("expectation_rows_total", "expectation_violations_total")
+_OF_STEPS = ("step_rows_total", "step_rows_per_second")
 _OF_OUTPUTS = ("rows_out_total", "rows_out_per_second")
 
 
@@ -342,6 +370,12 @@ class PipelineMetrics:
         for each in queries:
             if name in _OF_RULES:
                 yield from self._rules(name, each)
+                continue
+            if name in _OF_STEPS:
+                for counted in each.steps:
+                    value = counted.rows_total if name == "step_rows_total" else counted.rows_per_second
+                    if value is not None:
+                        yield (self._pipeline, counted.step), value
                 continue
             if name in _OF_OUTPUTS:
                 for output in each.by_output:

@@ -56,6 +56,7 @@ class Frames:
         letters_of: Collection[str] = (),
         counts_of: Collection[tuple[str, str]] = (),
         starting: str | None = None,
+        counted_steps: Collection[str] = (),
     ) -> None:
         self.session = session
         self.pipeline = pipeline
@@ -67,6 +68,7 @@ class Frames:
         self.letters_of = letters_of
         """The sources whose dead letters this query sends; other queries send the rest."""
         self._counts_of = counts_of
+        self._counted_steps = counted_steps
         self._starting = starting
         self._sources: dict[str, Source] = {source.name: source for source in pipeline.sources}
         self._steps: dict[str, Step] = {name: step for step in pipeline.steps for name in step.gives}
@@ -137,7 +139,7 @@ class Frames:
                 self._rests[step.name] = rest
                 for name, frame in found.items():
                     assert name is not None
-                    self._put(name, frame)
+                    self._put(name, self._with_count(name, frame))
             else:
                 self._put_checked(step, self._result(step, inputs))
 
@@ -160,7 +162,15 @@ class Frames:
 
     def _put_checked(self, part: "Source | Step", frame: "DataFrame") -> None:
         self._unchecked[part.name] = frame
-        self._put(part.name, self.checked(part, frame))
+        self._put(part.name, self._with_count(part.name, self.checked(part, frame)))
+
+    def _with_count(self, name: str, rows: "DataFrame") -> "DataFrame":
+        """The rows of a step, which are counted for its rate if this query is the one that does so."""
+        from pyspark.sql.functions import count, lit
+
+        if name not in self._counted_steps:
+            return rows
+        return self.observe(rows, f"{STEP}{name}", [count(lit(1)).alias("rows")])
 
     def _put(self, name: str, frame: "DataFrame") -> None:
         # Over Connect, Spark analyses the frame only here, and raises errors.
@@ -199,7 +209,13 @@ class BatchFrames(Frames):
     """
 
     def __init__(self, outer: Frames, plan: PlannedQuery, batch: "DataFrame") -> None:
-        super().__init__(batch.sparkSession, outer.pipeline, outer.group_of, counts_of=plan.counts_of)
+        super().__init__(
+            batch.sparkSession,
+            outer.pipeline,
+            outer.group_of,
+            counts_of=plan.counts_of,
+            counted_steps=plan.steps,
+        )
         self._batch = batch
         self._trunk = plan.trunk
         self.observations: dict[str, Observation] = {}
@@ -231,6 +247,8 @@ class StatefulSqlError(Exception):
         super().__init__(f"SQL step {step!r} keeps state")
 
 
+STEP = "step:"
+"""The observation with the number of rows of a step: this, and the name of the rows."""
 OBSERVED = "millstream"
 """The name of the observation that counts the rows of a sink."""
 
@@ -272,7 +290,7 @@ def build(
         return consumer_group(pipeline.name, of, source)
 
     make_current(session)
-    frames = make_frames(session, pipeline, group_of, plan.letters_of, plan.counts_of, plan.starting)
+    frames = make_frames(session, pipeline, group_of, plan.letters_of, plan.counts_of, plan.starting, plan.steps)
     if plan.members:
         return _build_shared(pipeline, plan, frames, show)
     if pipeline.is_realtime and isinstance(of, TopicSink):
@@ -300,7 +318,9 @@ def _build_shared(pipeline: Pipeline, plan: PlannedQuery, frames: Frames, show: 
         if isinstance(step, Sql) and after and steps.sql_keeps_state(frames.session, step):
             raise StatefulSqlError(step.name)
     trunk = frames.trunk_rows(plan.trunk)
-    fan_out = FanOut(pipeline, plan.members, lambda batch: BatchFrames(frames, plan, batch), output_rows, show)
+    fan_out = FanOut(
+        pipeline, plan.members, lambda batch: BatchFrames(frames, plan, batch), output_rows, show, plan.apart
+    )
     with attributed_to(plan.part):
         return BuiltQuery(plan, frames, trunk.writeStream.foreachBatch(fan_out.write), trunk, fan_out)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.pipeline.engine.failures import PipelineFailedError
-from millstream.pipeline.engine.fan_out import writes_of
+from millstream.pipeline.engine.fan_out import TOPICS, writes_of
 from millstream.pipeline.engine.planned import PlannedQuery
 from millstream.pipeline.engine.sharing import Graph, joined, rows_of
 from millstream.pipeline.model import Pipeline, TopicSource
@@ -141,14 +141,14 @@ class Checkpoints:
                 )
             return
         directory = self._free_home(plan, division) if home is None else home.directory
-        self._check_division(directory, home, members)
-        made = self._shared(plan, members, directory)
+        apart = self._apart(directory, home, members)
+        made = replace(self._shared(plan, members, directory), apart=apart)
         if home is None:
             assert units[0].end is not None
             made = replace(made, starting=units[0].end.ends[0])
         division.plans.append(made)
         joining = [unit for unit in units if unit is not home]
-        division.records[directory] = self._document(plan, members, made.starting)
+        division.records[directory] = self._document(plan, members, made.starting, apart)
         division.retired += [unit.directory for unit in joining]
         if joining:
             names = ", ".join(each.sink for unit in joining for each in unit.members)
@@ -175,18 +175,23 @@ class Checkpoints:
     def _trunk_of(self, directory: Path) -> str:
         return str(_read(directory)["trunk"])
 
-    def _check_division(self, directory: Path, home: _Unit | None, members: Sequence[PlannedQuery]) -> None:
-        """An interrupted batch must be repeated as it was begun."""
+    def _apart(self, directory: Path, home: _Unit | None, members: Sequence[PlannedQuery]) -> frozenset[str]:
+        """An interrupted batch must be repeated as it was begun: the outputs that have a write of their own for it.
+
+        Earlier versions wrote topics with a schema apart, which are written with the others from the next start on.
+        """
         if home is None or home.end is None or home.end.is_committed:
-            return
+            return frozenset()
         before = _read(directory)["writes"]
         now = writes_of(self._pipeline, members)
-        if before != now:
+        apart = frozenset(before.keys() - {TOPICS} if before != now else ())
+        if before != writes_of(self._pipeline, members, apart):
             raise PipelineFailedError(
                 f"batch {home.end.batch} of {directory.name} was interrupted, and the sinks of the file have changed "
                 f"since (together then: {before}, now: {now}). Run the former file once more to complete the batch, "
                 "then change it"
             )
+        return apart
 
     def _refuse_leaving(self, directory: Path, outputs: Sequence[str]) -> None:
         names = ", ".join(name.removeprefix(f"{self._pipeline.name}.") for name in outputs)
@@ -196,11 +201,17 @@ class Checkpoints:
             "or what the sink reads), or give the sink another name: then it starts at the beginning"
         )
 
-    def _document(self, plan: PlannedQuery, members: Sequence[PlannedQuery], starting: str | None) -> dict[str, object]:
+    def _document(
+        self,
+        plan: PlannedQuery,
+        members: Sequence[PlannedQuery],
+        starting: str | None,
+        apart: Collection[str] = (),
+    ) -> dict[str, object]:
         return {
             "trunk": self._trunk(plan),
             "outputs": [member.name.removeprefix(f"{self._pipeline.name}.") for member in members],
-            "writes": writes_of(self._pipeline, members),
+            "writes": writes_of(self._pipeline, members, apart),
             "starting": starting,
         }
 

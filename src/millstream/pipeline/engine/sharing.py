@@ -80,6 +80,26 @@ class Graph:
                 waiting.extend(step.reads)
         return found
 
+    def rows_on_the_way(self, output: Output) -> set[str]:
+        """The rows of steps from which an output is computed: of steps, and of branches of routes."""
+        found: set[str] = set()
+        waiting = [] if isinstance(output, TopicSource) else [rows_of(output)]
+        while waiting:
+            name = waiting.pop()
+            step = self.steps.get(name)
+            if step is None or isinstance(step, Latest) or name in found:
+                continue
+            found.add(name)
+            waiting.extend(step.reads)
+        return found
+
+    @property
+    def counted_elsewhere(self) -> set[str]:
+        """The rows that only sinks without expectations read: a sink counts its own rows."""
+        read = {name for step in self.pipeline.steps for name in step.reads}
+        read |= {sink.reads for sink in self.pipeline.sinks if sink.expect}
+        return {sink.reads for sink in self.pipeline.sinks} - read
+
 
 def rows_of(output: "Sink | Route | Quarantine") -> str:
     """The name of the rows from which an output is computed."""
@@ -128,14 +148,18 @@ def joined(pipeline: Pipeline, graph: Graph, members: Sequence[PlannedQuery]) ->
 
 
 def counted(pipeline: Pipeline, plans: Sequence[PlannedQuery]) -> list[PlannedQuery]:
-    """Each rule is counted by the first query that applies it, so that no row counts twice."""
+    """Each rule, and the rows of each step, are counted by the first query that has them: no row counts twice."""
     graph = Graph(pipeline)
     wanted = {(kind_of(part), part.name) for part in pipeline.parts_with_expectations}
+    steps = set() if pipeline.is_realtime else {*graph.steps} - graph.counted_elsewhere
     found = []
     for plan in plans:
         applied: set[tuple[str, str]] = set()
+        computed: set[str] = set()
         for each in plan.members or (plan,):
             applied |= graph.parts_of(each.of)
-        found.append(replace(plan, counts_of=frozenset(applied & wanted)))
+            computed |= graph.rows_on_the_way(each.of)
+        found.append(replace(plan, counts_of=frozenset(applied & wanted), steps=frozenset(computed & steps)))
         wanted -= applied
+        steps -= computed
     return found

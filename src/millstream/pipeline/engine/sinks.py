@@ -71,6 +71,21 @@ def topic_options(pipeline: Pipeline, sink: TopicSink) -> dict[str, str]:
     return options
 
 
+def encoded_rows(pipeline: Pipeline, sink: TopicSink, rows: "DataFrame") -> "DataFrame":
+    """The same rows with values as bytes, if they have a schema: so they can be written together with other topics."""
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    from millstream.spark.sink.options import parse_write_options
+    from millstream.spark.sink.rows import EncodeValues, shape_of
+
+    if sink.format not in _REGISTERED:
+        return rows
+    shape = shape_of(rows.schema, parse_write_options(topic_options(pipeline, sink), streaming=True))
+    kept = [rows.schema[name] for name in _WRITER_COLUMNS if name in rows.columns]
+    bytes_of_value = [StructField("value", BinaryType()) if each.name == "value" else each for each in kept]
+    return rows.mapInArrow(EncodeValues(shape), StructType(bytes_of_value))
+
+
 def topic_writer(pipeline: Pipeline, sink: TopicSink, rows: "DataFrame") -> "DataStreamWriter":
     return rows.writeStream.format("millstream").options(**topic_options(pipeline, sink))
 

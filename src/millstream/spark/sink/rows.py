@@ -35,6 +35,7 @@ from millstream.raw_client.errors import error_code
 from millstream.schemas import Format, SchemaError
 from millstream.spark.errors import SinkError
 from millstream.spark.sink.options import WriteOptions
+from millstream.spark.worker_memory import keep_modules
 
 RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
 _DEFAULT_LIMIT = 1_048_588
@@ -278,6 +279,21 @@ class RowShape:
             return rows.column("value")
         fields = [rows.schema.field(name) for name in self.value_columns]
         return pa.StructArray.from_arrays([rows.column(name) for name in self.value_columns], fields=fields)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeValues:
+    """For `mapInArrow`: rows to rows with the columns of a record, in the order of COLUMNS, and values as bytes."""
+
+    shape: RowShape
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keep_modules()
+        encode = self.shape.transform()
+        for rows in batches:
+            found = encode(rows)
+            at = found.schema.get_field_index("value")
+            yield found.set_column(at, "value", found.column(at).cast(pa.binary()))
 
 
 @lru_cache(maxsize=64)
