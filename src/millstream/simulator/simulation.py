@@ -175,6 +175,9 @@ class Simulation:
         self.expectations = Expectations(self.workload)
         self.branches = Branches(self.workload)
         self.workload.transaction_versions = randomness.choice(((1,), (2,), (1, 2)))
+        if options.mixed_versions:
+            # A level that the earlier version does not know ends the upgrade: no node can go back after that.
+            self.workload.transaction_levels = tuple(range(EARLIER_LEVELS["transaction.version"] + 1))
         self.workload.has_quotas = self._options.quotas
         self.workload.security = SECURITY_CHANGES if options.secured else None
         if self._scenario is Scenario.BLACKOUT:

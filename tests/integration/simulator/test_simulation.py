@@ -158,6 +158,8 @@ def run_elsewhere(seed: int, options: str, hash_seed: str, form: str) -> str:
         (2002389, Options()),
         # A torn write left a part of a batch in the metadata log; the node stopped cleanly, and never started again.
         (3000165, Options(disks=2)),
+        # The administrator ended the upgrade with a level of its own, and a node went back to the earlier version.
+        (3000367, Options(mixed_versions=True)),
         # A replica was away for longer than delete.retention.ms, and missed the end of a transaction: a known limit.
         (2002656, Options(disks=2)),
         # A topic was created while all brokers of a machine were fenced.

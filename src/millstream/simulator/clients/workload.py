@@ -97,6 +97,8 @@ class Workload:
         self.tracker = TransactionTracker(log_event=log_event)
         self.transaction_versions: tuple[int, ...] = (1, 2, 2)
         """Transaction versions of clients; one is chosen for each instance."""
+        self.transaction_levels: tuple[int, ...] = (0, 1, 2)
+        """Levels of the feature transaction.version that the administrator sets."""
         self.transaction_pause_s = 1.1
         self.fenced_pause_s = 5.0
         """Maximum pause of a fenced client before it requests its transactional id again."""
@@ -530,7 +532,7 @@ class Administrator:
         self._workload.log_event(self._name, f"reassign {plan.name}-{partition} to {replicas}: {ErrorCode(code).name}")
 
     async def _change_transaction_version(self) -> None:
-        level = self._client.randomness.choice((0, 1, 2))
+        level = self._client.randomness.choice(self._workload.transaction_levels)
         upgrade_type = _UPGRADE if level > self._transaction_version else _SAFE_DOWNGRADE
         update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": upgrade_type}
         fields = {"feature_updates": [update], "timeout_ms": 2000, "validate_only": False}
