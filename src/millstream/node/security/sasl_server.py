@@ -18,6 +18,12 @@ from millstream.formats.model.access_control import GROUP, Principal
 from millstream.formats.model.errors import ErrorCode
 from millstream.formats.protocol.primitives import LONGEST_TEXT, Cursor, MalformedMessage, skip_tags
 from millstream.formats.protocol.schema import Message, request_schema
+from millstream.formats.protocol.wire_types import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from millstream.node.environment import Environment
 from millstream.node.security.core.sasl import (
     Authenticated,
@@ -31,7 +37,7 @@ from millstream.node.security.core.sasl import (
 )
 from millstream.node.server.dispatch import API_VERSIONS_KEY, encode_response
 from millstream.node.server.limits import LogThrottle
-from millstream.node.server.request import Api, Context, Response, api
+from millstream.node.server.request import Api, Context, api
 from millstream.node.server.service import Parts, Peer, Pending, Refused, Turn
 
 SASL_HANDSHAKE_KEY, SASL_AUTHENTICATE_KEY = 17, 36
@@ -341,14 +347,15 @@ def _no_response(reason: str) -> None:
 def sasl_apis() -> list[Api]:
     """SaslHandshake (17) and SaslAuthenticate (36) as they are served after authentication, or without SASL."""
 
-    def handshake(request: Message, context: Context) -> Response:
+    def handshake(request: SaslHandshakeRequest, context: Context) -> SaslHandshakeResponse:
         return {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "mechanisms": []}
 
-    def authenticate(request: Message, context: Context) -> Response:
+    def authenticate(request: SaslAuthenticateRequest, context: Context) -> SaslAuthenticateResponse:
         return {
             "error_code": ErrorCode.ILLEGAL_SASL_STATE,
             "error_message": "SaslAuthenticate request received after successful authentication",
             "auth_bytes": b"",
+            "session_lifetime_ms": 0,
         }
 
     return [api("sasl_handshake", handshake), api("sasl_authenticate", authenticate)]

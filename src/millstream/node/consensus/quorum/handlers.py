@@ -11,7 +11,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
-from millstream.formats.protocol.schema import Message
+from millstream.formats.protocol.wire_types import (
+    AddRaftVoterRequest,
+    BeginQuorumEpochRequest,
+    DescribeQuorumRequest,
+    EndQuorumEpochRequest,
+    FetchRequest,
+    FetchSnapshotRequest,
+    RemoveRaftVoterRequest,
+    UpdateRaftVoterRequest,
+    VoteRequest,
+)
 from millstream.node.consensus.quorum import wire
 from millstream.node.consensus.quorum.metadata_quorum import MetadataQuorum
 from millstream.node.consensus.raft.messages import AddVoter
@@ -41,33 +51,33 @@ class QuorumHandlers:
             api("update_raft_voter", self.update_raft_voter),
         ]
 
-    def vote(self, request: Message, context: Context) -> Result:
+    def vote(self, request: VoteRequest, context: Context) -> Result:
         return self._handle(lambda: wire.read_vote(request), self._raft.vote, wire.vote_response)
 
-    def begin_quorum_epoch(self, request: Message, context: Context) -> Result:
+    def begin_quorum_epoch(self, request: BeginQuorumEpochRequest, context: Context) -> Result:
         read = wire.read_begin_quorum_epoch
         return self._handle(lambda: read(request), self._raft.begin_quorum_epoch, wire.quorum_epoch_response)
 
-    def end_quorum_epoch(self, request: Message, context: Context) -> Result:
+    def end_quorum_epoch(self, request: EndQuorumEpochRequest, context: Context) -> Result:
         read = wire.read_end_quorum_epoch
         return self._handle(lambda: read(request), self._raft.end_quorum_epoch, wire.quorum_epoch_response)
 
-    def fetch(self, request: Message, context: Context) -> Result:
+    def fetch(self, request: FetchRequest, context: Context) -> Result:
         version = context.version
         return self._handle(lambda: wire.read_fetch(request, version), self._raft.fetch, wire.fetch_response)
 
-    def fetch_snapshot(self, request: Message, context: Context) -> Result:
+    def fetch_snapshot(self, request: FetchSnapshotRequest, context: Context) -> Result:
         read = wire.read_fetch_snapshot
         return self._handle(lambda: read(request), self._raft.fetch_snapshot, wire.fetch_snapshot_response)
 
-    def update_raft_voter(self, request: Message, context: Context) -> Result:
+    def update_raft_voter(self, request: UpdateRaftVoterRequest, context: Context) -> Result:
         read = wire.read_update_voter
         return self._handle(lambda: read(request), self._raft.update_voter, wire.update_voter_response)
 
-    def remove_raft_voter(self, request: Message, context: Context) -> Result:
+    def remove_raft_voter(self, request: RemoveRaftVoterRequest, context: Context) -> Result:
         return self._handle(lambda: wire.read_remove_voter(request), self._raft.remove_voter, _change_response)
 
-    async def add_raft_voter(self, request: Message, context: Context) -> Response:
+    async def add_raft_voter(self, request: AddRaftVoterRequest, context: Context) -> Response:
         """First gets the supported versions from the new voter, because a voter that cannot be reached would do
         harm."""
         quorum = self._quorum
@@ -98,7 +108,7 @@ class QuorumHandlers:
         response = self._handle(read, self._raft.add_voter, _change_response)
         return await response if isinstance(response, Awaitable) else response
 
-    def describe_quorum(self, request: Message, context: Context) -> Response:
+    def describe_quorum(self, request: DescribeQuorumRequest, context: Context) -> Response:
         named = [(topic.topic_name, row.partition_index) for topic in request.topics for row in topic.partitions]
         if named != [(CLUSTER_METADATA_TOPIC, 0)]:
             unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -4,11 +4,12 @@ Every request is for one partition, `__cluster_metadata-0`; another one is INVAL
 do not have (directory ids, endpoints) are None or empty here.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 from uuid import UUID
 
 from millstream.formats.model.errors import ErrorCode, KafkaError
+from millstream.formats.protocol import wire_types
 from millstream.formats.protocol.schema import Message
 from millstream.node.consensus.quorum.control_records import NO_DIRECTORY_ID
 from millstream.node.consensus.quorum.metadata_log import METADATA_TOPIC_ID
@@ -223,8 +224,8 @@ def _leader_of(row: Any, endpoints: Iterable[Message], listener_name: str) -> Fi
 # Requests that this node gets
 
 
-def read_vote(request: Message) -> Vote:
-    row = _metadata_row(request.topics, "topic_name", "partition_index")
+def read_vote(request: wire_types.VoteRequest) -> Vote:
+    row: wire_types.VoteRequestTopicsPartitions = _metadata_row(request.topics, "topic_name", "partition_index")
     return Vote(
         cluster_id=request.cluster_id,
         voter=_key(request.voter_id, row.voter_directory_id),
@@ -235,8 +236,10 @@ def read_vote(request: Message) -> Vote:
     )
 
 
-def read_begin_quorum_epoch(request: Message) -> BeginQuorumEpoch:
-    row = _metadata_row(request.topics, "topic_name", "partition_index")
+def read_begin_quorum_epoch(request: wire_types.BeginQuorumEpochRequest) -> BeginQuorumEpoch:
+    row: wire_types.BeginQuorumEpochRequestTopicsPartitions = _metadata_row(
+        request.topics, "topic_name", "partition_index"
+    )
     return BeginQuorumEpoch(
         cluster_id=request.cluster_id,
         voter=_key(request.voter_id, row.voter_directory_id),
@@ -246,8 +249,10 @@ def read_begin_quorum_epoch(request: Message) -> BeginQuorumEpoch:
     )
 
 
-def read_end_quorum_epoch(request: Message) -> EndQuorumEpoch:
-    row = _metadata_row(request.topics, "topic_name", "partition_index")
+def read_end_quorum_epoch(request: wire_types.EndQuorumEpochRequest) -> EndQuorumEpoch:
+    row: wire_types.EndQuorumEpochRequestTopicsPartitions = _metadata_row(
+        request.topics, "topic_name", "partition_index"
+    )
     named = tuple(_key(each.candidate_id, each.candidate_directory_id) for each in row.preferred_candidates)
     return EndQuorumEpoch(
         cluster_id=request.cluster_id,
@@ -258,7 +263,8 @@ def read_end_quorum_epoch(request: Message) -> EndQuorumEpoch:
     )
 
 
-def read_fetch(request: Message, version: int) -> Fetch:
+def read_fetch(request: wire_types.FetchRequest, version: int) -> Fetch:
+    row: wire_types.FetchRequestTopicsPartitions
     if version >= FIRST_FETCH_BY_ID:
         row = _metadata_row(request.topics, "topic_id", "partition", METADATA_TOPIC_ID)
     else:
@@ -277,8 +283,8 @@ def read_fetch(request: Message, version: int) -> Fetch:
     )
 
 
-def read_fetch_snapshot(request: Message) -> FetchSnapshot:
-    row = _metadata_row(request.topics, "name", "partition")
+def read_fetch_snapshot(request: wire_types.FetchSnapshotRequest) -> FetchSnapshot:
+    row: wire_types.FetchSnapshotRequestTopicsPartitions = _metadata_row(request.topics, "name", "partition")
     return FetchSnapshot(
         cluster_id=request.cluster_id,
         replica=_key(request.replica_id, row.replica_directory_id),
@@ -289,7 +295,7 @@ def read_fetch_snapshot(request: Message) -> FetchSnapshot:
     )
 
 
-def read_update_voter(request: Message) -> UpdateVoter:
+def read_update_voter(request: wire_types.UpdateRaftVoterRequest) -> UpdateVoter:
     feature = request.k_raft_version_feature
     return UpdateVoter(
         cluster_id=request.cluster_id,
@@ -301,7 +307,9 @@ def read_update_voter(request: Message) -> UpdateVoter:
     )
 
 
-def read_add_voter(request: Message, *, min_kraft_version: int, max_kraft_version: int) -> AddVoter:
+def read_add_voter(
+    request: wire_types.AddRaftVoterRequest, *, min_kraft_version: int, max_kraft_version: int
+) -> AddVoter:
     return AddVoter(
         cluster_id=request.cluster_id,
         voter=_key(request.voter_id, request.voter_directory_id),
@@ -313,11 +321,11 @@ def read_add_voter(request: Message, *, min_kraft_version: int, max_kraft_versio
     )
 
 
-def read_remove_voter(request: Message) -> RemoveVoter:
+def read_remove_voter(request: wire_types.RemoveRaftVoterRequest) -> RemoveVoter:
     return RemoveVoter(cluster_id=request.cluster_id, voter=_key(request.voter_id, request.voter_directory_id))
 
 
-def _metadata_row(topics: list[Message], name: str, index: str, wanted: str | UUID = CLUSTER_METADATA_TOPIC) -> Any:
+def _metadata_row(topics: Sequence[Any], name: str, index: str, wanted: str | UUID = CLUSTER_METADATA_TOPIC) -> Any:
     if len(topics) == 1 and getattr(topics[0], name) == wanted:
         rows = topics[0].partitions
         if len(rows) == 1 and getattr(rows[0], index) == 0:
@@ -451,6 +459,14 @@ def _node_endpoints(response: Any) -> list[Fields]:
 # Parts
 
 
+class _Listener(Protocol):
+    """The fields of an endpoint in all messages that have some."""
+
+    name: str
+    host: str
+    port: int
+
+
 def _one_partition(name: str, **row: Any) -> Fields:
     return {"topics": [{name: CLUSTER_METADATA_TOPIC, "partitions": [row]}]}
 
@@ -463,7 +479,7 @@ def _endpoint_fields(endpoints: Iterable[Endpoint]) -> list[Fields]:
     return [{"name": each.name, "host": each.host, "port": each.port} for each in endpoints]
 
 
-def _endpoints(listeners: Iterable[Message]) -> tuple[Endpoint, ...]:
+def _endpoints(listeners: Iterable[_Listener]) -> tuple[Endpoint, ...]:
     return tuple(Endpoint(each.name, each.host, each.port) for each in listeners)
 
 
