@@ -203,8 +203,8 @@ _MOST_COPIED = 1 << 20
 def iterate_key_values(header: BatchHeader, batch: Bytes, limits: OpeningLimits) -> Iterator[KeyValue]:
     """Key and value of each record, in order; `batch` begins with the header. Raises as `opened` does.
 
-    To rebuild a coordinator from its log, whose CRCs were checked. Lengths in the records are not checked: wrong ones
-    give wrong keys, or an IndexError.
+    To rebuild a coordinator from its log, whose CRCs were checked. Records that overlap, or do not fit into the batch,
+    are an IndexError: else a few bytes could say that each of a million records has the key of the whole batch.
     """
     with opened(header, batch, limits) as content:
         yield from _key_values(bytes(content) if len(content) <= _MOST_COPIED else content, header.record_count)
@@ -212,6 +212,7 @@ def iterate_key_values(header: BatchHeader, batch: Bytes, limits: OpeningLimits)
 
 def _key_values(data: Bytes, count: int) -> Iterator[KeyValue]:
     position = 0
+    length = len(data)
     for _ in range(count):
         # Most lengths have one byte. They are decoded inline: calls would cost more than the rest.
         byte = data[position]
@@ -222,6 +223,8 @@ def _key_values(data: Bytes, count: int) -> Iterator[KeyValue]:
             size, position = read_varint(data, position)
             end = position + size
             position += 1
+        if not position <= end <= length:
+            raise IndexError(f"a record ends at {end} of {length} bytes and goes on at {position}")
         while data[position] >= 0x80:  # the time
             position += 1
         position += 1
@@ -236,6 +239,8 @@ def _key_values(data: Bytes, count: int) -> Iterator[KeyValue]:
             size, position = read_varint(data, position)
         key: bytes | None = None
         if size >= 0:
+            if position + size > end:
+                raise IndexError("a key goes beyond its record")
             key = bytes(data[position : position + size])
             position += size
         byte = data[position]
@@ -244,5 +249,7 @@ def _key_values(data: Bytes, count: int) -> Iterator[KeyValue]:
             size = byte >> 1
         else:
             size, position = read_varint(data, position)
+        if position + size > end:
+            raise IndexError("a value goes beyond its record")
         yield key, (bytes(data[position : position + size]) if size >= 0 else None)
         position = end

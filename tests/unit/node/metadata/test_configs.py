@@ -6,6 +6,7 @@ import pytest
 
 from millstream.formats.model.errors import ErrorCode
 from millstream.node.metadata.configs import (
+    MOST_SETTINGS,
     ConfigAlteration,
     ConfigChange,
     Operation,
@@ -13,7 +14,7 @@ from millstream.node.metadata.configs import (
     incremental_alter_configs,
 )
 from millstream.node.metadata.image import ALL_BROKERS, ConfigResource, ResourceType
-from millstream.node.metadata.records import ConfigRecord
+from millstream.node.metadata.records import MAX_CONFIG_TEXT_BYTES, ConfigRecord
 from millstream.node.metadata.topics import NewTopic
 from tests.unit.node.metadata.cluster import Cluster
 
@@ -243,6 +244,45 @@ def test_unknown_settings_of_brokers_are_stored_as_in_kafka() -> None:
     image = some_cluster()
     assert change(image, BROKER, ConfigChange("some.plugin.setting", 0, "1")).error is ErrorCode.NONE
     assert change(image, BROKER, ConfigChange("max.connections", 0, "5")).error is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("resource", [TOPIC, BROKER, ALL_BROKERS, METRICS, ConfigResource(ResourceType.GROUP, "g")])
+def test_names_and_values_have_a_largest_size(resource: ConfigResource) -> None:
+    """Every node keeps them in memory and in snapshots. An append may not grow a value beyond it either."""
+    cluster = some_cluster()
+    most, before = MAX_CONFIG_TEXT_BYTES, cluster.image
+    for name, value in (("x" * (most + 1), "1"), ("leader.replication.throttled.replicas", "é" * (most // 2 + 1))):
+        for operation in (Operation.SET, Operation.APPEND):
+            assert change(cluster, resource, ConfigChange(name, operation, value)).error is not ErrorCode.NONE
+        (result,) = alter_configs(cluster.image, [(resource, {name: value})], cluster.config).results
+        assert result.error is not ErrorCode.NONE
+    assert cluster.image == before
+    if resource in (BROKER, ALL_BROKERS):
+        assert change(cluster, resource, ConfigChange("some.plugin", 0, "x" * most)).error is ErrorCode.NONE
+        too_large = change(cluster, resource, ConfigChange("some.plugin", 0, "x" * (most + 1)))
+        assert too_large.error is ErrorCode.INVALID_CONFIG and "maximum size" in (too_large.message or "")
+
+
+def test_a_list_does_not_grow_beyond_the_largest_size() -> None:
+    cluster = some_cluster()
+    name = "leader.replication.throttled.replicas"
+    rows = ",".join(f"{number}:1" for number in range(4000))
+    assert change(cluster, TOPIC, ConfigChange(name, Operation.SET, rows)).error is ErrorCode.NONE
+    more = change(cluster, TOPIC, ConfigChange(name, Operation.APPEND, rows.replace(":1", ":2")))
+    assert more.error is ErrorCode.INVALID_CONFIG
+    assert cluster.image.topic_config("a")[name] == rows
+
+
+def test_a_resource_has_so_many_settings_at_most() -> None:
+    cluster = some_cluster()
+
+    def numbered(first: int, count: int) -> list[ConfigChange]:
+        return [ConfigChange(f"some.plugin.{first + number}", Operation.SET, "1") for number in range(count)]
+
+    assert change(cluster, BROKER, *numbered(0, MOST_SETTINGS + 1)).error is ErrorCode.INVALID_REQUEST
+    assert change(cluster, BROKER, *numbered(0, MOST_SETTINGS)).error is ErrorCode.NONE
+    assert change(cluster, BROKER, *numbered(MOST_SETTINGS, 1)).error is ErrorCode.INVALID_REQUEST
+    assert len(cluster.image.configs[BROKER]) == MOST_SETTINGS
 
 
 def test_a_subscription_to_client_metrics() -> None:
